@@ -1,0 +1,8 @@
+"""The GPUs Maya can stand in for: one small TOML file each in this folder, and files of the user's own."""
+
+from __future__ import annotations
+
+from maya.devices.catalogue import DeviceError, device_names, load_device
+from maya.devices.device import Device
+
+__all__ = ["Device", "DeviceError", "device_names", "load_device"]

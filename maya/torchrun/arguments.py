@@ -1,0 +1,320 @@
+"""The command line of maya-torchrun: torchrun's, with torchrun's habits, and a few options of Maya's own.
+
+In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `Launch`, or a usage error (exit 2).
+Options of torchrun's that one rank on a virtual node does not need are read and have no effect; options that would
+change what the user sees and are not there yet are refused by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maya import __version__
+
+GPUS_PER_NODE = 8
+
+
+class UsageError(ValueError):
+    """The command line cannot be meant as it stands."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Which of a rank's output streams something applies to."""
+
+    stdout: bool
+    stderr: bool
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run, and how."""
+
+    command: tuple[str, ...]  # of one worker
+    script: str
+    nodes: int
+    ranks_per_node: int
+    role: str
+    run_id: str
+    master_address: str
+    master_port: int | None  # None: any free one
+    max_restarts: int
+    virtual_local_rank: bool
+    signals: tuple[signal.Signals, ...]  # forwarded to the worker
+    shutdown_seconds: float
+    log_folder: Path | None  # None: in the run's folder
+    redirects: Streams
+    tee: Streams
+    on_console: bool
+    gpu: str
+    out: Path | None  # None: a new folder under maya-runs
+    trace: bool
+    variables: Mapping[str, str]  # MAYA_* chosen on the command line
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+def parse(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """Read the command line; argparse itself exits on what it cannot read."""
+    parser = _parser(environment)
+    options = parser.parse_args(words)
+    try:
+        return _launch(options, environment)
+    except UsageError as error:
+        parser.error(str(error))
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="maya-torchrun",
+        description="Run a PyTorch training script on virtual GPUs. Takes torchrun's options and these of its own:",
+    )
+    parser.add_argument("--version", action="version", version=f"maya-torchrun {__version__}")
+    own = parser.add_argument_group("Maya")
+    own.add_argument("--nproc", type=_positive, metavar="N", help="world size: ranks in all (default: 1)")
+    own.add_argument("--gpu", default="h100", metavar="NAME|FILE", help="GPU of the catalogue, or a TOML file (h100)")
+    own.add_argument("--out", type=Path, metavar="DIR", help="folder for traces and logs (maya-runs/<script>-<n>)")
+    own.add_argument("--compute", choices=["none", "small", "all"], help="which ops are really computed (small)")
+    own.add_argument("--compute-bytes", type=_whole, metavar="N", help="largest size of a small op's tensors (65536)")
+    own.add_argument("--copy-bytes", type=_whole, metavar="N", help="copies up to this size keep contents (16777216)")
+    own.add_argument("--strict-values", action="store_true", help="reading a value that was not computed is an error")
+    own.add_argument("--no-trace", action="store_true", help="record nothing")
+
+    torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
+
+    def option(*names: str, default: object = None, **details: Any) -> None:
+        """A torchrun option, spelt with dashes or underscores; argparse converts a default that is text."""
+        long = names[-1]
+        default = environment.get(_pet(long), default)
+        torchrun.add_argument(*_spellings(names), default=default, **details)
+
+    def flag(*names: str, **details: Any) -> None:
+        text = environment.get(_pet(names[-1]), "0")
+        if not re.fullmatch(r"\d+", text):
+            parser.error(f"{_pet(names[-1])}={text}: expected 0 or 1")
+        torchrun.add_argument(*_spellings(names), action="store_true", default=int(text) != 0, **details)
+
+    option("--nnodes", help="number of nodes")
+    option("--nproc-per-node", help="ranks per node: a number, gpu, auto or cpu")
+    option("--rdzv-backend", default="static")
+    option("--rdzv-endpoint", default="")
+    option("--rdzv-id", default="none")
+    option("--rdzv-conf", default="")
+    flag("--standalone")
+    option("--max-restarts", type=_whole, default=0, help="restarts of failed workers")
+    option("--monitor-interval", type=float, default=0.1)
+    option("--start-method", choices=["spawn", "fork", "forkserver"], default="spawn")
+    option("--event-log-handler", default="null")
+    option("--role", default="default")
+    flag("-m", "--module", help="the script is the name of a module, as in python -m")
+    flag("--no-python", help="the script is a program of its own")
+    flag("--run-path")
+    option("--log-dir", help="folder for redirected output")
+    option("-r", "--redirects", default="0", help="output streams to write to files: 0 none, 1 out, 2 err, 3 both")
+    option("-t", "--tee", default="0", help="output streams to write to files and to the console")
+    option("--local-ranks-filter", default="", help="local ranks whose output is shown, e.g. 0,1")
+    option("--duplicate-stdout-filters", default="")
+    option("--duplicate-stderr-filters", default="")
+    option("--node-rank", type=_whole, default=0)
+    option("--master-addr", default="127.0.0.1")
+    option("--master-port", type=_whole)
+    option("--local-addr")
+    option("--logs-specs")
+    option("--numa-binding")
+    option("--signals-to-handle", default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="signals forwarded to workers")
+    option("--shutdown-timeout", type=_whole, help="seconds between such a signal and SIGKILL (30)")
+    flag("--virtual-local-rank")
+    parser.add_argument("training_script", help="script to run; everything after it is the script's own")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _pet(option: str) -> str:
+    return "PET_" + option.lstrip("-").replace("-", "_").upper()
+
+
+def _spellings(names: Sequence[str]) -> list[str]:
+    *short, long = names
+    return [*short, *dict.fromkeys([long, "--" + long[2:].replace("-", "_")])]
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if _whole(text) == 0:
+        raise argparse.ArgumentTypeError("expected at least 1")
+    return int(text)
+
+
+def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Launch:
+    _refuse_unsupported(options)
+    nodes, ranks_per_node = _world(options)
+    run_id, address, port = _rendezvous(options, nodes)
+    timeout = options.shutdown_timeout
+    if timeout is None:
+        timeout = _whole_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environment, 30)
+    return Launch(
+        command=_command(options, environment),
+        script=options.training_script,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        role=options.role,
+        run_id=run_id,
+        master_address=address,
+        master_port=port,
+        max_restarts=options.max_restarts,
+        virtual_local_rank=options.virtual_local_rank,
+        signals=_signals(options.signals_to_handle),
+        shutdown_seconds=timeout,
+        log_folder=Path(options.log_dir) if options.log_dir else None,
+        redirects=_streams("--redirects", options.redirects),
+        tee=_streams("--tee", options.tee),
+        on_console=_on_console(options.local_ranks_filter),
+        gpu=options.gpu,
+        out=options.out,
+        trace=not options.no_trace,
+        variables=_variables(options),
+    )
+
+
+def _refuse_unsupported(options: argparse.Namespace) -> None:
+    for name, neutral in (
+        ("event_log_handler", "null"),
+        ("logs_specs", None),
+        ("numa_binding", None),
+        ("duplicate_stdout_filters", ""),
+        ("duplicate_stderr_filters", ""),
+    ):
+        if getattr(options, name) != neutral:
+            raise UsageError(f"--{name.replace('_', '-')} is not supported yet; leave it out")
+    if options.rdzv_backend not in ("static", "c10d"):
+        raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not supported yet; use static or c10d")
+    if options.node_rank != 0:
+        raise UsageError(f"--node-rank {options.node_rank}: all nodes are virtual and run here; leave it out")
+
+
+def _world(options: argparse.Namespace) -> tuple[int, int]:
+    """Nodes and ranks per node, from whichever of --nproc, --nnodes and --nproc-per-node were given."""
+    nodes = None if options.nnodes is None else _nodes(options.nnodes)
+    per_node = None if options.nproc_per_node is None else _ranks_per_node(options.nproc_per_node)
+    total = options.nproc
+    if total is None:
+        return nodes or 1, per_node or 1
+    if nodes is not None and per_node is not None and nodes * per_node != total:
+        raise UsageError(
+            f"--nproc {total} contradicts --nnodes {nodes} x --nproc-per-node {per_node} = {nodes * per_node} ranks; "
+            "give one of the two"
+        )
+    if per_node is None:
+        per_node = min(total, GPUS_PER_NODE) if nodes is None else total // nodes
+    nodes = nodes or -(-total // per_node)
+    if nodes * per_node != total:
+        raise UsageError(
+            f"--nproc {total} does not fill {nodes} nodes evenly; change --nproc, --nnodes or --nproc-per-node "
+            f"({GPUS_PER_NODE} GPUs per node unless said otherwise)"
+        )
+    return nodes, per_node
+
+
+def _nodes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if match is None or int(match[1]) == 0:
+        raise UsageError(f"--nnodes {text}: expected a number of nodes")
+    if match[2] is not None and match[1] != match[2]:
+        raise UsageError(f"--nnodes {text}: a varying number of nodes is not supported; give one number")
+    return int(match[1])
+
+
+def _ranks_per_node(text: str) -> int:
+    if text in ("gpu", "auto"):
+        return GPUS_PER_NODE
+    if text == "cpu":
+        return os.cpu_count() or 1
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise UsageError(f"--nproc-per-node {text}: expected a number, gpu, auto or cpu")
+    return int(text)
+
+
+def _rendezvous(options: argparse.Namespace, nodes: int) -> tuple[str, str, int | None]:
+    """Run id, and where rank 0 hosts its store; torchrun makes up an id whenever it also chooses the place."""
+    chooses = options.rdzv_backend == "static" and not options.rdzv_endpoint and options.master_port is None
+    if options.standalone or (chooses and nodes == 1):
+        return str(uuid.uuid4()), "127.0.0.1", None
+    if options.rdzv_backend == "c10d":
+        return options.rdzv_id, "127.0.0.1", None
+    if not options.rdzv_endpoint:
+        return options.rdzv_id, options.master_addr, 29500 if options.master_port is None else options.master_port
+    address, _, port = options.rdzv_endpoint.rpartition(":")
+    if not address or not port.isdigit():
+        raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: expected <host>:<port>")
+    return options.rdzv_id, address, int(port)
+
+
+def _command(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...]:
+    script, arguments = options.training_script, options.training_script_args
+    if options.no_python and options.module:
+        raise UsageError("--no-python and --module exclude each other")
+    if options.no_python and not options.run_path:
+        return (script, *arguments)
+    if not options.module and not Path(script).is_file():
+        raise UsageError(f"no such script: {script}")
+    python = environment.get("PYTHON_EXEC", sys.executable)
+    return (python, "-u", *(["-m"] if options.module else []), script, *arguments)
+
+
+def _streams(option: str, text: str) -> Streams:
+    """A stream code for all local ranks ("3"), or one for each ("0:3,1:2"); this is local rank 0's."""
+    if re.fullmatch(r"[0-3]", text):
+        code = int(text)
+    elif re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        code = next((int(part.split(":")[1]) for part in text.split(",") if int(part.split(":")[0]) == 0), 0)
+    else:
+        raise UsageError(f"{option} {text}: expected 0, 1, 2 or 3, or one for each local rank, e.g. 0:3,1:2")
+    return Streams(stdout=bool(code & 1), stderr=bool(code & 2))
+
+
+def _on_console(text: str) -> bool:
+    if text and not re.fullmatch(r"\d+(,\d+)*", text):
+        raise UsageError(f"--local-ranks-filter {text}: expected local ranks with commas, e.g. 0,1")
+    return not text or 0 in map(int, text.split(","))
+
+
+def _signals(text: str) -> tuple[signal.Signals, ...]:
+    chosen = []
+    for name in filter(None, map(str.strip, text.split(","))):
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+            raise UsageError(f"--signals-to-handle {text}: {name} is not a signal that can be handled")
+        chosen.append(signal.Signals[name])
+    return tuple(chosen)
+
+
+def _whole_variable(name: str, environment: Mapping[str, str], otherwise: int) -> int:
+    text = environment.get(name, str(otherwise))
+    if not text.isdigit():
+        raise UsageError(f"{name}={text}: expected a whole number")
+    return int(text)
+
+
+def _variables(options: argparse.Namespace) -> dict[str, str]:
+    variables = {
+        "MAYA_COMPUTE": options.compute,
+        "MAYA_COMPUTE_BYTES": options.compute_bytes,
+        "MAYA_COPY_BYTES": options.copy_bytes,
+        "MAYA_STRICT_VALUES": "1" if options.strict_values else None,
+    }
+    return {name: str(value) for name, value in variables.items() if value is not None}

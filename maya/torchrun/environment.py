@@ -1,0 +1,59 @@
+"""The environment of one worker: what torchrun sets for every worker, and what makes the GPUs virtual.
+
+In: a `Launch` and where the worker stands in it. Out: variables to add to the launcher's own.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from maya.torchrun.arguments import Launch, UsageError
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def worker_variables(
+    launch: Launch, rank: int, port: int, attempt: int, error_file: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """What torchrun tells a worker about its place in the job."""
+    node, local_rank = divmod(rank, launch.ranks_per_node)
+    variables = {
+        "LOCAL_RANK": str(local_rank),
+        "RANK": str(rank),
+        "GROUP_RANK": str(node),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": launch.role,
+        "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
+        "WORLD_SIZE": str(launch.world_size),
+        "GROUP_WORLD_SIZE": str(launch.nodes),
+        "ROLE_WORLD_SIZE": str(launch.world_size),
+        "MASTER_ADDR": launch.master_address,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
+        "TORCHELASTIC_RUN_ID": launch.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 hosts the store itself
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "TORCHELASTIC_ERROR_FILE": str(error_file),
+    }
+    if launch.ranks_per_node > 1 and "OMP_NUM_THREADS" not in inherited:
+        variables["OMP_NUM_THREADS"] = "1"
+    if launch.virtual_local_rank:
+        variables |= _virtual_local_rank(local_rank, inherited.get("CUDA_VISIBLE_DEVICES"))
+    return variables
+
+
+def _virtual_local_rank(local_rank: int, visible: str | None) -> dict[str, str]:
+    """Every worker sees one GPU and takes itself for the only one of its node."""
+    gpus = None if visible is None else visible.split(",")
+    if gpus is not None and local_rank >= len(gpus):
+        raise UsageError(f"--virtual-local-rank: no GPU for local rank {local_rank} in CUDA_VISIBLE_DEVICES={visible}")
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank) if gpus is None else gpus[local_rank].strip()}

@@ -1,0 +1,97 @@
+"""The columns of record blocks, from bytes to values: the inverse of recorder_column.h, no Python step per value.
+
+In: the columns of a run of blocks, as the file has them. Out: arrays with one value a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Unsigned = npt.NDArray[np.uint64]
+Index = npt.NDArray[np.intp]
+
+_LONGEST_VARINT = 10  # seven bits a byte
+
+
+def decode_varints(data: npt.NDArray[np.uint8]) -> tuple[Unsigned, Index]:
+    """All variable-length integers in `data`, which ends with the last byte of one, and where their last bytes are."""
+    last = np.flatnonzero(data < 0x80)
+    if len(last) == len(data):
+        return data.astype(np.uint64), last
+    if not len(last) or last[-1] != len(data) - 1:
+        raise ValueError("a variable-length integer is cut short")
+    first = np.empty_like(last)
+    first[0] = 0
+    first[1:] = last[:-1] + 1
+    longer = np.flatnonzero(last > first)
+    values = (data[first] & 0x7F).astype(np.uint64)
+    for byte in range(1, _LONGEST_VARINT):
+        values[longer] |= (data[first[longer] + byte] & 0x7F).astype(np.uint64) << np.uint64(7 * byte)
+        longer = longer[last[longer] - first[longer] > byte]
+        if not len(longer):
+            return values, last
+    raise ValueError("a variable-length integer is longer than 64 bits")
+
+
+def unfold(folded: Unsigned) -> Unsigned:
+    """Signed differences, modulo 2**64, from their folded form 0, -1, 1, -2, ... -> 0, 1, 2, 3, ..."""
+    differences: Unsigned = (folded >> np.uint64(1)) ^ (np.uint64(0) - (folded & np.uint64(1)))
+    return differences
+
+
+class BlockRun:
+    """Decodes the columns of a run of at most 256 blocks, of which `counts` says how many records each has."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        assert len(counts) <= 256
+        self._counts = np.array(counts, dtype=np.intp)
+        self.records = int(self._counts.sum())
+        self._begins = np.cumsum(self._counts) - self._counts
+        # How records follow those of the same kind in the same block; see group_by_kind.
+        self._order: Index | None = None
+        self._group_begins: Index | None = None
+
+    def group_by_kind(self, kinds: npt.NDArray[np.uint8]) -> None:
+        """Tell the kind of every record; needed before `values_by_kind`."""
+        blocks = np.repeat(np.arange(len(self._counts), dtype=np.uint16), self._counts)
+        groups = blocks << np.uint16(8) | kinds
+        self._order = np.argsort(groups, kind="stable")
+        self._group_begins = np.flatnonzero(np.diff(groups[self._order].astype(np.int32), prepend=-1))
+
+    def values(self, pieces: Sequence[npt.NDArray[np.uint8]]) -> Unsigned:
+        """A column whose predecessors are the previous records; `pieces` are its bytes in each block."""
+        return _running_sums(self._differences(pieces), self._begins)
+
+    def values_by_kind(self, pieces: Sequence[npt.NDArray[np.uint8]]) -> Unsigned:
+        """A column whose predecessors are the previous records of the same kind."""
+        assert self._order is not None
+        assert self._group_begins is not None
+        values = np.empty(self.records, dtype=np.uint64)
+        values[self._order] = _running_sums(self._differences(pieces)[self._order], self._group_begins)
+        return values
+
+    def _differences(self, pieces: Sequence[npt.NDArray[np.uint8]]) -> Unsigned:
+        folded, last = decode_varints(np.concatenate(pieces))
+        if len(folded) == self.records:
+            return unfold(folded)
+        # Zeros at the end of a block's column are not written.
+        written_so_far = np.searchsorted(last, np.cumsum([len(piece) for piece in pieces]))
+        written = np.diff(written_so_far, prepend=0)
+        if (written > self._counts).any():
+            raise ValueError("a column has more values than its block has records")
+        differences = np.zeros(self.records, dtype=np.uint64)
+        shift = np.repeat(self._begins - (written_so_far - written), written)
+        differences[np.arange(len(folded)) + shift] = unfold(folded)
+        return differences
+
+
+def _running_sums(differences: Unsigned, begins: Index) -> Unsigned:
+    """Sums modulo 2**64 of the differences so far, begun anew at every index in `begins`, the first of which is 0."""
+    sums = np.cumsum(differences, dtype=np.uint64)
+    if len(begins) > 1:
+        before = sums[begins] - differences[begins]
+        sums -= np.repeat(before, np.diff(begins, append=len(differences)))
+    return sums

@@ -1,0 +1,132 @@
+"""Records in words: a record -> what it did, and the op it came from. Made once per signature and op."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from maya.trace.demangle import demangle
+from maya.trace.format import Flag, Kind
+from maya.trace.reader import Trace
+
+OPS = (Kind.OP, Kind.ANNOTATION)
+
+_LONGEST_NAME = 100
+# Where nearly every kernel of torch lives: what distinguishes one from the next comes after.
+_USUAL_NAMESPACES = ("at::native::", "(anonymous namespace)::")
+_NAMING_KEYS = ("call", "copy", "read", "op", "text")
+
+
+class Descriptions:
+    """The words for the records of one trace."""
+
+    def __init__(self, trace: Trace, *, demangled: bool) -> None:
+        self._trace = trace
+        used = np.unique(trace.kernels()["signature"]).tolist()
+        kernels = {str(trace.signature(number).get("kernel", "")) for number in used}
+        self._kernel_names = {kernel: _local(name) for kernel, name in demangle(kernels).items()} if demangled else {}
+        self._of_signature: dict[int, str] = {}
+        self._of_op: dict[int, str] = {}
+
+    def name(self, number: int) -> str:
+        """The name of the kernel, the function of the library, the direction of the copy in a signature; else ""."""
+        signature = self._trace.signature(number)
+        if "kernel" in signature:
+            return self._kernel_names.get(signature["kernel"], str(signature["kernel"]))
+        return next((str(signature[key]) for key in _NAMING_KEYS if key in signature), "")
+
+    def what(self, record: np.void) -> str:
+        """What the record says was done."""
+        kind, number = int(record["kind"]), int(record["signature"])
+        if kind in OPS:
+            return self.op(int(record["op"]))
+        if number not in self._of_signature:
+            self._of_signature[number] = self._describe(number)
+        from_graph = "(from a graph)" if record["flags"] & Flag.FROM_GRAPH else ""
+        return " ".join(filter(None, [self._of_signature[number], _value_text(kind, int(record["value"])), from_graph]))
+
+    def op(self, number: int) -> str:
+        """The op with this number, its inputs and its sequence number."""
+        if number not in self._of_op:
+            self._of_op[number] = self._describe_op(number)
+        return self._of_op[number]
+
+    def _describe(self, number: int) -> str:
+        signature = self._trace.signature(number)
+        if "kernel" in signature:
+            grid, block = ("x".join(map(str, signature[key])) for key in ("grid", "block"))
+            name = shortened(self.name(number), _LONGEST_NAME)
+            return f"{name} grid {grid} block {block} shared {signature['shared']}"
+        if signature.keys() == {"bytes"}:
+            return bytes_text(signature["bytes"])
+        rest = [f"{key}={_compact(value)}" for key, value in signature.items() if key not in _NAMING_KEYS]
+        return " ".join(filter(None, [self.name(number), *rest]))
+
+    def _describe_op(self, number: int) -> str:
+        op = self._trace.op(number)
+        if op is None:
+            return f"op {number}"
+        sequence = f" sequence {op['sequence']}" if op["sequence"] >= 0 else ""
+        return f"{op['name']}({', '.join(map(_input_text, op['inputs']))}) op {number}{sequence}"
+
+
+def kind_name(kind: int) -> str:
+    """A kind in lower case, also one that this version does not know."""
+    return Kind(kind).name.lower().replace("_", " ") if kind in frozenset(Kind) else f"kind {kind}"
+
+
+def shortened(name: str, longest: int) -> str:
+    """Kernel names have template arguments that can run to thousands of characters."""
+    return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def bytes_text(size: int) -> str:
+    """1536 -> 1.5 KiB."""
+    if size < 1024:
+        return f"{size} B"
+    exponent = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**exponent:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[exponent - 1]}"
+
+
+def _value_text(kind: int, value: int) -> str:
+    if kind in (Kind.MEMCPY, Kind.MEMSET):
+        return bytes_text(value)
+    if kind in (Kind.MALLOC, Kind.FREE, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE):
+        return f"at {value:#x}"
+    if kind in (Kind.EVENT_RECORD, Kind.STREAM_WAIT):
+        return f"event {value}"
+    if kind == Kind.GRAPH_LAUNCH:
+        return f"graph {value}"
+    if kind == Kind.STREAM_CREATE:
+        return f"priority {value - 2**64 if value >= 2**63 else value}"
+    return ""
+
+
+def _input_text(value: Any) -> str:
+    """bfloat16[8, 4096] for a tensor; the strides only where they are not those of a dense tensor."""
+    if value is None:
+        return "None"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_input_text, value)) + "]"
+    if not isinstance(value, dict) or "shape" not in value:
+        return _compact(value)
+    shape, strides = value["shape"], value.get("strides", [])
+    text = f"{value.get('dtype', '')}[{', '.join(map(str, shape))}]"
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=False):
+        if size > 1 and stride != expected:
+            return f"{text} strides {strides}"
+        expected *= size
+    return text
+
+
+def _compact(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _local(name: str) -> str:
+    for namespace in _USUAL_NAMESPACES:
+        name = name.replace(namespace, "")
+    return name

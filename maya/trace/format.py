@@ -1,0 +1,112 @@
+"""The trace of a rank, as it lies in its file: format version 1, little-endian.
+
+`rank_runtime/shim/device/recorder*.c` write it, `maya.trace.reader` reads it.
+
+A file is a header (`HEADER`) followed by blocks. A block is a block header (`BLOCK_HEADER`) and a payload:
+
+STRINGS  `count` texts in UTF-8, numbered on from those of earlier blocks; the first of a file is number 1, and number 0
+         is the empty text. Payload: the lengths in bytes as `count` varints, then the texts, end to end. A string comes
+         before the first record that refers to it.
+RECORDS  `count` records in the order of submission. Payload: the lengths in bytes of the columns in the order of
+         `COLUMNS`, as u32, then the columns. A column is up to `count` varints: the differences of its values to their
+         predecessors, modulo 2**64 and folded (0, -1, 1, -2, ... are written 0, 1, 2, 3, ...), without the zeros at its
+         end. The predecessor is the value of the previous record in this block, for the columns in `COLUMNS_BY_KIND` of
+         the previous record of the same kind; 0 where there is none.
+END      the program ended in order: `END` totals. Nothing follows. Without it the program crashed or is still running.
+
+A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
+Checksums are CRC-32 (zlib's) of everything behind them in their header and, for a block, of its payload.
+
+What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON objects:
+
+    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}
+    LIBRARY        {"call": function, and its sizes, types and options}
+    COLLECTIVE     {"call": function, "communicator": …, "count": …, "dtype": …}
+    MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
+    MEMSET         {"memset": value}
+    MALLOC, BLOCK_ALLOC      {"bytes": n}
+    SYNCHRONIZE    {"wait": "stream" | "event" | "device"}
+    OP, ANNOTATION {"op": name, "inputs": [{"shape": […], "dtype": …, "strides": […]} | null | list …]}
+    MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+
+import numpy as np
+
+MAGIC = b"MAYATRC\n"
+VERSION = 1
+
+# magic, version, checksum, rank, process id, torch version (21201 is 2.12.1), CUDA version (13000 is 13.0), wall clock
+# at the trace's time 0 (ns since 1970), name of the GPU. 0 for a version that was not known.
+HEADER = struct.Struct("<8sIIiIIIQ128s")
+HEADER_CHECKED_FROM = 16
+
+BLOCK_MAGIC = b"MBLK"
+# magic, checksum, kind, bytes of the payload, count of records or strings
+BLOCK_HEADER = struct.Struct("<4sIIII")
+BLOCK_CHECKED_FROM = 8
+
+# records, strings, made-up reads
+END = struct.Struct("<QQQ")
+
+
+class BlockKind(IntEnum):
+    """What the payload of a block holds."""
+
+    STRINGS = 1
+    RECORDS = 2
+    END = 3
+
+
+class Kind(IntEnum):
+    """What a record says, and what its `value` is, if it has one; `maya_record_kind` in device.h is the same list."""
+
+    OP = 1  # an ATen op that did device work, when it ended; `Trace.ops` has its fields unpacked
+    ANNOTATION = 2  # torch.profiler.record_function; as OP
+    KERNEL = 3
+    LIBRARY = 4  # a library call that occupies the device
+    MEMCPY = 5  # bytes
+    MEMSET = 6  # bytes
+    MALLOC = 7  # address; device memory
+    FREE = 8  # address
+    BLOCK_ALLOC = 9  # address; memory handed out by PyTorch's allocator
+    BLOCK_FREE = 10  # address
+    EVENT_RECORD = 11  # event number
+    STREAM_WAIT = 12  # event number
+    SYNCHRONIZE = 13
+    HOST_FUNCTION = 14
+    COLLECTIVE = 15
+    GRAPH_LAUNCH = 16  # graph number; the graph's work follows, flagged
+    STREAM_CREATE = 17  # priority, in two's complement
+    MADE_UP_READ = 18  # bytes that the host read although no computation produced them
+
+
+class Flag(IntFlag):
+    """Bits of a record's `flags`."""
+
+    FROM_GRAPH = 1
+    COMPUTED = 2  # its result was really computed
+    MICROSECONDS = 128  # of an OP or ANNOTATION: the duration is in µs, because in ns it did not fit
+
+
+# The order of the columns in a block.
+COLUMNS = ("host_ns", "kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
+COLUMNS_BY_KIND = frozenset({"signature", "stream", "value"})
+
+RECORD = np.dtype(
+    [
+        ("host_ns", "<u8"),  # since the trace began; of an op: when it began
+        ("value", "<u8"),  # see Kind; of an op: duration | autograd's sequence number << 32 (all ones: none)
+        ("signature", "<u4"),  # number of a string
+        ("op", "<u4"),  # the innermost ATen op that was running on the thread, 0: none; of an op: its own number
+        ("stream", "<u4"),  # of an op: the number of the op around it, 0: none
+        ("ops", "<u4"),  # ATen ops begun on the thread since its last record
+        ("thread", "<u2"),  # 1, 2, ... in the order in which threads first touched the device
+        ("kind", "u1"),
+        ("flags", "u1"),
+    ]
+)

@@ -1,0 +1,259 @@
+"""Reading a trace file: bytes -> `Trace`.
+
+A file of a program that crashed, was killed or still runs is read up to its last complete block; `Trace.complete` and
+`Trace.problem` say so. Only what is no trace at all, or of another version, is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from maya.trace import format as f
+from maya.trace.columns import BlockRun, decode_varints
+from maya.trace.format import BlockKind, Flag, Kind
+
+Records = npt.NDArray[np.void]  # of dtype format.RECORD
+Ops = npt.NDArray[np.void]  # of dtype OP
+
+# An op that ended, or an annotation. `sequence` is autograd's number, which an op in backward shares with the forward
+# op it belongs to; -1: none. `parent` is the number of the op around it, 0: none.
+OP = np.dtype(
+    [
+        ("op", "<u4"),
+        ("parent", "<u4"),
+        ("start_ns", "<u8"),
+        ("duration_ns", "<u8"),
+        ("sequence", "<i8"),
+        ("signature", "<u4"),
+        ("thread", "<u2"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("name", "O"),
+        ("inputs", "O"),
+    ]
+)
+
+_NO_SEQUENCE = 2**32 - 1
+_BLOCKS_AT_ONCE = 8  # so that the columns at work stay in the processor's cache
+
+
+class TraceError(ValueError):
+    """The file is not a trace that this version can read."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where and when a trace was recorded."""
+
+    version: int
+    rank: int
+    process: int
+    started_ns: int  # wall clock at the trace's time 0, since 1970
+    torch_version: str  # "" where it was not known
+    cuda_version: str
+    gpu: str
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What one process asked its devices to do."""
+
+    path: Path
+    header: Header
+    records: Records
+    strings: list[str]
+    complete: bool  # the program ended in order
+    problem: str  # if it did not: what is missing; else ""
+
+    @cached_property
+    def _signatures(self) -> dict[int, dict[str, Any]]:
+        return {}
+
+    def signature(self, number: int) -> dict[str, Any]:
+        """The JSON object in string `number`; {"text": ...} if the string is something else, {} if it is empty."""
+        number = int(number)
+        known = self._signatures.get(number)
+        if known is None:
+            known = self._signatures[number] = _parse(self.strings[number])
+        return known
+
+    def select(self, *kinds: Kind) -> Records:
+        """The records of these kinds, in order."""
+        return self.records[np.isin(self.records["kind"], np.array(kinds, dtype=np.uint8))]
+
+    def kernels(self) -> Records:
+        """The kernel launches, in order."""
+        return self.select(Kind.KERNEL)
+
+    @cached_property
+    def ops(self) -> Ops:
+        """The ATen ops and annotations that ended, in the order of their numbers, which is that of their beginnings."""
+        records = self.select(Kind.OP, Kind.ANNOTATION)
+        records = records[np.argsort(records["op"], kind="stable")]
+        ops = np.empty(len(records), dtype=OP)
+        for same in ("op", "signature", "thread", "kind", "flags"):
+            ops[same] = records[same]
+        ops["parent"] = records["stream"]
+        ops["start_ns"] = records["host_ns"]
+        duration = records["value"] & np.uint64(0xFFFFFFFF)
+        in_microseconds = records["flags"] & Flag.MICROSECONDS != 0
+        ops["duration_ns"] = np.where(in_microseconds, duration * np.uint64(1000), duration)
+        sequence = (records["value"] >> np.uint64(32)).astype(np.int64)
+        ops["sequence"] = np.where(sequence == _NO_SEQUENCE, -1, sequence)
+        used, which = np.unique(ops["signature"], return_inverse=True)
+        names = np.empty(len(used), dtype=object)
+        inputs = np.empty(len(used), dtype=object)
+        for i, number in enumerate(used):
+            signature = self.signature(number)
+            names[i] = signature.get("op", self.strings[number])
+            inputs[i] = signature.get("inputs", [])
+        ops["name"] = names[which]
+        ops["inputs"] = inputs[which]
+        return ops
+
+    def op(self, number: int) -> np.void | None:
+        """The op with that number, as a row of `ops`; None for 0 and for an op that was not recorded."""
+        at = int(np.searchsorted(self.ops["op"], number))
+        if number == 0 or at == len(self.ops) or self.ops["op"][at] != number:
+            return None
+        row: np.void = self.ops[at]
+        return row
+
+    def op_of(self, record: np.void) -> np.void | None:
+        """The op from which a record came, as a row of `ops`; None if there was none or it did not end."""
+        return self.op(int(record["op"]))
+
+
+def read(path: str | PathLike[str]) -> Trace:
+    """The trace in a file, as far as it is complete."""
+    path = Path(path)
+    data = path.read_bytes()
+    header = _read_header(path, data)
+    blocks = _Blocks(data)
+    strings = [""]
+    record_blocks: list[tuple[int, memoryview]] = []
+    for kind, count, payload in blocks:
+        if kind == BlockKind.STRINGS:
+            strings.extend(_decode_strings(payload, count))
+        elif kind == BlockKind.RECORDS:
+            record_blocks.append((count, payload))
+    records = _decode_records(record_blocks)
+    problem = blocks.problem
+    if blocks.totals and blocks.totals[:2] != (len(records), len(strings) - 1):
+        problem = f"it has {len(records)} records and {len(strings) - 1} strings, but {blocks.totals[:2]} were written"
+    return Trace(path, header, records, strings, complete=not problem, problem=problem)
+
+
+class _Blocks:
+    """Iterates over the complete blocks of a file; afterwards `problem` says why it stopped, if not at the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.problem = ""
+        self.totals: tuple[int, ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[int, int, memoryview]]:
+        at = f.HEADER.size
+        while at < len(self._data):
+            payload_at = at + f.BLOCK_HEADER.size
+            if payload_at > len(self._data):
+                self.problem = f"the block at byte {at} is cut short"
+                return
+            magic, checksum, kind, size, count = f.BLOCK_HEADER.unpack_from(self._data, at)
+            payload = self._data[payload_at : payload_at + size]
+            if magic != f.BLOCK_MAGIC:
+                self.problem = f"there is no block at byte {at}"
+                return
+            if len(payload) < size:
+                self.problem = f"the block at byte {at} is cut short"
+                return
+            if zlib.crc32(payload, zlib.crc32(self._data[at + f.BLOCK_CHECKED_FROM : payload_at])) != checksum:
+                self.problem = f"the block at byte {at} is damaged: its checksum is wrong"
+                return
+            if kind == BlockKind.END:
+                self.totals = f.END.unpack(payload)
+                return
+            yield kind, count, payload
+            at = payload_at + size
+        self.problem = "the program that wrote it crashed or is still running"
+
+
+def _read_header(path: Path, data: bytes) -> Header:
+    if not data.startswith(f.MAGIC):
+        begins = f"begins with {data[: len(f.MAGIC)]!r}" if data else "is empty"
+        raise TraceError(
+            f"{path} is not a trace of Maya: it {begins}, a trace begins with {f.MAGIC!r}. "
+            "Give the trace file that maya-torchrun named at the end of its run."
+        )
+    if len(data) < f.HEADER.size:
+        raise TraceError(f"{path} ends within its header: {len(data)} bytes of {f.HEADER.size}. Record it again.")
+    _, version, checksum, rank, process, torch, cuda, started, gpu = f.HEADER.unpack_from(data)
+    if version != f.VERSION:
+        raise TraceError(
+            f"{path} is a trace in format version {version}; this Maya reads version {f.VERSION}. "
+            "Record it again with this Maya, or read it with the Maya that recorded it."
+        )
+    if zlib.crc32(data[f.HEADER_CHECKED_FROM : f.HEADER.size]) != checksum:
+        raise TraceError(f"the header of {path} is damaged: its checksum is wrong. Record it again.")
+    return Header(
+        version=version,
+        rank=rank,
+        process=process,
+        started_ns=started,
+        torch_version=f"{torch // 10000}.{torch // 100 % 100}.{torch % 100}" if torch else "",
+        cuda_version=f"{cuda // 1000}.{cuda // 10 % 100}" if cuda else "",
+        gpu=gpu.rstrip(b"\0").decode("utf-8", "replace"),
+    )
+
+
+def _decode_strings(payload: memoryview, count: int) -> list[str]:
+    data = np.frombuffer(payload, dtype=np.uint8)
+    # A string has at least one byte, so that the payload is long enough to hold `count` lengths and one text.
+    ends = np.flatnonzero(data < 0x80)[:count]
+    texts_at = int(ends[-1]) + 1
+    lengths, _ = decode_varints(data[:texts_at])
+    bounds = [texts_at, *(texts_at + np.cumsum(lengths.astype(np.int64))).tolist()]
+    return [str(payload[begin:end], "utf-8", "replace") for begin, end in pairwise(bounds)]
+
+
+def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
+    records = np.empty(sum(count for count, _ in blocks), dtype=f.RECORD)
+    decoded = 0
+    for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        counts, payloads = zip(*blocks[first : first + _BLOCKS_AT_ONCE], strict=True)
+        run = BlockRun(counts)
+        into = records[decoded : decoded + run.records]
+        decoded += run.records
+        for column, pieces in zip(f.COLUMNS, zip(*map(_columns_of, payloads), strict=True), strict=True):
+            into[column] = run.values_by_kind(pieces) if column in f.COLUMNS_BY_KIND else run.values(pieces)
+            if column == "kind":
+                run.group_by_kind(into["kind"])
+    return records
+
+
+def _columns_of(payload: memoryview) -> list[npt.NDArray[np.uint8]]:
+    data = np.frombuffer(payload, dtype=np.uint8)
+    lengths_size = 4 * len(f.COLUMNS)
+    ends = lengths_size + np.cumsum(data[:lengths_size].view("<u4").astype(np.int64))
+    return np.split(data[lengths_size:], ends[:-1] - lengths_size)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"text": text}

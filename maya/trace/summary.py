@@ -1,0 +1,89 @@
+"""Counting what is in a trace: `Trace` -> `Summary`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from maya.trace.format import Kind
+from maya.trace.reader import Trace
+
+
+@dataclass(frozen=True)
+class MadeUpRead:
+    """Reads, by the host, of values that no computation produced, from one line of the program by one op."""
+
+    read: str  # the op, "aten::_local_scalar_dense"
+    at: str  # "train.py:33"; "" where it is not known
+    times: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The totals of one trace."""
+
+    records: int
+    counts: dict[Kind, int]  # of records, for the kinds that occur
+    ops: int  # ATen ops begun, whether or not they reached the device
+    threads: int
+    streams: int
+    duration_ns: int  # from the beginning of the trace to its last record
+    bytes_copied: dict[str, int]  # by direction, "HtoD", ...
+    bytes_set: int
+    made_up_reads: tuple[MadeUpRead, ...]  # most frequent first
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched one by one or by a graph."""
+        return self.counts.get(Kind.KERNEL, 0)
+
+    @property
+    def library_calls(self) -> int:
+        """Library calls that occupy the device."""
+        return self.counts.get(Kind.LIBRARY, 0)
+
+
+_KNOWN_KINDS = frozenset(Kind)
+
+
+def summarise(trace: Trace) -> Summary:
+    """The totals of a trace."""
+    records = trace.records
+    counts = np.bincount(records["kind"])
+    device_work = records[~np.isin(records["kind"], [Kind.OP, Kind.ANNOTATION])]  # an op's `stream` is none
+    return Summary(
+        records=len(records),
+        counts={Kind(kind): int(counts[kind]) for kind in np.flatnonzero(counts).tolist() if kind in _KNOWN_KINDS},
+        ops=int(records["ops"].sum(dtype=np.uint64)),
+        threads=len(np.unique(records["thread"])),
+        streams=len(np.unique(device_work["stream"])),
+        duration_ns=int(records["host_ns"].max(initial=0)),
+        bytes_copied=_bytes_copied(trace),
+        bytes_set=int(trace.select(Kind.MEMSET)["value"].sum(dtype=np.uint64)),
+        made_up_reads=_made_up_reads(trace),
+    )
+
+
+def _bytes_copied(trace: Trace) -> dict[str, int]:
+    copies = trace.select(Kind.MEMCPY)
+    by_direction: Counter[str] = Counter()
+    for number in np.unique(copies["signature"]).tolist():
+        direction = str(trace.signature(number).get("copy", "unknown"))
+        by_direction[direction] += int(copies["value"][copies["signature"] == number].sum(dtype=np.uint64))
+    return dict(by_direction)
+
+
+def _made_up_reads(trace: Trace) -> tuple[MadeUpRead, ...]:
+    reads = trace.select(Kind.MADE_UP_READ)
+    times: Counter[tuple[str, str]] = Counter()
+    size: Counter[tuple[str, str]] = Counter()
+    for number in np.unique(reads["signature"]).tolist():
+        signature = trace.signature(number)
+        where = str(signature.get("read", "")), str(signature.get("at", ""))
+        chosen = reads["value"][reads["signature"] == number]
+        times[where] += len(chosen)
+        size[where] += int(chosen.sum(dtype=np.uint64))
+    return tuple(MadeUpRead(read, at, count, size[read, at]) for (read, at), count in times.most_common())

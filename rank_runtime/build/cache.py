@@ -1,0 +1,144 @@
+"""Where finished builds are kept, so that each is made once.
+
+In: the key of a build. Out: its folder, complete or not there at all: a build grows in a folder of another name and is
+renamed when done, so a killed builder leaves nothing that could be taken for a build.
+
+    <cache>/<key>/             a finished build; its build.json is touched at every use
+    <cache>/<key>.lock         held while <key> is built
+    <cache>/<key>.log          what the compilers said
+    <cache>/<key>.partial-*    being built, by the process of that number; left over, if nobody holds the lock
+    <cache>/maya-objects/      compiled objects, for the next build (objects.py)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .errors import BuildError
+
+UNUSED_SECONDS = 30 * 24 * 3600
+DESCRIPTION = "build.json"
+
+
+def cache_folder() -> Path:
+    """$MAYA_CACHE, or `maya` in the user's cache folder."""
+    chosen = os.environ.get("MAYA_CACHE")
+    if chosen:
+        folder = Path(chosen).expanduser().absolute()
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "maya"
+    # The dynamic loader splits LD_PRELOAD at these, and knows no way to quote them.
+    if any(character.isspace() or character == ":" for character in str(folder)):
+        raise BuildError(
+            f"The cache folder {str(folder)!r} contains a space or a colon, and LD_PRELOAD cannot name files there. "
+            "Set MAYA_CACHE to a folder without."
+        )
+    return folder
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Create the cache folder, and see that it can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise BuildError(f"The cache folder {folder} cannot be written. Set MAYA_CACHE to a folder that can.")
+
+
+@contextmanager
+def locked(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of `key`; `waiting` is called if another process has it. The kernel drops that of one that dies."""
+    path = folder / f"{key}.lock"
+    descriptor = _acquire(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if descriptor is None:
+        waiting()
+        descriptor = _acquire(path, fcntl.LOCK_EX)
+    assert descriptor is not None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(path: Path, operation: int) -> int | None:
+    """An open file that holds the lock, or None if another process has it and `operation` is not to wait."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, operation)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if _is_file(descriptor, path):
+            return descriptor
+        os.close(descriptor)  # pruned while we waited: this one locks nothing any more
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def partial_folder(folder: Path, key: str) -> Iterator[Path]:
+    """An empty folder that becomes the build of `key` if the block succeeds. The lock of `key` must be held."""
+    _remove_partial(folder, key)
+    finished = folder / key
+    # A name of its own: compilers of a builder that was killed may still be running, and write where they were told to.
+    partial = folder / f"{key}.partial-{os.getpid()}"
+    partial.mkdir()
+    try:
+        yield partial
+        if finished.exists():
+            finished.rename(folder / f"{key}.partial-{os.getpid()}-replaced")
+        partial.rename(finished)
+    finally:
+        _remove_partial(folder, key)
+
+
+def _remove_partial(folder: Path, key: str) -> None:
+    for path in folder.glob(f"{key}.partial-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def touch(build_folder: Path) -> None:
+    """Note that the build was used. A cache that only others may write serves as well."""
+    with suppress(OSError):
+        os.utime(build_folder / DESCRIPTION)
+
+
+def prune(folder: Path, keep: str) -> None:
+    """Remove the builds that were not used for UNUSED_SECONDS, and what belongs to them."""
+    oldest = time.time() - UNUSED_SECONDS
+    for lock in folder.glob("torch*-cuda*.lock"):  # the folder may be one that other programs use, too
+        key = lock.name.removesuffix(".lock")
+        if key == keep or _last_use(folder, key) > oldest:
+            continue
+        descriptor = _acquire(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if descriptor is not None:
+            if _last_use(folder, key) <= oldest:
+                _remove_partial(folder, key)
+                shutil.rmtree(folder / key, ignore_errors=True)
+                (folder / f"{key}.log").unlink(missing_ok=True)
+                lock.unlink()
+            os.close(descriptor)
+
+
+def _last_use(folder: Path, key: str) -> float:
+    times = [0.0]
+    for path in (folder / key / DESCRIPTION, folder / f"{key}.lock"):
+        try:
+            times.append(path.stat().st_mtime)
+        except FileNotFoundError:
+            continue
+    return max(times)

@@ -1,0 +1,206 @@
+"""Compiles and links the fake libraries and the op observer into one folder.
+
+In: an installed torch, our sources, compilers, an empty folder. Out: shared objects in that folder, named by SONAME.
+
+    sources --compile--> objects --what do they define?--> stubs for the rest --link with a version script--> libraries
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from .elf import read_exports, read_imports
+from .errors import BuildError
+from .libraries import Requirement, required_libraries
+from .objects import ObjectStore
+from .sources import Sources, header_digest
+from .stubs import stub_source, version_script
+from .toolchain import CommandLog, Compiler, Toolchain
+from .torch_install import TorchInstall
+
+T = TypeVar("T")
+
+DEVICE_SONAME = "libmaya_device.so"
+OBSERVER_SONAME = "libmaya_observer.so"
+OBJECTS = "objects"
+MAXIMUM_JOBS = 8
+
+C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
+# NDEBUG: without it, torch's headers check at every op that the observer asks only for what it announced.
+CXX_FLAGS = ("-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread")
+LINK_FLAGS = ("-shared", "-pthread", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
+# An undefined symbol would show only in the middle of somebody's run.
+COMPLETE = "-Wl,-z,defs"
+SYSTEM_LIBRARIES = ("-Wl,--as-needed", "-lm", "-ldl", "-lrt")
+# A library of stubs alone keeps the device, too: dlopen by its full path must find everything.
+DEVICE_LIBRARY = ("-L.", "-Wl,--no-as-needed", f"-l:{DEVICE_SONAME}")
+
+
+@dataclass(frozen=True)
+class Products:
+    """File names of what was built."""
+
+    libraries: tuple[str, ...]  # in the order of LD_PRELOAD
+    observer: str | None
+    observer_problem: str | None
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One build of everything, for one torch, into one folder."""
+
+    torch: TorchInstall
+    sources: Sources
+    toolchain: Toolchain
+    log: CommandLog
+    store: ObjectStore
+    progress: Callable[[str], None]
+
+    def run(self) -> Products:
+        """Build everything in the folder of the log; what is needed only meanwhile goes into OBJECTS and is removed."""
+        (self.log.folder / OBJECTS).mkdir()
+        requirements = self._requirements()
+        files = self.sources.library_files()
+        with ThreadPoolExecutor(min(MAXIMUM_JOBS, os.cpu_count() or 1)) as pool:
+            try:
+                observer_problem = self._observer_problem()
+                observer_files = [] if observer_problem else self.sources.observer_files()
+                observer = pool.submit(self._compile_observer, observer_files) if observer_files else None
+                device = [pool.submit(self._compile_c, path) for path in self.sources.device_files()]
+                compiled = [
+                    [pool.submit(self._compile_c, path) for path in files.get(requirement.library.stem, [])]
+                    for requirement in requirements
+                ]
+                self._link_device(_results(device))
+                linked = [
+                    pool.submit(self._link_library, requirement, _results(objects))
+                    for requirement, objects in zip(requirements, compiled, strict=True)
+                ]
+                _results(linked)
+                if observer:
+                    self._link_observer(observer.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # the first failure is the one to show
+                raise
+        shutil.rmtree(self.log.folder / OBJECTS)
+        sonames = (DEVICE_SONAME, *(requirement.soname for requirement in requirements))
+        return Products(sonames, None if observer_problem else OBSERVER_SONAME, observer_problem)
+
+    def _requirements(self) -> list[Requirement]:
+        torch_objects = [read_imports(path) for path in self.torch.shared_objects]
+        files = self.sources.library_files()
+        requirements = required_libraries(torch_objects, self.torch.cuda_major, files)
+        if not any(requirement.library.stem == "cudart" and requirement.functions for requirement in requirements):
+            raise BuildError(
+                f"torch {self.torch.version} in {self.torch.folder} does not load the CUDA runtime as a shared "
+                "library, so Maya cannot take its place. Install one of the wheels that the PyTorch project publishes."
+            )
+        for stem in sorted(files.keys() - {requirement.library.stem for requirement in requirements}):
+            self._notice(f"shim/{stem}*.c is left out: no library of that name in the table of build/libraries.py")
+        for requirement in requirements:
+            if not requirement.is_known:
+                self._notice(f"torch links {requirement.soname}, which Maya does not know: all of it is stubs")
+        return requirements
+
+    def _notice(self, text: str) -> None:
+        self.log.note(f"note: {text}")
+        self.progress(text)
+
+    def _compile_c(self, source: Path) -> str:
+        flags = [*C_FLAGS, *self._definitions(), f"-I{self.sources.shim}"]
+        return self._compile(self.toolchain.c, source, flags, [self.sources.shim])
+
+    def _compile_observer(self, files: Sequence[Path]) -> str:
+        """All files as one translation unit: nearly all of the time goes into torch's headers, which are read once so."""
+        assert self.toolchain.cxx is not None
+        unit = Path(OBJECTS, "observer.cpp")
+        lines = [f'#include "{path}"  // {hashlib.sha256(path.read_bytes()).hexdigest()}' for path in files]
+        (self.log.folder / unit).write_text("\n".join([*lines, ""]))
+        flags = [*CXX_FLAGS, *self._definitions(), *self._observer_flags()]
+        return self._compile(self.toolchain.cxx, unit, flags, [self.sources.observer, self.sources.shim / "device"])
+
+    def _compile(self, compiler: Compiler, source: Path, flags: Sequence[str], header_folders: Sequence[Path]) -> str:
+        """Compile `source`, which may include what is in or below `header_folders`, unless the same was done before."""
+        target = f"{OBJECTS}/{source.parent.name}.{source.stem}.o"  # two folders may have files of one name
+        command = [*compiler.command, *flags, "-c", str(source), "-o", target]
+
+        def digest() -> str:
+            texts = [compiler.version, *command, self.torch.version, self.torch.git_version]
+            content = (self.log.folder / source).read_bytes()
+            headers = header_digest(header_folders)
+            return hashlib.sha256("\0".join([*texts, headers, ""]).encode() + content).hexdigest()
+
+        before = digest()
+        if not self.store.fetch(before, self.log.folder / target):
+            self.log.run(command, f"Compiling {source.name}")
+            if digest() == before:  # else somebody edits, and the object is of neither version for sure
+                self.store.keep(before, self.log.folder / target)
+        return target
+
+    def _definitions(self) -> list[str]:
+        return [f"-D{name}={value}" for name, value in self.torch.definitions.items()]
+
+    def _link(self, compiler: Compiler, soname: str, arguments: Iterable[str]) -> None:
+        command = [*compiler.command, *LINK_FLAGS, f"-Wl,-soname,{soname}", "-o", soname, *arguments]
+        self.log.run(command, f"Linking {soname}")
+
+    def _link_device(self, objects: Sequence[str]) -> None:
+        self._link(self.toolchain.c, DEVICE_SONAME, [*objects, COMPLETE, *SYSTEM_LIBRARIES])
+
+    def _link_library(self, requirement: Requirement, objects: Sequence[str]) -> None:
+        """Add stubs for what torch imports and `objects` lack, and link."""
+        library, soname = requirement.library, requirement.soname
+        defined = frozenset[str]().union(*(read_exports(self.log.folder / name) for name in objects))
+        foreign = sorted(name for name in defined if library.prefix_length(name) == 0)
+        if foreign:
+            self._notice(f"{soname} does not export {', '.join(foreign)}: not a name of that library")
+        missing = requirement.functions - defined, requirement.objects - defined
+        self.log.note(f"note: {soname}: {len(defined)} symbols emulated, {sum(map(len, missing))} stubs")
+
+        stubs, script = Path(OBJECTS, f"{soname}.stubs.c"), Path(OBJECTS, f"{soname}.version")
+        (self.log.folder / stubs).write_text(stub_source(library, soname, *missing))
+        exported = defined.union(*missing).difference(foreign)
+        (self.log.folder / script).write_text(version_script(requirement.version, exported))
+        parts = [*objects, self._compile_c(stubs), f"-Wl,--version-script={script}", COMPLETE]
+        self._link(self.toolchain.c, soname, [*parts, *DEVICE_LIBRARY, *SYSTEM_LIBRARIES])
+
+    def _observer_problem(self) -> str | None:
+        """Why there will be no op observer, if so."""
+        if not self.sources.observer_files():
+            return f"no sources in {self.sources.observer}"
+        if self.toolchain.cxx is None:
+            return "no C++ compiler found: install g++ or clang++, or set $CXX"
+        if not (self.torch.folder / "include" / "ATen").is_dir():
+            return f"torch in {self.torch.folder} was installed without its C++ headers (torch/include)"
+        return None
+
+    def _observer_flags(self) -> list[str]:
+        # C++ strings have two layouts in libstdc++, and torch's own libraries show which one they were built with.
+        names = read_imports(self.torch.library_folder / "libc10.so").exported
+        has_new_strings = any("__cxx11" in name for name in names)
+        includes = (self.sources.observer, self.sources.shim)
+        torch_includes = (self.torch.folder / "include", self.torch.folder / "include/torch/csrc/api/include")
+        return [
+            f"-std={self.torch.cxx_standard()}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(has_new_strings)}",
+            "-Wall",
+            *(f"-I{folder}" for folder in includes),
+            *(f"-isystem{folder}" for folder in torch_includes),  # no warnings about torch's own headers
+        ]
+
+    def _link_observer(self, unit: str) -> None:
+        """torch's libraries are in the process before the observer, so it carries no path to them."""
+        assert self.toolchain.cxx is not None
+        torch_libraries = (f"-L{self.torch.library_folder}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10")
+        self._link(self.toolchain.cxx, OBSERVER_SONAME, [unit, *DEVICE_LIBRARY, *torch_libraries])
+
+
+def _results(futures: Iterable[Future[T]]) -> list[T]:
+    return [future.result() for future in futures]

@@ -1,0 +1,316 @@
+"""Which NVIDIA libraries an installed torch needs, and what each of them must contain.
+
+In: the import tables of torch's shared objects (elf.py). Out: one `Requirement` per library to build: SONAME, symbol
+version and the symbols torch imports from it.
+
+The table KNOWN_LIBRARIES says what cannot be read from torch: which of our sources emulate a library, how its functions
+are named, and what a function of it returns to say "not supported". A library that torch needs and the table does not
+know (a new release of torch links another one) is required all the same: all of its functions are then stubs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from .elf import Imports
+
+NVIDIA_SONAME = re.compile(r"lib(cu(?!rl|ps)|nv|nccl)")
+# Wheels that bundle libraries rename them: libcudart-d0da41ae.so.11.0 is still libcudart.
+SONAME_STEM = re.compile(r"(lib[\w-]+?)(?:-[0-9a-f]{8})?\.so")
+NEWEST_CUDA = 13  # the release whose SONAME numbers the table gives
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a function that is not emulated gives back, as C text."""
+
+    c_type: str
+    value: str  # a C expression; "" for void
+
+
+VOID = Result("void", "")
+NULL_POINTER = Result("void *", "0")
+NO_VERSION = Result("size_t", "0")
+TEXT = Result("const char *", '"not emulated by Maya"')
+GENERIC_FAILURE = Result("int", "1")
+
+
+@dataclass(frozen=True)
+class Library:
+    """One NVIDIA library that Maya replaces."""
+
+    stem: str  # its sources are shim/<stem>.c and shim/<stem>_*.c
+    soname_stem: str
+    number: int  # of the SONAME, in CUDA 13
+    prefixes: tuple[str, ...]  # of its functions; an upper-case letter or an underscore follows
+    unsupported: Result
+    other_results: Mapping[str, Result] = field(default_factory=lambda: MappingProxyType({}))
+    number_follows_cuda: bool = False  # the number grows by one with each major release of CUDA
+    has_versions: bool = True  # NVIDIA's own gives its symbols a version, named like its SONAME
+    is_opened_by_name: bool = False  # by dlopen, hence needed although nothing links it
+
+    def soname(self, cuda_major: int) -> str:
+        """SONAME in a CUDA release, for a library whose name torch does not tell."""
+        number = self.number + (cuda_major - NEWEST_CUDA if self.number_follows_cuda else 0)
+        return f"{self.soname_stem}.so.{number}"
+
+    def result_of(self, function: str) -> Result:
+        """What the stub of `function` returns."""
+        return self.other_results.get(function, self.unsupported)
+
+    def prefix_length(self, symbol: str) -> int:
+        """Length of the longest prefix that makes `symbol` one of this library's; 0 if it is not."""
+        name = symbol.removeprefix("__")
+        return max((len(prefix) for prefix in self.prefixes if _begins_with_word(name, prefix)), default=0)
+
+
+def _begins_with_word(name: str, prefix: str) -> bool:
+    following = name[len(prefix) : len(prefix) + 1]
+    return name.startswith(prefix) and (following.isupper() or following == "_")
+
+
+def _status(value: int) -> Result:
+    """NVIDIA's status enumerations all have the size of an int."""
+    return Result("int", str(value))
+
+
+# "Not supported" of each library, in the order of LD_PRELOAD. Where a library has no such code, the nearest: cuRAND
+# "the GPU does not support the requested feature", NVRTC "internal error", NCCL "invalid usage".
+# cuFile returns a pair (its own error, the driver's), and from reads and writes the negative of the first.
+KNOWN_LIBRARIES: tuple[Library, ...] = (
+    Library(
+        "cuda",
+        "libcuda",
+        1,
+        ("cu",),
+        _status(801),
+        has_versions=False,
+        is_opened_by_name=True,
+    ),
+    Library(
+        "nvml",
+        "libnvidia-ml",
+        1,
+        ("nvml",),
+        _status(3),
+        {"nvmlErrorString": TEXT},
+        has_versions=False,
+        is_opened_by_name=True,
+    ),
+    Library(
+        "cudart",
+        "libcudart",
+        13,
+        ("cuda",),
+        _status(801),
+        {
+            "cudaGetErrorName": TEXT,
+            "cudaGetErrorString": TEXT,
+            "__cudaRegisterFatBinary": NULL_POINTER,
+            "__cudaRegisterFatBinaryEnd": VOID,
+            "__cudaUnregisterFatBinary": VOID,
+            "__cudaRegisterFunction": VOID,
+            "__cudaRegisterVar": VOID,
+            "__cudaRegisterManagedVar": VOID,
+            "__cudaInitModule": Result("char", "0"),
+        },
+        number_follows_cuda=True,
+    ),
+    Library("nvrtc", "libnvrtc", 13, ("nvrtc",), _status(11), {"nvrtcGetErrorString": TEXT}, number_follows_cuda=True),
+    Library("cupti", "libcupti", 13, ("cupti",), _status(27), number_follows_cuda=True),
+    Library(
+        "cublas",
+        "libcublas",
+        13,
+        ("cublas",),
+        _status(15),
+        {"cublasGetStatusName": TEXT, "cublasGetStatusString": TEXT, "cublasGetCudartVersion": NO_VERSION},
+        number_follows_cuda=True,
+    ),
+    Library(
+        "cublaslt",
+        "libcublasLt",
+        13,
+        ("cublasLt",),
+        _status(15),
+        {
+            "cublasLtGetStatusName": TEXT,
+            "cublasLtGetStatusString": TEXT,
+            "cublasLtGetVersion": NO_VERSION,
+            "cublasLtGetCudartVersion": NO_VERSION,
+        },
+        number_follows_cuda=True,
+    ),
+    Library(
+        "cudnn",
+        "libcudnn",
+        9,
+        ("cudnn",),
+        _status(3000),
+        {
+            "cudnnGetErrorString": TEXT,
+            "cudnnGetLastErrorString": VOID,
+            "cudnnGetVersion": NO_VERSION,
+            "cudnnGetCudartVersion": NO_VERSION,
+            "cudnnGetMaxDeviceVersion": NO_VERSION,
+        },
+    ),
+    Library("cufft", "libcufft", 12, ("cufft", "cufftXt"), _status(16), number_follows_cuda=True),
+    Library("curand", "libcurand", 10, ("curand",), _status(204)),
+    Library(
+        "cusparse",
+        "libcusparse",
+        12,
+        ("cusparse",),
+        _status(10),
+        {"cusparseGetErrorName": TEXT, "cusparseGetErrorString": TEXT},
+    ),
+    Library(
+        "cusparselt",
+        "libcusparseLt",
+        0,
+        ("cusparseLt",),
+        _status(10),
+        {"cusparseLtGetErrorName": TEXT, "cusparseLtGetErrorString": TEXT},
+        has_versions=False,
+    ),
+    Library("cusolver", "libcusolver", 12, ("cusolver",), _status(9), number_follows_cuda=True),
+    Library(
+        "cufile",
+        "libcufile",
+        0,
+        ("cuFile",),
+        Result("error_pair", "(error_pair){5007, 801}"),
+        {
+            "cuFileRead": Result("ssize_t", "-5007"),
+            "cuFileWrite": Result("ssize_t", "-5007"),
+            "cuFileHandleDeregister": VOID,
+            "cuFileUseCount": Result("long", "0"),
+            "cuFileBatchIODestroy": VOID,
+        },
+        has_versions=False,
+    ),
+    Library(
+        "nccl",
+        "libnccl",
+        2,
+        ("nccl", "pnccl"),
+        _status(5),
+        {"ncclGetErrorString": TEXT, "ncclGetLastError": TEXT},
+        has_versions=False,
+    ),
+    Library(
+        "nvshmem",
+        "libnvshmem_host",
+        3,
+        ("nvshmem", "nvshmemx", "nvshmemi", "nvshmemid"),
+        _status(3),
+        {
+            "nvshmem_malloc": NULL_POINTER,
+            "nvshmem_calloc": NULL_POINTER,
+            "nvshmem_align": NULL_POINTER,
+            "nvshmem_ptr": NULL_POINTER,
+            "nvshmemx_mc_ptr": NULL_POINTER,
+            "nvshmem_my_pe": _status(-1),
+            "nvshmem_n_pes": _status(-1),
+            "nvshmem_team_my_pe": _status(-1),
+            "nvshmem_team_n_pes": _status(-1),
+            "nvshmemid_init_status": _status(0),  # "not initialized" is the whole truth
+            "nvshmem_free": VOID,
+            "nvshmem_barrier_all": VOID,
+            "nvshmem_info_get_version": VOID,
+            "nvshmemid_hostlib_finalize": VOID,
+            "nvshmemx_getmem_on_stream": VOID,
+            "nvshmemx_putmem_on_stream": VOID,
+            "nvshmemx_putmem_signal_on_stream": VOID,
+            "nvshmemx_signal_wait_until_on_stream": VOID,
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One library to build for one torch."""
+
+    library: Library
+    soname: str
+    version: str | None  # symbol version of everything it exports
+    functions: frozenset[str]  # imported by torch
+    objects: frozenset[str]  # imported by torch, and data
+    is_known: bool = True
+
+
+def soname_stem(soname: str) -> str:
+    """`libcudart` of `libcudart.so.13`."""
+    match = SONAME_STEM.match(soname)
+    return match[1] if match else soname
+
+
+def _unknown_library(soname: str) -> Library:
+    stem = soname_stem(soname)
+    word = stem.removeprefix("lib")
+    return Library(word.lower(), stem, 0, (word,), GENERIC_FAILURE, has_versions=False)
+
+
+def _needed_sonames(torch_objects: Iterable[Imports]) -> dict[str, Library]:
+    """SONAME -> library, for every library of NVIDIA's that torch links."""
+    by_soname_stem = {library.soname_stem: library for library in KNOWN_LIBRARIES}
+    needed: dict[str, Library] = {}
+    for imports in torch_objects:
+        for soname in imports.needed:
+            if NVIDIA_SONAME.match(soname) and soname not in needed:
+                needed[soname] = by_soname_stem.get(soname_stem(soname)) or _unknown_library(soname)
+    return needed
+
+
+def required_libraries(
+    torch_objects: Collection[Imports], cuda_major: int, stems_with_sources: Collection[str]
+) -> list[Requirement]:
+    """What to build, in the order of LD_PRELOAD.
+
+    To what torch links come the libraries that are opened by name, and those that we have sources for: an extension of
+    torch may link what torch itself does not.
+    """
+    torch_objects = [imports for imports in torch_objects if not NVIDIA_SONAME.match(imports.path.name)]
+    sonames = _needed_sonames(torch_objects)
+    linked = {library.stem for library in sonames.values()}
+    for library in KNOWN_LIBRARIES:
+        if library.stem not in linked and (library.is_opened_by_name or library.stem in stems_with_sources):
+            sonames[library.soname(cuda_major)] = library
+
+    versions: dict[str, str] = {}
+    functions: dict[str, set[str]] = {soname: set() for soname in sonames}
+    objects: dict[str, set[str]] = {soname: set() for soname in sonames}
+    for imports in torch_objects:
+        for symbol in imports.symbols:
+            soname = symbol.library or _owner(symbol.name, sonames)
+            # A weak import may stay undefined, and does with NVIDIA's libraries, or they would have versioned it.
+            if soname is None or soname not in sonames or (symbol.is_weak and symbol.version is None):
+                continue
+            (objects if symbol.is_object else functions)[soname].add(symbol.name)
+            if symbol.version is not None:
+                versions[soname] = symbol.version
+
+    known_order = {library.stem: position for position, library in enumerate(KNOWN_LIBRARIES)}
+    requirements = [
+        Requirement(
+            library,
+            soname,
+            versions.get(soname, soname if library.has_versions else None),
+            frozenset(functions[soname] - objects[soname]),
+            frozenset(objects[soname]),
+            library.stem in known_order,
+        )
+        for soname, library in sonames.items()
+    ]
+    return sorted(requirements, key=lambda item: (known_order.get(item.library.stem, len(known_order)), item.soname))
+
+
+def _owner(symbol: str, sonames: Mapping[str, Library]) -> str | None:
+    """The library that an unversioned import belongs to, by its name."""
+    best = max(sonames, key=lambda soname: sonames[soname].prefix_length(symbol), default=None)
+    return best if best is not None and sonames[best].prefix_length(symbol) > 0 else None

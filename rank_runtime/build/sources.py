@@ -1,0 +1,70 @@
+"""Our own sources: which files make up which library, and a digest of them all.
+
+In: the folder `rank_runtime`. Out: a `Sources`.
+
+    shim/<library>.c, shim/<library>_*.c    one fake library
+    shim/device/*.c                         libmaya_device.so, the virtual GPU under all of them
+    observer/*.cpp                          libmaya_observer.so, the op observer
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+RANK_RUNTIME = Path(__file__).resolve().parent.parent
+SUFFIXES = (".c", ".h", ".cpp")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources below one `rank_runtime` folder."""
+
+    root: Path = RANK_RUNTIME
+
+    @property
+    def shim(self) -> Path:
+        """Folder of the fake libraries."""
+        return self.root / "shim"
+
+    @property
+    def observer(self) -> Path:
+        """Folder of the op observer."""
+        return self.root / "observer"
+
+    def device_files(self) -> list[Path]:
+        """What libmaya_device.so is made of."""
+        return sorted((self.shim / "device").glob("*.c"))
+
+    def observer_files(self) -> list[Path]:
+        """What libmaya_observer.so is made of."""
+        return sorted(self.observer.glob("*.cpp"))
+
+    def library_files(self) -> dict[str, list[Path]]:
+        """Library stem -> what that fake library is made of."""
+        files: dict[str, list[Path]] = {}
+        for path in sorted(self.shim.glob("*.c")):
+            files.setdefault(path.stem.split("_")[0], []).append(path)
+        return files
+
+    def digest(self) -> str:
+        """Changes whenever a source or the build itself does."""
+        build_code = Path(__file__).resolve().parent.glob("*.py")
+        sources = (path for folder in (self.shim, self.observer) for path in folder.rglob("*"))
+        return _digest([*build_code, *(path for path in sources if path.suffix in SUFFIXES)])
+
+
+def header_digest(folders: Iterable[Path]) -> str:
+    """Changes whenever a header in or below one of `folders` does."""
+    return _digest([path for folder in folders for path in folder.rglob("*.h")])
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()

@@ -1,0 +1,32 @@
+// Really computing an op: by torch's CPU kernels, on CPU tensors over the same memory, in stream order.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
+#include "operators.h"
+#include "signature.h"
+
+namespace maya {
+
+// An op call, kept until its turn in the stream comes (and, inside a CUDA graph, for every launch of the graph).
+struct Call {
+  const Operator* op = nullptr;
+  std::vector<Argument> arguments;     // tensors, as views
+  std::vector<c10::IValue> values;     // everything else and host tensors, by position; GPU tensors are None here
+  std::vector<TensorView> outputs;
+  uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
+
+  size_t gpu_bytes() const;
+};
+
+// Do, in `stream`'s order, what the op does to values: compute it, guess it, or declare its results made up.
+void apply_in_stream(void* stream, Call&& call);
+// The same for an op that is too large to compute.
+void results_are_made_up(void* stream, const std::vector<Argument>& arguments, size_t count, const Operator* op,
+                         const std::vector<TensorView>& outputs);
+// Number of elements that nonzero, unique, ... will report; -1 if their inputs are not known.
+int64_t count_of_elements(const Call& call);
+
+}  // namespace maya

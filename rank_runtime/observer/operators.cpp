@@ -1,0 +1,99 @@
+// Operators, by the address of their schema's name: that is stable and different for every overload.
+
+#include "operators.h"
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace maya {
+namespace {
+
+bool counts_elements(const std::string& name) {
+  static const std::array<const char*, 5> names = {"aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim",
+                                                   "aten::unique_consecutive"};
+  for (const char* candidate : names) {
+    if (name == candidate) return true;
+  }
+  return false;
+}
+
+// In-place ops whose result does not depend on what the tensor held before.
+bool overwrites(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::fill_",      "aten::zero_",        "aten::copy_",       "aten::normal_",         "aten::uniform_",
+      "aten::random_",    "aten::bernoulli_",   "aten::exponential_", "aten::geometric_",     "aten::log_normal_",
+      "aten::cauchy_",    "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::eye_", "aten::fill_diagonal_",
+  };
+  return names.count(name) > 0;
+}
+
+void find_statistics(Operator& op) {
+  const bool is_forward = op.name.find("batch_norm") != std::string::npos && op.name.find("backward") == std::string::npos;
+  if (!is_forward) return;
+  const auto& arguments = op.handle->schema().arguments();
+  for (size_t i = 0; i < arguments.size(); i++) {
+    if (arguments[i].name() == "running_mean") op.first_statistic = static_cast<int>(i);
+    if (arguments[i].name() == "training" || arguments[i].name() == "train") op.training_flag = static_cast<int>(i);
+  }
+  if (op.training_flag < 0) op.first_statistic = -1;
+}
+
+std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
+  auto made = std::make_unique<Operator>();
+  made->name = name.name;
+  made->overload = name.overload_name;
+  made->handle = c10::Dispatcher::singleton().findSchema(name);
+  if (!made->handle) return made;
+  for (const auto& argument : made->handle->schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    made->writes.push_back(alias != nullptr && alias->isWrite());
+    made->writes_any = made->writes_any || made->writes.back();
+    const bool is_result = made->writes.back() && (argument.kwarg_only() || overwrites(made->name));
+    made->reads.push_back(!is_result);
+    const auto type = argument.type();
+    const auto inner = type->kind() == c10::TypeKind::OptionalType ? type->expectRef<c10::OptionalType>().getElementType()
+                                                                   : type;
+    made->takes_generator = made->takes_generator || inner->kind() == c10::TypeKind::GeneratorType;
+  }
+  made->counts_elements = counts_elements(made->name);
+  find_statistics(*made);
+  return made;
+}
+
+}  // namespace
+
+bool Operator::has_cpu_kernel() const {
+  return handle && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
+const Operator* operator_of(const at::RecordFunction& function) {
+  static std::shared_mutex lock;
+  static std::unordered_map<const char*, std::unique_ptr<Operator>> known;
+  // Most calls on a thread repeat a few operators.
+  thread_local std::array<std::pair<const char*, const Operator*>, 256> recent{};
+  const char* key = function.name();
+  auto& slot = recent[(reinterpret_cast<uintptr_t>(key) >> 5) % recent.size()];
+  if (slot.first == key) return slot.second;
+  {
+    std::shared_lock<std::shared_mutex> reading(lock);
+    auto found = known.find(key);
+    if (found != known.end()) {
+      slot = {key, found->second.get()};
+      return found->second.get();
+    }
+  }
+  // The name of something that is no operator lives no longer than its RecordFunction: it must not become a key.
+  const auto name = function.operator_name();
+  if (!name) return nullptr;
+  auto made = describe(*name);
+  std::unique_lock<std::shared_mutex> writing(lock);
+  const Operator* kept = known.emplace(key, std::move(made)).first->second.get();
+  slot = {key, kept};
+  return kept;
+}
+
+}  // namespace maya

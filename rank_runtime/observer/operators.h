@@ -1,0 +1,29 @@
+// What is worth knowing about an operator, looked up once and kept.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <string>
+#include <vector>
+
+namespace maya {
+
+struct Operator {
+  std::string name;      // "aten::add"
+  std::string overload;  // "Tensor"
+  std::optional<c10::OperatorHandle> handle;  // nullopt: not an operator (an autograd node, a user's annotation)
+  std::vector<bool> writes;                   // per argument: the op writes to it ...
+  std::vector<bool> reads;                    // ... and what it held before matters
+  bool writes_any = false;
+  int first_statistic = -1, training_flag = -1;  // batch norm: positions of running_mean and of training
+  bool takes_generator = false;
+  bool counts_elements = false;               // its result has as many elements as its inputs' values say (nonzero, unique)
+
+  bool has_cpu_kernel() const;
+};
+
+// The operator behind a RecordFunction, or nullptr if it is none.
+const Operator* operator_of(const at::RecordFunction& function);
+
+}  // namespace maya

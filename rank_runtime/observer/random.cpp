@@ -1,0 +1,51 @@
+// Random numbers for ops that are really computed: CPU generator states, by the CUDA generator's seed and offset.
+
+#include "random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <map>
+#include <mutex>
+
+namespace maya {
+namespace {
+
+struct Sequence {
+  at::Generator generator;
+  std::map<uint64_t, at::Generator> at_offset;     // states, to go back to
+};
+
+constexpr size_t kStatesKept = 512;  // 2.5 KB each
+
+}  // namespace
+
+at::Generator cpu_generator(uint64_t seed, uint64_t offset) {
+  static std::mutex lock;
+  static std::map<uint64_t, Sequence> sequences;
+  std::lock_guard<std::mutex> guard(lock);
+  Sequence& sequence = sequences[seed];
+  auto seen = sequence.at_offset.find(offset);
+  if (offset == 0) {
+    sequence.generator = at::detail::createCPUGenerator(seed);
+    sequence.at_offset.clear();
+  } else if (seen != sequence.at_offset.end()) {
+    sequence.generator = seen->second.clone();
+  } else if (!sequence.generator.defined()) {
+    // the sequence was entered in the middle; any state that depends on seed and offset alone will do
+    sequence.generator = at::detail::createCPUGenerator(seed ^ offset * 0x9E3779B97F4A7C15ull);
+  }
+  sequence.at_offset[offset] = sequence.generator.clone();
+  if (sequence.at_offset.size() > kStatesKept) sequence.at_offset.erase(sequence.at_offset.begin());
+  return sequence.generator;
+}
+
+bool is_generator_argument(const Operator& op, size_t index) {
+  const auto& arguments = op.handle->schema().arguments();
+  if (index >= arguments.size()) return false;
+  const auto type = arguments[index].type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+}  // namespace maya

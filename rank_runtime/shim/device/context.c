@@ -1,0 +1,48 @@
+/* The calling thread's device, and what it costs a process to use one. */
+
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+static __thread int current_device;
+static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool in_use[MAYA_MAX_DEVICES];
+static _Atomic bool observer_considered;
+
+int maya_current_device(void) { return current_device; }
+
+int maya_set_device(int device) {
+    if (device < 0 || device >= maya_get_settings()->device_count) return CUDA_INVALID_DEVICE;
+    current_device = device;
+    return CUDA_OK;
+}
+
+bool maya_device_in_use(int device) { return in_use[device]; }
+
+/* The op observer links against torch, so it is loaded only into processes that have torch's CUDA library. */
+void maya_load_observer(void) {
+    const maya_settings *settings = maya_get_settings();
+    if (observer_considered || settings->bare || settings->observer_path[0] == '\0') return;
+    if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD) == NULL) return;
+    if (observer_considered) return;
+    observer_considered = true;
+    if (dlopen(settings->observer_path, RTLD_NOW | RTLD_GLOBAL) == NULL) {
+        maya_message("ops are not observed: %s", dlerror());
+    }
+}
+
+int maya_use_device(int device) {
+    if (device < 0 || device >= maya_get_settings()->device_count) return CUDA_INVALID_DEVICE;
+    if (in_use[device]) return CUDA_OK;
+    maya_load_observer();
+    pthread_mutex_lock(&context_lock);
+    int status = CUDA_OK;
+    if (!in_use[device]) {
+        status = maya_reserve_device_memory(device);
+        if (status == CUDA_OK) status = maya_device_charge(device, maya_get_settings()->device.context_bytes);
+        in_use[device] = status == CUDA_OK;
+    }
+    pthread_mutex_unlock(&context_lock);
+    return status;
+}

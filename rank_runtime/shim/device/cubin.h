@@ -1,0 +1,14 @@
+/* What a cubin (an ELF file with machine code for a GPU) says about its kernels. */
+#pragma once
+
+#include "device.h"
+
+typedef struct {
+    int registers;    /* per thread */
+    int shared_bytes; /* static, per block */
+} maya_cubin_kernel;
+
+/* Bytes of the cubin at `image`, or 0 if it is none. */
+MAYA_API size_t maya_cubin_size(const void *image);
+/* false: the cubin has no kernel of that name. */
+MAYA_API bool maya_cubin_find(const void *image, const char *name, maya_cubin_kernel *kernel);

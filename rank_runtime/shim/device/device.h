@@ -1,0 +1,178 @@
+/* The virtual GPU, as the fake CUDA libraries see it.
+ *
+ * Every library emulated (cudart.c, cuda.c, cublas.c, ...) is a thin translation of its own interface into the calls
+ * declared here; all state lives behind them, in libmaya_device.so, once per process.
+ *
+ * Rules for code in this folder, because it runs inside somebody else's program:
+ *   - no CUDA toolkit or NVIDIA header; layouts and constants are written down where they are used;
+ *   - nothing happens when a library is merely loaded: the preload reaches ptxas, gcc and every other child, too;
+ *   - host calls return at once: only the synchronize and query functions may wait or look;
+ *   - a call that is not emulated goes through maya_unsupported() and returns its library's "not supported";
+ *   - nothing is printed except through maya_message(), which names the rank;
+ *   - a device address is a host address (contract 2 of the design), so bytes can be read and written directly.
+ */
+#pragma once
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MAYA_API __attribute__((visibility("default")))
+#define MAYA_MAX_DEVICES 64
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- settings.c: what the launcher asked for, read once from MAYA_* variables ---- */
+
+typedef enum { MAYA_COMPUTE_NONE, MAYA_COMPUTE_SMALL, MAYA_COMPUTE_ALL } maya_compute_mode;
+
+typedef struct {
+    char name[128];             /* as torch.cuda.get_device_name() shows it */
+    int compute_major, compute_minor;
+    int sm_count;
+    int clock_khz, memory_clock_khz, memory_bus_bits;
+    int max_threads_per_sm, max_blocks_per_sm;
+    int registers_per_sm;
+    int64_t shared_per_block, shared_per_block_optin, shared_per_sm, reserved_shared_per_block;
+    int64_t l2_bytes;
+    int64_t memory_bytes;       /* what cudaGetDeviceProperties reports */
+    int64_t context_bytes;      /* what a process pays for its context, outside any allocator */
+    int power_watts;
+} maya_device_properties;
+
+typedef struct {
+    int rank, local_rank;
+    int node_devices;           /* devices of the node */
+    int device_count;           /* those that CUDA_VISIBLE_DEVICES leaves visible ... */
+    int physical[MAYA_MAX_DEVICES]; /* ... and which ones they are */
+    maya_device_properties device;
+    maya_compute_mode compute;
+    int64_t compute_bytes;      /* an op is small when its tensors together are no larger */
+    int64_t copy_bytes;         /* a copy keeps its bytes up to this size ... */
+    int64_t kept_bytes;         /* ... and while no more than this is kept in all */
+    bool strict_values;         /* reading a made-up value is an error */
+    bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
+    char trace_path[4096];      /* empty: no trace */
+    char observer_path[4096];   /* libmaya_observer.so; empty: ops are not observed */
+    int debug;                  /* MAYA_DEBUG: 1 says which ops could not be computed, and why */
+} maya_settings;
+
+MAYA_API const maya_settings *maya_get_settings(void);
+
+/* ---- report.c ---- */
+
+/* One line on stderr, "maya: [rank N] ...". */
+MAYA_API void maya_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Says once per process that `function` is not emulated; the caller returns its library's "not supported". */
+MAYA_API void maya_unsupported(const char *function);
+/* The same, with what exactly is not emulated: maya_unsupported_detail("cudnnBackendFinalize", "operation %d", 9). */
+MAYA_API void maya_unsupported_detail(const char *function, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- recorder.c: the trace of this rank; the format is described in maya/trace/format.py ---- */
+
+typedef enum {
+    MAYA_RECORD_OP = 1,            /* an ATen op that did device work: value = duration ns | sequence number << 32; stream = parent op */
+    MAYA_RECORD_ANNOTATION = 2,    /* torch.profiler.record_function; as OP */
+    MAYA_RECORD_KERNEL = 3,        /* a kernel launch */
+    MAYA_RECORD_LIBRARY = 4,       /* a library call that occupies the device (GEMM, convolution, attention, FFT, ...) */
+    MAYA_RECORD_MEMCPY = 5,        /* value = bytes; signature says the direction */
+    MAYA_RECORD_MEMSET = 6,        /* value = bytes */
+    MAYA_RECORD_MALLOC = 7,        /* device memory taken from the device; value = address, signature says the bytes */
+    MAYA_RECORD_FREE = 8,
+    MAYA_RECORD_BLOCK_ALLOC = 9,   /* memory handed out by PyTorch's allocator; value = address, signature the bytes */
+    MAYA_RECORD_BLOCK_FREE = 10,
+    MAYA_RECORD_EVENT_RECORD = 11, /* value = event number */
+    MAYA_RECORD_STREAM_WAIT = 12,  /* value = event number */
+    MAYA_RECORD_SYNCHRONIZE = 13,  /* the host waited: signature says for a stream, an event or the device */
+    MAYA_RECORD_HOST_FUNCTION = 14,
+    MAYA_RECORD_COLLECTIVE = 15,
+    MAYA_RECORD_GRAPH_LAUNCH = 16, /* value = graph number; the graph's work follows, flagged */
+    MAYA_RECORD_STREAM_CREATE = 17,/* value = priority (two's complement) */
+    MAYA_RECORD_MADE_UP_READ = 18, /* the host read bytes that no computation produced; value = bytes */
+} maya_record_kind;
+
+enum { MAYA_FLAG_FROM_GRAPH = 1, MAYA_FLAG_COMPUTED = 2 };
+
+/* Number of an interned text (JSON for signatures); the same text always gives the same number. */
+MAYA_API uint32_t maya_intern(const char *text, size_t length);
+/* Append one record with the calling thread's current op. */
+MAYA_API void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags);
+/* Nanoseconds since this process's trace began. */
+MAYA_API uint64_t maya_now_ns(void);
+
+/* What the op observer and the recorder share about one host thread. */
+typedef struct {
+    uint32_t number;        /* 1, 2, ... in the order in which threads first touched the device */
+    uint32_t current_op;    /* the innermost ATen op running on this thread; 0: none */
+    uint32_t ops_uncounted; /* ops begun on this thread since its last record; goes into the next record's `ops` column */
+    uint32_t device_work;   /* kernels and library calls so far on this thread: how an op knows that it launched */
+    void *work_stream;      /* the stream of the last of them */
+} maya_thread;
+
+MAYA_API maya_thread *maya_this_thread(void);
+/* A new op number (1, 2, ...), unique in this process. */
+MAYA_API uint32_t maya_next_op(void);
+/* Record an op that ended: OP or ANNOTATION. sequence: autograd's number, UINT32_MAX for none. */
+MAYA_API void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
+                             uint64_t start_ns, uint64_t duration_ns, uint32_t sequence);
+/* Write what is buffered, as at exit. */
+MAYA_API void maya_record_flush(void);
+
+/* ---- stream.c: streams, events and the order in which work happens ----
+ *
+ * Handles are what the CUDA API passes: NULL or 1 is the legacy default stream of the current device, 2 the per-thread
+ * one, anything else a pointer made by maya_stream_create. Work runs at once, in the calling thread, when nothing stands
+ * before it; otherwise it queues and a worker thread runs it when its turn comes. While a stream is captured, work goes
+ * into the graph instead and runs at every launch of that graph. */
+
+typedef struct maya_stream maya_stream;
+typedef struct maya_event maya_event;
+
+typedef struct {
+    void (*run)(void *argument);      /* what happens to memory; may be NULL */
+    void (*release)(void *argument);  /* frees the argument after its last run; may be NULL */
+    void *argument;
+    maya_record_kind kind;
+    uint32_t signature;
+    uint64_t value;
+    uint8_t flags;
+    bool on_host_thread;              /* run is the user's own function: never in the calling thread */
+    bool unrecorded;                  /* leaves no record (the effect of something already recorded) */
+} maya_work;
+
+/* Take over `work` (its argument is released in every case). 0 or a cudaError_t. */
+MAYA_API int maya_submit(void *stream, const maya_work *work);
+/* A call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key is
+ * "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
+MAYA_API int maya_library_call(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* true while work submitted to `stream` is captured into a graph instead of done. */
+MAYA_API bool maya_stream_is_capturing(void *stream);
+/* The number by which the trace knows a stream. */
+MAYA_API uint32_t maya_stream_number(void *stream);
+MAYA_API int maya_stream_synchronize(void *stream);
+MAYA_API int maya_current_device(void);
+
+/* ---- memory.c ---- */
+
+/* Device memory of `device`; 0, or cudaErrorMemoryAllocation (2) when its capacity is exceeded. */
+MAYA_API int maya_device_malloc(int device, size_t size, void **address);
+MAYA_API int maya_device_free(void *address);
+/* The device an address belongs to, or -1 for host memory. */
+MAYA_API int maya_address_device(const void *address);
+MAYA_API void maya_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+
+/* ---- values.c: which bytes of device memory are known ----
+ * Known bytes came from the host or were really computed. All others are made up and read as zero, unless a tiny op was
+ * computed from made-up inputs. */
+MAYA_API void maya_values_known(const void *address, size_t size);    /* just written for real */
+MAYA_API void maya_values_made_up(const void *address, size_t size);  /* overwritten by something not computed: zeroed */
+MAYA_API bool maya_values_are_known(const void *address, size_t size);
+/* Copy between any two addresses, device or host: known bytes stay known, made-up ones stay made up. */
+MAYA_API void maya_values_copy(void *destination, const void *source, size_t size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,70 @@
+/* What stream.c and graph.c share: streams, captured work, and the one lock of the engine. */
+#pragma once
+
+#include "internal.h"
+
+#include <pthread.h>
+
+typedef struct queued_work {
+    maya_work work;
+    uint64_t position;           /* which of the stream's pieces of work this is */
+    maya_stream *awaited;        /* not NULL: wait until `awaited` has completed `awaited_position` */
+    uint64_t awaited_position;
+    const void *watched;         /* not NULL: wait until this memory compares with `value` */
+    uint64_t watched_value;
+    bool watched_wide;
+    unsigned comparison;
+    struct queued_work *next;
+} queued_work;
+
+typedef struct maya_capture maya_capture;
+
+struct maya_stream {
+    uint32_t number;
+    int device;
+    unsigned flags;
+    int priority;
+    bool is_legacy;
+    bool destroyed;
+    uint64_t submitted, completed; /* positions: work is numbered 1, 2, ... */
+    bool executing;                /* some thread runs the work at the head */
+    queued_work *head, *tail;      /* what could not run at once */
+    maya_capture *capture;         /* not NULL: work goes into a graph */
+    struct maya_stream *next;      /* all streams of the process; a stream's memory is kept, as events may point to it */
+};
+
+struct maya_event {
+    uint32_t number;
+    unsigned flags;
+    bool recorded;
+    maya_stream *stream;
+    uint64_t position;
+    uint64_t host_ns;
+    maya_capture *capture;        /* last recorded inside this capture ... */
+    uint64_t capture_id;          /* ... if its id is still this one */
+    struct shared_event *shared; /* not NULL: exported to or opened from another process */
+};
+
+/* The part of an interprocess event that all its processes see. */
+typedef struct shared_event {
+    _Atomic uint64_t recorded, completed; /* how often */
+} shared_event;
+
+extern pthread_mutex_t engine_lock;
+
+maya_stream *maya_stream_resolve(void *handle);
+/* Work on `stream`, recorded as if on the stream numbered `record_as`. Takes over the work's argument. */
+int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as);
+
+/* shared_event.c */
+void maya_shared_event_record(shared_event *shared, maya_stream *stream);
+void maya_shared_event_close(shared_event *shared);
+
+/* graph.c; all called with engine_lock held except where said */
+bool maya_capture_is_alive(const maya_capture *capture, uint64_t id);
+uint64_t maya_capture_id(const maya_capture *capture);
+void maya_capture_append(maya_stream *stream, const maya_work *work, uint32_t record_as);
+void maya_capture_join(maya_stream *stream, maya_capture *capture);
+
+/* stream.c, with engine_lock held: no stream is captured by `capture` any more */
+void maya_streams_leave_capture(const maya_capture *capture);

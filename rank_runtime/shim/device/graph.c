@@ -1,0 +1,203 @@
+/* CUDA graphs: work that is captured instead of done, and done again at every launch.
+ *
+ * A graph is the list of its work in the order of submission, which is one valid order; what branch a piece belongs to is
+ * kept as the stream it was captured on, and captured event records and waits keep the order between branches. A launch
+ * runs the list in the launching stream, and records it with the streams of the capture: first one GRAPH_LAUNCH record
+ * whose signature says how many records follow, then those, flagged. */
+
+#include "engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct maya_graph_node {
+    maya_work work;
+    uint32_t stream_number;
+    maya_graph_node *before; /* the previous node of the same branch */
+};
+
+struct maya_graph {
+    uint32_t number;
+    int references;
+    maya_graph_node **nodes;
+    size_t count, capacity;
+};
+
+struct maya_capture {
+    uint64_t id;
+    int mode;
+    maya_stream *origin;
+    maya_graph *graph;
+    maya_capture *next;
+};
+
+static maya_capture *captures;
+static uint64_t capture_count;
+static uint32_t graph_count;
+static __thread int thread_capture_mode;
+
+/* ---- graphs ---- */
+
+int maya_graph_create(maya_graph **graph) {
+    maya_graph *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_OUT_OF_MEMORY;
+    made->number = __atomic_add_fetch(&graph_count, 1, __ATOMIC_RELAXED);
+    made->references = 1;
+    *graph = made;
+    return CUDA_OK;
+}
+
+void maya_graph_retain(maya_graph *graph) { __atomic_add_fetch(&graph->references, 1, __ATOMIC_RELAXED); }
+
+int maya_graph_release(maya_graph *graph) {
+    if (graph == NULL) return CUDA_INVALID_VALUE;
+    if (__atomic_sub_fetch(&graph->references, 1, __ATOMIC_ACQ_REL) > 0) return CUDA_OK;
+    for (size_t i = 0; i < graph->count; i++) {
+        maya_graph_node *node = graph->nodes[i];
+        if (node->work.release) node->work.release(node->work.argument);
+        free(node);
+    }
+    free(graph->nodes);
+    free(graph);
+    return CUDA_OK;
+}
+
+static maya_graph_node *last_node_of(const maya_graph *graph, uint32_t stream_number) {
+    for (size_t i = graph->count; i > 0; i--) {
+        if (graph->nodes[i - 1]->stream_number == stream_number) return graph->nodes[i - 1];
+    }
+    return NULL;
+}
+
+static void append(maya_graph *graph, const maya_work *work, uint32_t stream_number) {
+    if (graph->count == graph->capacity) {
+        graph->capacity = graph->capacity * 2 + 64;
+        graph->nodes = realloc(graph->nodes, graph->capacity * sizeof(maya_graph_node *));
+        if (graph->nodes == NULL) abort();
+    }
+    maya_graph_node *node = malloc(sizeof *node);
+    if (node == NULL) abort();
+    maya_graph_node *before = graph->count ? graph->nodes[graph->count - 1] : NULL;
+    if (before && before->stream_number != stream_number) before = last_node_of(graph, stream_number);
+    *node = (maya_graph_node){.work = *work, .stream_number = stream_number, .before = before};
+    graph->nodes[graph->count++] = node;
+}
+
+void maya_graph_keep(maya_graph *graph, void (*release)(void *), void *argument) {
+    maya_work work = {.release = release, .argument = argument, .unrecorded = true};
+    append(graph, &work, 0);
+}
+
+static bool is_node(const maya_graph_node *node) { return !node->work.unrecorded; }
+
+size_t maya_graph_nodes(const maya_graph *graph, maya_graph_node **nodes, size_t room) {
+    size_t count = 0;
+    for (size_t i = 0; i < graph->count; i++) {
+        if (!is_node(graph->nodes[i])) continue;
+        if (nodes && count < room) nodes[count] = graph->nodes[i];
+        count++;
+    }
+    return count;
+}
+
+maya_graph_node *maya_graph_node_before(const maya_graph_node *node) { return node->before; }
+
+int maya_graph_node_kind(const maya_graph_node *node) { return (int)node->work.kind; }
+
+int maya_graph_launch(maya_graph *graph, void *handle) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    char text[64];
+    int length = snprintf(text, sizeof text, "{\"graph\":%u,\"records\":%zu}", graph->number, maya_graph_nodes(graph, NULL, 0));
+    maya_work launch = {.kind = MAYA_RECORD_GRAPH_LAUNCH, .signature = maya_intern(text, (size_t)length),
+                        .value = graph->number};
+    int status = maya_submit_to(stream, &launch, stream->number);
+    for (size_t i = 0; status == CUDA_OK && i < graph->count; i++) {
+        maya_work work = graph->nodes[i]->work;
+        work.release = NULL; /* the graph keeps it for the next launch */
+        work.flags |= MAYA_FLAG_FROM_GRAPH;
+        status = maya_submit_to(stream, &work, graph->nodes[i]->stream_number);
+    }
+    return status;
+}
+
+/* ---- capture ---- */
+
+uint64_t maya_capture_id(const maya_capture *capture) { return capture->id; }
+
+bool maya_capture_is_alive(const maya_capture *capture, uint64_t id) {
+    for (const maya_capture *alive = captures; alive; alive = alive->next) {
+        if (alive == capture) return alive->id == id;
+    }
+    return false;
+}
+
+void maya_capture_append(maya_stream *stream, const maya_work *work, uint32_t record_as) {
+    append(stream->capture->graph, work, record_as);
+}
+
+void maya_capture_join(maya_stream *stream, maya_capture *capture) {
+    if (stream->capture == NULL) stream->capture = capture;
+}
+
+int maya_capture_begin(void *handle, int mode, maya_graph *into) {
+    if ((uintptr_t)handle <= 1) return CUDA_CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
+    maya_stream *stream = maya_stream_resolve(handle);
+    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
+    maya_capture *capture = calloc(1, sizeof *capture);
+    maya_graph *graph = into;
+    if (capture == NULL || (graph == NULL && maya_graph_create(&graph) != CUDA_OK)) {
+        free(capture);
+        return CUDA_OUT_OF_MEMORY;
+    }
+    if (into) maya_graph_retain(into);
+    pthread_mutex_lock(&engine_lock);
+    *capture = (maya_capture){.id = ++capture_count, .mode = mode, .origin = stream, .graph = graph, .next = captures};
+    captures = capture;
+    stream->capture = capture;
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_OK;
+}
+
+int maya_capture_end(void *handle, maya_graph **graph) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    pthread_mutex_lock(&engine_lock);
+    maya_capture *capture = stream->capture;
+    if (capture == NULL || capture->origin != stream) {
+        pthread_mutex_unlock(&engine_lock);
+        return CUDA_INVALID_VALUE;
+    }
+    for (maya_capture **link = &captures; *link; link = &(*link)->next) {
+        if (*link != capture) continue;
+        *link = capture->next;
+        break;
+    }
+    maya_streams_leave_capture(capture);
+    pthread_mutex_unlock(&engine_lock);
+    *graph = capture->graph;
+    free(capture);
+    return CUDA_OK;
+}
+
+int maya_capture_info_of(void *handle, maya_capture_info *info) {
+    static __thread maya_graph_node *last;
+    *info = (maya_capture_info){.status = MAYA_CAPTURE_NONE};
+    maya_stream *stream = maya_stream_resolve(handle);
+    pthread_mutex_lock(&engine_lock);
+    if (stream->capture) {
+        last = last_node_of(stream->capture->graph, stream->number);
+        *info = (maya_capture_info){
+            .status = MAYA_CAPTURE_ACTIVE, .id = stream->capture->id, .graph = stream->capture->graph,
+            .dependencies = &last, .dependency_count = last ? 1 : 0,
+        };
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_OK;
+}
+
+int maya_capture_exchange_mode(int *mode) {
+    int before = thread_capture_mode;
+    if (*mode < MAYA_CAPTURE_GLOBAL || *mode > MAYA_CAPTURE_RELAXED) return CUDA_INVALID_VALUE;
+    thread_capture_mode = *mode;
+    *mode = before;
+    return CUDA_OK;
+}

@@ -1,0 +1,197 @@
+/* What cudart.c, cuda.c and the observer need of the virtual device beyond device.h, which all libraries see. */
+#pragma once
+
+#include "cuda_errors.h"
+#include "device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- context.c: the calling thread's device ---- */
+
+MAYA_API int maya_set_device(int device);
+/* Pay for the context of `device`, if this process has none yet, and load the op observer. 0 or a cudaError_t. */
+MAYA_API int maya_use_device(int device);
+MAYA_API bool maya_device_in_use(int device);
+MAYA_API void maya_load_observer(void);
+
+/* ---- memory.c ---- */
+
+typedef enum {
+    MAYA_MEMORY_UNREGISTERED = 0, /* the numbers are cudaMemoryType's */
+    MAYA_MEMORY_HOST = 1,
+    MAYA_MEMORY_DEVICE = 2,
+    MAYA_MEMORY_MANAGED = 3,
+} maya_memory_type;
+
+typedef struct {
+    maya_memory_type type;
+    int device;
+    void *base;  /* start of the allocation */
+    size_t size;
+    uint64_t number; /* a new one for every allocation */
+} maya_allocation_info;
+
+MAYA_API maya_allocation_info maya_find_allocation(const void *address);
+MAYA_API int maya_managed_malloc(int device, size_t size, void **address);
+MAYA_API int maya_host_malloc(size_t size, void **address);
+MAYA_API int maya_host_free(void *address);
+MAYA_API int maya_host_register(void *address, size_t size);
+MAYA_API int maya_host_unregister(void *address);
+/* Charge (or with a negative size give back) device memory that has no address, such as a communicator's buffers. */
+MAYA_API int maya_device_charge(int device, int64_t bytes);
+/* Once true, zeroing has to write zeros: dropping pages of a shared mapping would not clear them. */
+bool maya_shared_memory_exists(void);
+int maya_reserve_device_memory(int device);
+int maya_reserve_range(int device, size_t size, size_t alignment, void **address);
+int maya_unreserve_range(void *address);
+int maya_share_range(void *address, size_t size);
+int maya_share_nothing(size_t size);
+void maya_note_shared_memory(void);
+
+/* Inter-process handles: 64 opaque bytes. */
+MAYA_API int maya_ipc_export(void *address, unsigned char handle[64]);
+MAYA_API int maya_ipc_open(const unsigned char handle[64], int device, void **address);
+MAYA_API int maya_ipc_close(void *address);
+
+/* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
+
+typedef struct {
+    uint64_t release_threshold; /* memory the pool keeps for itself when it is freed */
+    uint64_t reserved, reserved_high, used, used_high;
+} maya_pool_state;
+
+MAYA_API maya_pool_state *maya_pool_of(int device);
+MAYA_API int maya_pool_malloc(int device, size_t size, void *stream, void **address);
+MAYA_API int maya_pool_free(void *address, void *stream);
+MAYA_API void maya_pool_trim(int device, uint64_t keep);
+
+/* ---- vmm.c: virtual memory management (cuMemCreate and friends) ---- */
+
+MAYA_API int maya_vmm_reserve(size_t size, size_t alignment, void **address);
+MAYA_API int maya_vmm_release_range(void *address, size_t size);
+MAYA_API int maya_vmm_create(int device, size_t size, unsigned handle_types, uint64_t *handle);
+MAYA_API int maya_vmm_release(uint64_t handle);
+MAYA_API int maya_vmm_retain_by_address(const void *address, uint64_t *handle);
+MAYA_API int maya_vmm_map(void *address, size_t size, size_t offset, uint64_t handle);
+MAYA_API int maya_vmm_unmap(void *address, size_t size);
+MAYA_API int maya_vmm_export(uint64_t handle, int *file_descriptor);
+MAYA_API int maya_vmm_import(int file_descriptor, uint64_t *handle);
+MAYA_API int maya_vmm_describe(uint64_t handle, int *device, unsigned *handle_types);
+
+/* ---- values.c ---- */
+
+/* Written by a tiny op that was computed from made-up inputs: stays made up, but is not zero. */
+MAYA_API void maya_values_guessed(const void *address, size_t size);
+MAYA_API void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size);
+bool maya_values_room_for(size_t size);
+/* The range is about to be unmapped: its bytes are nobody's any more. */
+void maya_values_forget_without_zeroing(const void *address, size_t size);
+/* Raw bytes of the dirty parts, into a copy of the range that lies at `view`. */
+void maya_values_copy_dirty(void *view, const void *address, size_t size);
+
+/* ---- copies.c ---- */
+
+typedef enum { MAYA_HTOH = 0, MAYA_HTOD = 1, MAYA_DTOH = 2, MAYA_DTOD = 3, MAYA_COPY_BY_ADDRESS = 4 } maya_copy_kind;
+
+/* `rows` rows of `width` bytes, the starts of which lie `pitch` bytes apart. A copy to or from pageable memory, and any
+ * with `blocking`, is complete on return. */
+typedef struct {
+    void *destination;
+    const void *source;
+    size_t width, rows, destination_pitch, source_pitch;
+    maya_copy_kind kind;
+    bool blocking;
+} maya_copy;
+
+MAYA_API int maya_copy_submit(void *stream, const maya_copy *copy);
+MAYA_API int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width,
+                              size_t rows, size_t pitch, bool blocking);
+/* Arms an answer for the device-to-host copies of the op the calling thread is in (see observer/): a copy of 1 to 8 made-up
+ * bytes reads as `answer`. count: how many copies are answered. */
+MAYA_API void maya_answer_next_read(int64_t answer, int count);
+/* Called (without any lock held) for the first reads of made-up values, to find the source line; set by the observer. */
+typedef void (*maya_source_finder)(char *line, size_t size);
+MAYA_API void maya_set_source_finder(maya_source_finder finder);
+/* Name of the op the calling thread is in, for messages; set by the observer. */
+typedef const char *(*maya_op_namer)(void);
+MAYA_API void maya_set_op_namer(maya_op_namer namer);
+
+/* ---- stream.c ---- */
+
+enum { MAYA_STREAM_NON_BLOCKING = 1 };
+enum { MAYA_EVENT_BLOCKING_SYNC = 1, MAYA_EVENT_DISABLE_TIMING = 2, MAYA_EVENT_INTERPROCESS = 4 };
+
+MAYA_API int maya_stream_create(unsigned flags, int priority, void **stream);
+MAYA_API int maya_stream_destroy(void *stream);
+MAYA_API int maya_stream_query(void *stream);
+MAYA_API int maya_stream_info(void *stream, unsigned *flags, int *priority, int *device, uint64_t *id);
+MAYA_API int maya_device_synchronize(void);
+/* All work of all streams of one device, without the record of a host synchronisation. */
+void maya_device_drain(int device);
+/* true while some stream is held up, so that work may happen later than it was submitted. */
+MAYA_API bool maya_work_is_queued(void);
+
+MAYA_API int maya_event_create(unsigned flags, maya_event **event);
+MAYA_API int maya_event_destroy(maya_event *event);
+MAYA_API int maya_event_record(maya_event *event, void *stream);
+MAYA_API int maya_event_query(maya_event *event);
+MAYA_API int maya_event_synchronize(maya_event *event);
+MAYA_API int maya_event_elapsed(maya_event *start, maya_event *end, float *milliseconds);
+MAYA_API int maya_stream_wait_event(void *stream, maya_event *event);
+MAYA_API int maya_event_export(maya_event *event, unsigned char handle[64]);
+MAYA_API int maya_event_open(const unsigned char handle[64], maya_event **event);
+/* Hold the stream until (*address & mask) compares with value: CUDA's stream memory wait (geq 0, eq 1, and 2, nor 3). */
+MAYA_API int maya_stream_wait_value(void *stream, const void *address, uint64_t value, bool wide, unsigned comparison);
+
+/* ---- graph.c ---- */
+
+typedef struct maya_graph maya_graph;
+typedef struct maya_graph_node maya_graph_node;
+
+enum { MAYA_CAPTURE_NONE = 0, MAYA_CAPTURE_ACTIVE = 1, MAYA_CAPTURE_INVALIDATED = 2 };
+enum { MAYA_CAPTURE_GLOBAL = 0, MAYA_CAPTURE_THREAD_LOCAL = 1, MAYA_CAPTURE_RELAXED = 2 };
+
+typedef struct {
+    int status;
+    uint64_t id;
+    maya_graph *graph;
+    maya_graph_node *const *dependencies;
+    size_t dependency_count;
+} maya_capture_info;
+
+MAYA_API int maya_graph_create(maya_graph **graph);
+MAYA_API void maya_graph_retain(maya_graph *graph);
+MAYA_API int maya_graph_release(maya_graph *graph);
+/* `release(argument)` is called when the graph is gone. */
+MAYA_API void maya_graph_keep(maya_graph *graph, void (*release)(void *), void *argument);
+MAYA_API size_t maya_graph_nodes(const maya_graph *graph, maya_graph_node **nodes, size_t room);
+MAYA_API maya_graph_node *maya_graph_node_before(const maya_graph_node *node);
+MAYA_API int maya_graph_node_kind(const maya_graph_node *node);
+MAYA_API int maya_graph_launch(maya_graph *graph, void *stream);
+MAYA_API int maya_capture_begin(void *stream, int mode, maya_graph *into);
+MAYA_API int maya_capture_end(void *stream, maya_graph **graph);
+MAYA_API int maya_capture_info_of(void *stream, maya_capture_info *info);
+MAYA_API int maya_capture_exchange_mode(int *mode);
+
+/* ---- kernels.c: what can be launched ---- */
+
+typedef struct maya_kernel maya_kernel;
+
+MAYA_API void maya_kernel_register(const void *host_function, const char *name);
+/* By host function, or the kernel itself: since CUDA 12 most runtime calls take either. NULL: unknown. */
+MAYA_API maya_kernel *maya_kernel_of(const void *function);
+/* A kernel known by name only: from a module or library image. The name is copied. */
+MAYA_API maya_kernel *maya_kernel_named(const char *name);
+MAYA_API const char *maya_kernel_name(const maya_kernel *kernel);
+/* Registers per thread and static shared bytes, where they are known; else 32 and 0. */
+MAYA_API void maya_kernel_set_resources(maya_kernel *kernel, int registers, int shared_bytes);
+MAYA_API void maya_kernel_get_resources(const maya_kernel *kernel, int *registers, int *shared_bytes);
+MAYA_API int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
+                                void *stream);
+MAYA_API int maya_occupancy(int block_threads, size_t shared_bytes);
+
+#ifdef __cplusplus
+}
+#endif

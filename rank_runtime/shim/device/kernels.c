@@ -1,0 +1,226 @@
+/* What can be launched: kernels registered by compiled code under the address of their host stub, and kernels of modules
+ * that are loaded at run time, known by name. A launch becomes one record; its signature is looked up by kernel and
+ * geometry, so that the text is made only once. */
+
+#include "internal.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct maya_kernel {
+    const void *host_function; /* NULL for a kernel known by name */
+    const char *name;
+    int registers, shared_bytes; /* 0 registers: not known */
+};
+
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- registered kernels: a hash table by host function; kernels are allocated in slabs and never move ---- */
+
+enum { SLAB = 1024 };
+
+typedef struct kernel_slab {
+    maya_kernel kernels[SLAB];
+    struct kernel_slab *next;
+} kernel_slab;
+
+static kernel_slab *slabs; /* the newest first */
+static size_t slab_used = SLAB;
+static maya_kernel **table;
+static size_t table_size, table_used;
+
+static size_t hash_pointer(const void *pointer) { return ((uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> 20; }
+
+static maya_kernel *new_kernel(const void *host_function, const char *name) {
+    if (slab_used == SLAB) {
+        kernel_slab *slab = malloc(sizeof *slab);
+        if (slab == NULL) abort();
+        slab->next = slabs;
+        slabs = slab;
+        slab_used = 0;
+    }
+    maya_kernel *kernel = &slabs->kernels[slab_used++];
+    *kernel = (maya_kernel){.host_function = host_function, .name = name};
+    return kernel;
+}
+
+static void insert(maya_kernel *kernel) {
+    size_t slot = hash_pointer(kernel->host_function) & (table_size - 1);
+    while (table[slot] && table[slot]->host_function != kernel->host_function) slot = (slot + 1) & (table_size - 1);
+    if (table[slot] == NULL) table_used++;
+    table[slot] = kernel;
+}
+
+static void grow(void) {
+    maya_kernel **old = table;
+    size_t old_size = table_size;
+    table_size = table_size ? table_size * 2 : 65536;
+    table = calloc(table_size, sizeof *table);
+    if (table == NULL) abort();
+    table_used = 0;
+    for (size_t i = 0; i < old_size; i++) {
+        if (old[i]) insert(old[i]);
+    }
+    free(old);
+}
+
+void maya_kernel_register(const void *host_function, const char *name) {
+    pthread_mutex_lock(&kernels_lock);
+    if (table_used * 2 >= table_size) grow();
+    insert(new_kernel(host_function, name));
+    pthread_mutex_unlock(&kernels_lock);
+}
+
+maya_kernel *maya_kernel_of(const void *function) {
+    maya_kernel *found = NULL;
+    pthread_mutex_lock(&kernels_lock);
+    if (table_size) {
+        size_t slot = hash_pointer(function) & (table_size - 1);
+        while (table[slot] && table[slot]->host_function != function) slot = (slot + 1) & (table_size - 1);
+        found = table[slot];
+    }
+    for (kernel_slab *slab = slabs; slab && found == NULL; slab = slab->next) {
+        if (function >= (void *)slab->kernels && function < (void *)(slab->kernels + SLAB)) found = (maya_kernel *)function;
+    }
+    pthread_mutex_unlock(&kernels_lock);
+    return found;
+}
+
+/* ---- kernels known by name ---- */
+
+static maya_kernel **named;
+static size_t named_count, named_capacity;
+
+maya_kernel *maya_kernel_named(const char *name) {
+    pthread_mutex_lock(&kernels_lock);
+    maya_kernel *kernel = NULL;
+    for (size_t i = 0; i < named_count && kernel == NULL; i++) {
+        if (strcmp(named[i]->name, name) == 0) kernel = named[i];
+    }
+    if (kernel == NULL) {
+        if (named_count == named_capacity) {
+            named_capacity = named_capacity * 2 + 64;
+            named = realloc(named, named_capacity * sizeof *named);
+            if (named == NULL) abort();
+        }
+        kernel = named[named_count++] = new_kernel(NULL, strdup(name));
+    }
+    pthread_mutex_unlock(&kernels_lock);
+    return kernel;
+}
+
+const char *maya_kernel_name(const maya_kernel *kernel) { return kernel->name; }
+
+void maya_kernel_set_resources(maya_kernel *kernel, int registers, int shared_bytes) {
+    kernel->registers = registers;
+    kernel->shared_bytes = shared_bytes;
+}
+
+void maya_kernel_get_resources(const maya_kernel *kernel, int *registers, int *shared_bytes) {
+    *registers = kernel->registers ? kernel->registers : 32;
+    *shared_bytes = kernel->shared_bytes;
+}
+
+/* ---- launches ---- */
+
+typedef struct {
+    const maya_kernel *kernel;
+    unsigned grid[3], block[3];
+    size_t shared_bytes;
+} launch_key;
+
+typedef struct {
+    launch_key key;
+    uint32_t signature;
+} launch_entry;
+
+static launch_entry *launches;
+static size_t launches_size, launches_used;
+
+static size_t hash_launch(const launch_key *key) {
+    uint64_t hash = (uintptr_t)key->kernel;
+    const unsigned numbers[] = {key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
+                                (unsigned)key->shared_bytes};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) hash = (hash ^ numbers[i]) * 0x9E3779B97F4A7C15u;
+    return hash >> 20;
+}
+
+static launch_entry *find_launch(const launch_key *key) {
+    size_t slot = hash_launch(key) & (launches_size - 1);
+    while (launches[slot].key.kernel && memcmp(&launches[slot].key, key, sizeof *key) != 0) {
+        slot = (slot + 1) & (launches_size - 1);
+    }
+    return &launches[slot];
+}
+
+static void grow_launches(void) {
+    launch_entry *old = launches;
+    size_t old_size = launches_size;
+    launches_size = launches_size ? launches_size * 2 : 4096;
+    launches = calloc(launches_size, sizeof *launches);
+    if (launches == NULL) abort();
+    for (size_t i = 0; i < old_size; i++) {
+        if (old[i].key.kernel) *find_launch(&old[i].key) = old[i];
+    }
+    free(old);
+}
+
+static uint32_t make_signature(const launch_key *key) {
+    char text[8192];
+    char registers[32] = "";
+    if (key->kernel->registers) snprintf(registers, sizeof registers, ",\"registers\":%d", key->kernel->registers);
+    int length = snprintf(text, sizeof text,
+                          "{\"kernel\":\"%.7900s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu%s}",
+                          key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1],
+                          key->block[2], key->shared_bytes + (size_t)key->kernel->shared_bytes, registers);
+    return maya_intern(text, (size_t)length);
+}
+
+static uint32_t launch_signature(const launch_key *key) {
+    pthread_mutex_lock(&kernels_lock);
+    if (launches_used * 2 >= launches_size) grow_launches();
+    launch_entry *entry = find_launch(key);
+    if (entry->key.kernel == NULL) {
+        *entry = (launch_entry){*key, make_signature(key)};
+        launches_used++;
+    }
+    uint32_t signature = entry->signature;
+    pthread_mutex_unlock(&kernels_lock);
+    return signature;
+}
+
+int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
+                       void *stream) {
+    if (maya_get_settings()->bare) return CUDA_OK;
+    if (kernel == NULL) return CUDA_INVALID_DEVICE_FUNCTION;
+    size_t threads = (size_t)block[0] * block[1] * block[2];
+    /* the limits of every compute capability since 3.0 */
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || threads == 0 || threads > 1024 || block[2] > 64 ||
+        grid[0] > 2147483647u || grid[1] > 65535u || grid[2] > 65535u ||
+        (int64_t)shared_bytes > maya_get_settings()->device.shared_per_block_optin) {
+        return 9; /* invalid configuration */
+    }
+    launch_key key;
+    memset(&key, 0, sizeof key); /* padding takes part in the comparison */
+    key.kernel = kernel;
+    memcpy(key.grid, grid, sizeof key.grid);
+    memcpy(key.block, block, sizeof key.block);
+    key.shared_bytes = shared_bytes;
+    maya_work work = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key)};
+    return maya_submit(stream, &work);
+}
+
+/* Blocks of that size that fit on a multiprocessor. Registers are not known, so they do not limit. */
+int maya_occupancy(int block_threads, size_t shared_bytes) {
+    const maya_device_properties *device = &maya_get_settings()->device;
+    int warps_threads = (block_threads + 31) / 32 * 32;
+    int blocks = warps_threads > 0 ? device->max_threads_per_sm / warps_threads : device->max_blocks_per_sm;
+    if (blocks > device->max_blocks_per_sm) blocks = device->max_blocks_per_sm;
+    size_t per_block = shared_bytes + (size_t)device->reserved_shared_per_block;
+    if (shared_bytes > 0 && (size_t)blocks * per_block > (size_t)device->shared_per_sm) {
+        blocks = (int)((size_t)device->shared_per_sm / per_block);
+    }
+    return blocks;
+}

@@ -1,0 +1,275 @@
+/* The recorder: what the program asks the device to do becomes the trace of this rank.
+ *
+ * In: records, from any thread, in the order of submission, and the strings they refer to by number (intern.c). Out:
+ * the trace file (recorder_file.c), in blocks of 4096 records column by column (recorder_column.h). Records are encoded
+ * as they come: there is one buffer for the process, under one lock, and it holds what will be written.
+ *
+ * A block goes out when it is full, when a record finds the block older than a second, on maya_record_flush, and when
+ * the process exits. What a process killed by a signal had buffered is lost; the file is whole up to there. exec ends
+ * the trace as a crash does. A forked child forgets what the parent buffered and records into a file of its own; it
+ * knows every string the parent interned, because callers keep the numbers. */
+#include "recorder.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "intern.h"
+#include "recorder_column.h"
+#include "recorder_file.h"
+
+/* The order in which a block holds them; maya/trace/format.py has the same list. */
+enum { HOST_NS, KIND, FLAGS, THREAD, OP, OPS, SIGNATURE, STREAM, VALUE, COLUMNS };
+enum { FIRST_BY_KIND = SIGNATURE }; /* from here on the predecessor is the previous record of the same kind */
+enum { KINDS = 256, LARGEST_THREAD_NUMBER = UINT16_MAX, STRINGS_PER_BLOCK = MAYA_BLOCK_PIECES - 1 };
+
+static const uint64_t NS_PER_SECOND = 1000000000;
+static const uint64_t OLDEST_BLOCK_NS = 1000000000;
+
+typedef enum { UNDECIDED, RECORDING, OFF } recorder_state;
+static _Atomic recorder_state state;
+
+static _Atomic uint64_t clock_start_ns; /* of CLOCK_MONOTONIC; 0: not begun */
+static _Atomic uint32_t threads_seen;
+static _Atomic uint32_t ops_begun;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
+static maya_column columns[COLUMNS];
+static uint64_t previous[FIRST_BY_KIND];
+static uint64_t previous_by_kind[COLUMNS - FIRST_BY_KIND][KINDS];
+static uint32_t buffered;               /* records in the columns */
+static uint64_t block_began_ns;
+static const maya_string *last_written; /* the last string that is in the file */
+static pid_t recording_process;
+static struct {
+    uint64_t records, strings, made_up_reads;
+} written;
+
+/* ---- time and threads ---- */
+
+static uint64_t clock_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+uint64_t maya_now_ns(void) {
+    uint64_t start = atomic_load_explicit(&clock_start_ns, memory_order_relaxed);
+    uint64_t now = clock_ns(CLOCK_MONOTONIC);
+    if (!start) {
+        if (atomic_compare_exchange_strong(&clock_start_ns, &start, now))
+            return 0;
+        now = clock_ns(CLOCK_MONOTONIC); /* another thread has begun, perhaps after we looked at the clock */
+    }
+    return now - start;
+}
+
+maya_thread *maya_this_thread(void) {
+    static __thread maya_thread thread;
+    if (!thread.number)
+        thread.number = atomic_fetch_add(&threads_seen, 1) + 1;
+    return &thread;
+}
+
+uint32_t maya_next_op(void) {
+    return atomic_fetch_add_explicit(&ops_begun, 1, memory_order_relaxed) + 1;
+}
+
+/* ---- writing; the caller holds the lock ---- */
+
+static bool write_strings(void) {
+    uint8_t lengths[STRINGS_PER_BLOCK * MAYA_LONGEST_VARINT];
+    struct iovec pieces[1 + STRINGS_PER_BLOCK];
+    for (;;) {
+        const maya_string *last = last_written;
+        uint8_t *end = lengths;
+        uint32_t count = 0;
+        const maya_string *string;
+        while (count < STRINGS_PER_BLOCK && (string = maya_string_after(last))) {
+            end = maya_varint(end, string->length);
+            pieces[++count] = (struct iovec){(void *)string->text, string->length};
+            last = string;
+        }
+        if (!count)
+            return true;
+        pieces[0] = (struct iovec){lengths, (size_t)(end - lengths)};
+        if (!maya_trace_file_append(MAYA_BLOCK_STRINGS, count, pieces, 1 + (int)count))
+            return false;
+        last_written = last;
+        written.strings += count;
+    }
+}
+
+static bool write_records(void) {
+    if (!buffered)
+        return true;
+    uint32_t lengths[COLUMNS];
+    struct iovec pieces[1 + COLUMNS] = {{lengths, sizeof lengths}};
+    for (int i = 0; i < COLUMNS; i++) {
+        lengths[i] = columns[i].significant;
+        pieces[1 + i] = (struct iovec){columns[i].bytes, lengths[i]};
+    }
+    if (!maya_trace_file_append(MAYA_BLOCK_RECORDS, buffered, pieces, 1 + COLUMNS))
+        return false;
+    written.records += buffered;
+    return true;
+}
+
+static void empty_buffer(void) {
+    for (int i = 0; i < COLUMNS; i++)
+        columns[i].length = columns[i].significant = 0;
+    memset(previous, 0, sizeof previous);
+    memset(previous_by_kind, 0, sizeof previous_by_kind);
+    buffered = 0;
+}
+
+static void flush(void) {
+    if (maya_trace_file_is_open() && !(write_strings() && write_records()))
+        state = OFF;
+    empty_buffer();
+}
+
+/* ---- the ends of a process ---- */
+
+static void before_fork(void) {
+    pthread_mutex_lock(&lock);
+    maya_intern_lock();
+}
+
+static void after_fork_in_parent(void) {
+    maya_intern_unlock();
+    pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_in_child(void) {
+    maya_trace_file_leave_to_parent();
+    empty_buffer();
+    last_written = NULL;
+    memset(&written, 0, sizeof written);
+    clock_start_ns = 0;
+    recording_process = getpid();
+    after_fork_in_parent();
+}
+
+void maya_record_flush(void) {
+    pthread_mutex_lock(&lock);
+    flush();
+    pthread_mutex_unlock(&lock);
+}
+
+void maya_record_end(void) {
+    if (state != RECORDING || recording_process != getpid()) /* a vfork child has our memory, but is not us */
+        return;
+    for (int attempt = 0; pthread_mutex_trylock(&lock); attempt++) {
+        if (attempt == 1000)
+            return;
+        usleep(1000);
+    }
+    flush();
+    if (maya_trace_file_is_open())
+        maya_trace_file_append(MAYA_BLOCK_END, 0, &(struct iovec){&written, sizeof written}, 1);
+    maya_trace_file_close();
+    state = OFF;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The last of the rank's libraries to be unloaded: what torch still frees while it is torn down is in the trace. */
+__attribute__((destructor)) static void at_unload(void) {
+    maya_record_end();
+}
+
+/* ---- recording ---- */
+
+static void decide(void) {
+    const maya_settings *settings = maya_get_settings();
+    if (settings->bare || !settings->trace_path[0]) {
+        state = OFF;
+        return;
+    }
+    recording_process = getpid();
+    atexit(maya_record_flush); /* a program may yet crash between here and at_unload */
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    state = RECORDING;
+}
+
+bool maya_is_recording(void) {
+    static pthread_once_t decided = PTHREAD_ONCE_INIT;
+    recorder_state now = atomic_load_explicit(&state, memory_order_acquire);
+    if (now == UNDECIDED) {
+        pthread_once(&decided, decide);
+        now = state;
+    }
+    return now == RECORDING;
+}
+
+typedef struct {
+    uint64_t host_ns, value;
+    uint32_t signature, op, stream;
+    uint8_t kind, flags;
+} record;
+
+/* The caller holds the lock; `now_ns` is the time of the call, which for an op is not the time it began. */
+static void append(const record *record, uint64_t now_ns) {
+    if (state != RECORDING) /* it ended while the caller waited for the lock */
+        return;
+    if (!maya_trace_file_is_open() && !maya_trace_file_open(clock_ns(CLOCK_REALTIME) - now_ns)) {
+        state = OFF;
+        return;
+    }
+    maya_thread *thread = maya_this_thread();
+    uint32_t number = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
+    if (!buffered)
+        block_began_ns = now_ns;
+
+    maya_column_append(&columns[HOST_NS], &previous[HOST_NS], record->host_ns);
+    maya_column_append(&columns[KIND], &previous[KIND], record->kind);
+    maya_column_append(&columns[FLAGS], &previous[FLAGS], record->flags);
+    maya_column_append(&columns[THREAD], &previous[THREAD], number);
+    maya_column_append(&columns[OP], &previous[OP], record->op);
+    maya_column_append(&columns[OPS], &previous[OPS], thread->ops_uncounted);
+    uint64_t(*same_kind)[KINDS] = previous_by_kind;
+    maya_column_append(&columns[SIGNATURE], &same_kind[SIGNATURE - FIRST_BY_KIND][record->kind], record->signature);
+    maya_column_append(&columns[STREAM], &same_kind[STREAM - FIRST_BY_KIND][record->kind], record->stream);
+    maya_column_append(&columns[VALUE], &same_kind[VALUE - FIRST_BY_KIND][record->kind], record->value);
+
+    thread->ops_uncounted = 0;
+    written.made_up_reads += record->kind == MAYA_RECORD_MADE_UP_READ;
+    if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS)
+        flush();
+}
+
+void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
+    maya_thread *thread = maya_this_thread();
+    if (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY)
+        thread->device_work++; /* also without a trace: the op observer goes by it */
+    if (!maya_is_recording())
+        return;
+    record record = {
+        .signature = signature, .op = thread->current_op, .stream = stream_number,
+        .value = value, .kind = (uint8_t)kind, .flags = flags,
+    };
+    pthread_mutex_lock(&lock);
+    record.host_ns = maya_now_ns(); /* under the lock, so that times never go back in the order of submission */
+    append(&record, record.host_ns);
+    pthread_mutex_unlock(&lock);
+}
+
+void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
+                    uint64_t start_ns, uint64_t duration_ns, uint32_t sequence) {
+    if (!maya_is_recording())
+        return;
+    bool is_long = duration_ns > UINT32_MAX; /* four seconds: an annotation around an epoch */
+    uint64_t duration = is_long ? duration_ns / 1000 : duration_ns;
+    record record = {
+        .host_ns = start_ns, .signature = signature, .op = op, .stream = parent,
+        .value = (uint64_t)sequence << 32 | (duration < UINT32_MAX ? duration : UINT32_MAX),
+        .kind = (uint8_t)kind, .flags = is_long ? MAYA_FLAG_MICROSECONDS : 0,
+    };
+    pthread_mutex_lock(&lock);
+    append(&record, start_ns + duration_ns);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,35 @@
+/* One column of a block of records: the values' differences to their predecessors, as variable-length integers.
+ *
+ * In: values, one a record. Out: bytes for the file. The difference (modulo 2^64) is folded so that small negative ones
+ * stay small too (0, -1, 1, -2 ... become 0, 1, 2, 3 ...) and written seven bits a byte, lowest first, the top bit set
+ * on all but the last byte. Zeros at the end are left out: a column that never changes costs next to nothing.
+ * maya/trace/columns.py reads this. */
+#pragma once
+
+#include <stdint.h>
+
+enum { MAYA_RECORDS_PER_BLOCK = 4096, MAYA_LONGEST_VARINT = 10 };
+
+typedef struct {
+    uint32_t length;
+    uint32_t significant; /* the length without the zeros at the end: what is written */
+    uint8_t bytes[MAYA_RECORDS_PER_BLOCK * MAYA_LONGEST_VARINT]; /* pages beyond `length` are never touched */
+} maya_column;
+
+static inline uint8_t *maya_varint(uint8_t *to, uint64_t value) {
+    while (value >= 0x80) {
+        *to++ = (uint8_t)(value | 0x80);
+        value >>= 7;
+    }
+    *to++ = (uint8_t)value;
+    return to;
+}
+
+static inline void maya_column_append(maya_column *column, uint64_t *previous, uint64_t value) {
+    int64_t difference = (int64_t)(value - *previous);
+    uint64_t folded = ((uint64_t)difference << 1) ^ (uint64_t)(difference >> 63);
+    *previous = value;
+    column->length = (uint32_t)(maya_varint(column->bytes + column->length, folded) - column->bytes);
+    if (folded)
+        column->significant = column->length;
+}

@@ -1,0 +1,19 @@
+/* _exit, so that a process that ends without running exit handlers (os._exit, every forked child of multiprocessing)
+ * still ends its trace. In: the exit status. Out: none, the process is gone.
+ *
+ * This library is preloaded, so the program's calls arrive here; those that did not record go straight through. */
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "recorder.h"
+
+MAYA_API _Noreturn void _exit(int status) {
+    maya_record_end();
+    for (;;)
+        syscall(SYS_exit_group, status);
+}
+
+MAYA_API _Noreturn void _Exit(int status) {
+    _exit(status);
+}

@@ -1,0 +1,210 @@
+/* Writing the trace file (recorder_file.h). */
+#include "recorder_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "device.h"
+
+/* The build passes the versions it builds for; 0 means not known. */
+#ifndef MAYA_TORCH_VERSION
+#define MAYA_TORCH_VERSION 0
+#endif
+#ifndef MAYA_CUDA_VERSION
+#define MAYA_CUDA_VERSION 0
+#endif
+
+enum { FORMAT_VERSION = 1, PATH_BYTES = 4096 + 64 };
+
+typedef struct {
+    char magic[8];
+    uint32_t version;
+    uint32_t checksum; /* of everything after it */
+    int32_t rank;
+    uint32_t process;
+    uint32_t torch_version; /* 21201 is 2.12.1 */
+    uint32_t cuda_version;  /* 13000 is 13.0 */
+    uint64_t started_ns;
+    char gpu[128];
+} file_header;
+_Static_assert(sizeof(file_header) == 168, "the header is written as it lies in memory, without gaps");
+
+typedef struct {
+    char magic[4];
+    uint32_t checksum; /* of everything after it, the payload included */
+    uint32_t kind;
+    uint32_t bytes;    /* of the payload */
+    uint32_t count;    /* of the records or strings in it */
+} block_header;
+_Static_assert(sizeof(block_header) == 20, "the header is written as it lies in memory, without gaps");
+
+static int descriptor = -1;
+static dev_t file_device; /* which file `descriptor` was when it was opened */
+static ino_t file_inode;
+static bool is_forked_child;
+static char path[PATH_BYTES];
+
+/* crc_tables[0] advances a CRC-32 (zlib's) by one byte; crc_tables[n] does the same with n zero bytes after it, so that
+ * eight bytes take eight independent lookups. */
+static uint32_t crc_tables[8][256];
+
+static void prepare_checksums(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
+        crc_tables[0][byte] = crc;
+    }
+    for (int zeros = 1; zeros < 8; zeros++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t crc = crc_tables[zeros - 1][byte];
+            crc_tables[zeros][byte] = crc >> 8 ^ crc_tables[0][crc & 0xFF];
+        }
+}
+
+static uint32_t checksum(uint32_t so_far, const void *data, size_t length) {
+    const uint8_t *byte = data;
+    uint32_t crc = ~so_far;
+    for (; length >= 8; length -= 8, byte += 8) {
+        uint64_t word;
+        memcpy(&word, byte, sizeof word);
+        word ^= crc;
+        crc = 0;
+        for (int i = 0; i < 8; i++)
+            crc ^= crc_tables[7 - i][word >> 8 * i & 0xFF];
+    }
+    for (; length; length--, byte++)
+        crc = crc >> 8 ^ crc_tables[0][(crc ^ *byte) & 0xFF];
+    return ~crc;
+}
+
+static bool stop(const char *what, int error) {
+    maya_message("cannot %s the trace file %s: %s; recording stops here and the program goes on (MAYA_TRACE names the "
+                 "file; its folder must exist and have space)", what, path, strerror(error));
+    maya_trace_file_close();
+    return false;
+}
+
+/* The program can close descriptors it did not open (daemons do) and get the number back for a file of its own. */
+static bool descriptor_is_still_ours(void) {
+    struct stat status;
+    return fstat(descriptor, &status) == 0 && status.st_dev == file_device && status.st_ino == file_inode;
+}
+
+static bool write_all(struct iovec *pieces, int count) {
+    if (!descriptor_is_still_ours()) {
+        descriptor = -1;
+        return stop("go on writing", EBADF);
+    }
+    while (count) {
+        ssize_t written = writev(descriptor, pieces, count);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return stop("write", errno);
+        while (count && (size_t)written >= pieces->iov_len) {
+            written -= (ssize_t)pieces->iov_len;
+            pieces++, count--;
+        }
+        if (count) {
+            pieces->iov_base = (char *)pieces->iov_base + written;
+            pieces->iov_len -= (size_t)written;
+        }
+    }
+    return true;
+}
+
+/* "rank0.trace" becomes "rank0.child-4711.trace". */
+static void name_after_process(void) {
+    const char *whole = maya_get_settings()->trace_path;
+    const char *slash = strrchr(whole, '/');
+    const char *base = slash ? slash + 1 : whole;
+    const char *dot = strrchr(base, '.');
+    int stem = (int)(dot && dot > base ? dot - whole : (ptrdiff_t)strlen(whole));
+    snprintf(path, sizeof path, "%.*s.child-%d%s", stem, whole, (int)getpid(), whole + stem);
+}
+
+/* The descriptor of an emptied file of ours, or -1 and errno; EWOULDBLOCK while another process records into it. */
+static int open_locked(void) {
+    int opened = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (opened < 0)
+        return -1;
+    int error = 0;
+    if (flock(opened, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) /* else: a file system without locks */
+        error = errno;
+    else if (ftruncate(opened, 0) < 0 && errno != EINVAL)             /* EINVAL: a pipe or a device */
+        error = errno;
+    if (error) {
+        close(opened);
+        errno = error;
+        return -1;
+    }
+    return opened;
+}
+
+bool maya_trace_file_is_open(void) {
+    return descriptor >= 0;
+}
+
+bool maya_trace_file_open(uint64_t started_ns) {
+    const maya_settings *settings = maya_get_settings();
+    if (is_forked_child)
+        name_after_process();
+    else
+        snprintf(path, sizeof path, "%s", settings->trace_path);
+    descriptor = open_locked();
+    if (descriptor < 0 && errno == EWOULDBLOCK) { /* the program started others like itself: they inherit the setting */
+        name_after_process();
+        descriptor = open_locked();
+    }
+    struct stat status;
+    if (descriptor < 0 || fstat(descriptor, &status) < 0)
+        return stop("open", errno);
+    file_device = status.st_dev;
+    file_inode = status.st_ino;
+
+    prepare_checksums();
+    file_header header = {
+        .magic = {'M', 'A', 'Y', 'A', 'T', 'R', 'C', '\n'},
+        .version = FORMAT_VERSION,
+        .rank = settings->rank,
+        .process = (uint32_t)getpid(),
+        .torch_version = MAYA_TORCH_VERSION,
+        .cuda_version = MAYA_CUDA_VERSION,
+        .started_ns = started_ns,
+    };
+    snprintf(header.gpu, sizeof header.gpu, "%s", settings->device.name);
+    size_t checked = offsetof(file_header, rank);
+    header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
+    return write_all(&(struct iovec){&header, sizeof header}, 1);
+}
+
+bool maya_trace_file_append(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
+    struct iovec all[1 + MAYA_BLOCK_PIECES];
+    block_header header = {.magic = {'M', 'B', 'L', 'K'}, .kind = kind, .count = count};
+    memcpy(all + 1, pieces, (size_t)piece_count * sizeof *pieces);
+    for (int i = 0; i < piece_count; i++)
+        header.bytes += (uint32_t)pieces[i].iov_len;
+    size_t checked = offsetof(block_header, kind);
+    header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
+    for (int i = 0; i < piece_count; i++)
+        header.checksum = checksum(header.checksum, pieces[i].iov_base, pieces[i].iov_len);
+    all[0] = (struct iovec){&header, sizeof header};
+    return write_all(all, 1 + piece_count);
+}
+
+void maya_trace_file_close(void) {
+    if (descriptor >= 0)
+        close(descriptor);
+    descriptor = -1;
+}
+
+void maya_trace_file_leave_to_parent(void) {
+    maya_trace_file_close();
+    is_forked_child = true;
+}

@@ -1,0 +1,22 @@
+/* The trace file: a header, then blocks, each appended whole. maya/trace/format.py describes the format.
+ *
+ * In: blocks, from recorder.c, which holds its lock around every call. Out: the file named by the settings. Whatever
+ * goes wrong is said once, naming the file; the functions then return false, and what the file has stays readable. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+typedef enum { MAYA_BLOCK_STRINGS = 1, MAYA_BLOCK_RECORDS = 2, MAYA_BLOCK_END = 3 } maya_block_kind;
+
+/* Pieces that the payload of one block may consist of; few, because they lie on the stack of somebody else's thread. */
+enum { MAYA_BLOCK_PIECES = 129 };
+
+bool maya_trace_file_is_open(void);
+/* started_ns: the wall clock at the trace's time 0, in nanoseconds since 1970. */
+bool maya_trace_file_open(uint64_t started_ns);
+bool maya_trace_file_append(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count);
+void maya_trace_file_close(void);
+/* In a forked child: let go of the parent's file; a file opened from now on is the child's own. */
+void maya_trace_file_leave_to_parent(void);

@@ -1,0 +1,62 @@
+/* What the virtual device has to say to a person: lines on stderr that name the rank. */
+
+#include "device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t reported_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void message(const char *format, va_list arguments) {
+    char line[1024];
+    int used = snprintf(line, sizeof line, "maya: [rank %d] ", maya_get_settings()->rank);
+    int body = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+    size_t length = (size_t)used + (size_t)(body > 0 ? body : 0);
+    if (length > sizeof line - 2) length = sizeof line - 2;
+    line[length] = '\n';
+    /* one write, so that lines of several ranks do not mix */
+    ssize_t written = write(STDERR_FILENO, line, length + 1);
+    (void)written;
+}
+
+void maya_message(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    message(format, arguments);
+    va_end(arguments);
+}
+
+/* true the first time it is asked about `what`. */
+static bool first_time(const char *what) {
+    enum { LIMIT = 512 };
+    static uint64_t seen[LIMIT];
+    static int count;
+    uint64_t hash = 1469598103934665603u;
+    for (const char *c = what; *c; c++) hash = (hash ^ (uint8_t)*c) * 1099511628211u;
+    pthread_mutex_lock(&reported_lock);
+    bool is_new = true;
+    for (int i = 0; i < count; i++) is_new = is_new && seen[i] != hash;
+    if (is_new && count < LIMIT) seen[count++] = hash;
+    else if (is_new) is_new = false;
+    pthread_mutex_unlock(&reported_lock);
+    return is_new;
+}
+
+void maya_unsupported(const char *function) {
+    if (first_time(function)) {
+        maya_message("%s is not emulated; it returns its library's 'not supported' error (see README, 'What does not work yet')",
+                     function);
+    }
+}
+
+void maya_unsupported_detail(const char *function, const char *format, ...) {
+    char detail[512], whole[640];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(detail, sizeof detail, format, arguments);
+    va_end(arguments);
+    snprintf(whole, sizeof whole, "%s (%s)", function, detail);
+    maya_unsupported(whole);
+}

@@ -1,0 +1,182 @@
+/* What the launcher asked for: MAYA_* environment variables -> maya_settings, read once at first use.
+ * The variables, their meaning and their defaults are listed in rank_runtime/environment.py, which also sets them. */
+
+#include "attributes.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static maya_settings settings;
+static pthread_once_t settings_once = PTHREAD_ONCE_INIT;
+
+/* The values of an H100 SXM, so that a program started with the preload alone sees a consistent device. */
+static const maya_device_properties default_device = {
+    .name = "NVIDIA H100 80GB HBM3",
+    .compute_major = 9,
+    .compute_minor = 0,
+    .sm_count = 132,
+    .clock_khz = 1980000,
+    .memory_clock_khz = 2619000,
+    .memory_bus_bits = 5120,
+    .max_threads_per_sm = 2048,
+    .max_blocks_per_sm = 32,
+    .registers_per_sm = 65536,
+    .shared_per_block = 49152,
+    .shared_per_block_optin = 232448,
+    .shared_per_sm = 233472,
+    .reserved_shared_per_block = 1024,
+    .l2_bytes = 52428800,
+    .memory_bytes = 84942979072,
+    .context_bytes = 545259520,
+    .power_watts = 700,
+};
+
+static void __attribute__((noreturn)) refuse(const char *variable, const char *value, const char *expected) {
+    fprintf(stderr, "maya: %s=%s: expected %s; start the program with maya-torchrun, which sets it\n", variable, value,
+            expected);
+    _exit(2);
+}
+
+static int64_t number_of(const char *variable, int64_t otherwise) {
+    const char *text = getenv(variable);
+    if (text == NULL || *text == '\0') return otherwise;
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (*end != '\0' || value < 0) refuse(variable, text, "a whole number");
+    return value;
+}
+
+static bool set_property(maya_device_properties *device, const char *key, const char *text) {
+    if (strcmp(key, "name") == 0) {
+        snprintf(device->name, sizeof device->name, "%s", text);
+        return true;
+    }
+    const struct {
+        const char *key;
+        int *small;
+        int64_t *large;
+    } fields[] = {
+        {"compute_major", &device->compute_major, NULL},
+        {"compute_minor", &device->compute_minor, NULL},
+        {"sm_count", &device->sm_count, NULL},
+        {"clock_khz", &device->clock_khz, NULL},
+        {"memory_clock_khz", &device->memory_clock_khz, NULL},
+        {"memory_bus_bits", &device->memory_bus_bits, NULL},
+        {"max_threads_per_sm", &device->max_threads_per_sm, NULL},
+        {"max_blocks_per_sm", &device->max_blocks_per_sm, NULL},
+        {"registers_per_sm", &device->registers_per_sm, NULL},
+        {"power_watts", &device->power_watts, NULL},
+        {"shared_per_block", NULL, &device->shared_per_block},
+        {"shared_per_block_optin", NULL, &device->shared_per_block_optin},
+        {"shared_per_sm", NULL, &device->shared_per_sm},
+        {"reserved_shared_per_block", NULL, &device->reserved_shared_per_block},
+        {"l2_bytes", NULL, &device->l2_bytes},
+        {"memory_bytes", NULL, &device->memory_bytes},
+        {"context_bytes", NULL, &device->context_bytes},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (strcmp(key, fields[i].key) != 0) continue;
+        char *end;
+        long long value = strtoll(text, &end, 10);
+        if (*end != '\0' || value < 0) return false;
+        if (fields[i].small) *fields[i].small = (int)value;
+        if (fields[i].large) *fields[i].large = value;
+        return true;
+    }
+    return false;
+}
+
+static void read_device(maya_device_properties *device) {
+    *device = default_device;
+    const char *text = getenv("MAYA_GPU_PROPERTIES");
+    if (text == NULL || *text == '\0') return;
+    char *copy = strdup(text), *rest = copy;
+    for (char *item = strsep(&rest, ";"); item != NULL; item = strsep(&rest, ";")) {
+        if (*item == '\0') continue;
+        char *equals = strchr(item, '=');
+        if (equals) *equals = '\0';
+        if (!equals || !set_property(device, item, equals + 1)) refuse("MAYA_GPU_PROPERTIES", text, "key=value;key=value");
+    }
+    free(copy);
+}
+
+/* The node's device that an entry of CUDA_VISIBLE_DEVICES names, by index or by (the beginning of) its UUID; -1: none. */
+static int named_device(const char *entry) {
+    if (strncmp(entry, "GPU-", 4) != 0) {
+        char *end;
+        long index = strtol(entry, &end, 10);
+        return end != entry && index >= 0 && index < settings.node_devices ? (int)index : -1;
+    }
+    for (int device = 0; device < settings.node_devices; device++) {
+        char text[MAYA_UUID_TEXT];
+        maya_device_uuid_text(device, text);
+        if (strncmp(entry, text, strcspn(entry, ",")) == 0) return device;
+    }
+    return -1;
+}
+
+/* CUDA_VISIBLE_DEVICES leaves its entries up to the first that names no device; without it all are visible. */
+static void find_visible_devices(void) {
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    for (int device = 0; text == NULL && device < settings.node_devices; device++) {
+        settings.physical[settings.device_count++] = device;
+    }
+    while (text != NULL && *text != '\0' && settings.device_count < MAYA_MAX_DEVICES) {
+        int device = named_device(text);
+        if (device < 0) break;
+        settings.physical[settings.device_count++] = device;
+        text += strcspn(text, ",");
+        if (*text == ',') text++;
+    }
+}
+
+/* "%r" in a trace path is the rank, "%p" the process id. */
+static void expand_path(char *path, size_t size, const char *pattern, int rank) {
+    size_t used = 0;
+    for (; *pattern != '\0' && used + 16 < size; pattern++) {
+        if (pattern[0] == '%' && (pattern[1] == 'r' || pattern[1] == 'p')) {
+            used += (size_t)snprintf(path + used, size - used, "%d", pattern[1] == 'r' ? rank : (int)getpid());
+            pattern++;
+        } else {
+            path[used++] = *pattern;
+        }
+    }
+    path[used] = '\0';
+}
+
+static void read_settings(void) {
+    settings.rank = (int)number_of("RANK", 0);
+    settings.local_rank = (int)number_of("LOCAL_RANK", 0);
+    int64_t count = number_of("MAYA_GPUS", 8);
+    if (count > MAYA_MAX_DEVICES) refuse("MAYA_GPUS", getenv("MAYA_GPUS"), "at most 64 devices");
+    settings.node_devices = (int)count;
+    find_visible_devices();
+    read_device(&settings.device);
+
+    const char *compute = getenv("MAYA_COMPUTE");
+    if (compute == NULL || *compute == '\0' || strcmp(compute, "small") == 0) settings.compute = MAYA_COMPUTE_SMALL;
+    else if (strcmp(compute, "none") == 0) settings.compute = MAYA_COMPUTE_NONE;
+    else if (strcmp(compute, "all") == 0) settings.compute = MAYA_COMPUTE_ALL;
+    else refuse("MAYA_COMPUTE", compute, "none, small or all");
+    settings.compute_bytes = number_of("MAYA_COMPUTE_BYTES", 64 << 10);
+    settings.copy_bytes = number_of("MAYA_COPY_BYTES", 16 << 20);
+    settings.kept_bytes = number_of("MAYA_KEPT_BYTES", 256 << 20);
+    if (settings.compute == MAYA_COMPUTE_ALL) {
+        settings.compute_bytes = settings.copy_bytes = settings.kept_bytes = INT64_MAX;
+    }
+    settings.strict_values = number_of("MAYA_STRICT_VALUES", 0) != 0;
+    settings.bare = number_of("MAYA_BARE", 0) != 0;
+    settings.debug = (int)number_of("MAYA_DEBUG", 0);
+    const char *trace = getenv("MAYA_TRACE");
+    if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
+    const char *observer = getenv("MAYA_OBSERVER");
+    if (observer) snprintf(settings.observer_path, sizeof settings.observer_path, "%s", observer);
+}
+
+const maya_settings *maya_get_settings(void) {
+    pthread_once(&settings_once, read_settings);
+    return &settings;
+}

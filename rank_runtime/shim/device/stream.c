@@ -1,0 +1,421 @@
+/* Streams and events, and the order in which work happens.
+ *
+ * Kernels take no time here, so a piece of work runs in the thread that submits it whenever nothing stands before it in
+ * its stream. Something does when the stream waits for an event of a stream that is itself held up, for memory, for the
+ * user's host function, or for another thread that is just running this stream's work. Then work queues, and two threads
+ * (started when first needed) carry it out: one for everything, one for the user's host functions, which may block. */
+
+#include "engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
+static maya_stream *all_streams;
+static uint32_t stream_count;
+static uint32_t queued_streams;   /* streams with queued work */
+static bool workers_started;
+static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
+static __thread maya_stream *thread_streams[MAYA_MAX_DEVICES];
+
+/* ---- streams ---- */
+
+static maya_stream *new_stream(int device, unsigned flags, int priority, bool is_legacy) {
+    maya_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) return NULL;
+    *stream = (maya_stream){.device = device, .flags = flags, .priority = priority, .is_legacy = is_legacy};
+    pthread_mutex_lock(&engine_lock);
+    stream->number = is_legacy ? 0 : ++stream_count;
+    stream->next = all_streams;
+    all_streams = stream;
+    pthread_mutex_unlock(&engine_lock);
+    return stream;
+}
+
+static maya_stream *lazily(maya_stream **slot, int device, bool is_legacy) {
+    if (*slot == NULL) *slot = new_stream(device, 0, 0, is_legacy);
+    return *slot;
+}
+
+maya_stream *maya_stream_resolve(void *handle) {
+    uintptr_t value = (uintptr_t)handle;
+    if (value > 2) return handle;
+    int device = maya_current_device();
+    if (value == 2) return lazily(&thread_streams[device], device, false);
+    return legacy_streams[device] ? legacy_streams[device] : lazily(&legacy_streams[device], device, true);
+}
+
+int maya_stream_create(unsigned flags, int priority, void **stream) {
+    int status = maya_use_device(maya_current_device());
+    if (status != CUDA_OK) return status;
+    maya_stream *made = new_stream(maya_current_device(), flags, priority, false);
+    if (made == NULL) return CUDA_OUT_OF_MEMORY;
+    maya_record(MAYA_RECORD_STREAM_CREATE, made->number, 0, (uint64_t)(int64_t)priority, 0);
+    *stream = made;
+    return CUDA_OK;
+}
+
+int maya_stream_destroy(void *handle) {
+    if ((uintptr_t)handle <= 2) return CUDA_INVALID_HANDLE;
+    maya_stream *stream = handle;
+    pthread_mutex_lock(&engine_lock);
+    stream->destroyed = true; /* pending work still completes */
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_OK;
+}
+
+uint32_t maya_stream_number(void *handle) { return maya_stream_resolve(handle)->number; }
+
+bool maya_stream_is_capturing(void *handle) { return maya_stream_resolve(handle)->capture != NULL; }
+
+int maya_stream_info(void *handle, unsigned *flags, int *priority, int *device, uint64_t *id) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    *flags = stream->flags;
+    *priority = stream->priority;
+    *device = stream->device;
+    *id = stream->is_legacy ? 1 : stream->number + 16u;
+    return CUDA_OK;
+}
+
+/* ---- the queue of a stream that is held up ---- */
+
+static bool compares(const queued_work *item) {
+    uint64_t seen = item->watched_wide ? __atomic_load_n((const uint64_t *)item->watched, __ATOMIC_ACQUIRE)
+                                       : __atomic_load_n((const uint32_t *)item->watched, __ATOMIC_ACQUIRE);
+    switch (item->comparison & 3u) {
+        case 0: return item->watched_wide ? (int64_t)(seen - item->watched_value) >= 0
+                                          : (int32_t)((uint32_t)seen - (uint32_t)item->watched_value) >= 0;
+        case 1: return seen == item->watched_value;
+        case 2: return (seen & item->watched_value) != 0;
+        default: return ~(seen | item->watched_value) != 0;
+    }
+}
+
+static bool is_ready(const queued_work *item) {
+    if (item->awaited && item->awaited->completed < item->awaited_position) return false;
+    return item->watched == NULL || compares(item);
+}
+
+/* Run the head of `stream`. Called and returns with the lock held. */
+static void run_head(maya_stream *stream) {
+    queued_work *item = stream->head;
+    stream->executing = true;
+    pthread_mutex_unlock(&engine_lock);
+    if (item->work.run) item->work.run(item->work.argument);
+    if (item->work.release) item->work.release(item->work.argument);
+    pthread_mutex_lock(&engine_lock);
+    stream->executing = false;
+    stream->completed = item->position;
+    stream->head = item->next;
+    if (stream->head == NULL) {
+        stream->tail = NULL;
+        queued_streams--;
+    }
+    free(item);
+    pthread_cond_broadcast(&progress);
+}
+
+static void *work_forever(void *host_functions) {
+    bool mine_are_host_functions = host_functions != NULL;
+    pthread_mutex_lock(&engine_lock);
+    for (;;) {
+        bool ran = false, watching = false;
+        for (maya_stream *stream = all_streams; stream; stream = stream->next) {
+            while (stream->head && !stream->executing && stream->head->work.on_host_thread == mine_are_host_functions &&
+                   is_ready(stream->head)) {
+                run_head(stream);
+                ran = true;
+            }
+            if (stream->head && stream->head->watched) watching = true;
+        }
+        if (ran) continue;
+        if (watching) { /* memory changes without telling anybody */
+            struct timespec soon;
+            clock_gettime(CLOCK_REALTIME, &soon);
+            soon.tv_nsec += 200000;
+            if (soon.tv_nsec >= 1000000000) {
+                soon.tv_sec++;
+                soon.tv_nsec -= 1000000000;
+            }
+            pthread_cond_timedwait(&progress, &engine_lock, &soon);
+        } else {
+            pthread_cond_wait(&progress, &engine_lock);
+        }
+    }
+    return NULL;
+}
+
+static void start_workers(void) {
+    if (workers_started) return;
+    workers_started = true;
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, work_forever, i ? "host functions" : NULL) != 0) {
+            maya_message("cannot start a thread for asynchronous work; raise the process limit (ulimit -u)");
+            abort();
+        }
+        pthread_detach(thread);
+    }
+}
+
+static void enqueue(maya_stream *stream, queued_work fields) {
+    queued_work *item = malloc(sizeof *item);
+    if (item == NULL) abort();
+    *item = fields;
+    item->position = ++stream->submitted;
+    item->next = NULL;
+    if (stream->tail) stream->tail->next = item;
+    else {
+        stream->head = item;
+        queued_streams++;
+    }
+    stream->tail = item;
+    start_workers();
+    pthread_cond_broadcast(&progress);
+}
+
+bool maya_work_is_queued(void) { return __atomic_load_n(&queued_streams, __ATOMIC_ACQUIRE) != 0; }
+
+static bool is_idle(const maya_stream *stream) { return stream->completed == stream->submitted; }
+
+/* Work of `stream` waits for all that `other` has been given so far. */
+static void wait_for_stream(maya_stream *stream, maya_stream *other) {
+    if (is_idle(other)) return;
+    enqueue(stream, (queued_work){.awaited = other, .awaited_position = other->submitted});
+}
+
+/* The legacy default stream waits for all blocking streams of its device, and they for it. */
+static void wait_for_default_stream(maya_stream *stream) {
+    if (queued_streams == 0) return;
+    for (maya_stream *other = all_streams; other; other = other->next) {
+        if (other == stream || other->device != stream->device) continue;
+        bool ordered = stream->is_legacy ? !(other->flags & MAYA_STREAM_NON_BLOCKING)
+                                         : other->is_legacy && !(stream->flags & MAYA_STREAM_NON_BLOCKING);
+        if (ordered) wait_for_stream(stream, other);
+    }
+}
+
+int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as) {
+    if (maya_get_settings()->bare) {
+        if (work->release) work->release(work->argument);
+        return CUDA_OK;
+    }
+    if (!work->unrecorded) {
+        maya_thread *thread = maya_this_thread();
+        thread->work_stream = stream;
+        if (stream->capture == NULL) maya_record(work->kind, record_as, work->signature, work->value, work->flags);
+        else if (work->kind == MAYA_RECORD_KERNEL || work->kind == MAYA_RECORD_LIBRARY) thread->device_work++;
+    }
+    pthread_mutex_lock(&engine_lock);
+    if (stream->capture) {
+        maya_capture_append(stream, work, record_as);
+        pthread_mutex_unlock(&engine_lock);
+        return CUDA_OK;
+    }
+    wait_for_default_stream(stream);
+    if (stream->executing || stream->head || work->on_host_thread) {
+        enqueue(stream, (queued_work){.work = *work});
+        pthread_mutex_unlock(&engine_lock);
+        return CUDA_OK;
+    }
+    uint64_t position = ++stream->submitted;
+    if (work->run) {
+        stream->executing = true;
+        pthread_mutex_unlock(&engine_lock);
+        work->run(work->argument);
+        pthread_mutex_lock(&engine_lock);
+        stream->executing = false;
+    }
+    stream->completed = position;
+    if (queued_streams) pthread_cond_broadcast(&progress);
+    pthread_mutex_unlock(&engine_lock);
+    if (work->release) work->release(work->argument);
+    return CUDA_OK;
+}
+
+int maya_submit(void *handle, const maya_work *work) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    return maya_submit_to(stream, work, stream->number);
+}
+
+int maya_library_call(void *handle, const char *format, ...) {
+    if (maya_get_settings()->bare) return CUDA_OK;
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (length < 0 || length >= (int)sizeof text) {
+        maya_message("the description of a library call is longer than %zu bytes: %.60s...", sizeof text, text);
+        abort();
+    }
+    maya_work work = {.kind = MAYA_RECORD_LIBRARY, .signature = maya_intern(text, (size_t)length)};
+    return maya_submit(handle, &work);
+}
+
+int maya_stream_wait_value(void *handle, const void *address, uint64_t value, bool wide, unsigned comparison) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    queued_work item = {.watched = address, .watched_value = value, .watched_wide = wide, .comparison = comparison};
+    pthread_mutex_lock(&engine_lock);
+    if (stream->capture) {
+        pthread_mutex_unlock(&engine_lock);
+        maya_unsupported_detail("cuStreamWaitValue", "inside a graph");
+        return CUDA_NOT_SUPPORTED;
+    }
+    if (!is_idle(stream) || !compares(&item)) enqueue(stream, item);
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_OK;
+}
+
+void maya_streams_leave_capture(const maya_capture *capture) {
+    for (maya_stream *stream = all_streams; stream; stream = stream->next) {
+        if (stream->capture == capture) stream->capture = NULL;
+    }
+}
+
+/* ---- the host waits ---- */
+
+static void record_wait(const char *what, uint32_t stream_number, uint64_t value) {
+    char text[32];
+    int length = snprintf(text, sizeof text, "{\"wait\":\"%s\"}", what);
+    maya_record(MAYA_RECORD_SYNCHRONIZE, stream_number, maya_intern(text, (size_t)length), value, 0);
+}
+
+static void wait_until(maya_stream *stream, uint64_t position) {
+    while (stream->completed < position) pthread_cond_wait(&progress, &engine_lock);
+}
+
+int maya_stream_synchronize(void *handle) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
+    record_wait("stream", stream->number, 0);
+    pthread_mutex_lock(&engine_lock);
+    wait_until(stream, stream->submitted);
+    if (stream->is_legacy) {
+        for (maya_stream *other = all_streams; other; other = other->next) {
+            if (other->device == stream->device && !(other->flags & MAYA_STREAM_NON_BLOCKING)) {
+                wait_until(other, other->submitted);
+            }
+        }
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_OK;
+}
+
+int maya_stream_query(void *handle) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
+    pthread_mutex_lock(&engine_lock);
+    bool idle = is_idle(stream);
+    pthread_mutex_unlock(&engine_lock);
+    return idle ? CUDA_OK : CUDA_NOT_READY;
+}
+
+void maya_device_drain(int device) {
+    pthread_mutex_lock(&engine_lock);
+    if (queued_streams) {
+        for (maya_stream *stream = all_streams; stream; stream = stream->next) {
+            if (device < 0 || stream->device == device) wait_until(stream, stream->submitted);
+        }
+    }
+    pthread_mutex_unlock(&engine_lock);
+}
+
+int maya_device_synchronize(void) {
+    record_wait("device", 0, (uint64_t)maya_current_device());
+    maya_device_drain(maya_current_device());
+    return CUDA_OK;
+}
+
+/* ---- events ---- */
+
+static uint32_t event_count;
+
+int maya_event_create(unsigned flags, maya_event **event) {
+    maya_event *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_OUT_OF_MEMORY;
+    made->number = __atomic_add_fetch(&event_count, 1, __ATOMIC_RELAXED);
+    made->flags = flags;
+    *event = made;
+    return CUDA_OK;
+}
+
+int maya_event_destroy(maya_event *event) {
+    if (event->shared) maya_shared_event_close(event->shared);
+    free(event);
+    return CUDA_OK;
+}
+
+int maya_event_record(maya_event *event, void *handle) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    maya_work work = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event->number};
+    int status = maya_submit_to(stream, &work, stream->number);
+    if (event->shared && stream->capture == NULL) maya_shared_event_record(event->shared, stream);
+    pthread_mutex_lock(&engine_lock);
+    event->capture = stream->capture;
+    if (stream->capture) {
+        event->capture_id = maya_capture_id(stream->capture);
+    } else {
+        event->recorded = true;
+        event->stream = stream;
+        event->position = stream->submitted;
+        event->host_ns = maya_now_ns();
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return status;
+}
+
+static bool is_complete(maya_event *event) {
+    if (event->stream) return event->stream->completed >= event->position;
+    return event->shared == NULL || event->shared->completed >= event->shared->recorded;
+}
+
+int maya_event_query(maya_event *event) {
+    pthread_mutex_lock(&engine_lock);
+    int status = event->capture ? CUDA_CAPTURED_EVENT : is_complete(event) ? CUDA_OK : CUDA_NOT_READY;
+    pthread_mutex_unlock(&engine_lock);
+    return status;
+}
+
+int maya_event_synchronize(maya_event *event) {
+    if (event->capture) return CUDA_CAPTURED_EVENT;
+    record_wait("event", event->stream ? event->stream->number : 0, event->number);
+    pthread_mutex_lock(&engine_lock);
+    if (event->stream) wait_until(event->stream, event->position);
+    pthread_mutex_unlock(&engine_lock);
+    while (!is_complete(event)) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    return CUDA_OK;
+}
+
+int maya_event_elapsed(maya_event *start, maya_event *end, float *milliseconds) {
+    if (!start->recorded || !end->recorded || ((start->flags | end->flags) & MAYA_EVENT_DISABLE_TIMING)) {
+        return CUDA_INVALID_HANDLE;
+    }
+    if (maya_event_query(start) != CUDA_OK || maya_event_query(end) != CUDA_OK) return CUDA_NOT_READY;
+    *milliseconds = (float)((double)(int64_t)(end->host_ns - start->host_ns) / 1e6);
+    return CUDA_OK;
+}
+
+int maya_stream_wait_event(void *handle, maya_event *event) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    pthread_mutex_lock(&engine_lock);
+    if (event->capture && maya_capture_is_alive(event->capture, event->capture_id)) {
+        maya_capture_join(stream, event->capture);
+    }
+    pthread_mutex_unlock(&engine_lock);
+    maya_work work = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event->number};
+    if (stream->capture) return maya_submit_to(stream, &work, stream->number);
+    maya_record(MAYA_RECORD_STREAM_WAIT, stream->number, 0, event->number, 0);
+    pthread_mutex_lock(&engine_lock);
+    if (event->stream && event->stream != stream && !is_complete(event)) {
+        enqueue(stream, (queued_work){.awaited = event->stream, .awaited_position = event->position});
+    } else if (event->stream == NULL && !is_complete(event)) {
+        enqueue(stream, (queued_work){.watched = (const void *)&event->shared->completed, .watched_wide = true,
+                                      .watched_value = event->shared->recorded});
+    }
+    pthread_mutex_unlock(&engine_lock);
+    return CUDA_OK;
+}

@@ -1,0 +1,158 @@
+/* Which bytes of device memory are real.
+ *
+ * known:  written by the host or by a computation that was really done on known inputs.
+ * dirty:  may differ from zero: the known bytes, and results that tiny ops computed from made-up inputs.
+ * All other device memory is made up and holds zeros; nobody ever reads what a freed tensor left behind.
+ * Ranges on the host are none of our business: they are always real. */
+
+#include "device.h"
+#include "internal.h"
+#include "intervals.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static pthread_mutex_t values_lock = PTHREAD_MUTEX_INITIALIZER;
+static maya_intervals known, dirty;
+
+static void zero(uintptr_t start, uintptr_t end) {
+    enum { PAGE = 4096, WORTH_A_SYSTEM_CALL = 256 << 10 };
+    uintptr_t first_page = (start + PAGE - 1) & ~(uintptr_t)(PAGE - 1), last_page = end & ~(uintptr_t)(PAGE - 1);
+    if (end - start >= WORTH_A_SYSTEM_CALL && !maya_shared_memory_exists() &&
+        madvise((void *)first_page, last_page - first_page, MADV_DONTNEED) == 0) {
+        memset((void *)start, 0, first_page - start);
+        memset((void *)last_page, 0, end - last_page);
+        return;
+    }
+    memset((void *)start, 0, end - start);
+}
+
+static void forget(uintptr_t start, uintptr_t end) {
+    maya_interval part;
+    for (uintptr_t from = start; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
+    maya_intervals_remove(&dirty, start, end);
+    maya_intervals_remove(&known, start, end);
+}
+
+void maya_values_known(const void *address, size_t size) {
+    if (maya_address_device(address) < 0) return;
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&values_lock);
+    maya_intervals_add(&known, start, start + size);
+    maya_intervals_add(&dirty, start, start + size);
+    pthread_mutex_unlock(&values_lock);
+}
+
+void maya_values_guessed(const void *address, size_t size) {
+    if (maya_address_device(address) < 0) return;
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&values_lock);
+    maya_intervals_remove(&known, start, start + size);
+    maya_intervals_add(&dirty, start, start + size);
+    pthread_mutex_unlock(&values_lock);
+}
+
+void maya_values_made_up(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&values_lock);
+    forget(start, start + size);
+    pthread_mutex_unlock(&values_lock);
+}
+
+void maya_values_forget_without_zeroing(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&values_lock);
+    maya_intervals_remove(&dirty, start, start + size);
+    maya_intervals_remove(&known, start, start + size);
+    pthread_mutex_unlock(&values_lock);
+}
+
+void maya_values_copy_dirty(void *view, const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address, end = start + size;
+    maya_interval part;
+    pthread_mutex_lock(&values_lock);
+    for (uintptr_t from = start; maya_intervals_next(&dirty, from, end, &part); from = part.end) {
+        memcpy((char *)view + (part.start - start), (void *)part.start, part.end - part.start);
+    }
+    pthread_mutex_unlock(&values_lock);
+}
+
+bool maya_values_are_known(const void *address, size_t size) {
+    if (size == 0 || maya_address_device(address) < 0) return true;
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&values_lock);
+    bool answer = maya_intervals_cover(&known, start, start + size);
+    pthread_mutex_unlock(&values_lock);
+    return answer;
+}
+
+bool maya_values_room_for(size_t size) {
+    const maya_settings *settings = maya_get_settings();
+    if ((int64_t)size > settings->copy_bytes) return false;
+    pthread_mutex_lock(&values_lock);
+    bool answer = settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes;
+    pthread_mutex_unlock(&values_lock);
+    return answer;
+}
+
+/* Host to device. */
+static void copy_in(char *destination, const char *source, size_t size) {
+    if (!maya_values_room_for(size)) {
+        maya_values_made_up(destination, size);
+        return;
+    }
+    memcpy(destination, source, size);
+    maya_values_known(destination, size);
+}
+
+/* From device memory: only dirty parts are touched, so that copying terabytes of nothing costs nothing. */
+static void copy_out(char *destination, const char *source, size_t size, bool to_device) {
+    uintptr_t start = (uintptr_t)source, end = start + size;
+    ptrdiff_t shift = destination - source;
+    pthread_mutex_lock(&values_lock);
+    if (to_device) forget((uintptr_t)destination, (uintptr_t)destination + size);
+    uintptr_t from = start;
+    maya_interval part;
+    while (maya_intervals_next(&dirty, from, end, &part)) {
+        if (!to_device) memset((char *)from + shift, 0, part.start - from);
+        memmove((char *)part.start + shift, (char *)part.start, part.end - part.start);
+        if (to_device) maya_intervals_add(&dirty, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+        from = part.end;
+    }
+    if (!to_device) memset((char *)from + shift, 0, end - from);
+    for (from = start; to_device && maya_intervals_next(&known, from, end, &part); from = part.end) {
+        maya_intervals_add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+    }
+    pthread_mutex_unlock(&values_lock);
+}
+
+void maya_values_copy(void *destination, const void *source, size_t size) {
+    bool to_device = maya_address_device(destination) >= 0;
+    if (size == 0 || destination == source) return;
+    if (maya_address_device(source) >= 0) copy_out(destination, source, size, to_device);
+    else if (to_device) copy_in(destination, source, size);
+    else memmove(destination, source, size);
+}
+
+void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size) {
+    bool zeros = true;
+    for (size_t i = 0; i < pattern_size; i++) zeros = zeros && ((const char *)pattern)[i] == 0;
+    if (zeros && maya_address_device(address) >= 0) {
+        /* zeros are what made-up memory holds anyway: known, without touching a page */
+        uintptr_t start = (uintptr_t)address;
+        pthread_mutex_lock(&values_lock);
+        forget(start, start + size);
+        maya_intervals_add(&known, start, start + size);
+        pthread_mutex_unlock(&values_lock);
+        return;
+    }
+    if (maya_address_device(address) >= 0 && !maya_values_room_for(size)) {
+        maya_values_made_up(address, size);
+        return;
+    }
+    for (size_t offset = 0; offset < size; offset += pattern_size) {
+        memcpy((char *)address + offset, pattern, size - offset < pattern_size ? size - offset : pattern_size);
+    }
+    maya_values_known(address, size);
+}
