@@ -57,6 +57,13 @@ RANK_VARIABLES = (
     Variable("MAYA_COMPUTE_BYTES", "largest size of a small op's tensors together, in bytes", "65536", is_number=True),
     Variable("MAYA_COPY_BYTES", "copies up to this many bytes keep their contents", "16777216", is_number=True),
     Variable("MAYA_KEPT_BYTES", "most bytes of such contents kept at once", "268435456", is_number=True),
+    Variable(
+        "MAYA_OBSERVE",
+        "ops that torch announces to observers: launching (those that may launch kernels; cheaper) or all (so that "
+        "torch.profiler lists every op)",
+        "launching",
+        choices=("launching", "all"),
+    ),
     Variable("MAYA_STRICT_VALUES", "1: reading a value that was not computed is an error", "0", choices=("0", "1")),
     Variable("MAYA_TRACE", "file to record into; %r is the rank, %p the process id; empty: nothing is recorded"),
     Variable(

@@ -61,9 +61,9 @@ class BlockRun:
         self._order = np.argsort(groups, kind="stable")
         self._group_begins = np.flatnonzero(np.diff(groups[self._order].astype(np.int32), prepend=-1))
 
-    def values(self, pieces: Sequence[npt.NDArray[np.uint8]]) -> Unsigned:
+    def values(self, pieces: Sequence[npt.NDArray[np.uint8]], *, in_runs: bool = False) -> Unsigned:
         """A column whose predecessors are the previous records; `pieces` are its bytes in each block."""
-        return _running_sums(self._differences(pieces), self._begins)
+        return _running_sums(self._differences(pieces, in_runs=in_runs), self._begins)
 
     def values_by_kind(self, pieces: Sequence[npt.NDArray[np.uint8]]) -> Unsigned:
         """A column whose predecessors are the previous records of the same kind."""
@@ -73,12 +73,18 @@ class BlockRun:
         values[self._order] = _running_sums(self._differences(pieces)[self._order], self._group_begins)
         return values
 
-    def _differences(self, pieces: Sequence[npt.NDArray[np.uint8]]) -> Unsigned:
+    def _differences(self, pieces: Sequence[npt.NDArray[np.uint8]], *, in_runs: bool = False) -> Unsigned:
         folded, last = decode_varints(np.concatenate(pieces))
-        if len(folded) == self.records:
+        if len(folded) == self.records and not in_runs:
             return unfold(folded)
         # Zeros at the end of a block's column are not written.
         written_so_far = np.searchsorted(last, np.cumsum([len(piece) for piece in pieces]))
+        if in_runs:
+            repeats = _run_lengths(folded)
+            written_so_far = np.concatenate(([0], np.cumsum(repeats)))[written_so_far]
+            if len(repeats) and int(repeats.max()) > self.records:
+                raise ValueError("a run is longer than its block")
+            folded = np.repeat(folded, repeats)
         written = np.diff(written_so_far, prepend=0)
         if (written > self._counts).any():
             raise ValueError("a column has more values than its block has records")
@@ -86,6 +92,17 @@ class BlockRun:
         shift = np.repeat(self._begins - (written_so_far - written), written)
         differences[np.arange(len(folded)) + shift] = unfold(folded)
         return differences
+
+
+def _run_lengths(folded: Unsigned) -> Index:
+    """How often each integer of a column of runs stands for a value: what follows a zero is its count, not a value."""
+    repeats = np.ones(len(folded), dtype=np.intp)
+    zeros = np.flatnonzero(folded == 0)
+    if len(zeros) and zeros[-1] == len(folded) - 1:
+        raise ValueError("a run is cut short")
+    repeats[zeros] = np.minimum(folded[zeros + 1], np.uint64(1 << 32)).astype(np.intp)
+    repeats[zeros + 1] = 0
+    return repeats
 
 
 def _running_sums(differences: Unsigned, begins: Index) -> Unsigned:

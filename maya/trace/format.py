@@ -10,8 +10,9 @@ STRINGS  `count` texts in UTF-8, numbered on from those of earlier blocks; the f
 RECORDS  `count` records in the order of submission. Payload: the lengths in bytes of the columns in the order of
          `COLUMNS`, as u32, then the columns. A column is up to `count` varints: the differences of its values to their
          predecessors, modulo 2**64 and folded (0, -1, 1, -2, ... are written 0, 1, 2, 3, ...), without the zeros at its
-         end. The predecessor is the value of the previous record in this block, for the columns in `COLUMNS_BY_KIND` of
-         the previous record of the same kind; 0 where there is none.
+         end; in `COLUMNS_IN_RUNS` a zero is followed by the number of zeros it stands for. The predecessor is the value
+         of the previous record in this block, for the columns in `COLUMNS_BY_KIND` of the previous record of the same
+         kind; 0 where there is none.
 END      the program ended in order: `END` totals. Nothing follows. Without it the program crashed or is still running.
 
 A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
@@ -96,6 +97,7 @@ class Flag(IntFlag):
 # The order of the columns in a block.
 COLUMNS = ("host_ns", "kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
 COLUMNS_BY_KIND = frozenset({"signature", "stream", "value"})
+COLUMNS_IN_RUNS = frozenset({"flags", "thread", "ops"})
 
 RECORD = np.dtype(
     [

@@ -236,7 +236,10 @@ def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
         into = records[decoded : decoded + run.records]
         decoded += run.records
         for column, pieces in zip(f.COLUMNS, zip(*map(_columns_of, payloads), strict=True), strict=True):
-            into[column] = run.values_by_kind(pieces) if column in f.COLUMNS_BY_KIND else run.values(pieces)
+            if column in f.COLUMNS_BY_KIND:
+                into[column] = run.values_by_kind(pieces)
+            else:
+                into[column] = run.values(pieces, in_runs=column in f.COLUMNS_IN_RUNS)
             if column == "kind":
                 run.group_by_kind(into["kind"])
     return records

@@ -7,8 +7,7 @@
 
 #include "compute.h"
 
-#include <ATen/ops/nan_to_num.h>
-#include <ATen/record_function.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -25,9 +24,8 @@ namespace {
 
 constexpr size_t kGuessBytes = 4096;
 
-// CPU kernels only: no autograd, autocast, dispatch modes or observers of the program's, and none of ours.
+// CPU kernels only: no autograd, autocast or dispatch modes of the program's.
 struct PlainDispatch {
-  at::RecordFunctionGuard unobserved{false};
   c10::impl::ForceDispatchKeyGuard keys{c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
                                         c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
 };
@@ -78,7 +76,7 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
 
 bool is_written_argument(const Call& call, const TensorView& output) {
   for (size_t i = 0; i < call.arguments.size(); i++) {
-    if (i >= call.op->writes.size() || !call.op->writes[i]) continue;
+    if (!call.writes[i]) continue;
     for (const TensorView& view : call.arguments[i].tensors) {
       if (view.data == output.data) return true;
     }
@@ -89,12 +87,14 @@ bool is_written_argument(const Call& call, const TensorView& output) {
 // Runs the op; throws what it throws.
 void compute(const Call& call) {
   std::vector<c10::IValue> stack = stack_of(call);
+  std::optional<DefaultGeneratorLoan> loan;
+  if (call.op->draws_by_default) loan.emplace(call.random_seed, call.random_offset);
   const Substitute substitute = substitute_for(*call.op);
   if (substitute != nullptr) {
     stack = substitute(Arguments(*call.op, std::move(stack)));
   } else {
     TORCH_CHECK(call.op->has_cpu_kernel(), "it has no CPU kernel");
-    call.op->handle->callBoxed(stack);
+    call.op->handle->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   }
   std::vector<at::Tensor> results;
   for (const c10::IValue& value : stack) flatten(value, results);
@@ -111,18 +111,9 @@ void compute(const Call& call) {
   }
 }
 
-// Batch norm updates its running statistics when it trains, which its schema does not say.
-bool writes_argument(const Operator& op, const std::vector<Argument>& arguments, size_t index) {
-  if (index >= op.writes.size()) return false;
-  if (op.writes[index]) return true;
-  const bool is_statistic = op.first_statistic >= 0 && (static_cast<int>(index) == op.first_statistic ||
-                                                        static_cast<int>(index) == op.first_statistic + 1);
-  return is_statistic && arguments[op.training_flag].integer != 0;
-}
-
 void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
   for (size_t i = 0; i < call.arguments.size(); i++) {
-    if (!writes_argument(*call.op, call.arguments, i)) continue;
+    if (!call.writes[i]) continue;
     for (const TensorView& view : call.arguments[i].tensors) {
       if (view.on_gpu()) visit(view);
     }
@@ -142,10 +133,24 @@ bool inputs_are_known(const Call& call) {
   return true;
 }
 
+template <typename Bits>
+void zero_where_exponent_is_full(const TensorView& view, Bits exponent) {
+  auto* element = static_cast<Bits*>(view.data);
+  for (size_t i = 0; i < view.bytes / sizeof(Bits); i++) {
+    if ((element[i] & exponent) == exponent) element[i] = 0;
+  }
+}
+
+// A number with all exponent bits set is infinite or not a number.
 void replace_non_finite(const TensorView& view) {
-  if (!c10::isFloatingType(view.dtype) || view.bytes == 0) return;
-  at::Tensor alias = cpu_alias(view);
-  alias.copy_(at::nan_to_num(alias.to(at::kFloat), 0.0, 0.0, 0.0));
+  if (view.bytes == 0 || !view.dense) return;
+  switch (view.dtype) {
+    case c10::ScalarType::Float: return zero_where_exponent_is_full<uint32_t>(view, 0x7F800000u);
+    case c10::ScalarType::Double: return zero_where_exponent_is_full<uint64_t>(view, 0x7FF0000000000000ull);
+    case c10::ScalarType::Half: return zero_where_exponent_is_full<uint16_t>(view, 0x7C00u);
+    case c10::ScalarType::BFloat16: return zero_where_exponent_is_full<uint16_t>(view, 0x7F80u);
+    default: return;
+  }
 }
 
 void say_once(const Operator& op, const char* problem) {
@@ -161,12 +166,16 @@ void say_once(const Operator& op, const char* problem) {
                op.overload.c_str(), first_line.c_str());
 }
 
+// What `all` says of made-up values: true, so that a check for finite numbers passes.
+void say_true(const Operator& op, void* data, size_t bytes) {
+  if (op.name != "aten::all" || bytes == 0) return;
+  maya_values_guessed(data, bytes);
+  memset(data, 1, bytes);
+}
+
 void make_up(const Call& call) {
   for_each_result(call, mark_made_up);
-  if (call.op->name == "aten::all" && call.outputs.size() == 1 && call.outputs[0].bytes > 0 && call.outputs[0].dense) {
-    mark_guessed(call.outputs[0]);
-    memset(call.outputs[0].data, 1, call.outputs[0].bytes);
-  }
+  if (call.outputs.size() == 1 && call.outputs[0].dense) say_true(*call.op, call.outputs[0].data, call.outputs[0].bytes);
 }
 
 void apply(const Call& call) {
@@ -194,11 +203,23 @@ void run_call(void* argument) { apply(*static_cast<Call*>(argument)); }
 
 void release_call(void* argument) { delete static_cast<Call*>(argument); }
 
-void run_make_up(void* argument) {
-  for (const TensorView& view : *static_cast<std::vector<TensorView>*>(argument)) mark_made_up(view);
+struct MakeUp {
+  const Operator* op;
+  Written written;
+};
+
+void make_up(const Operator& op, const Written& written) {
+  maya_values_made_up_ranges(written.ranges.data(), written.ranges.size());
+  for (const TensorView& view : written.views) mark_made_up(view);
+  if (written.ranges.size() == 1) say_true(op, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
 }
 
-void release_views(void* argument) { delete static_cast<std::vector<TensorView>*>(argument); }
+void run_make_up(void* argument) {
+  const auto* job = static_cast<MakeUp*>(argument);
+  make_up(*job->op, job->written);
+}
+
+void release_make_up(void* argument) { delete static_cast<MakeUp*>(argument); }
 
 void submit(void* stream, void (*run)(void*), void (*release)(void*), void* argument) {
   maya_work work{};
@@ -228,25 +249,18 @@ void apply_in_stream(void* stream, Call&& call) {
   submit(stream, run_call, release_call, new Call(std::move(call)));
 }
 
-void results_are_made_up(void* stream, const std::vector<Argument>& arguments, size_t count, const Operator* op,
-                         const std::vector<TensorView>& outputs) {
-  std::vector<TensorView> later;
-  const bool at_once = !maya_work_is_queued() && !maya_stream_is_capturing(stream);
-  auto each = [&](const TensorView& view) {
-    if (!view.on_gpu()) return;
-    if (at_once) mark_made_up(view);
-    else later.push_back(view);
-  };
-  for (size_t i = 0; op != nullptr && (op->writes_any || op->first_statistic >= 0) && i < count; i++) {
-    if (!writes_argument(*op, arguments, i)) continue;
-    for (const TensorView& view : arguments[i].tensors) each(view);
-  }
-  for (const TensorView& output : outputs) each(output);
-  if (at_once && op != nullptr && op->name == "aten::all" && outputs.size() == 1 && outputs[0].dense) {
-    memset(outputs[0].data, 1, outputs[0].bytes);
-    mark_guessed(outputs[0]);
-  }
-  if (!later.empty()) submit(stream, run_make_up, release_views, new std::vector<TensorView>(std::move(later)));
+void results_are_made_up(void* stream, const Operator& op, const Written& written) {
+  if (!maya_work_is_queued() && !maya_stream_is_capturing(stream)) make_up(op, written);
+  else submit(stream, run_make_up, release_make_up, new MakeUp{&op, written});
+}
+
+bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, size_t index) {
+  if (index >= op.writes.size()) return false;
+  if (op.writes[index]) return true;
+  const int position = static_cast<int>(index);
+  const bool is_statistic = op.first_statistic >= 0 &&
+                            (position == op.first_statistic || position == op.first_statistic + 1);
+  return is_statistic && inputs[op.training_flag].isBool() && inputs[op.training_flag].toBool();
 }
 
 int64_t count_of_elements(const Call& call) {

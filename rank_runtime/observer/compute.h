@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "operators.h"
+#include "scan.h"
 #include "signature.h"
 
 namespace maya {
@@ -16,6 +17,7 @@ struct Call {
   std::vector<Argument> arguments;     // tensors, as views
   std::vector<c10::IValue> values;     // everything else and host tensors, by position; GPU tensors are None here
   std::vector<TensorView> outputs;
+  std::vector<bool> writes;            // per argument
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;
@@ -23,9 +25,10 @@ struct Call {
 
 // Do, in `stream`'s order, what the op does to values: compute it, guess it, or declare its results made up.
 void apply_in_stream(void* stream, Call&& call);
-// The same for an op that is too large to compute.
-void results_are_made_up(void* stream, const std::vector<Argument>& arguments, size_t count, const Operator* op,
-                         const std::vector<TensorView>& outputs);
+// The same for an op that is too large to compute, and writes there.
+void results_are_made_up(void* stream, const Operator& op, const Written& written);
+// Batch norm updates its running statistics when it trains, which its schema does not say.
+bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, size_t index);
 // Number of elements that nonzero, unique, ... will report; -1 if their inputs are not known.
 int64_t count_of_elements(const Call& call);
 

@@ -5,16 +5,22 @@
 // the trace, and results in memory. libmaya_device.so loads this library when a process that has torch first uses a device.
 
 #include <ATen/Context.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "../shim/device/internal.h"
 #include "compute.h"
+#include "observed.h"
 #include "operators.h"
+#include "scan.h"
 #include "signature.h"
 #include "source_line.h"
 
@@ -30,9 +36,13 @@ struct Frame {
   uint32_t work_before = 0;      // the thread's device work when the op began
   uint32_t work_of_children = 0;
   int64_t sequence = -1;
-  bool in_backward = false;
   bool may_compute = false;
+  bool described = false;        // `arguments` is filled in
+  Fingerprint fingerprint;
+  uint32_t signature = 0;
+  Written written;               // arguments that the op writes to
   int exceptions = 0;
+  const at::RecordFunction* function = nullptr;  // to recognise its end
   std::vector<Argument> arguments;
   size_t argument_count = 0;
   Call call;                     // values that computing needs, if may_compute
@@ -41,6 +51,10 @@ struct Frame {
 struct Thread {
   std::vector<std::unique_ptr<Frame>> frames;
   size_t depth = 0;
+  bool computing = false;  // ops that run now are ours
+  maya_thread* device = maya_this_thread();
+  std::vector<TensorView> outputs;  // scratch
+  std::unordered_map<std::string, uint32_t> name_signatures;
 
   Frame& push() {
     if (depth == frames.size()) frames.push_back(std::make_unique<Frame>());
@@ -49,15 +63,19 @@ struct Thread {
   Frame* top() { return depth ? frames[depth - 1].get() : nullptr; }
 };
 
-thread_local Thread this_thread;
-
-struct Context : at::ObserverContext {
-  explicit Context(size_t frame_depth) : depth(frame_depth) {}
-  size_t depth;
-};
+// A plain pointer, because a thread_local with a constructor is checked at every access. Lives as long as the thread.
+Thread& this_thread() {
+  static thread_local Thread* thread = nullptr;
+  if (thread == nullptr) {
+    static thread_local std::unique_ptr<Thread> owner;
+    owner = std::make_unique<Thread>();
+    thread = owner.get();
+  }
+  return *thread;
+}
 
 const char* current_op_name() {
-  const Frame* top = this_thread.top();
+  const Frame* top = this_thread().top();
   if (top == nullptr) return "";
   return top->op != nullptr ? top->op->name.c_str() : top->name.c_str();
 }
@@ -112,19 +130,6 @@ void read_argument(const c10::IValue& value, Argument& argument) {
   }
 }
 
-// true when every tensor can be aliased and those on the GPU are together small enough.
-bool small_enough(const Frame& frame, int64_t limit) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < frame.argument_count; i++) {
-    for (const TensorView& view : frame.arguments[i].tensors) {
-      if (view.dtype == c10::ScalarType::Undefined) continue;
-      if (!view.strided) return false;
-      if (view.on_gpu()) bytes += view.bytes;
-    }
-  }
-  return static_cast<int64_t>(bytes) <= limit;
-}
-
 // Keep what computing the op needs beyond the views: numbers, lists, and tensors in host memory.
 void keep_values(Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   frame.call.values.clear();
@@ -150,60 +155,98 @@ void keep_random_state(Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   frame.call.random_offset = generator.get_offset();
 }
 
-bool touches_gpu(const Frame& frame) {
-  for (size_t i = 0; i < frame.argument_count; i++) {
-    for (const TensorView& view : frame.arguments[i].tensors) {
-      if (view.on_gpu()) return true;
-    }
-  }
-  return false;
-}
-
 // nonzero and unique copy a count to the host before anything is computed; the answer has to be there by then.
 void answer_count(Frame& frame) {
   frame.call.arguments.assign(frame.arguments.begin(), frame.arguments.begin() + static_cast<ptrdiff_t>(frame.argument_count));
   frame.call.op = frame.op;
+  Thread& self = this_thread();
+  self.computing = true;
   const int64_t count = maya_work_is_queued() ? -1 : count_of_elements(frame.call);
-  if (count >= 0) maya_answer_next_read(count, 64);
+  self.computing = false;
+  if (count >= 0) maya_answer_next_read(count, 64, false);
+}
+
+// The same for coalescing a sparse tensor, whose indices are not looked at: all are taken to be different. Without a guess
+// nothing would be left of the tensor, nor of the work that is done with it.
+void guess_count(const at::Tensor& sparse) {
+  maya_answer_next_read(static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl())->nnz(), 64, true);
 }
 
 // ---- callbacks ----
 
+// Autograd's number of the op; in backward, that of the forward op whose gradient is computed. The scope that announces
+// backward nodes with their numbers is not observed: the engine announces every node anyway, and each time it puts together
+// the node's name, which costs more than all the rest.
+int64_t sequence_of(const at::RecordFunction& function) {
+  const auto node = torch::autograd::get_current_node();
+  return node ? static_cast<int64_t>(node->sequence_nr()) : function.seqNr();
+}
+
+// "autograd::engine::evaluate_function: MmBackward0" -> "MmBackward0"
+const char* plain_name(const char* name) {
+  constexpr const char* kEngine = "autograd::engine::evaluate_function: ";
+  const size_t length = std::strlen(kEngine);
+  return std::strncmp(name, kEngine, length) == 0 ? name + length : name;
+}
+
+void look_at_arguments(Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
+  const maya_settings* settings = maya_get_settings();
+  if (frame.op->counts_elements && inputs[0].toTensor().is_sparse()) guess_count(inputs[0].toTensor());
+  const Scan scan = scan_arguments(*frame.op, inputs);
+  frame.fingerprint = scan.fingerprint;
+  frame.signature = find_signature(scan.fingerprint);
+  frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
+                      scan.gpu_bytes <= settings->compute_bytes;
+  if (frame.op->writes_any || frame.op->first_statistic >= 0) {
+    for (size_t i = 0; i < inputs.size(); i++) {
+      if (writes_argument(*frame.op, inputs, i)) frame.written.add(inputs[i]);
+    }
+  }
+  if (!frame.may_compute && frame.signature != 0) return;
+  frame.described = true;
+  frame.argument_count = inputs.size();
+  if (frame.arguments.size() < inputs.size()) frame.arguments.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); i++) read_argument(inputs[i], frame.arguments[i]);
+  if (!frame.may_compute) return;
+  keep_values(frame, inputs);
+  frame.call.writes.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); i++) frame.call.writes[i] = writes_argument(*frame.op, inputs, i);
+  if (frame.op->takes_generator || frame.op->draws_by_default) keep_random_state(frame, inputs);
+  if (frame.op->counts_elements) answer_count(frame);
+}
+
 std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
-  if (function.isAsync()) return nullptr;  // ends elsewhere and later: not a frame of this thread
-  maya_thread* thread = maya_this_thread();
-  Frame* parent = this_thread.top();
-  Frame& frame = this_thread.push();
-  frame.op = operator_of(function);
-  if (frame.op == nullptr) frame.name = function.name();
+  Thread& self = this_thread();
+  // An asynchronous function ends elsewhere and later: it is no frame of this thread.
+  if (self.computing || function.isAsync()) return nullptr;
+  const Operator* op = operator_of(function);
+  maya_thread* thread = self.device;
+  Frame& frame = self.push();
+  frame.op = op;
+  frame.function = &function;
+  if (op == nullptr) frame.name = plain_name(function.name());
   frame.number = maya_next_op();
   frame.parent = thread->current_op;
   frame.work_before = thread->device_work;
   frame.work_of_children = 0;
   frame.may_compute = false;
   frame.exceptions = std::uncaught_exceptions();
-  // In backward the number is that of the forward op, which only the node itself knows.
-  const bool is_node = function.scope() == at::RecordScope::BACKWARD_FUNCTION;
-  frame.in_backward = is_node || (parent != nullptr && parent->in_backward);
-  frame.sequence = !is_node && frame.in_backward ? parent->sequence : function.seqNr();
+  frame.sequence = -1;
   thread->current_op = frame.number;
   thread->ops_uncounted++;
 
-  const auto inputs = function.inputs();
-  frame.argument_count = inputs.size();
-  if (frame.arguments.size() < inputs.size()) frame.arguments.resize(inputs.size());
-  for (size_t i = 0; i < inputs.size(); i++) read_argument(inputs[i], frame.arguments[i]);
-
-  const maya_settings* settings = maya_get_settings();
-  if (frame.op != nullptr && frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && touches_gpu(frame) &&
-      small_enough(frame, settings->compute_bytes)) {
-    frame.may_compute = true;
-    keep_values(frame, inputs);
-    if (frame.op->takes_generator) keep_random_state(frame, inputs);
-    if (frame.op->counts_elements) answer_count(frame);
-  }
   frame.start_ns = maya_now_ns();
-  return std::make_unique<Context>(this_thread.depth);
+  frame.argument_count = 0;
+  frame.signature = 0;
+  if (op != nullptr && !op->may_launch) {
+    if (op->handle && !maya_get_settings()->observe_all) stop_observing(*op->handle);
+    return nullptr;
+  }
+  frame.sequence = sequence_of(function);
+  frame.described = false;
+  frame.written.clear();
+  if (op != nullptr) look_at_arguments(frame, function.inputs());
+  return nullptr;  // the end finds its frame by the function's address, without an allocation per op
 }
 
 void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs) {
@@ -216,72 +259,88 @@ void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs)
   }
 }
 
-// The op launched kernels of its own: do what they would have done to values, or say that it was not done.
-void apply_values(Frame& frame, const at::RecordFunction& function, void* stream) {
-  thread_local std::vector<TensorView> outputs;
-  outputs.clear();
-  for (const c10::IValue& value : function.outputs()) collect_outputs(value, outputs);
-  bool can_compute = frame.may_compute;
-  size_t output_bytes = 0;
+// true if all results can be aliased and together with the arguments are still small.
+bool results_are_small(const Frame& frame, const std::vector<TensorView>& outputs) {
+  int64_t bytes = 0;
   for (const TensorView& output : outputs) {
-    output_bytes += output.on_gpu() ? output.bytes : 0;
-    can_compute = can_compute && (output.strided || output.dtype == c10::ScalarType::Undefined);
+    if (!output.strided && output.dtype != c10::ScalarType::Undefined) return false;
+    if (output.on_gpu()) bytes += static_cast<int64_t>(output.bytes);
   }
-  can_compute = can_compute && static_cast<int64_t>(output_bytes) <= maya_get_settings()->compute_bytes;
-  if (!can_compute) {
-    results_are_made_up(stream, frame.arguments, frame.argument_count, frame.op, outputs);
+  for (size_t i = 0; i < frame.argument_count; i++) {
+    for (const TensorView& view : frame.arguments[i].tensors) {
+      if (view.on_gpu()) bytes += static_cast<int64_t>(view.bytes);
+    }
+  }
+  return bytes <= maya_get_settings()->compute_bytes;
+}
+
+// The op launched kernels of its own: do what they would have done to values, or say that it was not done.
+void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function, void* stream) {
+  if (frame.may_compute) {
+    self.outputs.clear();
+    for (const c10::IValue& value : function.outputs()) collect_outputs(value, self.outputs);
+  }
+  if (!frame.may_compute || !results_are_small(frame, self.outputs)) {
+    for (const c10::IValue& value : function.outputs()) frame.written.add(value);
+    results_are_made_up(stream, *frame.op, frame.written);
     return;
   }
   Call call = std::move(frame.call);
   frame.call = Call();
   call.op = frame.op;
   call.arguments.assign(frame.arguments.begin(), frame.arguments.begin() + static_cast<ptrdiff_t>(frame.argument_count));
-  call.outputs = outputs;
-  if (call.gpu_bytes() > static_cast<size_t>(maya_get_settings()->compute_bytes)) {
-    results_are_made_up(stream, frame.arguments, frame.argument_count, frame.op, outputs);
-    return;
-  }
+  call.outputs = self.outputs;
+  self.computing = true;
   apply_in_stream(stream, std::move(call));
+  self.computing = false;
 }
 
-void op_ends(const at::RecordFunction& function, at::ObserverContext* context) {
-  if (context == nullptr || this_thread.depth != static_cast<Context*>(context)->depth) return;
-  Frame& frame = *this_thread.top();
-  maya_thread* thread = maya_this_thread();
+uint32_t name_signature_of(Thread& self, const char* name) {
+  auto found = self.name_signatures.find(name);
+  if (found != self.name_signatures.end()) return found->second;
+  return self.name_signatures.emplace(name, name_signature(name)).first->second;
+}
+
+uint32_t signature_of(Thread& self, Frame& frame, const char* name) {
+  if (frame.signature != 0) return frame.signature;
+  if (frame.described) return make_signature(frame.fingerprint, name, frame.arguments, frame.argument_count);
+  return name_signature_of(self, name);
+}
+
+void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
+  Thread& self = this_thread();
+  if (self.computing || self.depth == 0 || self.top()->function != &function) return;
+  Frame& frame = *self.top();
+  maya_thread* thread = self.device;
   const uint32_t work = thread->device_work - frame.work_before;
   const bool failed = std::uncaught_exceptions() > frame.exceptions;
   const bool is_annotation = function.scope() == at::RecordScope::USER_SCOPE;
   if (work > 0 || is_annotation) {
     const uint64_t end_ns = maya_now_ns();
     const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name.c_str();
-    const uint32_t signature =
-        frame.op != nullptr ? op_signature(name, frame.arguments, frame.argument_count) : name_signature(name);
+    const uint32_t signature = signature_of(self, frame, name);
     const uint32_t sequence = frame.sequence < 0 ? UINT32_MAX : static_cast<uint32_t>(frame.sequence);
     maya_record_op(is_annotation ? MAYA_RECORD_ANNOTATION : MAYA_RECORD_OP, frame.number, frame.parent, signature,
                    frame.start_ns, end_ns - frame.start_ns, sequence);
   }
   if (work > frame.work_of_children && frame.op != nullptr && !failed) {
-    apply_values(frame, function, thread->work_stream);
+    apply_values(self, frame, function, thread->work_stream);
   }
-  if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0);
+  if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0, false);
+  frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
   thread->current_op = frame.parent;
-  this_thread.depth--;
-  if (Frame* parent = this_thread.top()) parent->work_of_children += work;
+  self.depth--;
+  if (Frame* parent = self.top()) parent->work_of_children += work;
 }
-
-struct Registration {
-  Registration() {
-    maya_set_source_finder(find_source_line);
-    maya_set_op_namer(current_op_name);
-    at::addGlobalCallback(at::RecordFunctionCallback(op_begins, op_ends)
-                              .needsInputs(true)
-                              .needsOutputs(true)
-                              .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                                       at::RecordScope::USER_SCOPE, at::RecordScope::CUSTOM_CLASS}));
-  }
-};
-
-const Registration registration;
 
 }  // namespace
 }  // namespace maya
+
+extern "C" MAYA_API void maya_observer_start() {
+  maya_set_source_finder(maya::find_source_line);
+  maya_set_op_namer(maya::current_op_name);
+  at::addGlobalCallback(at::RecordFunctionCallback(maya::op_begins, maya::op_ends)
+                            .needsInputs(true)
+                            .needsOutputs(true)
+                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+}

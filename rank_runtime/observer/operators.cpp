@@ -13,8 +13,8 @@ namespace maya {
 namespace {
 
 bool counts_elements(const std::string& name) {
-  static const std::array<const char*, 5> names = {"aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim",
-                                                   "aten::unique_consecutive"};
+  static const std::array<const char*, 6> names = {"aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim",
+                                                   "aten::unique_consecutive", "aten::_coalesce"};
   for (const char* candidate : names) {
     if (name == candidate) return true;
   }
@@ -42,6 +42,26 @@ void find_statistics(Operator& op) {
   if (op.training_flag < 0) op.first_statistic = -1;
 }
 
+// Most ops that a program calls only arrange others or make views; looking at their arguments would be wasted.
+bool may_launch(const c10::OperatorHandle& handle) {
+  static const std::unordered_set<std::string> allocate_only = {
+      "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
+      "aten::resize_", "aten::set_", "aten::detach_", "aten::record_stream", "aten::result_type",
+  };
+  if (allocate_only.count(handle.operator_name().name) > 0) return false;
+  // composed of other ops, whatever the device
+  if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+    return false;
+  }
+  // a view shares its input's memory and does not write to it
+  for (const auto& result : handle.schema().returns()) {
+    const auto* alias = result.alias_info();
+    if (alias != nullptr && !alias->isWrite()) return false;
+  }
+  return true;
+}
+
 std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   auto made = std::make_unique<Operator>();
   made->name = name.name;
@@ -59,7 +79,9 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
                                                                    : type;
     made->takes_generator = made->takes_generator || inner->kind() == c10::TypeKind::GeneratorType;
   }
+  made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->counts_elements = counts_elements(made->name);
+  made->may_launch = may_launch(*made->handle);
   find_statistics(*made);
   return made;
 }

@@ -17,7 +17,9 @@ struct Operator {
   std::vector<bool> reads;                    // ... and what it held before matters
   bool writes_any = false;
   int first_statistic = -1, training_flag = -1;  // batch norm: positions of running_mean and of training
+  bool may_launch = true;  // false: whatever it does on a device, other ops do for it
   bool takes_generator = false;
+  bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout
   bool counts_elements = false;               // its result has as many elements as its inputs' values say (nonzero, unique)
 
   bool has_cpu_kernel() const;

@@ -12,6 +12,21 @@
 namespace maya {
 
 at::Generator cpu_generator(uint64_t seed, uint64_t offset);
+
+// While it lives, the default CPU generator draws what cpu_generator() would: for ops that take no generator, such as
+// dropout. What the program itself draws on the CPU afterwards is not affected.
+class DefaultGeneratorLoan {
+ public:
+  DefaultGeneratorLoan(uint64_t seed, uint64_t offset);
+  ~DefaultGeneratorLoan();
+  DefaultGeneratorLoan(const DefaultGeneratorLoan&) = delete;
+  DefaultGeneratorLoan& operator=(const DefaultGeneratorLoan&) = delete;
+
+ private:
+  at::Generator lender_;
+  at::Tensor programs_state_;
+};
+
 bool is_generator_argument(const Operator& op, size_t index);
 
 }  // namespace maya

@@ -1,4 +1,4 @@
-// Op signatures. The text is made once per distinct combination; afterwards a hash of the numbers finds it.
+// Op signatures. The text is made once per distinct combination; afterwards its fingerprint finds it.
 
 #include "signature.h"
 
@@ -14,40 +14,18 @@
 namespace maya {
 namespace {
 
-// Two independent 64-bit hashes: with a few thousand signatures in a run, a collision is out of the question.
-struct Fingerprint {
-  uint64_t first = 0x9E3779B97F4A7C15ull, second = 0xD1B54A32D192ED03ull;
-
-  void add(uint64_t value) {
-    first = (first ^ value) * 0xFF51AFD7ED558CCDull;
-    first ^= first >> 32;
-    second = (second + value) * 0xC4CEB9FE1A85EC53ull;
-    second ^= second >> 29;
-  }
-  void add(const TensorView& view) {
-    add(static_cast<uint64_t>(view.dtype) | static_cast<uint64_t>(view.on_gpu()) << 8 | view.sizes.size() << 16);
-    for (int64_t size : view.sizes) add(static_cast<uint64_t>(size));
-    for (int64_t stride : view.strides) add(static_cast<uint64_t>(stride));
-  }
-  bool operator==(const Fingerprint& other) const { return first == other.first && second == other.second; }
-};
-
 struct FingerprintHash {
   size_t operator()(const Fingerprint& print) const { return print.first; }
 };
 
-Fingerprint fingerprint(const char* name, const std::vector<Argument>& arguments, size_t count) {
-  Fingerprint print;
-  print.add(reinterpret_cast<uintptr_t>(name));
-  for (size_t i = 0; i < count; i++) {
-    const Argument& argument = arguments[i];
-    print.add(static_cast<uint64_t>(argument.kind) | argument.tensors.size() << 8 | argument.integers.size() << 32);
-    print.add(static_cast<uint64_t>(argument.integer));
-    for (const TensorView& view : argument.tensors) print.add(view);
-    for (int64_t integer : argument.integers) print.add(static_cast<uint64_t>(integer));
-    for (char c : argument.text) print.add(static_cast<uint64_t>(c));
-  }
-  return print;
+struct Known {
+  std::mutex lock;
+  std::unordered_map<Fingerprint, uint32_t, FingerprintHash> numbers;
+};
+
+Known& known() {
+  static Known signatures;
+  return signatures;
 }
 
 const char* dtype_name(c10::ScalarType dtype) {
@@ -128,15 +106,13 @@ void append(std::string& text, const Argument& argument) {
 
 }  // namespace
 
-uint32_t op_signature(const char* name, const std::vector<Argument>& arguments, size_t count) {
-  static std::mutex lock;
-  static std::unordered_map<Fingerprint, uint32_t, FingerprintHash> known;
-  const Fingerprint print = fingerprint(name, arguments, count);
-  {
-    std::lock_guard<std::mutex> guard(lock);
-    auto found = known.find(print);
-    if (found != known.end()) return found->second;
-  }
+uint32_t find_signature(const Fingerprint& print) {
+  std::lock_guard<std::mutex> guard(known().lock);
+  auto found = known().numbers.find(print);
+  return found != known().numbers.end() ? found->second : 0;
+}
+
+uint32_t make_signature(const Fingerprint& print, const char* name, const std::vector<Argument>& arguments, size_t count) {
   std::string text = "{\"op\":";
   append_quoted(text, name);
   text += ",\"inputs\":[";
@@ -146,8 +122,8 @@ uint32_t op_signature(const char* name, const std::vector<Argument>& arguments, 
   }
   text += "]}";
   const uint32_t number = maya_intern(text.data(), text.size());
-  std::lock_guard<std::mutex> guard(lock);
-  known.emplace(print, number);
+  std::lock_guard<std::mutex> guard(known().lock);
+  known().numbers.emplace(print, number);
   return number;
 }
 

@@ -72,7 +72,6 @@ std::vector<at::Tensor> gradients_of(const std::function<std::vector<at::Tensor>
   // two passes apart, and starts with clean thread-local state.
   std::thread([&] {
     try {
-      at::RecordFunctionGuard unobserved(false);
       at::AutoGradMode enabled(true);
       std::vector<at::Tensor> leaves, outputs, output_grads, wanted;
       for (const at::Tensor& input : inputs) {

@@ -182,6 +182,22 @@ MAYA_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     return peer ? CUDA_OK : CUDA_INVALID_CONTEXT;
 }
 
+/* Limits on what kernels may use (stack, printf buffer, heap, ...): kept, as kernels do not run. */
+enum { LIMITS = 8 };
+static size_t limits[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
+
+MAYA_API CUresult cuCtxGetLimit(size_t *value, int limit) {
+    if (limit < 0 || limit >= LIMITS) return CUDA_INVALID_VALUE;
+    *value = limits[limit];
+    return CUDA_OK;
+}
+
+MAYA_API CUresult cuCtxSetLimit(int limit, size_t value) {
+    if (limit < 0 || limit >= LIMITS) return CUDA_INVALID_VALUE;
+    limits[limit] = value;
+    return CUDA_OK;
+}
+
 MAYA_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     if (least) *least = 0;
     if (greatest) *greatest = -5;

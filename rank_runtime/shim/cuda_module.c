@@ -4,7 +4,6 @@
  * our own NVRTC makes) are taken to contain every kernel that is asked for. */
 
 #include "cuda_common.h"
-#include "device/cubin.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -71,7 +70,7 @@ MAYA_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, con
     }
     if (!maya_cubin_find(module->image, name, &resources)) return CUDA_NOT_FOUND;
     *function = maya_kernel_named(name);
-    maya_kernel_set_resources(*function, resources.registers, resources.shared_bytes);
+    maya_kernel_set_resources(*function, &resources);
     return CUDA_OK;
 }
 
@@ -113,12 +112,11 @@ MAYA_API CUresult cuLinkDestroy(CUlinkState state) {
 MAYA_API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
     enum { MAX_THREADS, SHARED, CONSTANT, LOCAL, REGISTERS, PTX_VERSION, BINARY_VERSION, CACHE_MODE, MAX_DYNAMIC_SHARED };
     const maya_device_properties *device = &maya_get_settings()->device;
-    int registers, shared;
-    maya_kernel_get_resources(function, &registers, &shared);
+    const maya_cubin_kernel *resources = maya_kernel_resources(function);
     switch (attribute) {
         case MAX_THREADS: *value = 1024; break;
-        case SHARED: *value = shared; break;
-        case REGISTERS: *value = registers; break;
+        case SHARED: *value = resources ? resources->shared_bytes : 0; break;
+        case REGISTERS: *value = resources ? resources->registers : 32; break;
         case PTX_VERSION: case BINARY_VERSION: *value = device->compute_major * 10 + device->compute_minor; break;
         case MAX_DYNAMIC_SHARED: *value = (int)device->shared_per_block; break;
         default: *value = 0; break;
@@ -161,12 +159,39 @@ MAYA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction functio
 
 /* ---- launches ---- */
 
+/* Kernels that are loaded at run time and launched outside of an ATen op (Triton's, mostly) write who knows where: any
+ * pointer they got may be an output. Inside an ATen op the op observer knows what is written. */
+typedef struct {
+    size_t count;
+    const void *pointers[];
+} written_perhaps;
+
+static void run_doubt(void *argument) {
+    const written_perhaps *perhaps = argument;
+    for (size_t i = 0; i < perhaps->count; i++) maya_values_doubt(perhaps->pointers[i]);
+}
+
+static void doubt_arguments(CUfunction function, void **arguments, CUstream stream) {
+    const maya_cubin_kernel *resources = function ? maya_kernel_resources(function) : NULL;
+    if (resources == NULL || arguments == NULL || strncmp(maya_op_name(), "aten::", 6) == 0) return;
+    written_perhaps *perhaps = malloc(sizeof *perhaps + (size_t)resources->parameters * sizeof(void *));
+    if (perhaps == NULL) abort();
+    perhaps->count = 0;
+    for (int i = 0; i < resources->parameters; i++) {
+        if (resources->parameter_bytes[i] != sizeof(void *) || arguments[i] == NULL) continue;
+        const void *value = *(const void *const *)arguments[i];
+        if (maya_address_device(value) >= 0) perhaps->pointers[perhaps->count++] = value;
+    }
+    maya_work work = {.run = run_doubt, .release = free, .argument = perhaps, .unrecorded = true};
+    maya_submit(stream, &work);
+}
+
 MAYA_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                  unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **arguments,
                                  void **extra) {
-    (void)arguments;
     (void)extra;
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+    doubt_arguments(function, arguments, stream);
     return maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream);
 }
 
@@ -178,19 +203,32 @@ MAYA_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x
 
 MAYA_API CUresult cuLaunchKernelEx(const launch_configuration *configuration, CUfunction function, void **arguments,
                                    void **extra) {
-    (void)arguments;
     (void)extra;
+    doubt_arguments(function, arguments, configuration->stream);
     return maya_kernel_launch(maya_kernel_of(function), configuration->grid, configuration->block,
                               configuration->shared_bytes, configuration->stream);
 }
 
 /* A tensor map is opaque to the host and is read only by kernels, which do not run here. */
-MAYA_API CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dimensions,
-                                         const uint64_t *strides, const unsigned *box, const unsigned *element_strides,
-                                         int interleave, int swizzle, int promotion, int fill) {
-    (void)type, (void)strides, (void)box, (void)element_strides, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+static CUresult encode_tensor_map(void *map, unsigned rank, void *address, const uint64_t *dimensions) {
     if (map == NULL || address == NULL || dimensions == NULL || rank < 1 || rank > 5) return CUDA_INVALID_VALUE;
     memset(map, 0, 128);
     memcpy(map, &address, sizeof address);
     return CUDA_OK;
+}
+
+MAYA_API CUresult cuTensorMapEncodeIm2col(void *map, int type, unsigned rank, void *address, const uint64_t *dimensions,
+                                          const uint64_t *strides, const int *lower, const int *upper, unsigned channels,
+                                          unsigned pixels, const unsigned *element_strides, int interleave, int swizzle,
+                                          int promotion, int fill) {
+    (void)type, (void)strides, (void)lower, (void)upper, (void)channels, (void)pixels, (void)element_strides;
+    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    return encode_tensor_map(map, rank, address, dimensions);
+}
+
+MAYA_API CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dimensions,
+                                         const uint64_t *strides, const unsigned *box, const unsigned *element_strides,
+                                         int interleave, int swizzle, int promotion, int fill) {
+    (void)type, (void)strides, (void)box, (void)element_strides, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    return encode_tensor_map(map, rank, address, dimensions);
 }

@@ -2,7 +2,6 @@
 
 import argparse
 import time
-from contextlib import nullcontext
 
 import torch
 import torch.nn as nn
@@ -63,6 +62,33 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
+def train(model, args, device):
+    on_gpu = device.type == "cuda"
+    dtype = getattr(torch, args.dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=on_gpu)
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+    if args.compile:
+        model = torch.compile(model)
+
+    for step in range(args.steps):
+        start = time.perf_counter()
+        tokens = torch.randint(args.vocabulary, (args.batch, args.sequence + 1)).to(device, non_blocking=True)
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+            loss = model(tokens[:, :-1], tokens[:, 1:])
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        line = f"step {step}  loss {loss.item():.4f}  norm {norm.item():.4f}  {time.perf_counter() - start:.2f} s"
+        if scaler.is_enabled():
+            line += f"  scale {scaler.get_scale():g}"
+        if on_gpu:
+            line += f"  max memory {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB"
+        print(line)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=12)
@@ -82,34 +108,20 @@ def main():
 
     torch.manual_seed(0)
     device = torch.device(args.device)
-    on_gpu = device.type == "cuda"
-    if on_gpu:
+    if device.type == "cuda":
         print(f"{torch.cuda.get_device_name(device)}, {torch.cuda.mem_get_info(device)[1] / 2**30:.1f} GiB")
 
     model = GPT(args.vocabulary, args.sequence, args.layers, args.hidden, args.heads, args.checkpoint).to(device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=on_gpu)
-    if args.compile:
-        model = torch.compile(model)
 
-    dtype = getattr(torch, args.dtype)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    profiler = torch.profiler.profile(record_shapes=True, with_stack=True) if args.profile else nullcontext()
-
-    profiler.__enter__()
-    for step in range(args.steps):
-        start = time.perf_counter()
-        tokens = torch.randint(args.vocabulary, (args.batch, args.sequence + 1)).to(device, non_blocking=True)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            loss = model(tokens[:, :-1], tokens[:, 1:])
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        line = f"step {step}  loss {loss.item():.4f}  norm {norm.item():.4f}  {time.perf_counter() - start:.2f} s"
-        if on_gpu:
-            line += f"  max memory {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB"
-        print(line)
+    with sdpa_kernel(ATTENTION[args.attention] if args.attention else list(ATTENTION.values())):
+        if args.profile:
+            with torch.profiler.profile(record_shapes=True, with_stack=True) as profiler:
+                train(model, args, device)
+            profiler.export_chrome_trace(args.profile)
+            print(f"profile in {args.profile}")
+        else:
+            train(model, args, device)
 
 
 if __name__ == "__main__":

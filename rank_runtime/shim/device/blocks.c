@@ -8,7 +8,6 @@
 #include "internal.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
 
 typedef struct {
     int8_t type, index;
@@ -34,9 +33,7 @@ static void note_block(void *address, int64_t size) {
     /* A block starts and ends its life without known bytes. While streams are held up, work that still uses the previous
      * owner's bytes may be queued; then they are left alone, and whatever is written next replaces them. */
     if (!maya_work_is_queued()) maya_values_made_up(address, bytes);
-    char text[48];
-    int length = snprintf(text, sizeof text, "{\"bytes\":%zu}", bytes);
-    maya_record(size < 0 ? MAYA_RECORD_BLOCK_FREE : MAYA_RECORD_BLOCK_ALLOC, 0, maya_intern(text, (size_t)length),
+    maya_record(size < 0 ? MAYA_RECORD_BLOCK_FREE : MAYA_RECORD_BLOCK_ALLOC, 0, maya_bytes_signature(bytes),
                 (uint64_t)(uintptr_t)address, 0);
 }
 

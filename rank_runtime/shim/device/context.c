@@ -27,9 +27,10 @@ void maya_load_observer(void) {
     if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD) == NULL) return;
     if (observer_considered) return;
     observer_considered = true;
-    if (dlopen(settings->observer_path, RTLD_NOW | RTLD_GLOBAL) == NULL) {
-        maya_message("ops are not observed: %s", dlerror());
-    }
+    void *observer = dlopen(settings->observer_path, RTLD_NOW);
+    void (*start)(void) = observer ? (void (*)(void))dlsym(observer, "maya_observer_start") : NULL;
+    if (start) start();
+    else maya_message("ops are not observed: %s", dlerror());
 }
 
 int maya_use_device(int device) {

@@ -21,17 +21,21 @@ typedef struct {
 
 static __thread int64_t armed_answer;
 static __thread int armed_count;
+static __thread bool armed_guess;
 static maya_source_finder source_finder;
 static maya_op_namer op_namer;
 
-void maya_answer_next_read(int64_t answer, int count) {
+void maya_answer_next_read(int64_t answer, int count, bool guessed) {
     armed_answer = answer;
     armed_count = count;
+    armed_guess = guessed;
 }
 
 void maya_set_source_finder(maya_source_finder finder) { source_finder = finder; }
 
 void maya_set_op_namer(maya_op_namer namer) { op_namer = namer; }
+
+const char *maya_op_name(void) { return op_namer ? op_namer() : ""; }
 
 /* ---- copies ---- */
 
@@ -40,11 +44,11 @@ static void report_made_up(size_t size, bool find_line) {
     static _Atomic int reads;
     char line[512] = "", text[1024];
     if (find_line && source_finder && reads++ < LINES_FOUND) source_finder(line, sizeof line);
-    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu}", op_namer ? op_namer() : "", line,
+    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu}", maya_op_name(), line,
                           size);
     maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(text, (size_t)length), size, 0);
     if (maya_get_settings()->strict_values) {
-        maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", op_namer ? op_namer() : "the program",
+        maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", *maya_op_name() ? maya_op_name() : "the program",
                      size, *line ? ", at " : "", line);
     }
 }
@@ -65,7 +69,7 @@ static void run_copy(void *argument) {
         const char *source = (const char *)copy->source + row * copy->source_pitch;
         maya_values_copy(destination, source, copy->width);
         if (copy->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
-        if (!answer_read(destination, copy->width)) job->made_up = true;
+        if (!answer_read(destination, copy->width) || armed_guess) job->made_up = true;
     }
     /* The submitting thread reports what it can see itself: finding the line takes Python's lock, and a thread that has
      * it may be waiting for this stream. */

@@ -3,9 +3,13 @@
 
 #include "device.h"
 
+enum { MAYA_PARAMETERS = 128 };
+
 typedef struct {
     int registers;    /* per thread */
     int shared_bytes; /* static, per block */
+    int parameters;   /* how many, as far as room allows ... */
+    uint16_t parameter_bytes[MAYA_PARAMETERS]; /* ... and the size of each */
 } maya_cubin_kernel;
 
 /* Bytes of the cubin at `image`, or 0 if it is none. */

@@ -53,6 +53,7 @@ typedef struct {
     int64_t compute_bytes;      /* an op is small when its tensors together are no larger */
     int64_t copy_bytes;         /* a copy keeps its bytes up to this size ... */
     int64_t kept_bytes;         /* ... and while no more than this is kept in all */
+    bool observe_all;           /* also ops that cannot launch anything are announced to observers (torch.profiler) */
     bool strict_values;         /* reading a made-up value is an error */
     bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
     char trace_path[4096];      /* empty: no trace */

@@ -1,6 +1,7 @@
 /* What cudart.c, cuda.c and the observer need of the virtual device beyond device.h, which all libraries see. */
 #pragma once
 
+#include "cubin.h"
 #include "cuda_errors.h"
 #include "device.h"
 
@@ -50,6 +51,9 @@ int maya_share_range(void *address, size_t size);
 int maya_share_nothing(size_t size);
 void maya_note_shared_memory(void);
 
+/* Number of the text {"bytes": size} in the trace. */
+uint32_t maya_bytes_signature(size_t size);
+
 /* Inter-process handles: 64 opaque bytes. */
 MAYA_API int maya_ipc_export(void *address, unsigned char handle[64]);
 MAYA_API int maya_ipc_open(const unsigned char handle[64], int device, void **address);
@@ -84,6 +88,15 @@ MAYA_API int maya_vmm_describe(uint64_t handle, int *device, unsigned *handle_ty
 
 /* Written by a tiny op that was computed from made-up inputs: stays made up, but is not zero. */
 MAYA_API void maya_values_guessed(const void *address, size_t size);
+typedef struct {
+    const void *address;
+    size_t size;
+} maya_range;
+
+MAYA_API void maya_values_made_up_ranges(const maya_range *ranges, size_t count);
+/* A kernel whose effects are not known may have written through this pointer: known bytes from there on are so no longer,
+ * but stay as they are. */
+MAYA_API void maya_values_doubt(const void *address);
 MAYA_API void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size);
 bool maya_values_room_for(size_t size);
 /* The range is about to be unmapped: its bytes are nobody's any more. */
@@ -109,14 +122,15 @@ MAYA_API int maya_copy_submit(void *stream, const maya_copy *copy);
 MAYA_API int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width,
                               size_t rows, size_t pitch, bool blocking);
 /* Arms an answer for the device-to-host copies of the op the calling thread is in (see observer/): a copy of 1 to 8 made-up
- * bytes reads as `answer`. count: how many copies are answered. */
-MAYA_API void maya_answer_next_read(int64_t answer, int count);
+ * bytes reads as `answer`. count: how many copies are answered; guessed: these reads are still reported as made up. */
+MAYA_API void maya_answer_next_read(int64_t answer, int count, bool guessed);
 /* Called (without any lock held) for the first reads of made-up values, to find the source line; set by the observer. */
 typedef void (*maya_source_finder)(char *line, size_t size);
 MAYA_API void maya_set_source_finder(maya_source_finder finder);
 /* Name of the op the calling thread is in, for messages; set by the observer. */
 typedef const char *(*maya_op_namer)(void);
 MAYA_API void maya_set_op_namer(maya_op_namer namer);
+MAYA_API const char *maya_op_name(void);
 
 /* ---- stream.c ---- */
 
@@ -185,9 +199,9 @@ MAYA_API maya_kernel *maya_kernel_of(const void *function);
 /* A kernel known by name only: from a module or library image. The name is copied. */
 MAYA_API maya_kernel *maya_kernel_named(const char *name);
 MAYA_API const char *maya_kernel_name(const maya_kernel *kernel);
-/* Registers per thread and static shared bytes, where they are known; else 32 and 0. */
-MAYA_API void maya_kernel_set_resources(maya_kernel *kernel, int registers, int shared_bytes);
-MAYA_API void maya_kernel_get_resources(const maya_kernel *kernel, int *registers, int *shared_bytes);
+/* What a cubin said about the kernel; NULL if it came from elsewhere. */
+MAYA_API void maya_kernel_set_resources(maya_kernel *kernel, const maya_cubin_kernel *resources);
+MAYA_API const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel);
 MAYA_API int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                                 void *stream);
 MAYA_API int maya_occupancy(int block_threads, size_t shared_bytes);

@@ -71,3 +71,7 @@ bool maya_intervals_next(const maya_intervals *set, uintptr_t start, uintptr_t e
     if (part->end > end) part->end = end;
     return true;
 }
+
+uintptr_t maya_intervals_end(const maya_intervals *set, uintptr_t address) {
+    return set->items[first_ending_after(set, address)].end;
+}

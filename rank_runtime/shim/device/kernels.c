@@ -12,7 +12,7 @@
 struct maya_kernel {
     const void *host_function; /* NULL for a kernel known by name */
     const char *name;
-    int registers, shared_bytes; /* 0 registers: not known */
+    const maya_cubin_kernel *resources;
 };
 
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -113,15 +113,15 @@ maya_kernel *maya_kernel_named(const char *name) {
 
 const char *maya_kernel_name(const maya_kernel *kernel) { return kernel->name; }
 
-void maya_kernel_set_resources(maya_kernel *kernel, int registers, int shared_bytes) {
-    kernel->registers = registers;
-    kernel->shared_bytes = shared_bytes;
+void maya_kernel_set_resources(maya_kernel *kernel, const maya_cubin_kernel *resources) {
+    if (kernel->resources) return;
+    maya_cubin_kernel *kept = malloc(sizeof *kept);
+    if (kept == NULL) abort();
+    *kept = *resources;
+    kernel->resources = kept;
 }
 
-void maya_kernel_get_resources(const maya_kernel *kernel, int *registers, int *shared_bytes) {
-    *registers = kernel->registers ? kernel->registers : 32;
-    *shared_bytes = kernel->shared_bytes;
-}
+const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel) { return kernel->resources; }
 
 /* ---- launches ---- */
 
@@ -170,11 +170,12 @@ static void grow_launches(void) {
 static uint32_t make_signature(const launch_key *key) {
     char text[8192];
     char registers[32] = "";
-    if (key->kernel->registers) snprintf(registers, sizeof registers, ",\"registers\":%d", key->kernel->registers);
+    const maya_cubin_kernel *resources = key->kernel->resources;
+    if (resources) snprintf(registers, sizeof registers, ",\"registers\":%d", resources->registers);
     int length = snprintf(text, sizeof text,
                           "{\"kernel\":\"%.7900s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu%s}",
                           key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1],
-                          key->block[2], key->shared_bytes + (size_t)key->kernel->shared_bytes, registers);
+                          key->block[2], key->shared_bytes + (size_t)(resources ? resources->shared_bytes : 0), registers);
     return maya_intern(text, (size_t)length);
 }
 

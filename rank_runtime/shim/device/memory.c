@@ -140,10 +140,25 @@ static int allocate(int device, size_t size, maya_region_kind kind, void **addre
     return status;
 }
 
+/* A few sizes recur all the time: their texts are made once per thread. */
+uint32_t maya_bytes_signature(size_t size) {
+    enum { REMEMBERED = 256 };
+    static __thread struct {
+        size_t size;
+        uint32_t signature;
+    } remembered[REMEMBERED];
+    size_t slot = (size >> 9) * 0x9E3779B1u % REMEMBERED;
+    if (remembered[slot].signature == 0 || remembered[slot].size != size) {
+        char text[48];
+        int length = snprintf(text, sizeof text, "{\"bytes\":%zu}", size);
+        remembered[slot].size = size;
+        remembered[slot].signature = maya_intern(text, (size_t)length);
+    }
+    return remembered[slot].signature;
+}
+
 static void record_memory(maya_record_kind kind, size_t size, const void *address) {
-    char text[48];
-    int length = snprintf(text, sizeof text, "{\"bytes\":%zu}", size);
-    maya_record(kind, 0, maya_intern(text, (size_t)length), (uint64_t)(uintptr_t)address, 0);
+    maya_record(kind, 0, maya_bytes_signature(size), (uint64_t)(uintptr_t)address, 0);
 }
 
 int maya_device_malloc(int device, size_t size, void **address) {

@@ -7,7 +7,6 @@
 #include "internal.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct block {
@@ -63,9 +62,7 @@ void maya_pool_trim(int device, uint64_t keep) {
 }
 
 static void record_block(maya_record_kind kind, const block *which, void *stream) {
-    char text[48];
-    int length = snprintf(text, sizeof text, "{\"bytes\":%zu}", which->size);
-    maya_record(kind, maya_stream_number(stream), maya_intern(text, (size_t)length), (uint64_t)(uintptr_t)which->address, 0);
+    maya_record(kind, maya_stream_number(stream), maya_bytes_signature(which->size), (uint64_t)(uintptr_t)which->address, 0);
 }
 
 static block *new_block(int device, size_t size) {

@@ -121,7 +121,7 @@ static bool write_records(void) {
 
 static void empty_buffer(void) {
     for (int i = 0; i < COLUMNS; i++)
-        columns[i].length = columns[i].significant = 0;
+        columns[i].length = columns[i].significant = columns[i].zeros = 0;
     memset(previous, 0, sizeof previous);
     memset(previous_by_kind, 0, sizeof previous_by_kind);
     buffered = 0;
@@ -227,10 +227,10 @@ static void append(const record *record, uint64_t now_ns) {
 
     maya_column_append(&columns[HOST_NS], &previous[HOST_NS], record->host_ns);
     maya_column_append(&columns[KIND], &previous[KIND], record->kind);
-    maya_column_append(&columns[FLAGS], &previous[FLAGS], record->flags);
-    maya_column_append(&columns[THREAD], &previous[THREAD], number);
+    maya_column_append_in_runs(&columns[FLAGS], &previous[FLAGS], record->flags);
+    maya_column_append_in_runs(&columns[THREAD], &previous[THREAD], number);
     maya_column_append(&columns[OP], &previous[OP], record->op);
-    maya_column_append(&columns[OPS], &previous[OPS], thread->ops_uncounted);
+    maya_column_append_in_runs(&columns[OPS], &previous[OPS], thread->ops_uncounted);
     uint64_t(*same_kind)[KINDS] = previous_by_kind;
     maya_column_append(&columns[SIGNATURE], &same_kind[SIGNATURE - FIRST_BY_KIND][record->kind], record->signature);
     maya_column_append(&columns[STREAM], &same_kind[STREAM - FIRST_BY_KIND][record->kind], record->stream);

@@ -2,7 +2,8 @@
  *
  * In: values, one a record. Out: bytes for the file. The difference (modulo 2^64) is folded so that small negative ones
  * stay small too (0, -1, 1, -2 ... become 0, 1, 2, 3 ...) and written seven bits a byte, lowest first, the top bit set
- * on all but the last byte. Zeros at the end are left out: a column that never changes costs next to nothing.
+ * on all but the last byte. Zeros at the end are left out: a column that never changes costs next to nothing. Columns that
+ * seldom change are written in runs: a zero is followed by how many zeros there are.
  * maya/trace/columns.py reads this. */
 #pragma once
 
@@ -13,6 +14,7 @@ enum { MAYA_RECORDS_PER_BLOCK = 4096, MAYA_LONGEST_VARINT = 10 };
 typedef struct {
     uint32_t length;
     uint32_t significant; /* the length without the zeros at the end: what is written */
+    uint32_t zeros;       /* in a column of runs: zeros so far that are not in `bytes` yet */
     uint8_t bytes[MAYA_RECORDS_PER_BLOCK * MAYA_LONGEST_VARINT]; /* pages beyond `length` are never touched */
 } maya_column;
 
@@ -25,11 +27,31 @@ static inline uint8_t *maya_varint(uint8_t *to, uint64_t value) {
     return to;
 }
 
+static inline uint64_t maya_fold(uint64_t value, uint64_t previous) {
+    int64_t difference = (int64_t)(value - previous);
+    return ((uint64_t)difference << 1) ^ (uint64_t)(difference >> 63);
+}
+
 static inline void maya_column_append(maya_column *column, uint64_t *previous, uint64_t value) {
-    int64_t difference = (int64_t)(value - *previous);
-    uint64_t folded = ((uint64_t)difference << 1) ^ (uint64_t)(difference >> 63);
+    uint64_t folded = maya_fold(value, *previous);
     *previous = value;
     column->length = (uint32_t)(maya_varint(column->bytes + column->length, folded) - column->bytes);
     if (folded)
         column->significant = column->length;
+}
+
+static inline void maya_column_append_in_runs(maya_column *column, uint64_t *previous, uint64_t value) {
+    uint64_t folded = maya_fold(value, *previous);
+    *previous = value;
+    if (folded == 0) {
+        column->zeros++;
+        return;
+    }
+    uint8_t *to = column->bytes + column->length;
+    if (column->zeros) {
+        *to++ = 0;
+        to = maya_varint(to, column->zeros);
+        column->zeros = 0;
+    }
+    column->length = column->significant = (uint32_t)(maya_varint(to, folded) - column->bytes);
 }

@@ -167,6 +167,8 @@ static void read_settings(void) {
     if (settings.compute == MAYA_COMPUTE_ALL) {
         settings.compute_bytes = settings.copy_bytes = settings.kept_bytes = INT64_MAX;
     }
+    const char *observe = getenv("MAYA_OBSERVE");
+    settings.observe_all = observe && strcmp(observe, "all") == 0;
     settings.strict_values = number_of("MAYA_STRICT_VALUES", 0) != 0;
     settings.bare = number_of("MAYA_BARE", 0) != 0;
     settings.debug = (int)number_of("MAYA_DEBUG", 0);

@@ -90,7 +90,7 @@ static bool compares(const queued_work *item) {
                                           : (int32_t)((uint32_t)seen - (uint32_t)item->watched_value) >= 0;
         case 1: return seen == item->watched_value;
         case 2: return (seen & item->watched_value) != 0;
-        default: return ~(seen | item->watched_value) != 0;
+        default: return ~(seen | item->watched_value | (item->watched_wide ? 0 : ~(uint64_t)UINT32_MAX)) != 0;
     }
 }
 

@@ -53,10 +53,29 @@ void maya_values_guessed(const void *address, size_t size) {
     pthread_mutex_unlock(&values_lock);
 }
 
+void maya_values_doubt(const void *address) {
+    uintptr_t start = (uintptr_t)address;
+    if (maya_address_device(address) < 0) return;
+    pthread_mutex_lock(&values_lock);
+    if (maya_intervals_cover(&known, start, start + 1)) {
+        maya_intervals_remove(&known, start, maya_intervals_end(&known, start));
+    }
+    pthread_mutex_unlock(&values_lock);
+}
+
 void maya_values_made_up(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&values_lock);
     forget(start, start + size);
+    pthread_mutex_unlock(&values_lock);
+}
+
+void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
+    pthread_mutex_lock(&values_lock);
+    for (size_t i = 0; i < count; i++) {
+        uintptr_t start = (uintptr_t)ranges[i].address;
+        forget(start, start + ranges[i].size);
+    }
     pthread_mutex_unlock(&values_lock);
 }
 

@@ -1,0 +1,558 @@
+"""Memory: PyTorch's own allocator finds a device on which its rules give the numbers that they give on a real one."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maya.trace import Kind, Trace, read
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+    MayaRun = Callable[..., Run]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+# Size and context are no round numbers, so that every rounding shows.
+MEMORY, CONTEXT = 3 * GIB + 5 * MIB, 300 * MIB + 64 * KIB
+
+
+@pytest.fixture
+def small_gpu(tmp_path: Path) -> str:
+    device = tmp_path / "small.toml"
+    device.write_text(f'based_on = "h100"\nname = "Small"\nmemory = "{MEMORY}B"\ncontext = "{CONTEXT}B"\n')
+    return str(device)
+
+
+class CachingAllocator:
+    """The rules of PyTorch's caching allocator, for one stream and its default settings.
+
+    A request is rounded to 512 bytes. Up to 1 MiB it comes from segments of 2 MiB, below 10 MiB from segments of
+    20 MiB, else from a segment of its own, a multiple of 2 MiB. The smallest free block that fits is taken (which of
+    several is not a rule, it differs between releases) and split if what is left is worth keeping: any of it in the
+    small segments, more than 1 MiB in the large. A block that is freed joins its free neighbours in its segment.
+    """
+
+    SMALL = 1 * MIB
+
+    def __init__(self, new_segment: Callable[[int], int]) -> None:
+        self._new_segment = new_segment  # bytes -> address
+        self._sizes: dict[int, int] = {}  # of all blocks, by address
+        self._free: set[int] = set()
+        self._segment_of: dict[int, int] = {}  # of all blocks
+        self.segments: dict[int, int] = {}  # address -> bytes
+        self.allocated = self.peak_allocated = self.peak_reserved = 0
+
+    @property
+    def reserved(self) -> int:
+        return sum(self.segments.values())
+
+    def reset_peaks(self) -> None:
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+
+    def allocate(self, size: int, address: int) -> None:
+        """PyTorch has chosen `address`: it must be one that the rules allow."""
+        size = max(512, -(-size // 512) * 512)
+        small = size <= self.SMALL
+        assert address in (self._best_fits(size, small) or [self._grow(size)])
+        self._free.remove(address)
+        left = self._sizes[address] - size
+        if left >= 512 if small else left > self.SMALL:
+            self._sizes[address] = size
+            self._add_free(address + size, left, self._segment_of[address])
+        self.allocated += self._sizes[address]
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+
+    def _best_fits(self, size: int, small: bool) -> list[int]:
+        fitting = [
+            address
+            for address in self._free
+            if self._sizes[address] >= size and (self.segments[self._segment_of[address]] == 2 * MIB) == small
+        ]
+        smallest = min((self._sizes[address] for address in fitting), default=0)
+        return [address for address in fitting if self._sizes[address] == smallest]
+
+    def _grow(self, size: int) -> int:
+        if size <= self.SMALL:
+            segment_size = 2 * MIB
+        elif size < 10 * MIB:
+            segment_size = 20 * MIB
+        else:
+            segment_size = -(-size // (2 * MIB)) * 2 * MIB
+        address = self._new_segment(segment_size)
+        self.segments[address] = segment_size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        self._add_free(address, segment_size, address)
+        return address
+
+    def _add_free(self, address: int, size: int, segment: int) -> None:
+        self._sizes[address], self._segment_of[address] = size, segment
+        self._free.add(address)
+
+    def free(self, address: int) -> None:
+        self.allocated -= self._sizes[address]
+        self._free.add(address)
+        after = address + self._sizes[address]
+        before = next((free for free in self._free if free + self._sizes[free] == address), None)
+        if after in self._free and self._segment_of[after] == self._segment_of[address]:
+            self._join(address, after)
+        if before is not None and self._segment_of[before] == self._segment_of[address]:
+            self._join(before, address)
+
+    def _join(self, left: int, right: int) -> None:
+        self._sizes[left] += self._sizes.pop(right)
+        self._free.remove(right)
+        del self._segment_of[right]
+
+    def release(self, segment: int) -> None:
+        """The segment goes back to the device; it must be one free block."""
+        assert self._sizes.pop(segment) == self.segments.pop(segment)
+        self._free.remove(segment)
+        del self._segment_of[segment]
+
+    def snapshot(self) -> list[list[Any]]:
+        """Segments as [address, bytes, [[bytes of a block, whether it is in use], ...]], by address."""
+        return [
+            [segment, size, [[self._sizes[at], at not in self._free] for at in self._blocks_of(segment)]]
+            for segment, size in sorted(self.segments.items())
+        ]
+
+    def _blocks_of(self, segment: int) -> list[int]:
+        return sorted(address for address, owner in self._segment_of.items() if owner == segment)
+
+
+# Each mark is an annotation in the trace and a line of what torch says at that point.
+MARKS = textwrap.dedent(
+    """
+    import json
+    import torch
+
+    def mark():
+        with torch.profiler.record_function("mark"):
+            pass
+        segments = [
+            [s["address"], s["total_size"], [[b["size"], b["state"] == "active_allocated"] for b in s["blocks"]]]
+            for s in torch.cuda.memory_snapshot()
+        ]
+        print(json.dumps({
+            "allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(),
+            "peak_allocated": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved(),
+            "segments": sorted(segments), "free": torch.cuda.mem_get_info()[0],
+        }))
+        torch.cuda.reset_peak_memory_stats()
+    """
+)
+
+
+def _replay(trace: Trace, said: list[dict[str, Any]]) -> list[int]:
+    """Run the model over the blocks in a trace, and compare it with what torch said at every mark.
+
+    Returns the sizes of what was taken from the device by others than PyTorch's allocator.
+    """
+    taken: list[tuple[int, int]] = []  # from the device, and the model has not asked for it
+
+    def new_segment(size: int) -> int:
+        assert taken, "PyTorch did not take a segment where its rules need one"
+        address, actual = taken.pop()
+        assert actual == size
+        assert address % (2 * MIB) == 0
+        return address
+
+    model = CachingAllocator(new_segment)
+    marks = iter(said)
+    for record in trace.records:
+        kind, address = int(record["kind"]), int(record["value"])
+        if kind == Kind.MALLOC:
+            taken.append((address, trace.signature(record["signature"])["bytes"]))
+        elif kind == Kind.FREE:
+            model.release(address)
+        elif kind == Kind.BLOCK_ALLOC:
+            model.allocate(trace.signature(record["signature"])["bytes"], address)
+        elif kind == Kind.BLOCK_FREE:
+            model.free(address)
+        elif kind == Kind.ANNOTATION and trace.signature(record["signature"])["op"] == "mark":
+            expected = next(marks)
+            assert expected["segments"] == model.snapshot()
+            for name in ("allocated", "reserved", "peak_allocated", "peak_reserved"):
+                assert expected[name] == getattr(model, name), name
+            assert expected["free"] == MEMORY - CONTEXT - model.reserved - sum(size for _, size in taken)
+            model.reset_peaks()
+    assert next(marks, None) is None
+    return [size for _, size in taken]
+
+
+def test_three_models_need_what_the_rules_give(maya_run: MayaRun, small_gpu: str) -> None:
+    run = maya_run(
+        MARKS
+        + textwrap.dedent(
+            """
+            from torch import nn
+
+            class Sequence(nn.Module):
+                '''A GPT's or an LSTM's frame: tokens in, tokens out.'''
+                def __init__(self, body, hidden):
+                    super().__init__()
+                    self.embedding, self.body, self.head = nn.Embedding(3000, hidden), body, nn.Linear(hidden, 3000)
+
+                def forward(self, tokens):
+                    y = self.body(self.embedding(tokens))
+                    return self.head(y[0] if isinstance(y, tuple) else y).flatten(0, 1)
+
+            def train(model, data, targets, make_optimizer):
+                model.cuda()
+                optimizer = make_optimizer(model.parameters())
+                mark()
+                for _ in range(3):
+                    loss = nn.functional.cross_entropy(model(data.cuda()), targets.cuda().flatten())
+                    loss.backward()
+                    mark()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    mark()
+
+            layers = [nn.TransformerEncoderLayer(200, 4, 800, batch_first=True, norm_first=True) for _ in range(3)]
+            tokens = torch.randint(3000, (4, 100))
+            train(Sequence(nn.Sequential(*layers), 200), tokens, tokens, torch.optim.AdamW)
+            mark()
+            convolutions = nn.Sequential(
+                nn.Conv2d(3, 40, 3), nn.BatchNorm2d(40), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(40, 90, 3, bias=False),
+                nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(810, 70),
+            )
+            momentum = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+            train(convolutions, torch.randn(9, 3, 70, 70), torch.randint(70, (9,)), momentum)
+            torch.cuda.empty_cache()
+            mark()
+            train(Sequence(nn.LSTM(200, 300, num_layers=2, batch_first=True, proj_size=200), 200), tokens, tokens,
+                  torch.optim.Adam)
+            del convolutions, layers
+            torch.cuda.empty_cache()
+            mark()
+            """
+        ),
+        "--gpu",
+        small_gpu,
+    )
+    assert run.exit_code == 0, run.output
+    said = [json.loads(line) for line in run.stdout.splitlines()]
+    outside = _replay(read(run.trace), said)
+    assert outside == [32 * MIB, 32 * MIB], "cuBLAS's own workspaces, for the handles of two threads"
+    assert len(said) == 3 * 7 + 3
+    assert max(mark["peak_reserved"] for mark in said) > 100 * MIB
+
+
+def test_sizes_at_every_edge_of_the_rules(maya_run: MayaRun, small_gpu: str) -> None:
+    run = maya_run(
+        MARKS
+        + textwrap.dedent(
+            """
+            import random
+
+            KIB, MIB = 1 << 10, 1 << 20
+            edges = [1, 512, 513, 100 * KIB, MIB - 512, MIB, MIB + 1, 2 * MIB, 5 * MIB, 10 * MIB - 512, 10 * MIB,
+                     10 * MIB + 1, 11 * MIB + 5, 19 * MIB, 20 * MIB, 33 * MIB + 7]
+            kept = {}
+            for size in edges:
+                kept[size] = torch.empty(size, dtype=torch.uint8, device="cuda")
+                mark()
+            assert all(each.data_ptr() % 512 == 0 for each in kept.values())
+            for size in edges[::2]:
+                del kept[size]
+            mark()
+            chance = random.Random(1)
+            held = []
+            for number in range(400):
+                if held and chance.random() < 0.5:
+                    held.pop(chance.randrange(len(held)))
+                else:
+                    size = int(2 ** chance.uniform(0, 25.5))
+                    held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+                if number % 40 == 0:
+                    torch.cuda.empty_cache()
+                    mark()
+            """
+        ),
+        "--gpu",
+        small_gpu,
+    )
+    assert run.exit_code == 0, run.output
+    assert _replay(read(run.trace), [json.loads(line) for line in run.stdout.splitlines()]) == []
+
+
+def test_capacity(maya_run: MayaRun, small_gpu: str) -> None:
+    run = maya_run(
+        """
+        import sys, torch
+
+        memory, context = map(int, sys.argv[1:])
+        MIB = 1 << 20
+
+        def allocate(size):
+            return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+        def refusal(size):
+            try:
+                allocate(size)
+            except torch.cuda.OutOfMemoryError as error:
+                return str(error)
+            raise SystemExit(f"{size} bytes were granted")
+
+        free, total = torch.cuda.mem_get_info()
+        assert (free, total) == (memory - context, memory), (free, total)
+        assert torch.cuda.get_device_properties(0).total_memory == memory
+
+        # to the last page of 2 MiB, and not one byte more
+        most = free // (2 * MIB) * 2 * MIB
+        message = refusal(most + 1)
+        assert message.startswith("CUDA out of memory. Tried to allocate "), message
+        everything = allocate(most)
+        assert torch.cuda.mem_get_info()[0] == free - most
+        message = refusal(1)
+        assert "Tried to allocate 2.00 MiB" in message, message
+        assert f"{torch.cuda.memory_allocated() / (1 << 30):.2f} GiB is allocated by PyTorch" in message, message
+        del everything
+        torch.cuda.empty_cache()
+        # what is cached is given back before anybody is refused
+        pieces = [allocate(100 * MIB) for _ in range(most // (100 * MIB))]
+        del pieces[::2]
+        pieces.append(allocate(1100 * MIB))
+        assert torch.cuda.memory_stats()["num_alloc_retries"] >= 1 and torch.cuda.memory_stats()["num_ooms"] == 2
+        del pieces
+        torch.cuda.empty_cache()
+        assert torch.cuda.mem_get_info()[0] == free and torch.cuda.memory_reserved() == 0
+
+        # every device has its own
+        other = torch.empty(most, dtype=torch.uint8, device="cuda:1")
+        assert torch.cuda.mem_get_info(1)[0] == free - most and torch.cuda.mem_get_info(0)[0] == free
+
+        # a fraction of it
+        torch.cuda.set_per_process_memory_fraction(0.25)
+        allowed = int(memory * 0.25)
+        message = refusal(allowed // (2 * MIB) * 2 * MIB + 2 * MIB)
+        assert "allowed" in message, message
+        allocate(allowed // (2 * MIB) * 2 * MIB)
+        print("right")
+        """,
+        "--gpu",
+        small_gpu,
+        script_arguments=[str(MEMORY), str(CONTEXT)],
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+
+def test_expandable_segments(maya_run: MayaRun, small_gpu: str) -> None:
+    run = maya_run(
+        """
+        import torch
+
+        MIB = 1 << 20
+        free, memory = torch.cuda.mem_get_info()
+
+        def allocate(size):
+            return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+        # pages of 20 MiB in the large pool, of 2 MiB in the small one, mapped as they are needed
+        large, small = allocate(30 * MIB), allocate(3)
+        assert torch.cuda.memory_reserved() == 42 * MIB, torch.cuda.memory_reserved()
+        assert torch.cuda.mem_get_info()[0] == free - 42 * MIB
+        snapshot = torch.cuda.memory_snapshot()
+        assert all(segment["is_expandable"] for segment in snapshot)
+        assert all(segment["address"] % (2 * MIB) == 0 for segment in snapshot)
+
+        # memory that was freed in pieces can be had in one, without taking more
+        pieces = [allocate(100 * MIB) for _ in range(20)]
+        reserved = torch.cuda.memory_reserved()
+        del pieces
+        whole = allocate(2000 * MIB)
+        assert torch.cuda.memory_reserved() == reserved
+
+        # values live in it as elsewhere, also after pages were unmapped and mapped again
+        known = torch.arange(1000).cuda()
+        assert known.sum().item() == 499500
+        del whole
+        torch.cuda.empty_cache()
+        fresh = allocate(500 * MIB)
+        assert not fresh[: MIB].cpu().any()
+        assert torch.equal(known.cpu(), torch.arange(1000))
+
+        # and it ends where the device does
+        try:
+            allocate(free)
+            raise SystemExit("more than there is")
+        except torch.cuda.OutOfMemoryError as error:
+            assert "CUDA out of memory" in str(error)
+        del fresh, large, small, known
+        torch.cuda.empty_cache()
+        assert torch.cuda.mem_get_info()[0] == free
+        print("right")
+        """,
+        "--gpu",
+        small_gpu,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+
+def test_stream_ordered_allocator(maya_run: MayaRun, small_gpu: str) -> None:
+    run = maya_run(
+        """
+        import torch
+
+        MIB = 1 << 20
+        assert torch.cuda.get_allocator_backend() == "cudaMallocAsync"
+        free, memory = torch.cuda.mem_get_info()
+        sizes = [1, 1000, 5 * MIB, 333 * MIB]
+        kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+        used = sum(-(-size // 512) * 512 for size in sizes)
+        assert torch.cuda.memory_allocated() == used
+        del kept
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == 0 and torch.cuda.max_memory_allocated() == used
+
+        # values, and zeros where memory is handed out again
+        for _ in range(5):
+            x = torch.arange(1, 2001).cuda()
+            assert (x * 2).sum().item() == 2001 * 2000
+            del x
+            assert not torch.empty(2000, dtype=torch.int64, device="cuda").cpu().any()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            y = torch.ones(3).cuda() + 1
+        torch.cuda.current_stream().wait_stream(side)
+        assert y.sum().item() == 6
+
+        try:
+            torch.empty(free + 1, dtype=torch.uint8, device="cuda")
+            raise SystemExit("more than there is")
+        except torch.cuda.OutOfMemoryError as error:
+            assert "out of memory" in str(error).lower()
+        del y
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert torch.cuda.mem_get_info()[0] == free
+        layer = torch.nn.Linear(200, 300).cuda()
+        layer(torch.randn(40, 200, device="cuda")).sum().backward()
+        print("right")
+        """,
+        "--gpu",
+        small_gpu,
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+
+def test_host_memory_pointers_and_peers(maya_run: MayaRun) -> None:
+    run = maya_run(
+        """
+        import ctypes
+        import torch
+
+        class Attributes(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("device", ctypes.c_int), ("on_device", ctypes.c_void_p),
+                        ("on_host", ctypes.c_void_p), ("reserved", ctypes.c_long * 8)]
+
+        runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
+        UNREGISTERED, HOST, DEVICE = 0, 1, 2
+
+        def attributes(address):
+            found = Attributes()
+            assert runtime.cudaPointerGetAttributes(ctypes.byref(found), ctypes.c_void_p(address)) == 0
+            return found
+
+        # device memory, also in the middle of it
+        for device in (0, 3):
+            x = torch.zeros(1000, device=f"cuda:{device}")
+            for address in (x.data_ptr(), x[500:].data_ptr()):
+                found = attributes(address)
+                assert (found.type, found.device, found.on_device) == (DEVICE, device, address)
+
+        # pageable, pinned and registered memory
+        plain = torch.arange(10_000)
+        assert not plain.is_pinned() and attributes(plain.data_ptr()).type == UNREGISTERED
+        pinned = plain.pin_memory()
+        assert pinned.is_pinned() and torch.equal(pinned, plain)
+        found = attributes(pinned.data_ptr())
+        assert found.type == HOST and found.on_host == pinned.data_ptr()
+        assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), plain)
+        address = pinned.data_ptr()
+        del pinned
+        assert torch.empty(10_000, dtype=torch.int64, pin_memory=True).data_ptr() == address, "kept for the next one"
+
+        cudart = torch.cuda.cudart()
+        size = plain.numel() * plain.element_size()
+        assert int(cudart.cudaHostRegister(plain.data_ptr(), size, 0)) == 0
+        assert plain.is_pinned() and attributes(plain[100:].data_ptr()).type == HOST
+        assert int(cudart.cudaHostRegister(plain.data_ptr(), size, 0)) == 712, "already registered"
+        assert torch.equal(plain.to("cuda", non_blocking=True).cpu(), plain)
+        assert int(cudart.cudaHostUnregister(plain.data_ptr())) == 0
+        assert not plain.is_pinned()
+        assert int(cudart.cudaHostUnregister(plain.data_ptr())) == 713, "not registered"
+        assert runtime.cudaGetLastError() == 713 and runtime.cudaGetLastError() == 0
+
+        # the other devices
+        assert torch.cuda.device_count() == 8
+        assert torch.cuda.can_device_access_peer(0, 1) and not torch.cuda.can_device_access_peer(0, 0)
+        here = torch.arange(6.0, device="cuda:0")
+        there = here.to("cuda:5")
+        assert there.device.index == 5 and torch.equal(there.cpu(), here.cpu())
+        there.add_(1)
+        here.copy_(there, non_blocking=True)
+        assert here.tolist() == [1, 2, 3, 4, 5, 6]
+        with torch.cuda.device(2):
+            on_second = torch.ones(2, device="cuda")
+            assert on_second.device.index == 2
+            assert torch.cuda.memory_allocated(2) > 0 and torch.cuda.memory_allocated(4) == 0
+        print("right")
+        """
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+    trace = read(run.trace)
+    ways = [trace.signature(number)["copy"] for number in trace.select(Kind.MEMCPY)["signature"].tolist()]
+    assert ways.count("PtoP") == 2
+
+
+def test_another_process_sees_shared_memory(maya_run: MayaRun) -> None:
+    run = maya_run(
+        """
+        import torch
+        import torch.multiprocessing as mp
+
+        def child(tensors, answers):
+            x, y = tensors.get(timeout=60)
+            answers.put((str(x.device), x.tolist(), y.sum().item()))
+            x.mul_(2)
+            y[3:5] = 7
+            torch.cuda.synchronize()
+            answers.put("written")
+            tensors.get(timeout=60)
+
+        if __name__ == "__main__":
+            context = mp.get_context("spawn")
+            tensors, answers = context.Queue(), context.Queue()
+            process = context.Process(target=child, args=(tensors, answers))
+            process.start()
+            x, large = torch.arange(5.0).cuda(), torch.arange(1_000_000).cuda()
+            y = large[10:20]
+            tensors.put((x, y))
+            assert answers.get(timeout=60) == ("cuda:0", [0, 1, 2, 3, 4], 145)
+            assert answers.get(timeout=60) == "written"
+            assert x.tolist() == [0, 2, 4, 6, 8], x
+            assert y.tolist() == [10, 11, 12, 7, 7, 15, 16, 17, 18, 19], y
+            tensors.put(None)
+            process.join(60)
+            assert process.exitcode == 0
+            assert (x + 1).tolist() == [1, 3, 5, 7, 9]
+            print("shared")
+        """
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "shared\n"

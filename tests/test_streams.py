@@ -1,0 +1,453 @@
+"""Streams, events and graphs: work happens in CUDA's order, waits where CUDA waits, and computes the right values."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from maya.trace import Flag, Kind, read
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+    MayaRun = Callable[..., Run]
+
+# torch has no host functions and no blocking streams, so these come from the loaded runtime itself. A host function
+# that waits is how a test holds up a stream.
+TOOLS = textwrap.dedent(
+    """
+    import ctypes, threading, time
+    import torch
+
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
+    driver = ctypes.CDLL("libcuda.so.1")
+    HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    callbacks = []  # the runtime calls them later, so they must live
+
+    def call_on(stream, function):
+        callback = HostFunction(lambda _: function())
+        callbacks.append(callback)
+        assert runtime.cudaLaunchHostFunc(ctypes.c_void_p(stream.cuda_stream), callback, None) == 0
+
+    def hold(stream):
+        gate = threading.Event()
+        call_on(stream, gate.wait)
+        return gate
+
+    def blocking_stream():
+        handle = ctypes.c_void_p()
+        assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 0) == 0
+        return torch.cuda.ExternalStream(handle.value)
+
+    def is_held(stream, seconds=0.03):
+        time.sleep(seconds)
+        return not stream.query()
+
+    legacy = torch.cuda.default_stream()
+    torch.zeros(1, device="cuda")
+    """
+)
+
+
+def _script(text: str) -> str:
+    return TOOLS + textwrap.dedent(text)
+
+
+def test_who_waits_for_whom(maya_run: MayaRun) -> None:
+    run = maya_run(
+        _script(
+            """
+            one, other, blocking = torch.cuda.Stream(), torch.cuda.Stream(), blocking_stream()
+
+            # a held stream holds up nobody else
+            x = torch.arange(4.0).cuda()
+            gate = hold(one)
+            assert is_held(one) and other.query() and legacy.query()
+            with torch.cuda.stream(other):
+                y = x + 1
+            other.synchronize()
+            assert y.tolist() == [1, 2, 3, 4]
+            gate.set()
+            one.synchronize()
+            assert one.query()
+
+            # the legacy default stream waits for blocking streams, and not for others
+            for held, legacy_waits in ((blocking, True), (one, False)):
+                gate = hold(held)
+                x.add_(1)
+                assert is_held(legacy) == legacy_waits
+                gate.set()
+                legacy.synchronize()
+                held.synchronize()
+            assert x.tolist() == [2, 3, 4, 5]
+
+            # and blocking streams wait for the legacy default stream, others do not
+            gate = hold(legacy)
+            for stream in (blocking, one):
+                with torch.cuda.stream(stream):
+                    x.record_stream(stream)
+                    x.mul_(2) if stream is blocking else None
+                    torch.zeros(3, device="cuda").add_(1)
+            assert is_held(blocking) and not is_held(one)
+            gate.set()
+            blocking.synchronize()
+            assert x.tolist() == [4, 6, 8, 10]
+
+            # blocking streams do not wait for each other
+            second = blocking_stream()
+            gate = hold(blocking)
+            with torch.cuda.stream(second):
+                torch.zeros(3, device="cuda").add_(1)
+            assert not is_held(second)
+            gate.set()
+            torch.cuda.synchronize()
+            assert blocking.query()
+
+            # the per-thread default stream (2) of this thread is a blocking one
+            own = torch.cuda.ExternalStream(2)
+            gate = hold(own)
+            x.add_(1)
+            assert is_held(own) and is_held(legacy)
+            gate.set()
+            torch.cuda.synchronize()
+            assert x.tolist() == [5, 7, 9, 11]
+            print("right")
+            """
+        )
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+
+def test_events_and_waiting(maya_run: MayaRun) -> None:
+    run = maya_run(
+        _script(
+            """
+            one, other, third = (torch.cuda.Stream() for _ in range(3))
+            order = []
+
+            # an event that was never recorded is complete
+            assert torch.cuda.Event().query()
+
+            # a stream waits for an event of a held stream; so does whoever waits for that one
+            gate = hold(one)
+            call_on(one, lambda: order.append("one"))
+            first, second = one.record_event(), torch.cuda.Event()
+            other.wait_event(first)
+            call_on(other, lambda: order.append("other"))
+            second.record(other)
+            third.wait_event(second)
+            call_on(third, lambda: order.append("third"))
+            last = third.record_event()
+            assert is_held(third) and not first.query() and not second.query() and not last.query()
+            # recording it again elsewhere does not change what other waits for
+            first.record(torch.cuda.Stream())
+            assert first.query() and is_held(other)
+            assert order == []
+            gate.set()
+            last.synchronize()
+            assert order == ["one", "other", "third"] and last.query() and second.query()
+
+            # every way to synchronise waits until it is time, and lets other threads of Python run meanwhile
+            for wait in (
+                lambda event: one.synchronize(),
+                lambda event: event.synchronize(),
+                lambda event: torch.cuda.synchronize(),
+                lambda event: torch.empty(1).copy_(known),
+                lambda event: known.item(),
+            ):
+                with torch.cuda.stream(one):
+                    known = torch.tensor([1.0]).cuda()
+                    gate = hold(one)
+                    known.add_(1)
+                    event = one.record_event()
+                    released = []
+                    timer = threading.Timer(0.1, lambda: (released.append(True), gate.set()))
+                    timer.start()
+                    wait(event)
+                    assert released and event.query() and known.item() == 2
+                    timer.join()
+
+            # host functions run in order, and never in the thread that submits them
+            order, threads = [], set()
+            for number in range(200):
+                call_on(one, lambda number=number: (order.append(number), threads.add(threading.get_ident())))
+            one.synchronize()
+            assert order == list(range(200)) and threading.get_ident() not in threads
+
+            # times of events
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            gate = hold(legacy)
+            end.record()
+            threading.Timer(0.05, gate.set).start()
+            try:
+                start.elapsed_time(end)
+                raise SystemExit("the time of an event that has not happened yet")
+            except RuntimeError as error:
+                assert "must be completed" in str(error), error
+            end.synchronize()
+            assert start.elapsed_time(end) >= 0
+            print("right")
+            """
+        )
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+
+def test_values_in_stream_order(maya_run: MayaRun) -> None:
+    run = maya_run(
+        _script(
+            """
+            one, other = torch.cuda.Stream(), torch.cuda.Stream()
+
+            # what is queued behind a held stream has not happened yet, for those who look from elsewhere
+            x = torch.tensor([1.0, 2.0]).cuda()
+            with torch.cuda.stream(one):
+                gate = hold(one)
+                x.add_(1)
+                y = x * 10
+                z = torch.cat([x, y]).sum()
+            with torch.cuda.stream(other):
+                assert x.tolist() == [1, 2]
+            gate.set()
+            one.synchronize()
+            assert x.tolist() == [2, 3] and y.tolist() == [20, 30] and z.item() == 55
+
+            # pageable memory may change as soon as the copy returns, pinned memory may not
+            source, pinned = torch.tensor([5.0, 6.0]), torch.tensor([7.0, 8.0]).pin_memory()
+            with torch.cuda.stream(one):
+                gate = hold(one)
+                there = torch.empty(2, device="cuda").copy_(source, non_blocking=True)
+                also = torch.empty(2, device="cuda").copy_(pinned, non_blocking=True)
+                back = torch.zeros(2).pin_memory()
+                back.copy_(there, non_blocking=True)
+                source.zero_()
+                pinned.add_(1)
+                assert back.tolist() == [0, 0]
+                gate.set()
+                one.synchronize()
+                assert there.tolist() == [5, 6] and also.tolist() == [8, 9] and back.tolist() == [5, 6]
+
+            # a value that another stream waits for, many times over
+            counter = torch.zeros((), dtype=torch.int64, device="cuda")
+            torch.cuda.synchronize()
+            gate = hold(one)
+            for _ in range(50):
+                with torch.cuda.stream(one):
+                    counter.add_(1)
+                    other.wait_stream(one)
+                with torch.cuda.stream(other):
+                    counter.mul_(2).remainder_(1_000_003)
+                    one.wait_stream(other)
+            threading.Timer(0.05, gate.set).start()
+            one.synchronize()
+            expected = 0
+            for _ in range(50):
+                expected = (expected + 1) * 2 % 1_000_003
+            assert counter.item() == expected
+
+            # memory that a queued kernel still uses and the program has let go of
+            with torch.cuda.stream(one):
+                gate = hold(one)
+                kept = torch.tensor([1.0, 2.0]).pin_memory().to("cuda", non_blocking=True)
+                result = (kept + 1).sum()
+                del kept
+                for _ in range(10):
+                    torch.zeros(2, device="cuda")
+                gate.set()
+                assert result.item() == 5
+
+            # streams wait for memory, too
+            flag = torch.zeros(2, dtype=torch.int32).pin_memory()
+            wait, write = driver.cuStreamWaitValue32_v2, driver.cuStreamWriteValue32_v2
+            handle = ctypes.c_void_p(one.cuda_stream)
+            address = ctypes.c_uint64(flag.data_ptr())
+            for comparison, not_yet, now in ((0, 2, 3), (1, 4, 3), (2, 4, 1), (3, -1, 1)):
+                flag[0] = not_yet
+                assert wait(handle, address, 3, comparison) == 0
+                with torch.cuda.stream(one):
+                    x.fill_(comparison)
+                assert is_held(one)
+                flag[0] = now
+                one.synchronize()
+                assert x.tolist() == [comparison] * 2
+            assert wait(handle, address, 100, 0) == 0
+            gate = hold(other)
+            assert write(ctypes.c_void_p(other.cuda_stream), address, 100, 0) == 0
+            assert is_held(one) and flag[0] == 1
+            gate.set()
+            one.synchronize()
+            assert flag[0] == 100
+            print("right")
+            """
+        )
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+
+def test_any_program_runs_in_an_order_that_cuda_allows(maya_run: MayaRun) -> None:
+    run = maya_run(
+        _script(
+            """
+            import random
+            from hypothesis import given, settings, strategies as st
+
+            # legacy, two blocking, two non-blocking
+            streams = [legacy, blocking_stream(), blocking_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+            BLOCKING = {1, 2}
+            number = st.integers(0, len(streams) - 1)
+            step = st.one_of(
+                st.tuples(st.just("work"), number),
+                st.tuples(st.just("record"), number, st.integers(0, 2)),
+                st.tuples(st.just("wait"), number, st.integers(0, 2)),
+                st.tuples(st.just("hold"), number),
+            )
+
+            class Model:
+                '''What has to come before the next work of each stream: sets of numbers of work.'''
+
+                def __init__(self):
+                    self.before = [set() for _ in streams]
+                    self.recorded = [set() for _ in range(3)]
+
+                def joined(self, stream):
+                    if stream == 0:
+                        for other in BLOCKING:
+                            self.before[0] |= self.before[other]
+                    elif stream in BLOCKING:
+                        self.before[stream] |= self.before[0]
+                    return self.before[stream]
+
+            @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+            @given(st.lists(step, max_size=25))
+            def check(program):
+                model, events = Model(), [torch.cuda.Event() for _ in range(3)]
+                done, required, gates = [], {}, []
+                for index, (kind, stream, *event) in enumerate(program):
+                    if kind == "work":
+                        required[index] = set(model.joined(stream))
+                        model.before[stream].add(index)
+                        call_on(streams[stream], lambda index=index: done.append(index))
+                    elif kind == "record":
+                        events[event[0]].record(streams[stream])
+                        model.recorded[event[0]] = set(model.joined(stream))
+                    elif kind == "wait":
+                        streams[stream].wait_event(events[event[0]])
+                        model.before[stream] |= model.recorded[event[0]]
+                    elif len(gates) < 1:  # host functions share a thread
+                        gates.append(hold(streams[stream]))
+                for gate in gates:
+                    gate.set()
+                torch.cuda.synchronize()
+                assert sorted(done) == sorted(required), (program, done)
+                for position, index in enumerate(done):
+                    late = required[index] - set(done[:position])
+                    assert not late, (program, done, index, late)
+
+            check()
+            """
+        )
+    )
+    assert run.exit_code == 0, run.output
+
+
+def test_graphs_recompute_and_are_recorded_again(maya_run: MayaRun) -> None:
+    run = maya_run(
+        _script(
+            """
+            def model(x):
+                return torch.relu(x @ weight - 1).cumsum(0)
+
+            weight = torch.eye(3).cuda() * 2
+            static = torch.zeros(2, 3).cuda()
+            counter = torch.zeros((), dtype=torch.int64, device="cuda")
+            warm_up = torch.cuda.Stream()
+            with torch.cuda.stream(warm_up):
+                model(static)
+            torch.cuda.synchronize()
+
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                side = torch.cuda.Stream()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    counter.add_(1)
+                output = model(static)
+                torch.cuda.current_stream().wait_stream(side)
+            assert counter.item() == 0, "a capture does nothing"
+
+            for number in range(1, 6):
+                inputs = torch.arange(6.0).view(2, 3) * number
+                static.copy_(inputs)
+                graph.replay()
+                expected = torch.relu(inputs @ (torch.eye(3) * 2) - 1).cumsum(0)
+                assert torch.equal(output.cpu(), expected), (output, expected)
+            assert counter.item() == 5
+
+            # behind a held stream, replays wait like all other work
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                gate = hold(stream)
+                graph.replay()
+                graph.replay()
+                assert is_held(stream)
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    assert counter.item() == 5
+                gate.set()
+                assert counter.item() == 7
+
+            # a whole training step
+            layer = torch.nn.Linear(4, 1).cuda()
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.02)
+            x, target = torch.ones(8, 4).cuda(), torch.zeros(8, 1).cuda()
+            step = torch.cuda.make_graphed_callables(layer, (x.clone(),))
+            losses = []
+            for _ in range(5):
+                optimizer.zero_grad(set_to_none=True)
+                loss = (step(x) - target).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            assert all(later < earlier for earlier, later in zip(losses, losses[1:])), losses
+
+            # what cannot be captured is refused
+            broken = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(broken):
+                    static.sum().item()
+                raise SystemExit("a capture cannot wait for the device")
+            except (RuntimeError, torch.AcceleratorError) as error:
+                assert "captur" in str(error), error
+            assert torch.ones(2, device="cuda").sum().item() == 2
+            print("right")
+            """
+        )
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "right\n"
+
+    trace = read(run.trace)
+    launches = trace.select(Kind.GRAPH_LAUNCH)
+    first = launches[0]
+    of_first = launches[launches["value"] == first["value"]]
+    assert len(of_first) == 7
+    count = trace.signature(first["signature"])["records"]
+    replayed = trace.records[(trace.records["flags"] & Flag.FROM_GRAPH) != 0]
+    # the kernels of the graph follow each of its launches, on the streams on which they were captured
+    bodies = []
+    for launch in of_first:
+        at = int(np.flatnonzero(trace.records == launch)[0])
+        body = trace.records[at + 1 : at + 1 + count]
+        assert (body["flags"] & Flag.FROM_GRAPH != 0).all()
+        bodies.append(body)
+    assert len({tuple(zip(body["kind"].tolist(), body["signature"].tolist(), strict=True)) for body in bodies}) == 1
+    assert Kind.KERNEL in bodies[0]["kind"]
+    assert Kind.LIBRARY in bodies[0]["kind"]
+    assert len(set(bodies[0][bodies[0]["kind"] == Kind.KERNEL]["stream"].tolist())) == 2
+    assert len(replayed) >= 7 * count
