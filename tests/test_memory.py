@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maya.trace import Kind, Trace, read
+from maya.trace import Kind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -46,6 +46,7 @@ class CachingAllocator:
         self._sizes: dict[int, int] = {}  # of all blocks, by address
         self._free: set[int] = set()
         self._segment_of: dict[int, int] = {}  # of all blocks
+        self._address_of: dict[int, int] = {}  # of blocks in use, by number
         self.segments: dict[int, int] = {}  # address -> bytes
         self.allocated = self.peak_allocated = self.peak_reserved = 0
 
@@ -56,11 +57,12 @@ class CachingAllocator:
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
 
-    def allocate(self, size: int, address: int) -> None:
-        """PyTorch has chosen `address`: it must be one that the rules allow."""
+    def allocate(self, size: int, number: int, address: int) -> None:
+        """PyTorch has chosen `address` for its block `number`: it must be one that the rules allow."""
         size = max(512, -(-size // 512) * 512)
         small = size <= self.SMALL
         assert address in (self._best_fits(size, small) or [self._grow(size)])
+        self._address_of[number] = address
         self._free.remove(address)
         left = self._sizes[address] - size
         if left >= 512 if small else left > self.SMALL:
@@ -95,7 +97,8 @@ class CachingAllocator:
         self._sizes[address], self._segment_of[address] = size, segment
         self._free.add(address)
 
-    def free(self, address: int) -> None:
+    def free(self, number: int) -> None:
+        address = self._address_of.pop(number)
         self.allocated -= self._sizes[address]
         self._free.add(address)
         after = address + self._sizes[address]
@@ -127,11 +130,19 @@ class CachingAllocator:
         return sorted(address for address, owner in self._segment_of.items() if owner == segment)
 
 
-# Each mark is an annotation in the trace and a line of what torch says at that point.
+# Each mark is an annotation in the trace and a line of what torch says at that point; the last line is PyTorch's own
+# history of the addresses that it handed out.
 MARKS = textwrap.dedent(
     """
-    import json
+    import atexit, json
     import torch
+
+    torch.cuda.memory._record_memory_history(context=None)
+
+    @atexit.register
+    def print_history():
+        history = torch.cuda.memory._snapshot()["device_traces"][0]
+        print(json.dumps([entry["addr"] for entry in history if entry["action"] == "alloc"]))
 
     def mark():
         with torch.profiler.record_function("mark"):
@@ -150,11 +161,14 @@ MARKS = textwrap.dedent(
 )
 
 
-def _replay(trace: Trace, said: list[dict[str, Any]]) -> list[int]:
+def _replay(run: Run) -> tuple[list[dict[str, Any]], list[int]]:
     """Run the model over the blocks in a trace, and compare it with what torch said at every mark.
 
-    Returns the sizes of what was taken from the device by others than PyTorch's allocator.
+    Returns what it said, and the sizes of what was taken from the device by others than PyTorch's allocator.
     """
+    assert run.exit_code == 0, run.output
+    *said, addresses = map(json.loads, run.stdout.splitlines())
+    trace = read(run.trace)
     taken: list[tuple[int, int]] = []  # from the device, and the model has not asked for it
 
     def new_segment(size: int) -> int:
@@ -165,17 +179,17 @@ def _replay(trace: Trace, said: list[dict[str, Any]]) -> list[int]:
         return address
 
     model = CachingAllocator(new_segment)
-    marks = iter(said)
+    marks, chosen = iter(said), iter(addresses)
     for record in trace.records:
-        kind, address = int(record["kind"]), int(record["value"])
+        kind, value = int(record["kind"]), int(record["value"])
         if kind == Kind.MALLOC:
-            taken.append((address, trace.signature(record["signature"])["bytes"]))
+            taken.append((value, trace.signature(record["signature"])["bytes"]))
         elif kind == Kind.FREE:
-            model.release(address)
+            model.release(value)
         elif kind == Kind.BLOCK_ALLOC:
-            model.allocate(trace.signature(record["signature"])["bytes"], address)
+            model.allocate(trace.signature(record["signature"])["bytes"], value, next(chosen))
         elif kind == Kind.BLOCK_FREE:
-            model.free(address)
+            model.free(value)
         elif kind == Kind.ANNOTATION and trace.signature(record["signature"])["op"] == "mark":
             expected = next(marks)
             assert expected["segments"] == model.snapshot()
@@ -184,7 +198,8 @@ def _replay(trace: Trace, said: list[dict[str, Any]]) -> list[int]:
             assert expected["free"] == MEMORY - CONTEXT - model.reserved - sum(size for _, size in taken)
             model.reset_peaks()
     assert next(marks, None) is None
-    return [size for _, size in taken]
+    assert next(chosen, None) is None
+    return said, [size for _, size in taken]
 
 
 def test_three_models_need_what_the_rules_give(maya_run: MayaRun, small_gpu: str) -> None:
@@ -238,9 +253,7 @@ def test_three_models_need_what_the_rules_give(maya_run: MayaRun, small_gpu: str
         "--gpu",
         small_gpu,
     )
-    assert run.exit_code == 0, run.output
-    said = [json.loads(line) for line in run.stdout.splitlines()]
-    outside = _replay(read(run.trace), said)
+    said, outside = _replay(run)
     assert outside == [32 * MIB, 32 * MIB], "cuBLAS's own workspaces, for the handles of two threads"
     assert len(said) == 3 * 7 + 3
     assert max(mark["peak_reserved"] for mark in said) > 100 * MIB
@@ -280,8 +293,8 @@ def test_sizes_at_every_edge_of_the_rules(maya_run: MayaRun, small_gpu: str) -> 
         "--gpu",
         small_gpu,
     )
-    assert run.exit_code == 0, run.output
-    assert _replay(read(run.trace), [json.loads(line) for line in run.stdout.splitlines()]) == []
+    _, outside = _replay(run)
+    assert outside == []
 
 
 def test_capacity(maya_run: MayaRun, small_gpu: str) -> None:

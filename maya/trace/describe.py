@@ -93,8 +93,10 @@ def bytes_text(size: int) -> str:
 def _value_text(kind: int, value: int) -> str:
     if kind in (Kind.MEMCPY, Kind.MEMSET):
         return bytes_text(value)
-    if kind in (Kind.MALLOC, Kind.FREE, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE):
+    if kind in (Kind.MALLOC, Kind.FREE):
         return f"at {value:#x}"
+    if kind in (Kind.BLOCK_ALLOC, Kind.BLOCK_FREE):
+        return f"block {value}"
     if kind in (Kind.EVENT_RECORD, Kind.STREAM_WAIT):
         return f"event {value}"
     if kind == Kind.GRAPH_LAUNCH:

@@ -74,8 +74,8 @@ class Kind(IntEnum):
     MEMSET = 6  # bytes
     MALLOC = 7  # address; device memory
     FREE = 8  # address
-    BLOCK_ALLOC = 9  # address; memory handed out by PyTorch's allocator
-    BLOCK_FREE = 10  # address
+    BLOCK_ALLOC = 9  # its number: 1, 2, … (an address would cost 3 bytes more); memory that PyTorch's allocator gave
+    BLOCK_FREE = 10  # the number of the BLOCK_ALLOC that it takes back
     EVENT_RECORD = 11  # event number
     STREAM_WAIT = 12  # event number
     SYNCHRONIZE = 13

@@ -118,7 +118,7 @@ class Compilation:
         return self._compile(self.toolchain.c, source, flags, [self.sources.shim])
 
     def _compile_observer(self, files: Sequence[Path]) -> str:
-        """All files as one translation unit: nearly all of the time goes into torch's headers, which are read once so."""
+        """All files as one translation unit: nearly all of the time goes into torch's headers, read once that way."""
         assert self.toolchain.cxx is not None
         unit = Path(OBJECTS, "observer.cpp")
         lines = [f'#include "{path}"  // {hashlib.sha256(path.read_bytes()).hexdigest()}' for path in files]

@@ -10,9 +10,11 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -30,7 +32,7 @@ namespace {
 // An op that is running. Frames are reused: index in the thread's stack = nesting depth.
 struct Frame {
   const Operator* op = nullptr;
-  std::string name;              // of something that is no operator
+  const char* name = nullptr;    // of something that is no operator; lives as long as its RecordFunction
   uint32_t number = 0, parent = 0;
   uint64_t start_ns = 0;
   uint32_t work_before = 0;      // the thread's device work when the op began
@@ -54,7 +56,8 @@ struct Thread {
   bool computing = false;  // ops that run now are ours
   maya_thread* device = maya_this_thread();
   std::vector<TensorView> outputs;  // scratch
-  std::unordered_map<std::string, uint32_t> name_signatures;
+  std::unordered_map<std::string_view, uint32_t> name_signatures;
+  std::deque<std::string> names;    // what the views view
 
   Frame& push() {
     if (depth == frames.size()) frames.push_back(std::make_unique<Frame>());
@@ -77,7 +80,7 @@ Thread& this_thread() {
 const char* current_op_name() {
   const Frame* top = this_thread().top();
   if (top == nullptr) return "";
-  return top->op != nullptr ? top->op->name.c_str() : top->name.c_str();
+  return top->op != nullptr ? top->op->name.c_str() : top->name;
 }
 
 // ---- arguments ----
@@ -298,7 +301,8 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
 uint32_t name_signature_of(Thread& self, const char* name) {
   auto found = self.name_signatures.find(name);
   if (found != self.name_signatures.end()) return found->second;
-  return self.name_signatures.emplace(name, name_signature(name)).first->second;
+  self.names.emplace_back(name);
+  return self.name_signatures.emplace(self.names.back(), name_signature(name)).first->second;
 }
 
 uint32_t signature_of(Thread& self, Frame& frame, const char* name) {
@@ -317,7 +321,7 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   const bool is_annotation = function.scope() == at::RecordScope::USER_SCOPE;
   if (work > 0 || is_annotation) {
     const uint64_t end_ns = maya_now_ns();
-    const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name.c_str();
+    const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name;
     const uint32_t signature = signature_of(self, frame, name);
     const uint32_t sequence = frame.sequence < 0 ? UINT32_MAX : static_cast<uint32_t>(frame.sequence);
     maya_record_op(is_annotation ? MAYA_RECORD_ANNOTATION : MAYA_RECORD_OP, frame.number, frame.parent, signature,

@@ -20,7 +20,7 @@ static dnn_status record_batch_norm(dnn_handle *handle, const char *call, int mo
     if (!batch_norm_mode(mode) || !batch_norm_operations(operations))
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: mode %d, operations %d", call, mode, operations);
     dnn_text text = {0};
-    dnn_text_append(&text, "{\"call\":\"%s\",\"mode\":\"%s\",\"operations\":\"%s\"", call, batch_norm_mode(mode),
+    dnn_text_append(&text, "{\"call\":\"%s\",\"mode\":\"%s\",\"fused\":\"%s\"", call, batch_norm_mode(mode),
                     batch_norm_operations(operations));
     dnn_text_tensor(&text, "x", x);
     dnn_text_append(&text, ",\"parameter_type\":\"%s\"}", dnn_type_name(parameters->type));

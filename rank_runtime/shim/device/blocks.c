@@ -8,6 +8,8 @@
 #include "internal.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
 
 typedef struct {
     int8_t type, index;
@@ -28,13 +30,67 @@ static report_function real_report(void) {
     return real;
 }
 
+/* ---- blocks in use: number by address, in an open hash table ---- */
+
+typedef struct {
+    uintptr_t address; /* 0: never used */
+    uint64_t number;   /* 0: given back */
+} block;
+
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+static block *blocks;
+static size_t capacity, occupied; /* occupied: slots that were ever used since the table was made */
+static uint64_t block_count;
+
+static block *slot_of(uintptr_t address) {
+    size_t slot = (address >> 9) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1);
+    while (blocks[slot].address != 0 && blocks[slot].address != address) slot = (slot + 1) & (capacity - 1);
+    return &blocks[slot];
+}
+
+static void make_room(void) {
+    if (occupied * 2 < capacity) return;
+    block *old = blocks;
+    size_t old_capacity = capacity, in_use = 0;
+    for (size_t i = 0; i < old_capacity; i++) in_use += old[i].number != 0;
+    while (capacity < in_use * 4 + 1024) capacity = capacity ? capacity * 2 : 1024;
+    blocks = calloc(capacity, sizeof *blocks);
+    if (blocks == NULL) abort();
+    occupied = in_use;
+    for (size_t i = 0; i < old_capacity; i++) {
+        if (old[i].number != 0) *slot_of(old[i].address) = old[i];
+    }
+    free(old);
+}
+
+/* Counts the blocks handed out; the number of the one at `address`. */
+static uint64_t number_of(const void *address, bool handed_out) {
+    pthread_mutex_lock(&blocks_lock);
+    make_room();
+    block *slot = slot_of((uintptr_t)address);
+    if (slot->address == 0) {
+        slot->address = (uintptr_t)address;
+        occupied++;
+    }
+    if (handed_out) slot->number = ++block_count;
+    uint64_t number = slot->number;
+    if (!handed_out) slot->number = 0;
+    pthread_mutex_unlock(&blocks_lock);
+    return number;
+}
+
+void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number) {
+    uint64_t number = number_of(address, handed_out);
+    maya_record(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, maya_bytes_signature(size),
+                number, 0);
+}
+
 static void note_block(void *address, int64_t size) {
     size_t bytes = (size_t)(size < 0 ? -size : size);
     /* A block starts and ends its life without known bytes. While streams are held up, work that still uses the previous
      * owner's bytes may be queued; then they are left alone, and whatever is written next replaces them. */
     if (!maya_work_is_queued()) maya_values_made_up(address, bytes);
-    maya_record(size < 0 ? MAYA_RECORD_BLOCK_FREE : MAYA_RECORD_BLOCK_ALLOC, 0, maya_bytes_signature(bytes),
-                (uint64_t)(uintptr_t)address, 0);
+    maya_record_block(address, bytes, size >= 0, 0);
 }
 
 MAYA_API void REPORT_MEMORY_USAGE(void *address, int64_t size, size_t allocated, size_t reserved, c10_device device) {

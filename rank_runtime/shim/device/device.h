@@ -83,8 +83,8 @@ typedef enum {
     MAYA_RECORD_MEMSET = 6,        /* value = bytes */
     MAYA_RECORD_MALLOC = 7,        /* device memory taken from the device; value = address, signature says the bytes */
     MAYA_RECORD_FREE = 8,
-    MAYA_RECORD_BLOCK_ALLOC = 9,   /* memory handed out by PyTorch's allocator; value = address, signature the bytes */
-    MAYA_RECORD_BLOCK_FREE = 10,
+    MAYA_RECORD_BLOCK_ALLOC = 9,   /* memory handed out by PyTorch's allocator; value = 1, 2, ..., signature says the bytes */
+    MAYA_RECORD_BLOCK_FREE = 10,   /* value = that of the BLOCK_ALLOC that it takes back */
     MAYA_RECORD_EVENT_RECORD = 11, /* value = event number */
     MAYA_RECORD_STREAM_WAIT = 12,  /* value = event number */
     MAYA_RECORD_SYNCHRONIZE = 13,  /* the host waited: signature says for a stream, an event or the device */
@@ -146,7 +146,7 @@ typedef struct {
 
 /* Take over `work` (its argument is released in every case). 0 or a cudaError_t. */
 MAYA_API int maya_submit(void *stream, const maya_work *work);
-/* A call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key is
+/* library_call.c: a call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key is
  * "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
 MAYA_API int maya_library_call(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* true while work submitted to `stream` is captured into a graph instead of done. */

@@ -59,6 +59,10 @@ MAYA_API int maya_ipc_export(void *address, unsigned char handle[64]);
 MAYA_API int maya_ipc_open(const unsigned char handle[64], int device, void **address);
 MAYA_API int maya_ipc_close(void *address);
 
+/* ---- blocks.c: what PyTorch's allocator hands out ---- */
+
+void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number);
+
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
 
 typedef struct {

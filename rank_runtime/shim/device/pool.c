@@ -61,10 +61,6 @@ void maya_pool_trim(int device, uint64_t keep) {
     pthread_mutex_unlock(&pool_lock);
 }
 
-static void record_block(maya_record_kind kind, const block *which, void *stream) {
-    maya_record(kind, maya_stream_number(stream), maya_bytes_signature(which->size), (uint64_t)(uintptr_t)which->address, 0);
-}
-
 static block *new_block(int device, size_t size) {
     void *address;
     int status = maya_device_malloc(device, size, &address);
@@ -91,7 +87,7 @@ int maya_pool_malloc(int device, size_t size, void *stream, void **address) {
         found->cached = false;
         count(&pools[device], 0, (int64_t)found->size);
         *address = found->address;
-        record_block(MAYA_RECORD_BLOCK_ALLOC, found, stream);
+        maya_record_block(found->address, found->size, true, maya_stream_number(stream));
     }
     pthread_mutex_unlock(&pool_lock);
     return found ? CUDA_OK : CUDA_OUT_OF_MEMORY;
@@ -113,7 +109,7 @@ int maya_pool_free(void *address, void *stream) {
     while (found && (found->address != address || found->cached)) found = found->next;
     pthread_mutex_unlock(&pool_lock);
     if (found == NULL) return maya_device_free(address);
-    record_block(MAYA_RECORD_BLOCK_FREE, found, stream);
+    maya_record_block(found->address, found->size, false, maya_stream_number(stream));
     maya_work work = {.run = give_back, .argument = found, .unrecorded = true};
     int status = maya_submit(stream, &work);
     /* what exceeds the threshold goes back at the next synchronisation; no later point would be observable */

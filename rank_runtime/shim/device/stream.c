@@ -241,21 +241,6 @@ int maya_submit(void *handle, const maya_work *work) {
     return maya_submit_to(stream, work, stream->number);
 }
 
-int maya_library_call(void *handle, const char *format, ...) {
-    if (maya_get_settings()->bare) return CUDA_OK;
-    char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (length < 0 || length >= (int)sizeof text) {
-        maya_message("the description of a library call is longer than %zu bytes: %.60s...", sizeof text, text);
-        abort();
-    }
-    maya_work work = {.kind = MAYA_RECORD_LIBRARY, .signature = maya_intern(text, (size_t)length)};
-    return maya_submit(handle, &work);
-}
-
 int maya_stream_wait_value(void *handle, const void *address, uint64_t value, bool wide, unsigned comparison) {
     maya_stream *stream = maya_stream_resolve(handle);
     queued_work item = {.watched = address, .watched_value = value, .watched_wide = wide, .comparison = comparison};
