@@ -84,8 +84,36 @@ bool is_written_argument(const Call& call, const TensorView& output) {
   return false;
 }
 
+template <typename To, typename From>
+void convert(const TensorView& to, const TensorView& from) {
+  const auto* source = static_cast<const From*>(from.data);
+  auto* target = static_cast<To*>(to.data);
+  for (size_t i = 0; i < from.bytes / sizeof(From); i++) target[i] = static_cast<To>(static_cast<float>(source[i]));
+}
+
+// Copies and casts between dense tensors of one arrangement are by far the most frequent small ops (autocast makes one of
+// every bias), and need no kernel.
+bool copy_directly(const Call& call) {
+  if (!call.op->is_copy || call.arguments[1].kind != Argument::Kind::kTensor) return false;
+  const TensorView &to = call.arguments[0].tensors[0], &from = call.arguments[1].tensors[0];
+  if (!to.on_gpu() || !from.on_gpu() || !to.dense || !from.dense || to.sizes != from.sizes || to.strides != from.strides ||
+      to.conjugate != from.conjugate || to.negative != from.negative) {
+    return false;
+  }
+  using c10::ScalarType;
+  if (to.dtype == from.dtype) memmove(to.data, from.data, from.bytes);
+  else if (to.dtype == ScalarType::BFloat16 && from.dtype == ScalarType::Float) convert<c10::BFloat16, float>(to, from);
+  else if (to.dtype == ScalarType::Float && from.dtype == ScalarType::BFloat16) convert<float, c10::BFloat16>(to, from);
+  else if (to.dtype == ScalarType::Half && from.dtype == ScalarType::Float) convert<c10::Half, float>(to, from);
+  else if (to.dtype == ScalarType::Float && from.dtype == ScalarType::Half) convert<float, c10::Half>(to, from);
+  else return false;
+  return true;
+}
+
 // Runs the op; throws what it throws.
 void compute(const Call& call) {
+  if (copy_directly(call)) return;
+  PlainDispatch plain;
   std::vector<c10::IValue> stack = stack_of(call);
   std::optional<DefaultGeneratorLoan> loan;
   if (call.op->draws_by_default) loan.emplace(call.random_seed, call.random_offset);
@@ -181,12 +209,11 @@ void make_up(const Call& call) {
 void apply(const Call& call) {
   const bool known = inputs_are_known(call);
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
-  if (!known && !all && call.gpu_bytes() > kGuessBytes) {
+  if (!known && !all && (call.gpu_bytes() > kGuessBytes || call.op->reports_errors)) {
     make_up(call);
     return;
   }
   try {
-    PlainDispatch plain;
     compute(call);
     if (!known && !all) for_each_result(call, replace_non_finite);
     for_each_result(call, known ? mark_known : mark_guessed);
@@ -241,7 +268,7 @@ size_t Call::gpu_bytes() const {
   return bytes;
 }
 
-void apply_in_stream(void* stream, Call&& call) {
+void apply_in_stream(void* stream, Call& call) {
   if (!maya_work_is_queued() && !maya_stream_is_capturing(stream)) {
     apply(call);
     return;

@@ -24,7 +24,8 @@ struct Call {
 };
 
 // Do, in `stream`'s order, what the op does to values: compute it, guess it, or declare its results made up.
-void apply_in_stream(void* stream, Call&& call);
+// The call is moved from only if it has to wait for its turn.
+void apply_in_stream(void* stream, Call& call);
 // The same for an op that is too large to compute, and writes there.
 void results_are_made_up(void* stream, const Operator& op, const Written& written);
 // Batch norm updates its running statistics when it trains, which its schema does not say.

@@ -288,14 +288,17 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
     results_are_made_up(stream, *frame.op, frame.written);
     return;
   }
-  Call call = std::move(frame.call);
-  frame.call = Call();
+  Call& call = frame.call;
   call.op = frame.op;
-  call.arguments.assign(frame.arguments.begin(), frame.arguments.begin() + static_cast<ptrdiff_t>(frame.argument_count));
-  call.outputs = self.outputs;
+  frame.arguments.resize(frame.argument_count);
+  call.arguments.swap(frame.arguments);
+  call.outputs.swap(self.outputs);
   self.computing = true;
-  apply_in_stream(stream, std::move(call));
+  apply_in_stream(stream, call);
   self.computing = false;
+  // what was not handed on keeps its memory for the next op
+  call.arguments.swap(frame.arguments);
+  call.outputs.swap(self.outputs);
 }
 
 uint32_t name_signature_of(Thread& self, const char* name) {

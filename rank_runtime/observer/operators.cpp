@@ -44,11 +44,15 @@ void find_statistics(Operator& op) {
 
 // Most ops that a program calls only arrange others or make views; looking at their arguments would be wasted.
 bool may_launch(const c10::OperatorHandle& handle) {
-  static const std::unordered_set<std::string> allocate_only = {
-      "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
-      "aten::resize_", "aten::set_", "aten::detach_", "aten::record_stream", "aten::result_type",
+  static const std::unordered_set<std::string> allocate_or_call_others = {
+      "aten::empty",         "aten::empty_strided", "aten::empty_like",     "aten::empty_permuted", "aten::new_empty",
+      "aten::new_empty_strided", "aten::resize_",   "aten::set_",           "aten::detach_",        "aten::record_stream",
+      "aten::result_type",   "aten::_to_copy",      "aten::clone",          "aten::zero_",          "aten::zeros",
+      "aten::zeros_like",    "aten::new_zeros",     "aten::ones",           "aten::ones_like",      "aten::new_ones",
+      "aten::full",          "aten::full_like",     "aten::new_full",       "aten::rand",           "aten::rand_like",
+      "aten::randn",         "aten::randn_like",    "aten::randint",        "aten::randint_like",
   };
-  if (allocate_only.count(handle.operator_name().name) > 0) return false;
+  if (allocate_or_call_others.count(handle.operator_name().name) > 0) return false;
   // composed of other ops, whatever the device
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
@@ -82,6 +86,10 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
+  made->is_copy = made->name == "aten::copy_";
+  for (const auto& result : made->handle->schema().returns()) {
+    made->reports_errors = made->reports_errors || result.name() == "info";
+  }
   find_statistics(*made);
   return made;
 }
