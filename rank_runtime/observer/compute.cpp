@@ -11,6 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
@@ -111,9 +112,7 @@ bool copy_directly(const Call& call) {
 }
 
 // Runs the op; throws what it throws.
-void compute(const Call& call) {
-  if (copy_directly(call)) return;
-  PlainDispatch plain;
+std::vector<at::Tensor> results_of(const Call& call) {
   std::vector<c10::IValue> stack = stack_of(call);
   std::optional<DefaultGeneratorLoan> loan;
   if (call.op->draws_by_default) loan.emplace(call.random_seed, call.random_offset);
@@ -126,6 +125,14 @@ void compute(const Call& call) {
   }
   std::vector<at::Tensor> results;
   for (const c10::IValue& value : stack) flatten(value, results);
+  return results;
+}
+
+// Runs the op and puts its results where they belong.
+void compute(const Call& call) {
+  if (copy_directly(call)) return;
+  PlainDispatch plain;
+  const std::vector<at::Tensor> results = results_of(call);
   TORCH_CHECK(results.size() >= call.outputs.size(), "its CPU kernel has ", results.size(), " results instead of ",
               call.outputs.size());
   for (size_t i = 0; i < call.outputs.size(); i++) {
@@ -288,6 +295,35 @@ bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs
   const bool is_statistic = op.first_statistic >= 0 &&
                             (position == op.first_statistic || position == op.first_statistic + 1);
   return is_statistic && inputs[op.training_flag].isBool() && inputs[op.training_flag].toBool();
+}
+
+void apply_to_new_blocks(const Call& call, uint32_t blocks_before) {
+  const maya_thread* thread = maya_this_thread();
+  const uint32_t count = thread->blocks - blocks_before;
+  if (count == 0 || count > MAYA_RECENT_BLOCKS || !inputs_are_known(call)) return;
+  std::vector<at::Tensor> results;
+  try {
+    PlainDispatch plain;
+    results = results_of(call);
+  } catch (const std::exception& error) {
+    say_once(*call.op, error.what());
+    return;
+  }
+  // Blocks are given to results of their size, in order; dropout allocates its second result, the mask, first.
+  if (call.op->name == "aten::native_dropout") std::reverse(results.begin(), results.end());
+  uint32_t taken = 0;  // a bit for every block
+  for (const at::Tensor& result : results) {
+    if (!result.defined() || result.nbytes() == 0 || !result.is_non_overlapping_and_dense()) continue;
+    for (uint32_t i = 0; i < count; i++) {
+      const auto& block = thread->recent_blocks[(blocks_before + i) % MAYA_RECENT_BLOCKS];
+      const size_t rounded = (result.nbytes() + 511) / 512 * 512;  // as the allocator rounds
+      if (taken >> i & 1 || block.size != rounded) continue;
+      taken |= 1u << i;
+      memcpy(block.address, result.const_data_ptr(), result.nbytes());
+      maya_values_known(block.address, result.nbytes());
+      break;
+    }
+  }
 }
 
 int64_t count_of_elements(const Call& call) {

@@ -37,6 +37,7 @@ struct Frame {
   uint64_t start_ns = 0;
   uint32_t work_before = 0;      // the thread's device work when the op began
   uint32_t work_of_children = 0;
+  uint32_t blocks_before = 0;
   int64_t sequence = -1;
   bool may_compute = false;
   bool described = false;        // `arguments` is filled in
@@ -232,6 +233,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   frame.parent = thread->current_op;
   frame.work_before = thread->device_work;
   frame.work_of_children = 0;
+  frame.blocks_before = thread->blocks;
   frame.may_compute = false;
   frame.exceptions = std::uncaught_exceptions();
   frame.sequence = -1;
@@ -301,6 +303,18 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
   call.outputs.swap(self.outputs);
 }
 
+// The op launched its kernels and then threw.
+void apply_abandoned(Thread& self, Frame& frame, void* stream) {
+  if (frame.op->writes_any || maya_work_is_queued() || maya_stream_is_capturing(stream)) return;
+  frame.call.op = frame.op;
+  frame.arguments.resize(frame.argument_count);
+  frame.call.arguments.swap(frame.arguments);
+  self.computing = true;
+  apply_to_new_blocks(frame.call, frame.blocks_before);
+  self.computing = false;
+  frame.call.arguments.swap(frame.arguments);
+}
+
 uint32_t name_signature_of(Thread& self, const char* name) {
   auto found = self.name_signatures.find(name);
   if (found != self.name_signatures.end()) return found->second;
@@ -332,6 +346,8 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   }
   if (work > frame.work_of_children && frame.op != nullptr && !failed) {
     apply_values(self, frame, function, thread->work_stream);
+  } else if (work > frame.work_of_children && failed && frame.may_compute) {
+    apply_abandoned(self, frame, thread->work_stream);
   }
   if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0, false);
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state

@@ -90,6 +90,12 @@ static void note_block(void *address, int64_t size) {
     /* A block starts and ends its life without known bytes. While streams are held up, work that still uses the previous
      * owner's bytes may be queued; then they are left alone, and whatever is written next replaces them. */
     if (!maya_work_is_queued()) maya_values_made_up(address, bytes);
+    if (size >= 0) {
+        maya_thread *thread = maya_this_thread();
+        uint32_t slot = thread->blocks++ % MAYA_RECENT_BLOCKS;
+        thread->recent_blocks[slot].address = address;
+        thread->recent_blocks[slot].size = bytes;
+    }
     maya_record_block(address, bytes, size >= 0, 0);
 }
 

@@ -104,6 +104,8 @@ MAYA_API void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_
 /* Nanoseconds since this process's trace began. */
 MAYA_API uint64_t maya_now_ns(void);
 
+enum { MAYA_RECENT_BLOCKS = 8 };
+
 /* What the op observer and the recorder share about one host thread. */
 typedef struct {
     uint32_t number;        /* 1, 2, ... in the order in which threads first touched the device */
@@ -111,6 +113,11 @@ typedef struct {
     uint32_t ops_uncounted; /* ops begun on this thread since its last record; goes into the next record's `ops` column */
     uint32_t device_work;   /* kernels and library calls so far on this thread: how an op knows that it launched */
     void *work_stream;      /* the stream of the last of them */
+    uint32_t blocks;        /* blocks that PyTorch's allocator has handed out to this thread, and the last of them: */
+    struct {
+        void *address;
+        size_t size;
+    } recent_blocks[MAYA_RECENT_BLOCKS]; /* number n (from 0) at n % MAYA_RECENT_BLOCKS */
 } maya_thread;
 
 MAYA_API maya_thread *maya_this_thread(void);
