@@ -188,19 +188,6 @@ void replace_non_finite(const TensorView& view) {
   }
 }
 
-void say_once(const Operator& op, const char* problem) {
-  static std::mutex lock;
-  static std::unordered_set<const Operator*> said;
-  const maya_settings* settings = maya_get_settings();
-  if (settings->compute != MAYA_COMPUTE_ALL && settings->debug == 0) return;
-  std::lock_guard<std::mutex> guard(lock);
-  if (!said.insert(&op).second) return;
-  std::string first_line(problem);
-  first_line.resize(std::min(first_line.find('\n'), first_line.size()));
-  maya_message("%s%s%s cannot be computed, so its results are made up: %s", op.name.c_str(), op.overload.empty() ? "" : ".",
-               op.overload.c_str(), first_line.c_str());
-}
-
 // What `all` says of made-up values: true, so that a check for finite numbers passes.
 void say_true(const Operator& op, void* data, size_t bytes) {
   if (op.name != "aten::all" || bytes == 0) return;
@@ -265,6 +252,19 @@ void submit(void* stream, void (*run)(void*), void (*release)(void*), void* argu
 }
 
 }  // namespace
+
+void say_once(const Operator& op, const char* problem) {
+  static std::mutex lock;
+  static std::unordered_set<const Operator*> said;
+  const maya_settings* settings = maya_get_settings();
+  if (settings->compute != MAYA_COMPUTE_ALL && settings->debug == 0) return;
+  std::lock_guard<std::mutex> guard(lock);
+  if (!said.insert(&op).second) return;
+  std::string first_line(problem);
+  first_line.resize(std::min(first_line.find('\n'), first_line.size()));
+  maya_message("%s%s%s cannot be computed, so its results are made up: %s", op.name.c_str(), op.overload.empty() ? "" : ".",
+               op.overload.c_str(), first_line.c_str());
+}
 
 size_t Call::gpu_bytes() const {
   size_t bytes = 0;

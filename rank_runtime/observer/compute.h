@@ -28,6 +28,8 @@ struct Call {
 void apply_in_stream(void* stream, Call& call);
 // The same for an op that is too large to compute, and writes there.
 void results_are_made_up(void* stream, const Operator& op, const Written& written);
+// With --compute all: tells the user, once per op, why it is not computed.
+void say_once(const Operator& op, const char* problem);
 // Batch norm updates its running statistics when it trains, which its schema does not say.
 bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, size_t index);
 // For an op that launched its kernels and then failed, so that its outputs are not known: finds them among the blocks that

@@ -1,4 +1,4 @@
-// The op observer: watches every op that PyTorch dispatches, tells the recorder which op device work belongs to, and has ops
+// The op observer: watches the ops that PyTorch dispatches, tells the recorder which op device work belongs to, and has ops
 // really computed whose values a program may look at.
 //
 // In: torch's RecordFunction callbacks, at the start and the end of every op, on the thread that runs it. Out: op records in
@@ -65,6 +65,15 @@ struct Thread {
     return *frames[depth++];
   }
   Frame* top() { return depth ? frames[depth - 1].get() : nullptr; }
+
+  // Makes the frame of `function` the top one; false if it has none here. Frames above it are of annotations that began on
+  // this thread and were ended on another.
+  bool pop_to(const at::RecordFunction& function) {
+    size_t found = depth;
+    while (found > 0 && frames[found - 1]->function != &function) found--;
+    if (found > 0) depth = found;
+    return found > 0;
+  }
 };
 
 // A plain pointer, because a thread_local with a constructor is checked at every access. Lives as long as the thread.
@@ -186,11 +195,10 @@ int64_t sequence_of(const at::RecordFunction& function) {
   return node ? static_cast<int64_t>(node->sequence_nr()) : function.seqNr();
 }
 
-// "autograd::engine::evaluate_function: MmBackward0" -> "MmBackward0"
-const char* plain_name(const char* name) {
-  constexpr const char* kEngine = "autograd::engine::evaluate_function: ";
-  const size_t length = std::strlen(kEngine);
-  return std::strncmp(name, kEngine, length) == 0 ? name + length : name;
+// "autograd::engine::evaluate_function: MmBackward0" -> "MmBackward0"; nullptr for other names
+const char* node_name(const char* name) {
+  constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
+  return std::strncmp(name, kEngine.data(), kEngine.size()) == 0 ? name + kEngine.size() : nullptr;
 }
 
 void look_at_arguments(Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
@@ -223,12 +231,13 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
   if (self.computing || function.isAsync()) return nullptr;
-  const Operator* op = operator_of(function);
+  const char* node = node_name(function.name());
+  const Operator* op = node == nullptr ? operator_of(function) : nullptr;
   maya_thread* thread = self.device;
   Frame& frame = self.push();
   frame.op = op;
   frame.function = &function;
-  if (op == nullptr) frame.name = plain_name(function.name());
+  frame.name = node != nullptr ? node : function.name();
   frame.number = maya_next_op();
   frame.parent = thread->current_op;
   frame.work_before = thread->device_work;
@@ -240,16 +249,16 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   thread->current_op = frame.number;
   thread->ops_uncounted++;
 
-  frame.start_ns = maya_now_ns();
   frame.argument_count = 0;
   frame.signature = 0;
+  frame.described = false;
+  frame.written.clear();
+  frame.start_ns = maya_now_ns();
   if (op != nullptr && !op->may_launch) {
     if (op->handle && !maya_get_settings()->observe_all) stop_observing(*op->handle);
     return nullptr;
   }
   frame.sequence = sequence_of(function);
-  frame.described = false;
-  frame.written.clear();
   if (op != nullptr) look_at_arguments(frame, function.inputs());
   return nullptr;  // the end finds its frame by the function's address, without an allocation per op
 }
@@ -286,6 +295,7 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
     for (const c10::IValue& value : function.outputs()) collect_outputs(value, self.outputs);
   }
   if (!frame.may_compute || !results_are_small(frame, self.outputs)) {
+    if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) say_once(*frame.op, "it works on sparse or nested tensors");
     for (const c10::IValue& value : function.outputs()) frame.written.add(value);
     results_are_made_up(stream, *frame.op, frame.written);
     return;
@@ -330,7 +340,7 @@ uint32_t signature_of(Thread& self, Frame& frame, const char* name) {
 
 void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   Thread& self = this_thread();
-  if (self.computing || self.depth == 0 || self.top()->function != &function) return;
+  if (self.computing || !self.pop_to(function)) return;
   Frame& frame = *self.top();
   maya_thread* thread = self.device;
   const uint32_t work = thread->device_work - frame.work_before;
