@@ -90,7 +90,6 @@ class Flag(IntFlag):
     """Bits of a record's `flags`."""
 
     FROM_GRAPH = 1
-    COMPUTED = 2  # its result was really computed
     MICROSECONDS = 128  # of an OP or ANNOTATION: the duration is in µs, because in ns it did not fit
 
 

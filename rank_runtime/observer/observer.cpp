@@ -168,14 +168,33 @@ void keep_random_state(Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   frame.call.random_offset = generator.get_offset();
 }
 
+// While it lives, the frame's call has the frame's arguments, and ops that run on the thread are ours. Afterwards the frame
+// has them back, with their memory, for the next op.
+class Computing {
+ public:
+  Computing(Thread& self, Frame& frame) : self_(self), frame_(frame) {
+    frame.call.op = frame.op;
+    frame.arguments.resize(frame.argument_count);
+    frame.call.arguments.swap(frame.arguments);
+    self.computing = true;
+  }
+  ~Computing() {
+    self_.computing = false;
+    frame_.call.arguments.swap(frame_.arguments);
+  }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+
+ private:
+  Thread& self_;
+  Frame& frame_;
+};
+
 // nonzero and unique copy a count to the host before anything is computed; the answer has to be there by then.
 void answer_count(Frame& frame) {
-  frame.call.arguments.assign(frame.arguments.begin(), frame.arguments.begin() + static_cast<ptrdiff_t>(frame.argument_count));
-  frame.call.op = frame.op;
-  Thread& self = this_thread();
-  self.computing = true;
-  const int64_t count = maya_work_is_queued() ? -1 : count_of_elements(frame.call);
-  self.computing = false;
+  if (maya_work_is_queued()) return;
+  Computing computing(this_thread(), frame);
+  const int64_t count = count_of_elements(frame.call);
   if (count >= 0) maya_answer_next_read(count, 64, false);
 }
 
@@ -300,29 +319,17 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
     results_are_made_up(stream, *frame.op, frame.written);
     return;
   }
-  Call& call = frame.call;
-  call.op = frame.op;
-  frame.arguments.resize(frame.argument_count);
-  call.arguments.swap(frame.arguments);
-  call.outputs.swap(self.outputs);
-  self.computing = true;
-  apply_in_stream(stream, call);
-  self.computing = false;
-  // what was not handed on keeps its memory for the next op
-  call.arguments.swap(frame.arguments);
-  call.outputs.swap(self.outputs);
+  Computing computing(self, frame);
+  frame.call.outputs.swap(self.outputs);
+  apply_in_stream(stream, frame.call);
+  frame.call.outputs.swap(self.outputs);
 }
 
 // The op launched its kernels and then threw.
 void apply_abandoned(Thread& self, Frame& frame, void* stream) {
   if (frame.op->writes_any || maya_work_is_queued() || maya_stream_is_capturing(stream)) return;
-  frame.call.op = frame.op;
-  frame.arguments.resize(frame.argument_count);
-  frame.call.arguments.swap(frame.arguments);
-  self.computing = true;
+  Computing computing(self, frame);
   apply_to_new_blocks(frame.call, frame.blocks_before);
-  self.computing = false;
-  frame.call.arguments.swap(frame.arguments);
 }
 
 uint32_t name_signature_of(Thread& self, const char* name) {

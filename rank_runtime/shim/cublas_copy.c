@@ -7,7 +7,7 @@
 
 /* `columns` columns of `rows` elements each, the starts of which lie ld elements apart. */
 static int copy_matrix(void *stream, int rows, int columns, int element_bytes, const void *source, int source_ld,
-                       void *destination, int destination_ld, maya_copy_kind kind, bool blocking) {
+                       void *destination, int destination_ld, bool blocking) {
     if (rows < 0 || columns < 0 || element_bytes <= 0 || source_ld <= 0 || destination_ld <= 0)
         return CUBLAS_INVALID_VALUE;
     if (rows == 0 || columns == 0) return CUBLAS_SUCCESS;
@@ -18,43 +18,42 @@ static int copy_matrix(void *stream, int rows, int columns, int element_bytes, c
                                                       .rows = (size_t)columns,
                                                       .destination_pitch = (size_t)destination_ld * bytes,
                                                       .source_pitch = (size_t)source_ld * bytes,
-                                                      .kind = kind,
                                                       .blocking = blocking});
     return error == 0 ? CUBLAS_SUCCESS : CUBLAS_MAPPING_ERROR;
 }
 
 MAYA_API int cublasSetMatrixAsync(int rows, int columns, int element_bytes, const void *a, int lda, void *b, int ldb,
                                   void *stream) {
-    return copy_matrix(stream, rows, columns, element_bytes, a, lda, b, ldb, MAYA_HTOD, false);
+    return copy_matrix(stream, rows, columns, element_bytes, a, lda, b, ldb, false);
 }
 
 MAYA_API int cublasGetMatrixAsync(int rows, int columns, int element_bytes, const void *a, int lda, void *b, int ldb,
                                   void *stream) {
-    return copy_matrix(stream, rows, columns, element_bytes, a, lda, b, ldb, MAYA_DTOH, false);
+    return copy_matrix(stream, rows, columns, element_bytes, a, lda, b, ldb, false);
 }
 
 MAYA_API int cublasSetMatrix(int rows, int columns, int element_bytes, const void *a, int lda, void *b, int ldb) {
-    return copy_matrix(NULL, rows, columns, element_bytes, a, lda, b, ldb, MAYA_HTOD, true);
+    return copy_matrix(NULL, rows, columns, element_bytes, a, lda, b, ldb, true);
 }
 
 MAYA_API int cublasGetMatrix(int rows, int columns, int element_bytes, const void *a, int lda, void *b, int ldb) {
-    return copy_matrix(NULL, rows, columns, element_bytes, a, lda, b, ldb, MAYA_DTOH, true);
+    return copy_matrix(NULL, rows, columns, element_bytes, a, lda, b, ldb, true);
 }
 
 /* A vector with stride s is a matrix of one row with leading dimension s. */
 
 MAYA_API int cublasSetVectorAsync(int n, int element_bytes, const void *x, int incx, void *y, int incy, void *stream) {
-    return copy_matrix(stream, 1, n, element_bytes, x, incx, y, incy, MAYA_HTOD, false);
+    return copy_matrix(stream, 1, n, element_bytes, x, incx, y, incy, false);
 }
 
 MAYA_API int cublasGetVectorAsync(int n, int element_bytes, const void *x, int incx, void *y, int incy, void *stream) {
-    return copy_matrix(stream, 1, n, element_bytes, x, incx, y, incy, MAYA_DTOH, false);
+    return copy_matrix(stream, 1, n, element_bytes, x, incx, y, incy, false);
 }
 
 MAYA_API int cublasSetVector(int n, int element_bytes, const void *x, int incx, void *y, int incy) {
-    return copy_matrix(NULL, 1, n, element_bytes, x, incx, y, incy, MAYA_HTOD, true);
+    return copy_matrix(NULL, 1, n, element_bytes, x, incx, y, incy, true);
 }
 
 MAYA_API int cublasGetVector(int n, int element_bytes, const void *x, int incx, void *y, int incy) {
-    return copy_matrix(NULL, 1, n, element_bytes, x, incx, y, incy, MAYA_DTOH, true);
+    return copy_matrix(NULL, 1, n, element_bytes, x, incx, y, incy, true);
 }

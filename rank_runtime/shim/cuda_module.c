@@ -110,7 +110,8 @@ MAYA_API CUresult cuLinkDestroy(CUlinkState state) {
 /* ---- functions ---- */
 
 MAYA_API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
-    enum { MAX_THREADS, SHARED, CONSTANT, LOCAL, REGISTERS, PTX_VERSION, BINARY_VERSION, CACHE_MODE, MAX_DYNAMIC_SHARED };
+    enum { MAX_THREADS, SHARED, CONSTANT, LOCAL, REGISTERS, PTX_VERSION, BINARY_VERSION, CACHE_MODE, MAX_DYNAMIC_SHARED,
+           ATTRIBUTES = 16 };
     const maya_device_properties *device = &maya_get_settings()->device;
     const maya_cubin_kernel *resources = maya_kernel_resources(function);
     switch (attribute) {
@@ -119,9 +120,9 @@ MAYA_API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction funct
         case REGISTERS: *value = resources ? resources->registers : 32; break;
         case PTX_VERSION: case BINARY_VERSION: *value = device->compute_major * 10 + device->compute_minor; break;
         case MAX_DYNAMIC_SHARED: *value = (int)device->shared_per_block; break;
-        default: *value = 0; break;
+        default: *value = 0; break; /* nothing constant or spilled, no preference, no cluster required */
     }
-    return CUDA_OK;
+    return attribute >= 0 && attribute < ATTRIBUTES ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
 MAYA_API CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {

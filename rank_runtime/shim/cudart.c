@@ -98,8 +98,6 @@ MAYA_API cudaError_t cudaGetDevice(int *device) {
 
 MAYA_API cudaError_t cudaDeviceSynchronize(void) { return cudart_result(maya_device_synchronize()); }
 
-MAYA_API cudaError_t cudaDeviceReset(void) { return cudart_result(maya_device_synchronize()); }
-
 MAYA_API cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device) {
     if (device < 0 || device >= maya_get_settings()->device_count) return cudart_result(CUDA_INVALID_DEVICE);
     snprintf(text, (size_t)length, "0000:%02X:00.0", maya_device_attribute_of(device, MAYA_ATTRIBUTE_PCI_BUS));

@@ -1,7 +1,7 @@
 /* Blocks: the memory that PyTorch's caching allocator hands out and takes back.
  *
  * The allocator reports every block to the profiler through one exported function of libc10.so, whose name and signature
- * have been the same since torch 1.8. This library is loaded before libc10.so, so its function of that name is the one
+ * are the same in torch 2.8 and 2.15. This library is loaded before libc10.so, so its function of that name is the one
  * that is called; it notes the block and passes the call on. */
 
 #define _GNU_SOURCE

@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The addresses tell. */
+typedef enum { MAYA_HTOH = 0, MAYA_HTOD = 1, MAYA_DTOH = 2, MAYA_DTOD = 3 } maya_copy_kind;
+
 typedef struct {
     maya_copy copy;
+    maya_copy_kind kind;
     bool snapshot;  /* source is our own copy of pageable memory, taken when the copy was submitted */
     bool made_up;   /* out: the host got bytes that nothing produced */
     bool done;      /* out: it ran */
@@ -68,7 +72,7 @@ static void run_copy(void *argument) {
         char *destination = (char *)copy->destination + row * copy->destination_pitch;
         const char *source = (const char *)copy->source + row * copy->source_pitch;
         maya_values_copy(destination, source, copy->width);
-        if (copy->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
+        if (job->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
         if (!answer_read(destination, copy->width) || armed_guess) job->made_up = true;
     }
     /* The submitting thread reports what it can see itself: finding the line takes Python's lock, and a thread that has
@@ -117,21 +121,21 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     if (job == NULL) return CUDA_OUT_OF_MEMORY;
     job->copy = *given;
     maya_copy *copy = &job->copy;
-    copy->kind = kind_by_address(copy);
-    const void *host_side = copy->kind == MAYA_HTOD ? copy->source : copy->destination;
-    bool pageable = (copy->kind == MAYA_HTOD || copy->kind == MAYA_DTOH) && is_pageable(host_side);
+    job->kind = kind_by_address(copy);
+    const void *host_side = job->kind == MAYA_HTOD ? copy->source : copy->destination;
+    bool pageable = (job->kind == MAYA_HTOD || job->kind == MAYA_DTOH) && is_pageable(host_side);
     bool capturing = maya_stream_is_capturing(stream);
     if (capturing && copy->blocking) {
         free(job);
         return CUDA_CAPTURE_UNSUPPORTED;
     }
-    if (copy->kind == MAYA_DTOH && pageable && !capturing) copy->blocking = true;
-    bool between_devices = copy->kind == MAYA_DTOD &&
+    if (job->kind == MAYA_DTOH && pageable && !capturing) copy->blocking = true;
+    bool between_devices = job->kind == MAYA_DTOD &&
                            maya_address_device(copy->source) != maya_address_device(copy->destination);
     size_t bytes = copy->width * copy->rows;
     bool waits = copy->blocking && !capturing;
     /* the caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own */
-    if (copy->kind == MAYA_HTOD && pageable && !capturing && maya_stream_query(stream) != CUDA_OK &&
+    if (job->kind == MAYA_HTOD && pageable && !capturing && maya_stream_query(stream) != CUDA_OK &&
         copy->rows == 1 && maya_values_room_for(bytes)) {
         void *snapshot = malloc(bytes);
         if (snapshot == NULL) abort();
@@ -142,7 +146,7 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     job->references = 2;
     job->submitter = pthread_self();
     maya_work work = {.run = run_copy, .release = release_copy, .argument = job, .kind = MAYA_RECORD_MEMCPY,
-                      .signature = copy_signature(copy->kind, pageable, between_devices), .value = bytes};
+                      .signature = copy_signature(job->kind, pageable, between_devices), .value = bytes};
     int status = maya_submit(stream, &work);
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
     if (!capturing && job->done && job->made_up) {

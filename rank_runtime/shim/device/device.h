@@ -44,7 +44,7 @@ typedef struct {
 } maya_device_properties;
 
 typedef struct {
-    int rank, local_rank;
+    int rank;
     int node_devices;           /* devices of the node */
     int device_count;           /* those that CUDA_VISIBLE_DEVICES leaves visible ... */
     int physical[MAYA_MAX_DEVICES]; /* ... and which ones they are */
@@ -95,7 +95,7 @@ typedef enum {
     MAYA_RECORD_MADE_UP_READ = 18, /* the host read bytes that no computation produced; value = bytes */
 } maya_record_kind;
 
-enum { MAYA_FLAG_FROM_GRAPH = 1, MAYA_FLAG_COMPUTED = 2 };
+enum { MAYA_FLAG_FROM_GRAPH = 1 };
 
 /* Number of an interned text (JSON for signatures); the same text always gives the same number. */
 MAYA_API uint32_t maya_intern(const char *text, size_t length);

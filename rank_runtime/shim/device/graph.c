@@ -25,7 +25,6 @@ struct maya_graph {
 
 struct maya_capture {
     uint64_t id;
-    int mode;
     maya_stream *origin;
     maya_graph *graph;
     maya_capture *next;
@@ -140,6 +139,7 @@ void maya_capture_join(maya_stream *stream, maya_capture *capture) {
 }
 
 int maya_capture_begin(void *handle, int mode, maya_graph *into) {
+    if (mode < MAYA_CAPTURE_GLOBAL || mode > MAYA_CAPTURE_RELAXED) return CUDA_INVALID_VALUE;
     if ((uintptr_t)handle <= 1) return CUDA_CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
@@ -151,7 +151,7 @@ int maya_capture_begin(void *handle, int mode, maya_graph *into) {
     }
     if (into) maya_graph_retain(into);
     pthread_mutex_lock(&engine_lock);
-    *capture = (maya_capture){.id = ++capture_count, .mode = mode, .origin = stream, .graph = graph, .next = captures};
+    *capture = (maya_capture){.id = ++capture_count, .origin = stream, .graph = graph, .next = captures};
     captures = capture;
     stream->capture = capture;
     pthread_mutex_unlock(&engine_lock);

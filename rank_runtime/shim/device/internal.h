@@ -110,15 +110,12 @@ void maya_values_copy_dirty(void *view, const void *address, size_t size);
 
 /* ---- copies.c ---- */
 
-typedef enum { MAYA_HTOH = 0, MAYA_HTOD = 1, MAYA_DTOH = 2, MAYA_DTOD = 3, MAYA_COPY_BY_ADDRESS = 4 } maya_copy_kind;
-
 /* `rows` rows of `width` bytes, the starts of which lie `pitch` bytes apart. A copy to or from pageable memory, and any
  * with `blocking`, is complete on return. */
 typedef struct {
     void *destination;
     const void *source;
     size_t width, rows, destination_pitch, source_pitch;
-    maya_copy_kind kind;
     bool blocking;
 } maya_copy;
 
@@ -139,7 +136,7 @@ MAYA_API const char *maya_op_name(void);
 /* ---- stream.c ---- */
 
 enum { MAYA_STREAM_NON_BLOCKING = 1 };
-enum { MAYA_EVENT_BLOCKING_SYNC = 1, MAYA_EVENT_DISABLE_TIMING = 2, MAYA_EVENT_INTERPROCESS = 4 };
+enum { MAYA_EVENT_DISABLE_TIMING = 2, MAYA_EVENT_INTERPROCESS = 4 };
 
 MAYA_API int maya_stream_create(unsigned flags, int priority, void **stream);
 MAYA_API int maya_stream_destroy(void *stream);
@@ -168,7 +165,7 @@ MAYA_API int maya_stream_wait_value(void *stream, const void *address, uint64_t 
 typedef struct maya_graph maya_graph;
 typedef struct maya_graph_node maya_graph_node;
 
-enum { MAYA_CAPTURE_NONE = 0, MAYA_CAPTURE_ACTIVE = 1, MAYA_CAPTURE_INVALIDATED = 2 };
+enum { MAYA_CAPTURE_NONE = 0, MAYA_CAPTURE_ACTIVE = 1 };
 enum { MAYA_CAPTURE_GLOBAL = 0, MAYA_CAPTURE_THREAD_LOCAL = 1, MAYA_CAPTURE_RELAXED = 2 };
 
 typedef struct {
@@ -202,7 +199,6 @@ MAYA_API void maya_kernel_register(const void *host_function, const char *name);
 MAYA_API maya_kernel *maya_kernel_of(const void *function);
 /* A kernel known by name only: from a module or library image. The name is copied. */
 MAYA_API maya_kernel *maya_kernel_named(const char *name);
-MAYA_API const char *maya_kernel_name(const maya_kernel *kernel);
 /* What a cubin said about the kernel; NULL if it came from elsewhere. */
 MAYA_API void maya_kernel_set_resources(maya_kernel *kernel, const maya_cubin_kernel *resources);
 MAYA_API const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel);

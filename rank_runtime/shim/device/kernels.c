@@ -111,8 +111,6 @@ maya_kernel *maya_kernel_named(const char *name) {
     return kernel;
 }
 
-const char *maya_kernel_name(const maya_kernel *kernel) { return kernel->name; }
-
 void maya_kernel_set_resources(maya_kernel *kernel, const maya_cubin_kernel *resources) {
     if (kernel->resources) return;
     maya_cubin_kernel *kept = malloc(sizeof *kept);

@@ -149,7 +149,6 @@ static void expand_path(char *path, size_t size, const char *pattern, int rank) 
 
 static void read_settings(void) {
     settings.rank = (int)number_of("RANK", 0);
-    settings.local_rank = (int)number_of("LOCAL_RANK", 0);
     int64_t count = number_of("MAYA_GPUS", 8);
     if (count > MAYA_MAX_DEVICES) refuse("MAYA_GPUS", getenv("MAYA_GPUS"), "at most 64 devices");
     settings.node_devices = (int)count;
