@@ -1,19 +1,21 @@
 """The messages between ranks and the coordinator: what there is, and the order of the fields.
 
 Declared here once: the ranks' side, which is C, is compiled with a header that the build makes from these declarations
-(rank_runtime/build/message_header.py). Whoever changes a declaration raises VERSION.
+(rank_runtime/build/message_header.py). Whoever changes a declaration raises VERSION; the kinds of Hello and Refused,
+and the fields that Hello begins with, never change, so that two sides of different versions can tell each other.
 
 A ZeroMQ message is a batch. Its first frame is a msgpack array of messages, each an array: kind, then the fields in the
-order of their declaration. The other frames are payloads, one for each message whose `payload` is true, in order. A rank
-has a DEALER socket, the coordinator a ROUTER; per rank, messages arrive in the order in which they were sent.
+order of their declaration. The other frames are payloads, one for each message whose `payload` is true, in order. A
+rank has a DEALER socket, the coordinator a ROUTER; per rank, messages arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, ClassVar, Union
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
@@ -70,10 +72,12 @@ class Ending(IntEnum):
     ABORTED = 1
 
 
+# The declarations are not frozen: that would make a Post three times as dear to decode.
+
 # ---- from a rank ----
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Hello:
     """The first message of a process. Whoever does not know the run's secret is not answered."""
 
@@ -84,7 +88,7 @@ class Hello:
     process: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Join:
     """A member of a new communicator; complete when `ranks` members have come with the same key."""
 
@@ -95,7 +99,7 @@ class Join:
     ranks: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Split:
     """ncclCommSplit: complete when every member of the parent has called it."""
 
@@ -107,7 +111,7 @@ class Split:
     key: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Shrink:
     """ncclCommShrink: complete when every member that is not excluded has called it."""
 
@@ -118,7 +122,7 @@ class Shrink:
     excluded: Sequence[int]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Post:
     """One call whose turn has come in its stream. Answered by Done or Failed."""
 
@@ -135,7 +139,7 @@ class Post:
     payload: bool  # the send buffer follows; otherwise it counts as zeros, none of which is known
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Leave:
     """The rank will not use the communicator again; posts that are not answered yet never will be."""
 
@@ -144,7 +148,7 @@ class Leave:
     ending: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Alive:
     """Now and then, and when something changed: how far the rank is."""
 
@@ -152,7 +156,7 @@ class Alive:
     steps: int  # optimizer steps so far
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Bye:
     """The last message of a process that ends in an orderly way."""
 
@@ -162,7 +166,7 @@ class Bye:
 # ---- from the coordinator ----
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Welcome:
     """The answer to Hello; the rank's other messages may have been sent before it arrives."""
 
@@ -170,7 +174,7 @@ class Welcome:
     version: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Refused:
     """The answer to a Hello that cannot be accepted: another version, a rank that is taken."""
 
@@ -178,7 +182,7 @@ class Refused:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Joined:
     """The answer to Join, Split and Shrink."""
 
@@ -191,7 +195,7 @@ class Joined:
     # depend on timing
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RequestFailed:
     """The answer to a Join, Split or Shrink that cannot succeed."""
 
@@ -201,7 +205,7 @@ class RequestFailed:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Done:
     """The answer to a Post: the call is complete."""
 
@@ -211,7 +215,7 @@ class Done:
     payload: bool  # what the receive buffer holds now follows; otherwise nothing of it is known
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Failed:
     """The answer to a Post that can never be completed."""
 
@@ -221,12 +225,15 @@ class Failed:
     text: str
 
 
-FromRank = Union[Hello, Join, Split, Shrink, Post, Leave, Alive, Bye]
-FromCoordinator = Union[Welcome, Refused, Joined, RequestFailed, Done, Failed]
-Message = Union[FromRank, FromCoordinator]
+FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye
+FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed
+Message = FromRank | FromCoordinator
 
 FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye)
 FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed)
+
+
+Payload = TypeVar("Payload", bound=Sized)
 
 
 class MessageError(ValueError):
@@ -235,4 +242,160 @@ class MessageError(ValueError):
 
 def pack(messages: Iterable[Message]) -> bytes:
     """The first frame of a batch."""
-    return msgpack.packb([[m.KIND, *(getattr(m, f.name) for f in fields(m))] for m in messages])
+    frame: bytes = _PACKER.pack([[message.KIND, *_VALUES_OF[type(message)](message)] for message in messages])
+    return frame
+
+
+def unpack(frame: bytes, payloads: Sequence[Payload] = ()) -> list[tuple[Message, Payload | None]]:
+    """The messages of a batch, each with its payload. Nothing is taken for granted about where the bytes come from."""
+    items = _array(frame)
+    messages: list[tuple[Message, Payload | None]] = []
+    used = 0
+    for item in items:
+        layout = _LAYOUTS.get(item[0]) if type(item) is list and item and type(item[0]) is int else None
+        if layout is None:
+            raise MessageError(f"no message: {_shortened(item)}")
+        if [type(value) for value in item] != layout.types:
+            raise MessageError(layout.complaint_about_types(item))
+        if not layout.within_limits(item):
+            raise MessageError(layout.complaint_about_limits(item))
+        message = layout.make(*item[1:])
+        payload = None
+        if layout.has_payload:
+            if item[-1]:
+                if used == len(payloads):
+                    raise MessageError(f"{layout.name}: its payload is missing")
+                payload = payloads[used]
+                used += 1
+            if item[layout.known]:
+                _check_known(layout.name, item[layout.known], payload)
+        elif layout.lists:
+            for position in layout.lists:
+                _check_members(layout, item, position)
+        messages.append((message, payload))
+    if used != len(payloads):
+        raise MessageError(f"{len(payloads)} payloads, of which {len(payloads) - used} belong to no message")
+    return messages
+
+
+def unpack_hello(frame: bytes) -> tuple[int, str]:
+    """Version and secret of a batch that begins with a Hello of whatever version."""
+    items = _array(frame)
+    if not items or type(items[0]) is not list or [type(value) for value in items[0][:3]] != [int, int, str]:
+        raise MessageError("the first message is no Hello")
+    kind, version, secret = items[0][:3]
+    if kind != Hello.KIND:
+        raise MessageError("the first message is no Hello")
+    return version, secret
+
+
+def _array(frame: bytes) -> list[Any]:
+    try:
+        items = msgpack.unpackb(frame)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise MessageError(f"{len(frame)} bytes that are not msgpack: {error}") from None
+    if type(items) is not list:
+        raise MessageError(f"a batch is an array of messages, not {_shortened(items)}")
+    return items
+
+
+def _check_known(name: str, known: Sequence[object], payload: Sized | None) -> None:
+    """Intervals in order, and within the payload."""
+    if payload is None or len(known) % 2:
+        raise MessageError(f"{name}: known intervals without {'an end' if payload is not None else 'a payload'}")
+    last = 0
+    for start, end in zip(known[::2], known[1::2], strict=True):
+        if type(start) is not int or type(end) is not int or not last <= start < end:
+            raise MessageError(f"{name}: {_shortened(start)} to {_shortened(end)} is no known interval after {last}")
+        last = end
+    if last > len(payload):
+        raise MessageError(f"{name}: bytes up to {last} are known of a payload of {len(payload)}")
+
+
+def _check_members(layout: _Layout, item: Sequence[Any], position: int) -> None:
+    for member in item[position]:
+        if type(member) is not int or not 0 <= member <= _LARGEST_RANK:
+            raise MessageError(f"{layout.name}: {layout.field_name(position)} contains {_shortened(member)}")
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+_LARGEST_RANK = (1 << 31) - 1
+_LARGEST_NUMBER = (1 << 63) - 1
+# What a field of this name may be; others are any number from 0 on.
+_LIMITS: dict[str, tuple[int, int]] = {
+    "rank": (0, _LARGEST_RANK),
+    "ranks": (1, _LARGEST_RANK),
+    "member": (-1, _LARGEST_RANK),
+    "color": (-1, _LARGEST_RANK),
+    "peer": (-1, _LARGEST_RANK),
+    "call": (0, max(Call)),
+    "data_type": (0, max(DataType)),
+    "reduction": (0, max(Reduction)),
+    "ending": (0, max(Ending)),
+}
+_SIGNED_LIMITS = (-(1 << 31), (1 << 31) - 1)  # of an int of C
+_TYPES: dict[str, type] = {"int": int, "str": str, "bytes": bytes, "bool": bool, "Sequence[int]": list}
+
+
+class _Layout:
+    """How a kind of message is checked: made from its declaration."""
+
+    def __init__(self, declaration: type[Message]) -> None:
+        self.name = declaration.__name__
+        self.make: Callable[..., Message] = declaration
+        self._fields = fields(declaration)
+        declared = [_TYPES[str(field.type)] for field in self._fields]
+        self.types: list[type] = [int, *declared]
+        self.has_payload = self._fields[-1].name == "payload" if self._fields else False
+        self.lists = [position for position, kind in enumerate(self.types) if kind is list]
+        self.known = self.lists[0] if self.lists else 0
+        self._limits = [
+            (position, *self._limits_of(field.name))
+            for position, field in enumerate(self._fields, start=1)
+            if self.types[position] is int
+        ]
+        # One expression, written out: a loop over the limits would take as long as everything else together.
+        conditions = [f"{low} <= item[{position}] <= {high}" for position, low, high in self._limits]
+        self.within_limits: Callable[[Sequence[Any]], bool] = eval(f"lambda item: {' and '.join(conditions) or True}")
+
+    def _limits_of(self, field: str) -> tuple[int, int]:
+        if self.make is Split and field == "key":
+            return _SIGNED_LIMITS
+        return _LIMITS.get(field, (0, _LARGEST_NUMBER))
+
+    def field_name(self, position: int) -> str:
+        return self._fields[position - 1].name
+
+    def complaint_about_types(self, item: Sequence[object]) -> str:
+        if len(item) != len(self.types):
+            return f"{self.name}: {len(item) - 1} fields, expected {len(self.types) - 1}"
+        for position, (value, expected) in enumerate(zip(item, self.types, strict=True)):
+            if type(value) is not expected:
+                return (
+                    f"{self.name}: {self.field_name(position)} is {_shortened(value)}, "
+                    f"expected {'an array' if expected is list else expected.__name__}"
+                )
+        raise AssertionError("called only if something is wrong")
+
+    def complaint_about_limits(self, item: Sequence[Any]) -> str:
+        for position, low, high in self._limits:
+            if not low <= item[position] <= high:
+                return f"{self.name}: {self.field_name(position)} is {item[position]}, expected {low} to {high}"
+        raise AssertionError("called only if something is wrong")
+
+
+def _values_of(declaration: type[Message]) -> Callable[[Message], Iterable[object]]:
+    names = [field.name for field in fields(declaration)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda message: [getattr(message, name) for name in names]
+
+
+_PACKER = msgpack.Packer()
+_DECLARATIONS: tuple[type[Message], ...] = (*FROM_RANK, *FROM_COORDINATOR)
+_LAYOUTS = {declaration.KIND: _Layout(declaration) for declaration in _DECLARATIONS}
+_VALUES_OF = {declaration: _values_of(declaration) for declaration in _DECLARATIONS}

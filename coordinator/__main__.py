@@ -1,0 +1,28 @@
+"""`python -m coordinator`: a coordinator alone, as tests and experiments need it.
+
+Reports on stdout and takes control lines on stdin, as process.py describes; ends at SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from coordinator.process import Settings, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="coordinator", description="Match the collectives of the ranks of one run.")
+    parser.add_argument("--world-size", type=int, required=True, metavar="N")
+    parser.add_argument("--secret", required=True, help="what ranks must show")
+    parser.add_argument("--endpoint", default="", help="of ZeroMQ (default: an abstract local socket)")
+    parser.add_argument("--store-port", type=int, default=0, metavar="PORT", help="of the TCPStore (any free one)")
+    parser.add_argument("--no-store", action="store_true", help="host no TCPStore, and so do not load torch")
+    options = parser.parse_args()
+    settings = Settings(
+        options.world_size, options.secret, options.endpoint, None if options.no_store else options.store_port
+    )
+    return run(settings, report_fd=1, control_fd=0)
+
+
+sys.exit(main())

@@ -1,0 +1,194 @@
+"""A communicator: its members, and what they have posted on it.
+
+In: posts of members, members that leave. Out: answers, as (rank, message, payload). Posts are matched by sequence
+number; posts of one number that do not agree are all answered with a text that says who posted what. What is complete
+is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coordinator.arithmetic import Buffer
+from coordinator.collectives import ROOTED, Collective, send_bytes, signature_of
+from coordinator.point_to_point import Channel
+from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR
+from coordinator.sequences import Sequences
+from coordinator.texts import post_text, ranks_text
+from rank_runtime.messages import Call, Done, Failed, FromCoordinator, Post
+
+Outgoing = tuple[int, FromCoordinator, Buffer | None]  # to which rank
+
+_LARGEST_BUFFER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Ranks that wait, for what, and who is missing for it."""
+
+    what: str
+    communicator: int  # 0: of a communicator that is not complete yet
+    sequence: int
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]  # ranks; of a new communicator, ranks are not known before they come: their members
+
+    def __str__(self) -> str:
+        where = f" ({self.sequence} on communicator {self.communicator})" if self.communicator else ""
+        verb = "waits" if len(self.waiting) == 1 else "wait"
+        return f"{ranks_text(self.waiting)} {verb} for {ranks_text(self.missing)}: {self.what}{where}"
+
+
+class Communicator:
+    """Members of one communicator, by their rank in it."""
+
+    def __init__(self, number: int, members: tuple[int, ...]) -> None:
+        self.number = number
+        self.members = members
+        self.member_of = {rank: member for member, rank in enumerate(members)}
+        self._gone: set[int] = set()  # members that left or ended
+        self._collectives: dict[int, Collective] = {}
+        self._finished = Sequences()
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self.completed = 0
+
+    def post(self, rank: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
+        """A post of a member."""
+        member = self.member_of[rank]
+        if member in self._gone:
+            return self._refuse(rank, post, "it has left the communicator")
+        if post.call >= Call.SEND:
+            return self._post_to_peer(member, post, payload)
+        collective = self._collectives.get(post.sequence)
+        if collective is None:
+            if post.sequence in self._finished:
+                return self._refuse(rank, post, "it was posted before, and is complete")
+            complaint = self._complaint(post, member, payload)
+            if complaint:
+                return self._refuse(rank, post, complaint)
+            collective = self._collectives[post.sequence] = Collective(post, len(self.members))
+        elif member in collective.tokens:
+            return self._refuse(rank, post, "it was posted before")
+        elif collective.variants or collective.signature != signature_of(post):
+            return self._disagree(collective, member, post)
+        elif payload is not None:
+            complaint = self._complaint(post, member, payload)
+            if complaint:
+                return self._refuse(rank, post, complaint)
+        try:
+            collective.add(member, post, payload)
+            return [] if collective.missing else self._complete(collective)
+        except MemoryError:
+            return self._out_of_memory(collective)
+
+    def leave(self, rank: int, *, withdraw: bool) -> None:
+        """A member will not post again, nor read answers. What it posted stays posted, unless it is withdrawn."""
+        member = self.member_of[rank]
+        self._gone.add(member)
+        for collective in self._collectives.values():
+            if collective.tokens.get(member) is not None:
+                collective.withdraw(member) if withdraw else collective.forget(member)
+        for channel in self._channels.values():
+            channel.leave(member, withdraw=withdraw)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether no member is left."""
+        return len(self._gone) == len(self.members)
+
+    def waits(self) -> Iterator[Wait]:
+        """What is not complete."""
+        members = self.members
+        for sequence, collective in self._collectives.items():
+            waiting = tuple(members[member] for member, token in collective.tokens.items() if token is not None)
+            if waiting and not collective.variants:
+                missing = tuple(rank for member, rank in enumerate(members) if member not in collective.tokens)
+                yield Wait(post_text(collective.post, members), self.number, sequence, waiting, missing)
+        for channel in self._channels.values():
+            for member, other, post in channel.unanswered():
+                what = post_text(post, members)
+                yield Wait(what, self.number, post.sequence, (members[member],), (members[other],))
+
+    # ---- collectives ----
+
+    def _complaint(self, post: Post, member: int, payload: Buffer | None) -> str:
+        """What is wrong with a post, apart from the others."""
+        members = len(self.members)
+        if (post.call in ROOTED or post.call >= Call.SEND) and not 0 <= post.peer < members:
+            return f"its root or peer is {post.peer}, expected 0 to {members - 1}"
+        if post.count * members * 8 > _LARGEST_BUFFER:
+            return f"{post.count} elements are more than any memory holds"
+        if payload is not None:
+            expected = send_bytes(post, member, members)
+            if len(payload) != expected:
+                return f"its payload has {len(payload)} bytes, expected {expected}"
+        return ""
+
+    def _complete(self, collective: Collective) -> list[Outgoing]:
+        self._finish(collective)
+        self.completed += 1
+        members = self.members
+        known, payload = collective.result(0)
+        answers: list[Outgoing] = []
+        same_for_all = collective.is_same_for_all
+        for member, token in collective.tokens.items():
+            if token is not None:
+                if not same_for_all:
+                    known, payload = collective.result(member)
+                answers.append((members[member], Done(token, known, payload is not None), payload))
+        return answers
+
+    def _finish(self, collective: Collective) -> None:
+        sequence = collective.post.sequence
+        self._collectives.pop(sequence, None)
+        self._finished.add(sequence)
+
+    def _disagree(self, collective: Collective, member: int, post: Post) -> list[Outgoing]:
+        """Everybody who has posted gets an error, and so does everybody who will."""
+        collective.disagree(member, signature_of(post))
+        text = (
+            f"collective {post.sequence} on communicator {self.number} ({ranks_text(self.members)}) does not match: "
+            f"{collective.disagreement(self.members)}"
+        )
+        waiting = [*((other, token) for other, token in collective.tokens.items()), (member, post.token)]
+        collective.tokens = {other: None for other, _ in waiting}
+        collective.missing -= 1
+        if not collective.missing:
+            self._finish(collective)
+        return [
+            (self.members[other], Failed(token, INVALID_USAGE, text), None)
+            for other, token in waiting
+            if token is not None
+        ]
+
+    def _out_of_memory(self, collective: Collective) -> list[Outgoing]:
+        text = f"the coordinator has not enough memory for {post_text(collective.post, self.members)}"
+        self._finish(collective)
+        return [
+            (self.members[member], Failed(token, SYSTEM_ERROR, text), None)
+            for member, token in collective.tokens.items()
+            if token is not None
+        ]
+
+    def _refuse(self, rank: int, post: Post, why: str) -> list[Outgoing]:
+        text = (
+            f"rank {rank} posted {post_text(post, self.members)} ({post.sequence} on communicator {self.number}): {why}"
+        )
+        return [(rank, Failed(post.token, INVALID_ARGUMENT, text), None)]
+
+    # ---- send and receive ----
+
+    def _post_to_peer(self, member: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
+        rank = self.members[member]
+        complaint = self._complaint(post, member, payload)
+        if complaint:
+            return self._refuse(rank, post, complaint)
+        is_send = post.call == Call.SEND
+        ends = (member, post.peer) if is_send else (post.peer, member)
+        channel = self._channels.get(ends)
+        if channel is None:
+            channel = self._channels[ends] = Channel(self.members, *ends)
+        if channel.has_send(post.sequence) if is_send else channel.has_receive(post.sequence):
+            return self._refuse(rank, post, "it was posted before")
+        answers = channel.send(post, payload) if is_send else channel.receive(post)
+        return [(self.members[to], message, buffer) for to, message, buffer in answers]

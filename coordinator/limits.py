@@ -1,0 +1,25 @@
+"""Limits of the operating system that a coordinator of many ranks meets."""
+
+from __future__ import annotations
+
+import resource
+
+_SPARE_DESCRIPTORS = 64
+_DESCRIPTORS_PER_RANK = 3  # its ZeroMQ connection, and two to the store: one of the script, one of torch's watchdog
+
+
+class LimitError(Exception):
+    """A limit is too low for the job."""
+
+
+def allow_descriptors(world_size: int) -> None:
+    """Raise the limit of open files as far as it goes, which must be enough for the job."""
+    needed = _SPARE_DESCRIPTORS + _DESCRIPTORS_PER_RANK * world_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise LimitError(
+            f"{world_size} ranks need {needed} open files in the coordinator, but the limit is {hard}: "
+            f"raise it (ulimit -Hn {needed}, or LimitNOFILE= of the service), or use fewer ranks"
+        )
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,182 @@
+"""How communicators come about: joins, splits and shrinks are collected until all who must have come.
+
+In: requests of ranks. Out: the requests that can be answered now, each either with a new communicator or with an error.
+Requests that belong together but contradict each other are answered with an error, and so are all that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
+from coordinator.texts import ranks_text
+from rank_runtime.messages import Join, RequestFailed, Shrink, Split
+
+Failure = tuple[int, RequestFailed]  # to which rank
+
+
+@dataclass(frozen=True)
+class Group:
+    """A new communicator: its members in their order, each with the request that it answers.
+
+    A request of None belongs to a rank that has ended since.
+    """
+
+    members: tuple[int, ...]
+    requests: tuple[int | None, ...]
+
+
+@dataclass
+class Outcome:
+    """What a request leads to."""
+
+    groups: list[Group] = field(default_factory=list)
+    without: list[tuple[int, int]] = field(default_factory=list)  # rank, request: no part in any of the groups
+    failures: list[Failure] = field(default_factory=list)
+
+
+class _Requests:
+    """Requests of ranks that belong together."""
+
+    def __init__(self) -> None:
+        self._failed = ""
+
+    def _fail(self, waiting: Sequence[tuple[int, int | None]], text: str) -> Outcome:
+        self._failed = text
+        outcome = Outcome()
+        for rank, request in waiting:
+            if request is not None:
+                outcome.failures.append((rank, RequestFailed(request, INVALID_USAGE, text)))
+        return outcome
+
+
+class Joining(_Requests):
+    """Joins with the same key."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self._came: dict[int, tuple[int, int | None]] = {}  # member -> rank, request
+        self._ranks: set[int] = set()
+
+    def add(self, rank: int, join: Join) -> Outcome:
+        if self._failed:
+            return self._fail([(rank, join.request)], self._failed)
+        complaint = self._complaint(rank, join)
+        if complaint:
+            return self._fail([*self._came.values(), (rank, join.request)], complaint)
+        self._ranks.add(rank)
+        self._came[join.member] = (rank, join.request)
+        if len(self._came) < self.ranks:
+            return Outcome()
+        ordered = [self._came[member] for member in range(self.ranks)]
+        return Outcome([Group(tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered))])
+
+    def _complaint(self, rank: int, join: Join) -> str:
+        failure = "a communicator cannot be made: "
+        if join.ranks != self.ranks:
+            others = f"{ranks_text(self._ranks)} joined it as one of {self.ranks}"
+            return f"{failure}{others}, rank {rank} as one of {join.ranks}"
+        if not 0 <= join.member < self.ranks:
+            return f"{failure}rank {rank} joined it as member {join.member}, expected 0 to {self.ranks - 1}"
+        if join.member in self._came:
+            return f"{failure}rank {self._came[join.member][0]} and rank {rank} both joined it as member {join.member}"
+        if rank in self._ranks:
+            return f"{failure}rank {rank} joined it twice"
+        return ""
+
+    def forget(self, rank: int) -> None:
+        """A rank has ended."""
+        for member, (other, _) in self._came.items():
+            if other == rank:
+                self._came[member] = (rank, None)
+
+    def waiting(self) -> tuple[int, ...]:
+        return tuple(rank for rank, request in self._came.values() if request is not None and not self._failed)
+
+    def missing(self) -> tuple[int, ...]:
+        """Members, since nobody knows which ranks they will be."""
+        return tuple(member for member in range(self.ranks) if member not in self._came)
+
+
+class Dividing(_Requests):
+    """Splits or shrinks of one communicator with the same sequence number."""
+
+    def __init__(self, parent: Sequence[int], member_of: dict[int, int], first: Split | Shrink) -> None:
+        super().__init__()
+        self._parent = parent
+        self._member_of = member_of
+        self._first = first
+        self._came: dict[int, tuple[Split | Shrink, int | None]] = {}  # rank -> request
+        self._excluded = frozenset(first.excluded) if isinstance(first, Shrink) else frozenset()
+        self._missing = len(parent) - len(self._excluded)
+
+    def add(self, rank: int, request: Split | Shrink) -> Outcome:
+        if self._failed:
+            return self._fail([(rank, request.request)], self._failed)
+        if rank in self._came:
+            text = f"rank {rank} has already called {self.what} with sequence number {request.sequence}"
+            return Outcome(failures=[(rank, RequestFailed(request.request, INVALID_ARGUMENT, text))])
+        complaint = self._complaint(rank, request)
+        if complaint:
+            waiting = [(other, number) for other, (_, number) in self._came.items()]
+            return self._fail([*waiting, (rank, request.request)], complaint)
+        self._came[rank] = (request, request.request)
+        self._missing -= 1
+        return Outcome() if self._missing else self._outcome()
+
+    def forget(self, rank: int) -> None:
+        """A rank has ended."""
+        if rank in self._came:
+            self._came[rank] = (self._came[rank][0], None)
+
+    @property
+    def what(self) -> str:
+        return "ncclCommSplit" if isinstance(self._first, Split) else "ncclCommShrink"
+
+    @property
+    def sequence(self) -> int:
+        return self._first.sequence
+
+    def waiting(self) -> tuple[int, ...]:
+        return tuple(rank for rank, (_, number) in self._came.items() if number is not None and not self._failed)
+
+    def missing(self) -> tuple[int, ...]:
+        return tuple(
+            rank for member, rank in enumerate(self._parent) if member not in self._excluded and rank not in self._came
+        )
+
+    def _complaint(self, rank: int, request: Split | Shrink) -> str:
+        if type(request) is not type(self._first):
+            calls = {Split: "ncclCommSplit", Shrink: "ncclCommShrink"}
+            return f"{ranks_text(self._came)} called {self.what}, rank {rank} called {calls[type(request)]}"
+        if isinstance(request, Shrink):
+            excluded = frozenset(request.excluded)
+            if excluded != self._excluded:
+                return (
+                    f"{ranks_text(self._came)} called ncclCommShrink without members {sorted(self._excluded)}, "
+                    f"rank {rank} without {sorted(excluded)}"
+                )
+            if self._member_of[rank] in excluded:
+                return f"rank {rank} called ncclCommShrink though it is excluded"
+            if max(excluded, default=0) >= len(self._parent):
+                return f"ncclCommShrink without members {sorted(excluded)}, expected 0 to {len(self._parent) - 1}"
+        return ""
+
+    def _outcome(self) -> Outcome:
+        outcome = Outcome()
+        colors: dict[int, list[tuple[int, int, int | None]]] = {}  # key and member, by which they are ordered; request
+        for rank, (request, number) in self._came.items():
+            member = self._member_of[rank]
+            if isinstance(request, Shrink):
+                colors.setdefault(0, []).append((0, member, number))
+            elif request.color >= 0:
+                colors.setdefault(request.color, []).append((request.key, member, number))
+            elif number is not None:
+                outcome.without.append((rank, number))
+        for _, entries in sorted(colors.items()):
+            entries.sort(key=lambda entry: entry[:2])
+            members = tuple(self._parent[member] for _, member, _ in entries)
+            outcome.groups.append(Group(members, tuple(number for _, _, number in entries)))
+        return outcome

@@ -1,0 +1,182 @@
+"""The coordinator's process: opens the sockets, says where they are, and serves until it is told to end.
+
+In: settings; on the control pipe, lines about ranks: {"exited": {"rank": 3, "status": 1}}. Out: on the report pipe,
+lines of JSON, each written at once:
+
+    {"coordinator": {"endpoint": ..., "store_port": ..., "pid": ...}}    it serves; or else
+    {"coordinator_failed": "..."}                                        why it does not
+    {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
+    {"coordinator_done": {...}}                                          what there was, when it ends
+
+It ends at SIGTERM, or when the process that started it has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from coordinator.limits import LimitError, allow_descriptors
+from coordinator.server import Server, ServerError
+from coordinator.store import Store, StoreError
+
+SUCCESS, FAILED = 0, 1
+
+_NAME = b"maya-coord"  # as ps shows it
+_PROGRESS_SECONDS = 1.0
+_END_SECONDS = 0.02  # how soon to look again whether a connection is closed
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the coordinator of a run needs to know."""
+
+    world_size: int
+    secret: str
+    endpoint: str = ""  # of ZeroMQ; empty: an abstract local socket of any name
+    store_port: int | None = 0  # 0: any free one; None: no store
+
+
+def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
+    """Serve until SIGTERM; the exit code. `parent` is the process whose end is the coordinator's, too."""
+    wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _become_coordinator(wakeup_write, parent)
+        return _serve(settings, report_fd, control_fd, wakeup_read)
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(wakeup_read)
+        os.close(wakeup_write)
+
+
+def _become_coordinator(wakeup_fd: int, parent: int | None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_NAME, _NAME)
+    signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # it wakes the loop up
+    # Ctrl-C on a terminal reaches everybody: the launcher decides what follows, and the ranks still need answers.
+    for other in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(other, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if parent is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before
+            os.kill(os.getpid(), signal.SIGTERM)
+    # What was there before stays: the collector need not look at it, nor touch pages shared with the parent.
+    gc.freeze()
+
+
+def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd: int) -> int:
+    report = _Report(report_fd)
+    server = store = None
+    try:
+        try:
+            allow_descriptors(settings.world_size)
+            server = Server(settings.world_size, settings.secret, settings.endpoint)
+            store = Store(settings.store_port) if settings.store_port is not None else None
+        except (LimitError, ServerError, StoreError) as error:
+            report.write({"coordinator_failed": str(error)})
+            return FAILED
+        store_port = store.port if store else None
+        report.write({"coordinator": {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}})
+        _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd)
+        report.write({"coordinator_done": _statistics(server)})
+        return SUCCESS
+    finally:
+        if server is not None:
+            server.close()
+        if store is not None:
+            store.close()
+
+
+def _loop(server: Server, report: _Report, control: _Control | None, wakeup_fd: int) -> None:
+    poller = zmq.Poller()
+    poller.register(server.socket, zmq.POLLIN)
+    poller.register(wakeup_fd, zmq.POLLIN)
+    if control is not None:
+        poller.register(control.descriptor, zmq.POLLIN)
+    reported: dict[str, int] = {}
+    due = 0.0
+    while True:
+        ready = dict(poller.poll(round(1000 * (_END_SECONDS if server.expects_an_end else _PROGRESS_SECONDS))))
+        if wakeup_fd in ready:
+            return
+        if control is not None and control.descriptor in ready:
+            for rank in control.exits():
+                server.exited(rank)
+            if control.ended:
+                poller.unregister(control.descriptor)
+                control = None
+        server.turn()
+        now = time.monotonic()
+        if now >= due:
+            progress = _progress(server)
+            if progress != reported:
+                report.write({"progress": progress})
+                reported = progress
+                due = now + _PROGRESS_SECONDS
+
+
+def _progress(server: Server) -> dict[str, int]:
+    state = server.state
+    return {
+        "joined": state.joined,
+        "ended": state.ended,
+        "steps": state.steps,
+        "messages": server.batches_in,
+        "posts": state.posts,
+    }
+
+
+def _statistics(server: Server) -> dict[str, Any]:
+    state = server.state
+    return {
+        "messages": server.batches_in + server.batches_out,
+        "bytes": server.bytes_in + server.bytes_out,
+        "posts": state.posts,
+        "collectives": state.collectives,
+        "communicators": state.communicators,
+        "ignored": server.ignored,
+        "cpu_seconds": round(time.process_time(), 3),
+    }
+
+
+class _Report:
+    """Lines of JSON for whoever started us, who may be gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, line: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+
+
+class _Control:
+    """Lines of JSON from whoever started us."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.ended = False
+        self._rest = b""
+
+    def exits(self) -> list[int]:
+        """Ranks whose end is told by what has arrived."""
+        chunk = os.read(self.descriptor, 1 << 16)
+        self.ended = not chunk
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        ranks = []
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                ranks.append(int(json.loads(line)["exited"]["rank"]))
+        return ranks

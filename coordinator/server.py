@@ -1,0 +1,262 @@
+"""The coordinator's socket: who is who, batches in, batches out.
+
+In: batches of ranks, as rank_runtime/messages.py declares them. Out: batches to ranks; everything that one turn yields
+for a rank goes out together. What the messages mean is state.py's business.
+
+A sender is a rank once its Hello has shown the run's secret; what comes from others is counted and otherwise ignored.
+Bytes from a rank that are no messages are answered with Refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from dataclasses import dataclass
+
+import zmq
+
+from coordinator.arithmetic import Buffer
+from coordinator.communicators import Outgoing
+from coordinator.state import State
+from rank_runtime.messages import (
+    VERSION,
+    Bye,
+    FromCoordinator,
+    Hello,
+    MessageError,
+    Refused,
+    Welcome,
+    pack,
+    unpack,
+    unpack_hello,
+)
+
+_MOST_PER_TURN = 512  # batches; so that answers do not wait for everything that comes in
+_BACKLOG = 4096  # a thousand ranks connect in the same moment; the kernel may allow less, then connecting takes longer
+_SMALL_PAYLOAD = 1 << 16  # up to this size, copying costs less than sharing
+_EMPTY_BATCH = pack([])
+
+
+class ServerError(Exception):
+    """The socket cannot be opened."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    rank: int
+    process: int
+    heard: float  # when, by the monotonic clock
+
+
+class Server:
+    """A ROUTER for the ranks of one run."""
+
+    def __init__(self, world_size: int, secret: str, endpoint: str = "") -> None:
+        self.state = State()
+        self._world_size = world_size
+        self._secret = secret.encode()
+        self._connections: dict[bytes, _Connection] = {}  # by the identity that ZeroMQ gave it
+        self._identity_of: dict[int, bytes] = {}  # rank -> identity
+        self._exited: set[int] = set()  # ranks whose process is gone, but perhaps not yet all that it had sent
+        self._outbox: dict[int, list[tuple[FromCoordinator, Buffer | None]]] = {}
+        self.batches_in = 0
+        self.batches_out = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.ignored = 0  # batches of senders that are no ranks
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        try:
+            self.endpoint = self._open(endpoint or f"ipc://@maya-{secrets.token_hex(8)}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise ServerError(f"the coordinator cannot listen at {endpoint}: {error.strerror}") from None
+
+    def _open(self, endpoint: str) -> str:
+        socket = self.socket
+        # A message to a rank that is not there any more is an error, not silence.
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        # Queues without a limit: a rank gets nothing but answers to what it posted, so what waits for a slow one is
+        # limited by what it has asked for; and a full queue would make everybody wait for the slowest.
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        # When the coordinator ends, the ranks have ended: nobody reads what may still be in a queue.
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.BACKLOG, _BACKLOG)
+        # With a thousand processes on a few cores, half a minute for a handshake (the default) is not much.
+        socket.set(zmq.HANDSHAKE_IVL, 0)
+        if endpoint.startswith("ipc:"):
+            socket.set(zmq.IPC_FILTER_UID, os.getuid())  # an abstract name has no permissions of its own
+        socket.bind(endpoint)
+        return socket.get_string(zmq.LAST_ENDPOINT)
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+    # ---- events ----
+
+    def turn(self) -> None:
+        """Take what has arrived, then send the answers."""
+        socket = self.socket
+        now = time.monotonic()
+        for _ in range(_MOST_PER_TURN):
+            try:
+                identity = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            frame = b""
+            payloads: list[Buffer] = []
+            if socket.get(zmq.RCVMORE):
+                frame = socket.recv()
+                while socket.get(zmq.RCVMORE):
+                    part = socket.recv(copy=False)
+                    payloads.append(part.bytes if len(part) <= _SMALL_PAYLOAD else part.buffer)
+            self.batches_in += 1
+            self.bytes_in += len(frame) + sum(map(len, payloads))
+            self._take(identity, frame, payloads, now)
+        self._look_for_ends()
+        self._flush()
+
+    def exited(self, rank: int) -> None:
+        """The process of a rank is gone. What it had sent before still counts."""
+        if rank in self._identity_of:
+            self._exited.add(rank)
+        else:
+            self.state.end(rank)
+
+    @property
+    def expects_an_end(self) -> bool:
+        """Whether a process is gone of which the socket has not noticed it yet."""
+        return bool(self._exited)
+
+    def silent_since(self, moment: float) -> list[int]:
+        """Ranks of which nothing has been heard since then."""
+        return sorted(connection.rank for connection in self._connections.values() if connection.heard < moment)
+
+    # ---- in ----
+
+    def _take(self, identity: bytes, frame: bytes, payloads: list[Buffer], now: float) -> None:
+        connection = self._connections.get(identity)
+        if connection is None and not self._is_ours(identity, frame):
+            return
+        try:
+            batch = unpack(frame, payloads)
+        except MessageError as error:
+            sender = "a rank" if connection is None else f"rank {connection.rank}"
+            self._refuse(identity, f"the coordinator cannot read what {sender} sent: {error}")
+            return
+        for message, payload in batch:
+            if connection is None:
+                assert isinstance(message, Hello)
+                connection = self._greet(identity, message, now)
+                if connection is None:
+                    return
+            elif isinstance(message, Bye):
+                self._disconnect(connection.rank)
+                return
+            else:
+                self._put(self.state.handle(connection.rank, message, payload))
+        if connection is not None:
+            connection.heard = now
+
+    def _is_ours(self, identity: bytes, frame: bytes) -> bool:
+        """Whether the first batch of a sender begins with a Hello that shows the secret, and is of our version."""
+        try:
+            version, secret = unpack_hello(frame)
+        except MessageError:
+            self.ignored += 1
+            return False
+        if not hmac.compare_digest(secret.encode(), self._secret):
+            self.ignored += 1
+            return False
+        if version != VERSION:
+            self._refuse(
+                identity,
+                f"the rank speaks version {version} of the messages, the coordinator version {VERSION}: "
+                "both must come from the same installation of Maya",
+            )
+            return False
+        return True
+
+    def _greet(self, identity: bytes, hello: Hello, now: float) -> _Connection | None:
+        rank = hello.rank
+        if rank >= self._world_size:
+            self._refuse(identity, f"process {hello.process} is rank {rank}, expected 0 to {self._world_size - 1}")
+            return None
+        other = self._identity_of.get(rank)
+        if other is not None and self._send(other, [_EMPTY_BATCH]):
+            self._refuse(
+                identity,
+                f"process {hello.process} is rank {rank}, but so is process {self._connections[other].process}, "
+                "which has not ended",
+            )
+            return None
+        if other is not None:
+            self._disconnect(rank)
+        self.state.start(rank)
+        self._identity_of[rank] = identity
+        connection = self._connections[identity] = _Connection(rank, hello.process, now)
+        self._put([(rank, Welcome(VERSION), None)])
+        return connection
+
+    def _disconnect(self, rank: int) -> None:
+        identity = self._identity_of.pop(rank)
+        del self._connections[identity]
+        self._outbox.pop(rank, None)
+        self._exited.discard(rank)
+        self.state.end(rank)
+
+    def _look_for_ends(self) -> None:
+        """ZeroMQ drops a connection that was closed when everything it had brought has been read."""
+        for rank in list(self._exited):
+            if not self._send(self._identity_of[rank], [_EMPTY_BATCH]):
+                self._disconnect(rank)
+
+    # ---- out ----
+
+    def _put(self, answers: list[Outgoing]) -> None:
+        for rank, message, payload in answers:
+            waiting = self._outbox.get(rank)
+            if waiting is None:
+                self._outbox[rank] = [(message, payload)]
+            else:
+                waiting.append((message, payload))
+
+    def _flush(self) -> None:
+        """What goes to many ranks is copied once; ZeroMQ counts the references."""
+        shared: dict[int, zmq.Frame] = {}
+        while self._outbox:
+            rank, answers = self._outbox.popitem()
+            identity = self._identity_of.get(rank)
+            if identity is None:
+                continue  # it has ended
+            parts: list[bytes | zmq.Frame] = [pack([message for message, _ in answers])]
+            for _, payload in answers:
+                if payload is not None:
+                    part = shared.get(id(payload))
+                    if part is None:
+                        part = shared[id(payload)] = zmq.Frame(payload, copy=True)
+                    parts.append(part)
+            if not self._send(identity, parts):
+                self._disconnect(rank)
+
+    def _refuse(self, identity: bytes, text: str) -> None:
+        self._send(identity, [pack([Refused(text)])])
+
+    def _send(self, identity: bytes, parts: list[bytes | zmq.Frame]) -> bool:
+        """Whether whoever it is for is still there. Nothing blocks: the queues have no limit."""
+        try:
+            self.socket.send(identity, zmq.SNDMORE)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return False
+            raise
+        for part in parts[:-1]:
+            self.socket.send(part, zmq.SNDMORE, copy=False)
+        self.socket.send(parts[-1], copy=False)
+        self.batches_out += 1
+        self.bytes_out += sum(map(len, parts))
+        return True

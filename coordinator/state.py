@@ -1,0 +1,201 @@
+"""What the coordinator knows, and how it answers: a state machine without any I/O.
+
+In: messages of ranks with their payloads, and ranks that ended. Out: messages to ranks. Nothing that a rank sends
+raises an exception; what it must not send is answered with an error. The state of what is complete is dropped.
+
+A rank that ended keeps what it posted posted, and answers to it are dropped; what waits for something that it never
+posted keeps waiting. `waits` says who waits for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.arithmetic import Buffer
+from coordinator.communicators import Communicator, Outgoing, Wait
+from coordinator.membership import Dividing, Joining, Outcome
+from coordinator.results import INVALID_ARGUMENT
+from rank_runtime.messages import (
+    Alive,
+    Ending,
+    Failed,
+    Join,
+    Joined,
+    Leave,
+    Message,
+    Post,
+    RequestFailed,
+    Shrink,
+    Split,
+)
+
+
+class State:
+    """Communicators and requests for new ones."""
+
+    def __init__(self) -> None:
+        self._communicators: dict[int, Communicator] = {}
+        self._communicators_of: dict[int, set[int]] = {}  # rank -> numbers
+        self._joining: dict[bytes, Joining] = {}
+        self._dividing: dict[tuple[int, int], Dividing] = {}  # parent, sequence
+        self._instances: dict[tuple[int, ...], int] = {}  # members -> communicators made of them
+        self._last_number = 0
+        self._steps: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._posts = 0
+        self._collectives = 0  # of communicators that are gone
+
+    # ---- events ----
+
+    def start(self, rank: int) -> None:
+        """A process of the rank has come; perhaps not the first."""
+        self._ended.discard(rank)
+        self._steps.setdefault(rank, 0)
+
+    def handle(self, rank: int, message: Message, payload: Buffer | None) -> list[Outgoing]:
+        """A message of a rank that has started. Hello and Bye are not for here, nor is what only coordinators send."""
+        if type(message) is Post:
+            self._posts += 1
+            communicator = self._communicators.get(message.communicator)
+            if communicator is None or rank not in communicator.member_of:
+                return [
+                    (rank, Failed(message.token, INVALID_ARGUMENT, self._unknown(rank, message.communicator)), None)
+                ]
+            return communicator.post(rank, message, payload)
+        if type(message) is Alive:
+            self._steps[rank] = message.steps
+            return []
+        if type(message) is Join:
+            return self._join(rank, message)
+        if type(message) is Split or type(message) is Shrink:
+            return self._divide(rank, message)
+        if type(message) is Leave:
+            self._leave(rank, message)
+        return []
+
+    def end(self, rank: int) -> None:
+        """The process of a rank has ended."""
+        self._ended.add(rank)
+        for joining in self._joining.values():
+            joining.forget(rank)
+        for dividing in self._dividing.values():
+            dividing.forget(rank)
+        for number in list(self._communicators_of.get(rank, ())):
+            self._leave_communicator(rank, self._communicators[number], withdraw=False)
+
+    # ---- what is going on ----
+
+    def waits(self) -> Iterator[Wait]:
+        """Who waits for whom, and for what."""
+        for joining in self._joining.values():
+            if joining.waiting():
+                what = f"a communicator of {joining.ranks}; missing are its members, not ranks of the job"
+                yield Wait(what, 0, 0, joining.waiting(), joining.missing())
+        for (parent, sequence), dividing in self._dividing.items():
+            if dividing.waiting():
+                yield Wait(dividing.what, parent, sequence, dividing.waiting(), dividing.missing())
+        for communicator in self._communicators.values():
+            yield from communicator.waits()
+
+    def describe(self) -> dict[int, list[Wait]]:
+        """What each rank waits for."""
+        by_rank: dict[int, list[Wait]] = {}
+        for wait in self.waits():
+            for rank in wait.waiting:
+                by_rank.setdefault(rank, []).append(wait)
+        return by_rank
+
+    @property
+    def joined(self) -> int:
+        """Ranks that ever started."""
+        return len(self._steps)
+
+    @property
+    def ended(self) -> int:
+        return len(self._ended)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that every rank has made."""
+        return min(self._steps.values(), default=0)
+
+    @property
+    def posts(self) -> int:
+        return self._posts
+
+    @property
+    def collectives(self) -> int:
+        """How many are complete."""
+        return self._collectives + sum(communicator.completed for communicator in self._communicators.values())
+
+    @property
+    def communicators(self) -> int:
+        """How many were ever made."""
+        return self._last_number
+
+    # ---- communicators ----
+
+    def _unknown(self, rank: int, number: int) -> str:
+        if number in self._communicators:
+            return f"rank {rank} is no member of communicator {number}"
+        return f"rank {rank} named communicator {number}, which there is not, or not any more"
+
+    def _join(self, rank: int, join: Join) -> list[Outgoing]:
+        joining = self._joining.get(join.key)
+        if joining is None:
+            joining = self._joining[join.key] = Joining(join.ranks)
+        outcome = joining.add(rank, join)
+        if outcome.groups:
+            del self._joining[join.key]
+        return self._answers(outcome)
+
+    def _divide(self, rank: int, request: Split | Shrink) -> list[Outgoing]:
+        parent = self._communicators.get(request.parent)
+        if parent is None or rank not in parent.member_of:
+            text = self._unknown(rank, request.parent)
+            return [(rank, RequestFailed(request.request, INVALID_ARGUMENT, text), None)]
+        key = (request.parent, request.sequence)
+        dividing = self._dividing.get(key)
+        if dividing is None:
+            dividing = self._dividing[key] = Dividing(parent.members, parent.member_of, request)
+        outcome = dividing.add(rank, request)
+        if outcome.groups or outcome.without:
+            del self._dividing[key]
+        return self._answers(outcome)
+
+    def _answers(self, outcome: Outcome) -> list[Outgoing]:
+        answers: list[Outgoing] = [(rank, failure, None) for rank, failure in outcome.failures]
+        answers += [(rank, Joined(request, 0, 0, (), 0), None) for rank, request in outcome.without]
+        for group in outcome.groups:
+            number, instance = self._make(group.members)
+            for member, (rank, request) in enumerate(zip(group.members, group.requests, strict=True)):
+                if request is not None:
+                    answers.append((rank, Joined(request, number, member, group.members, instance), None))
+                elif number in self._communicators:
+                    self._leave_communicator(rank, self._communicators[number], withdraw=False)
+        return answers
+
+    def _make(self, members: tuple[int, ...]) -> tuple[int, int]:
+        """A communicator's number, and which one of these members it is."""
+        self._last_number += 1
+        instance = self._instances.get(members, 0)
+        self._instances[members] = instance + 1
+        if len(members) > 1:  # a rank alone asks nobody
+            self._communicators[self._last_number] = Communicator(self._last_number, members)
+            for rank in members:
+                self._communicators_of.setdefault(rank, set()).add(self._last_number)
+        return self._last_number, instance
+
+    def _leave(self, rank: int, leave: Leave) -> None:
+        communicator = self._communicators.get(leave.communicator)
+        if communicator is not None and rank in communicator.member_of:
+            self._leave_communicator(rank, communicator, withdraw=leave.ending == Ending.ABORTED)
+
+    def _leave_communicator(self, rank: int, communicator: Communicator, *, withdraw: bool) -> None:
+        communicator.leave(rank, withdraw=withdraw)
+        self._communicators_of[rank].discard(communicator.number)
+        if communicator.is_abandoned:
+            self._collectives += communicator.completed
+            del self._communicators[communicator.number]
+            for key in [key for key in self._dividing if key[0] == communicator.number]:
+                del self._dividing[key]

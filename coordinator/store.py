@@ -1,0 +1,54 @@
+"""The TCPStore through which the ranks' process groups find each other, hosted by the coordinator.
+
+In: a port, or 0 for any free one. Out: a store that listens on the loopback address until it is dropped. The ranks are
+told that somebody else hosts it (TORCHELASTIC_USE_AGENT_STORE). Only this module imports torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+ADDRESS = "127.0.0.1"
+_BACKLOG = 4096
+
+
+class StoreError(Exception):
+    """The store cannot be hosted."""
+
+
+class Store:
+    """A TCPStore and its port."""
+
+    def __init__(self, port: int = 0) -> None:
+        # The port is opened here and not by torch: a port that is taken is one clear error, and no other process can
+        # take a free one between choosing and opening it.
+        try:
+            listening = socket.create_server((ADDRESS, port), backlog=_BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise StoreError(
+                    f"port {port} is in use: choose another with --master-port, or none for any that is free"
+                ) from None
+            raise StoreError(f"cannot listen at {ADDRESS}:{port}: {error.strerror}") from None
+        self.port: int = listening.getsockname()[1]
+        self._store: Any = _tcp_store(self.port, listening.detach())
+
+    def close(self) -> None:
+        self._store = None
+
+
+def _tcp_store(port: int, listening: int) -> Any:
+    try:
+        from torch.distributed import TCPStore
+    except ImportError as error:
+        raise StoreError(f"torch cannot be imported, which the store needs: {error}") from None
+    return TCPStore(
+        ADDRESS,
+        port,
+        is_master=True,
+        wait_for_workers=False,  # ranks come when they like, or never
+        master_listen_fd=listening,
+        use_libuv=True,
+    )

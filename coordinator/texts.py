@@ -1,0 +1,60 @@
+"""How ranks and calls are named in what a user reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rank_runtime.messages import Call, DataType, Post, Reduction
+
+_MOST_RUNS = 12
+
+_DATA_TYPES = {
+    DataType.FLOAT16: "fp16",
+    DataType.FLOAT32: "fp32",
+    DataType.FLOAT64: "fp64",
+    DataType.BFLOAT16: "bf16",
+    DataType.FLOAT8_E4M3: "fp8_e4m3",
+    DataType.FLOAT8_E5M2: "fp8_e5m2",
+}
+_REDUCTIONS = (Call.ALL_REDUCE, Call.REDUCE, Call.REDUCE_SCATTER)
+_PREPOSITIONS = {
+    Call.REDUCE: "to",
+    Call.GATHER: "to",
+    Call.BROADCAST: "from",
+    Call.SCATTER: "from",
+    Call.SEND: "to",
+    Call.RECEIVE: "from",
+}
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-5, 7`; of very many runs only the first."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    if len(texts) > _MOST_RUNS:
+        number = sum(last - first + 1 for first, last in runs)
+        texts[_MOST_RUNS - 1 :] = [f"... ({number} ranks)"]
+    plural = len(runs) > 1 or (runs and runs[0][0] != runs[0][1])
+    return f"rank{'s' if plural else ''} {', '.join(texts)}"
+
+
+def call_text(call: int, count: int, data_type: int, reduction: int, peer: int, members: Sequence[int]) -> str:
+    """`all_reduce of 1024 fp32 sum`, `broadcast of 10 int64 from rank 8`."""
+    kind = Call(call)
+    element = DataType(data_type)
+    text = f"{kind.name.lower()} of {count} {_DATA_TYPES.get(element, element.name.lower())}"
+    if kind in _REDUCTIONS:
+        text += f" {Reduction(reduction).name.lower()}"
+    if kind in _PREPOSITIONS:
+        name = f"rank {members[peer]}" if 0 <= peer < len(members) else f"member {peer}, which there is not"
+        text += f" {_PREPOSITIONS[kind]} {name}"
+    return text
+
+
+def post_text(post: Post, members: Sequence[int]) -> str:
+    return call_text(post.call, post.count, post.data_type, post.reduction, post.peer, members)
