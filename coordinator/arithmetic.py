@@ -107,7 +107,7 @@ _E5M2_VALUES = _E5M2.decoded()
 
 
 @dataclass(frozen=True)
-class _Format:
+class Format:
     """How the elements of a data type are stored, and how they are computed with."""
 
     stored: npt.DTypeLike
@@ -115,21 +115,21 @@ class _Format:
     narrow: Callable[[Array], Array] = _same
 
 
-_FORMATS = {
-    DataType.INT8: _Format(np.int8),
-    DataType.UINT8: _Format(np.uint8),
-    DataType.INT32: _Format(np.int32),
-    DataType.UINT32: _Format(np.uint32),
-    DataType.INT64: _Format(np.int64),
-    DataType.UINT64: _Format(np.uint64),
-    DataType.FLOAT16: _Format(np.float16, _widen_half, _narrow_half),
-    DataType.FLOAT32: _Format(np.float32),
-    DataType.FLOAT64: _Format(np.float64),
-    DataType.BFLOAT16: _Format(np.uint16, _widen_bfloat16, _narrow_bfloat16),
-    DataType.FLOAT8_E4M3: _Format(np.uint8, lambda codes: _E4M3_VALUES[codes], _E4M3.narrow),
-    DataType.FLOAT8_E5M2: _Format(np.uint8, lambda codes: _E5M2_VALUES[codes], _E5M2.narrow),
+FORMATS = {
+    DataType.INT8: Format(np.int8),
+    DataType.UINT8: Format(np.uint8),
+    DataType.INT32: Format(np.int32),
+    DataType.UINT32: Format(np.uint32),
+    DataType.INT64: Format(np.int64),
+    DataType.UINT64: Format(np.uint64),
+    DataType.FLOAT16: Format(np.float16, _widen_half, _narrow_half),
+    DataType.FLOAT32: Format(np.float32),
+    DataType.FLOAT64: Format(np.float64),
+    DataType.BFLOAT16: Format(np.uint16, _widen_bfloat16, _narrow_bfloat16),
+    DataType.FLOAT8_E4M3: Format(np.uint8, lambda codes: _E4M3_VALUES[codes], _E4M3.narrow),
+    DataType.FLOAT8_E5M2: Format(np.uint8, lambda codes: _E5M2_VALUES[codes], _E5M2.narrow),
 }
-ITEM_BYTES = tuple(np.dtype(_FORMATS[data_type].stored).itemsize for data_type in DataType)
+ITEM_BYTES = tuple(np.dtype(FORMATS[data_type].stored).itemsize for data_type in DataType)
 
 _COMBINE: dict[int, np.ufunc] = {
     Reduction.SUM: np.add,
@@ -150,7 +150,7 @@ class Reducer:
     def __init__(self, members: int, count: int, data_type: int, reduction: int) -> None:
         self._members = members
         self._count = count
-        self._format = _FORMATS[DataType(data_type)]
+        self._format = FORMATS[DataType(data_type)]
         self._reduction = reduction
         self._combine = _COMBINE[reduction]
         block = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 _SPARE_DESCRIPTORS = 64
-_DESCRIPTORS_PER_RANK = 3  # its ZeroMQ connection, and two to the store: one of the script, one of torch's watchdog
+_DESCRIPTORS_PER_RANK = 2  # its connections to the ZeroMQ socket and to the store
 
 
 class LimitError(Exception):

@@ -74,6 +74,7 @@ def _become_coordinator(wakeup_fd: int, parent: int | None) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
     # What was there before stays: the collector need not look at it, nor touch pages shared with the parent.
     gc.freeze()
+    gc.enable()
 
 
 def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd: int) -> int:
@@ -105,7 +106,7 @@ def _loop(server: Server, report: _Report, control: _Control | None, wakeup_fd: 
     poller.register(wakeup_fd, zmq.POLLIN)
     if control is not None:
         poller.register(control.descriptor, zmq.POLLIN)
-    reported: dict[str, int] = {}
+    reported = _progress(server)
     due = 0.0
     while True:
         ready = dict(poller.poll(round(1000 * (_END_SECONDS if server.expects_an_end else _PROGRESS_SECONDS))))

@@ -1,0 +1,268 @@
+"""Reductions, against numpy, exact arithmetic and torch's own conversions."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.arithmetic import FORMATS, ITEM_BYTES, Reducer
+from rank_runtime.build import Build
+from rank_runtime.messages import DataType, Reduction
+
+Array = npt.NDArray[Any]
+
+INTEGERS = {
+    DataType.INT8: np.int8,
+    DataType.UINT8: np.uint8,
+    DataType.INT32: np.int32,
+    DataType.UINT32: np.uint32,
+    DataType.INT64: np.int64,
+    DataType.UINT64: np.uint64,
+}
+FLOATS = {DataType.FLOAT16: np.float16, DataType.FLOAT32: np.float32, DataType.FLOAT64: np.float64}
+STORED = {
+    **INTEGERS,
+    **FLOATS,
+    DataType.BFLOAT16: np.uint16,
+    DataType.FLOAT8_E4M3: np.uint8,
+    DataType.FLOAT8_E5M2: np.uint8,
+}
+NARROW = [DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT8_E4M3, DataType.FLOAT8_E5M2]
+
+
+def reduce(
+    contributions: Sequence[Array], data_type: DataType, reduction: Reduction, order: Sequence[int] | None = None
+) -> Array:
+    """What the coordinator makes of the members' contributions, which arrive in the given order."""
+    reducer = Reducer(len(contributions), len(contributions[0]), data_type, reduction)
+    for member in order if order is not None else range(len(contributions)):
+        reducer.add(member, contributions[member].tobytes())
+    return np.frombuffer(reducer.result(), STORED[data_type])
+
+
+@st.composite
+def _contributions(draw: st.DrawFn, data_types: Sequence[DataType]) -> tuple[DataType, list[Array], list[int]]:
+    """A data type, random bits of it for every member, and an order of arrival."""
+    data_type = draw(st.sampled_from(data_types))
+    members = draw(st.integers(1, 40))
+    # Large ones are combined when they arrive, small ones are gathered first.
+    count = draw(st.sampled_from([1, 3, 100, 40_000]) if members <= 9 else st.sampled_from([0, 1, 3, 100]))
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    stored = np.dtype(STORED[data_type])
+    bits = random.integers(0, 256, (members, count * stored.itemsize), np.uint8)
+    order = [int(member) for member in random.permutation(members)]
+    return data_type, [row.copy().view(stored) for row in bits], order
+
+
+def test_sizes_of_elements() -> None:
+    assert [ITEM_BYTES[data_type] for data_type in DataType] == [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
+
+
+# ---- integers ----
+
+
+@given(_contributions(list(INTEGERS)), st.sampled_from(Reduction))
+@settings(deadline=None)
+def test_integers_wrap(given_: tuple[DataType, list[Array], list[int]], reduction: Reduction) -> None:
+    data_type, contributions, order = given_
+    stacked = np.stack(contributions)
+    expected_of: dict[Reduction, Callable[[], Any]] = {
+        Reduction.SUM: lambda: stacked.sum(0, dtype=stacked.dtype),
+        Reduction.PREMULSUM: lambda: stacked.sum(0, dtype=stacked.dtype),
+        Reduction.PROD: lambda: stacked.prod(0, dtype=stacked.dtype),
+        Reduction.MAX: lambda: stacked.max(0),
+        Reduction.MIN: lambda: stacked.min(0),
+        Reduction.AVG: lambda: [
+            math.trunc(Fraction(int(total), len(stacked))) for total in stacked.sum(0, dtype=stacked.dtype)
+        ],
+    }
+    np.testing.assert_array_equal(reduce(contributions, data_type, reduction, order), expected_of[reduction]())
+
+
+def test_average_of_integers_divides_the_wrapped_sum_towards_zero() -> None:
+    assert reduce([np.array([-5], np.int32), np.array([0], np.int32)], DataType.INT32, Reduction.AVG) == [-2]
+    assert reduce([np.array([100], np.int8)] * 2, DataType.INT8, Reduction.AVG) == [-28]
+    assert reduce([np.array([200], np.uint8)] * 2, DataType.UINT8, Reduction.AVG) == [72]
+    assert reduce([np.array([1], np.int8)] * 300, DataType.INT8, Reduction.AVG) == [0]
+    assert reduce([np.array([-(1 << 63)], np.int64)], DataType.INT64, Reduction.AVG) == [-(1 << 63)]
+
+
+# ---- floating point ----
+
+
+def _tree(rows: list[Array], combine: Any) -> Array:
+    """Neighbours first, then pairs of neighbours, and so on."""
+    if len(rows) == 1:
+        return rows[0]
+    with np.errstate(all="ignore"):
+        paired = [combine(rows[i], rows[i + 1]) for i in range(0, len(rows) - 1, 2)]
+    return _tree(paired + rows[len(rows) & ~1 :], combine)
+
+
+@given(_contributions(list(FLOATS)), st.sampled_from(Reduction))
+@settings(deadline=None)
+def test_floats_are_combined_in_a_fixed_tree_and_rounded_once(
+    given_: tuple[DataType, list[Array], list[int]], reduction: Reduction
+) -> None:
+    data_type, contributions, order = given_
+    combine = {Reduction.PROD: np.multiply, Reduction.MAX: np.fmax, Reduction.MIN: np.fmin}.get(reduction, np.add)
+    wide = np.float64 if data_type == DataType.FLOAT64 else np.float32
+    with np.errstate(all="ignore"):
+        expected = _tree([row.astype(wide) for row in contributions], combine)
+        if reduction == Reduction.AVG:
+            expected = expected / wide(len(contributions))
+        expected = expected.astype(STORED[data_type])
+    result = reduce(contributions, data_type, reduction, order)
+    np.testing.assert_array_equal(result, expected)
+    assert result.tobytes() == reduce(contributions, data_type, reduction).tobytes()
+
+
+@pytest.mark.parametrize("members", [2, 3, 8, 1024])
+def test_sums_are_close_to_the_exact_ones(members: int) -> None:
+    rows = list(np.random.default_rng(members).normal(size=(members, 50)).astype(np.float32))
+    exact = [math.fsum(float(row[i]) for row in rows) for i in range(50)]
+    np.testing.assert_allclose(reduce(rows, DataType.FLOAT32, Reduction.SUM), exact, atol=1e-6 * members)
+    np.testing.assert_allclose(
+        reduce(rows, DataType.FLOAT32, Reduction.AVG), np.array(exact) / members, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_narrow_types_are_not_rounded_in_between() -> None:
+    ones = [np.array([1.0], np.float16)] * 4096
+    assert reduce(ones, DataType.FLOAT16, Reduction.SUM) == [4096]
+    assert reduce([np.array([60000], np.float16)] * 4, DataType.FLOAT16, Reduction.AVG) == [np.float16(60000)]
+    bfloat16_ones = [np.array([0x3F80], np.uint16)] * 1024
+    assert reduce(bfloat16_ones, DataType.BFLOAT16, Reduction.SUM) == [0x4480]  # 1024.0; 1 + 256 is 256 in bf16
+
+
+def test_maximum_and_minimum_prefer_numbers_to_nan() -> None:
+    nan, rows = np.nan, [np.array([np.nan, 1, np.nan], np.float32), np.array([2, np.nan, np.nan], np.float32)]
+    for reduction in (Reduction.MAX, Reduction.MIN):
+        np.testing.assert_array_equal(reduce(rows, DataType.FLOAT32, reduction), [2, 1, nan])
+
+
+@pytest.mark.parametrize(
+    ("data_type", "one", "largest", "infinite", "not_a_number", "too_large"),
+    [
+        (DataType.FLOAT16, 0x3C00, 0x7BFF, 0x7C00, 0x7FFF, 0x7C00),
+        (DataType.BFLOAT16, 0x3F80, 0x7F7F, 0x7F80, 0x7FFF, 0x7F80),
+        (DataType.FLOAT8_E4M3, 0x38, 0x7E, None, 0x7F, 0x7E),
+        (DataType.FLOAT8_E5M2, 0x3C, 0x7B, 0x7C, 0x7F, 0x7B),
+    ],
+)
+def test_ends_of_the_narrow_types(
+    data_type: DataType, one: int, largest: int, infinite: int | None, not_a_number: int, too_large: int
+) -> None:
+    """Too large is infinite in 16 bits and the largest number in 8, where infinity becomes that, too."""
+    bits = np.uint16 if ITEM_BYTES[data_type] == 2 else np.uint8
+    sign = 0x8000 if bits is np.uint16 else 0x80
+
+    def sum_of(*codes: int) -> int:
+        rows = [np.array([code], bits).view(STORED[data_type]) for code in codes]
+        return int(reduce(rows, data_type, Reduction.SUM).view(bits)[0])
+
+    assert sum_of(largest, largest) == too_large
+    assert sum_of(largest | sign, largest | sign) == too_large | sign
+    assert sum_of(not_a_number, one) == not_a_number
+    assert sum_of(not_a_number | sign, one) == not_a_number
+    assert sum_of(one | sign, one) == 0
+    assert sum_of(sign, sign) == sign  # minus zero
+    if infinite is not None:
+        assert sum_of(infinite, one) == too_large
+        assert sum_of(infinite, infinite | sign) == not_a_number
+
+
+# ---- torch's conversions ----
+
+_TORCH_CONVERSIONS = """
+import sys
+import numpy, torch
+
+TYPES = {"6": torch.float16, "9": torch.bfloat16, "10": torch.float8_e4m3fn, "11": torch.float8_e5m2}
+given = numpy.load(sys.argv[1])
+answers = {}
+for name, data_type in TYPES.items():
+    size = data_type.itemsize
+    bits = torch.uint8 if size == 1 else torch.int16
+    codes = torch.from_numpy(numpy.arange(256**size, dtype=f"u{size}").view(f"i{size}"))
+    answers["decoded" + name] = codes.view(data_type).float().numpy()
+    values = torch.from_numpy(given["values" + name])
+    answers["encoded" + name] = values.to(data_type).view(bits).numpy().view(f"u{size}")
+numpy.savez(sys.argv[2], **answers)
+"""
+LARGEST = {
+    DataType.FLOAT16: 65504.0,
+    DataType.BFLOAT16: 3.3895e38,
+    DataType.FLOAT8_E4M3: 448.0,
+    DataType.FLOAT8_E5M2: 57344.0,
+}
+
+
+def _interesting_values(data_type: DataType) -> Array:
+    """Numbers in the type's range, all its halves between neighbours, and the smallest ones."""
+    random = np.random.default_rng(data_type)
+    scales = 2.0 ** random.integers(-30, 17, 20_000)
+    values = np.concatenate(
+        [
+            random.normal(size=20_000) * scales,
+            np.arange(-1 << 12, 1 << 12) * 2.0**-20,
+            np.arange(-1 << 12, 1 << 12) * 2.0**-9,
+            np.arange(-1 << 12, 1 << 12) / 8.0,
+        ]
+    ).astype(np.float32)
+    return values[np.abs(values) <= LARGEST[data_type]]
+
+
+def test_conversions_are_those_of_torch(build: Build, tmp_path: Path) -> None:
+    given_file, answer_file = tmp_path / "given.npz", tmp_path / "answers.npz"
+    np.savez(given_file, **{f"values{int(each)}": _interesting_values(each) for each in NARROW})  # type: ignore[arg-type]
+    subprocess.run(
+        [sys.executable, "-c", _TORCH_CONVERSIONS, str(given_file), str(answer_file)],
+        env={**os.environ, "LD_PRELOAD": ":".join(map(str, build.libraries))},
+        check=True,
+        timeout=120,
+    )
+    with np.load(answer_file) as answers:
+        for data_type in NARROW:
+            stored = FORMATS[data_type]
+            codes = np.arange(256 ** ITEM_BYTES[data_type]).astype(f"u{ITEM_BYTES[data_type]}")
+            np.testing.assert_array_equal(
+                stored.widen(codes.view(stored.stored)), answers[f"decoded{int(data_type)}"], err_msg=data_type.name
+            )
+            np.testing.assert_array_equal(
+                stored.narrow(_interesting_values(data_type)).view(codes.dtype),
+                answers[f"encoded{int(data_type)}"],
+                err_msg=data_type.name,
+            )
+
+
+# ---- memory ----
+
+
+def test_little_is_held_at_a_time() -> None:
+    members, count = 256, 1 << 15
+    one = 4 * count
+    reducer = Reducer(members, count, DataType.FLOAT32, Reduction.SUM)
+    tracemalloc.start()
+    try:
+        for member in range(members):
+            reducer.add(member, np.full(count, member, np.float32).tobytes())
+        result = reducer.result()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * one, f"{peak / one:.0f} contributions at once"
+    np.testing.assert_array_equal(np.frombuffer(result, np.float32), np.full(count, 255 * 128, np.float32))
