@@ -10,7 +10,7 @@ import click
 
 from maya import __version__
 from maya.devices import Device, DeviceError, device_names, load_device
-from maya.units import format_bytes
+from netmodel.units import format_bytes
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""How long a collective takes on a given network: topology and collective in, time out, importing nothing of ours.
+"""Clusters and how long a collective takes on them: topology and collective in, time out, importing nothing of ours.
 
-Nothing lives here yet.
+So far only what a cluster is made of (cluster.py); nothing predicts a time yet.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from maya.devices import Device, DeviceError, device_names, load_device
-from maya.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
+from netmodel.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
 
 CATALOGUE = ["a100-40", "a100-80", "a40", "b200", "gb200", "h100", "h100-96-500w", "h100-pcie", "h200", "l40s", "v100"]
 DEVICE_HEADER = Path(__file__).parents[1] / "rank_runtime" / "shim" / "device" / "device.h"
@@ -105,7 +105,7 @@ def test_name_like_nothing_gets_no_suggestion() -> None:
 
 
 def test_missing_file() -> None:
-    assert "no device file nowhere/mine.toml" in refusal("nowhere/mine.toml")
+    assert "no GPU file nowhere/mine.toml" in refusal("nowhere/mine.toml")
 
 
 def test_file_based_on_the_catalogue(write_file: WriteFile) -> None:

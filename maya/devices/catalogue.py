@@ -7,21 +7,13 @@ file's path relative to this one) and then needs only the keys that differ.
 
 from __future__ import annotations
 
-import difflib
-import sys
-from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 from maya.devices.device import Device
+from netmodel.settings_file import Catalogue, did_you_mean, listed
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_FOLDER = Path(__file__).parent
 _FIELDS: dict[str, Field[Any]] = {f.metadata["key"]: f for f in fields(Device) if "key" in f.metadata}
 _BASE = "based_on"
 
@@ -30,19 +22,22 @@ class DeviceError(ValueError):
     """There is no such GPU, or its file is not right."""
 
 
+_CATALOGUE = Catalogue(Path(__file__).parent, "GPU", DeviceError)
+
+
 def device_names() -> list[str]:
     """The names of the catalogue, in alphabetical order."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    return _CATALOGUE.names()
 
 
 def load_device(name_or_path: str) -> Device:
     """The GPU a user named, by a name of the catalogue or by the path of a file."""
-    path = _find(name_or_path, Path())
+    path = _CATALOGUE.find(name_or_path, Path())
     values = _read(path, ())
     missing = [key for key, f in _FIELDS.items() if f.default is MISSING and f.name not in values]
     if missing:
         raise DeviceError(
-            f"{path}: missing {_listed(missing)}; add what is missing, "
+            f"{path}: missing {listed(missing)}; add what is missing, "
             f'or begin the file with {_BASE} = "h100" to take the rest from a GPU of the catalogue'
         )
     device = Device(key=path.stem, **values)
@@ -50,45 +45,23 @@ def load_device(name_or_path: str) -> Device:
     return device
 
 
-def _find(name_or_path: str, folder: Path) -> Path:
-    """The file of a name of the catalogue, or the file at a path relative to `folder`."""
-    names = device_names()
-    if name_or_path.lower() in names:
-        return _FOLDER / f"{name_or_path.lower()}.toml"
-    path = folder / name_or_path
-    if path.is_file():
-        return path
-    if "/" in name_or_path or path.suffix == ".toml":
-        raise DeviceError(f"no device file {path}; give the path of a TOML file, or one of: {', '.join(names)}")
-    raise DeviceError(
-        f'unknown GPU "{name_or_path}"{_did_you_mean(name_or_path.lower(), names)}; '
-        f"the catalogue has: {', '.join(names)}; or give the path of a TOML file of your own"
-    )
-
-
 def _read(path: Path, derived: tuple[Path, ...]) -> dict[str, Any]:
     """Field values of one file, on top of those of the file it is based on."""
     if path.resolve() in derived:
         raise DeviceError(f"{path}: {_BASE} leads back to this file; remove one of the {_BASE} lines")
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeviceError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise DeviceError(f"{path}: not valid TOML: {error}") from error
-
+    table = _CATALOGUE.read(path)
     base = table.pop(_BASE, None)
     values: dict[str, Any] = {}
     if base is not None:
         if not isinstance(base, str):
             raise DeviceError(f"{path}: {_BASE} = {base!r}: write the name of a GPU or the path of a file, as text")
         try:
-            values = _read(_find(base, path.parent), (*derived, path.resolve()))
+            values = _read(_CATALOGUE.find(base, path.parent), (*derived, path.resolve()))
         except DeviceError as error:
             raise DeviceError(f'{path}: {_BASE} = "{base}": {error}') from error
     for key, value in table.items():
         if key not in _FIELDS:
-            raise DeviceError(f'{path}: unknown key "{key}"{_did_you_mean(key, [*_FIELDS, _BASE])}')
+            raise DeviceError(f'{path}: unknown key "{key}"{did_you_mean(key, [*_FIELDS, _BASE])}')
         try:
             values[_FIELDS[key].name] = _FIELDS[key].metadata["read"](value)
         except ValueError as error:
@@ -107,12 +80,3 @@ def _check(device: Device, path: Path) -> None:
         )
     if not device.shared_per_block_bytes <= device.shared_per_block_optin_bytes <= device.shared_per_sm_bytes:
         raise DeviceError(f"{path}: expected shared_per_block <= shared_per_block_optin <= shared_per_sm")
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    return f" (did you mean {_listed(near, 'or')}?)" if near else ""
-
-
-def _listed(words: list[str], conjunction: str = "and") -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

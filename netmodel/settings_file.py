@@ -1,0 +1,68 @@
+"""Settings as people write them: TOML files, a catalogue of them, and errors that say what would be right.
+
+In: what a user wrote after an option, a name of a catalogue or the path of a file. Out: that file's table. Errors are
+of the caller's own class and name the file, what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """A folder of settings files: what one of them describes ("GPU"), and the error to raise about them."""
+
+    folder: Path
+    what: str
+    error: type[ValueError]
+
+    def names(self) -> list[str]:
+        """In alphabetical order."""
+        return sorted(path.stem for path in self.folder.glob("*.toml"))
+
+    def find(self, name_or_path: str, relative_to: Path) -> Path:
+        """The file of a name of the catalogue, or the file at a path."""
+        names = self.names()
+        if name_or_path.lower() in names:
+            return self.folder / f"{name_or_path.lower()}.toml"
+        path = relative_to / name_or_path
+        if path.is_file():
+            return path
+        if "/" in name_or_path or path.suffix == ".toml":
+            raise self.error(f"no {self.what} file {path}; give the path of a TOML file, or one of: {', '.join(names)}")
+        raise self.error(
+            f'unknown {self.what} "{name_or_path}"{did_you_mean(name_or_path.lower(), names)}; '
+            f"the catalogue has: {', '.join(names)}; or give the path of a TOML file of your own"
+        )
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """The table in a file."""
+        try:
+            table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+            return table
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.error(f"{path}: cannot be read: {error}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise self.error(f"{path}: not valid TOML: {error}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Words like `word`, for the end of a message; nothing if there is none."""
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    return f" (did you mean {listed(near, 'or')}?)" if near else ""
+
+
+def listed(words: Sequence[str], conjunction: str = "and") -> str:
+    """Words as in a sentence: "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
