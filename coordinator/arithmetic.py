@@ -183,9 +183,9 @@ class Reducer:
         """When every member's contribution is there."""
         assert self._missing == 0, "contributions are missing"
         (total,) = self._nodes.values()
-        if self._reduction == Reduction.AVG:
-            total = self._divided(total)
         with np.errstate(all="ignore"):
+            if self._reduction == Reduction.AVG:
+                total = self._divided(total)
             return self._format.narrow(total).tobytes()
 
     def _climb(self, index: int, values: Array) -> None:

@@ -28,15 +28,17 @@ class Wait:
     """Ranks that wait, for what, and who is missing for it."""
 
     what: str
-    communicator: int  # 0: of a communicator that is not complete yet
+    communicator: int  # 0: it is not complete yet
     sequence: int
     waiting: tuple[int, ...]
-    missing: tuple[int, ...]  # ranks; of a new communicator, ranks are not known before they come: their members
+    missing: tuple[int, ...]  # ranks; of a communicator that is not complete, members, for who they are is not known
 
     def __str__(self) -> str:
-        where = f" ({self.sequence} on communicator {self.communicator})" if self.communicator else ""
-        verb = "waits" if len(self.waiting) == 1 else "wait"
-        return f"{ranks_text(self.waiting)} {verb} for {ranks_text(self.missing)}: {self.what}{where}"
+        subject = f"{ranks_text(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"
+        if self.communicator == 0:
+            return f"{subject} for {ranks_text(self.missing, 'member')} of {self.what}"
+        where = f"({self.sequence} on communicator {self.communicator})"
+        return f"{subject} for {ranks_text(self.missing)}: {self.what} {where}"
 
 
 class Communicator:

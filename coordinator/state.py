@@ -89,8 +89,7 @@ class State:
         """Who waits for whom, and for what."""
         for joining in self._joining.values():
             if joining.waiting():
-                what = f"a communicator of {joining.ranks}; missing are its members, not ranks of the job"
-                yield Wait(what, 0, 0, joining.waiting(), joining.missing())
+                yield Wait(f"a new communicator of {joining.ranks}", 0, 0, joining.waiting(), joining.missing())
         for (parent, sequence), dividing in self._dividing.items():
             if dividing.waiting():
                 yield Wait(dividing.what, parent, sequence, dividing.waiting(), dividing.missing())

@@ -27,7 +27,7 @@ _PREPOSITIONS = {
 }
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
+def ranks_text(ranks: Iterable[int], noun: str = "rank") -> str:
     """`rank 3`, `ranks 0-5, 7`; of very many runs only the first."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
@@ -38,9 +38,9 @@ def ranks_text(ranks: Iterable[int]) -> str:
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
     if len(texts) > _MOST_RUNS:
         number = sum(last - first + 1 for first, last in runs)
-        texts[_MOST_RUNS - 1 :] = [f"... ({number} ranks)"]
+        texts[_MOST_RUNS - 1 :] = [f"... ({number} {noun}s)"]
     plural = len(runs) > 1 or (runs and runs[0][0] != runs[0][1])
-    return f"rank{'s' if plural else ''} {', '.join(texts)}"
+    return f"{noun}{'s' if plural else ''} {', '.join(texts)}"
 
 
 def call_text(call: int, count: int, data_type: int, reduction: int, peer: int, members: Sequence[int]) -> str:
