@@ -124,7 +124,7 @@ class Server:
         """The process of a rank is gone. What it had sent before still counts."""
         if rank in self._identity_of:
             self._exited.add(rank)
-        else:
+        elif 0 <= rank < self._world_size:
             self.state.end(rank)
 
     @property
@@ -187,7 +187,7 @@ class Server:
             self._refuse(identity, f"process {hello.process} is rank {rank}, expected 0 to {self._world_size - 1}")
             return None
         other = self._identity_of.get(rank)
-        if other is not None and self._send(other, [_EMPTY_BATCH]):
+        if other is not None and self._is_there(other):
             self._refuse(
                 identity,
                 f"process {hello.process} is rank {rank}, but so is process {self._connections[other].process}, "
@@ -210,9 +210,9 @@ class Server:
         self.state.end(rank)
 
     def _look_for_ends(self) -> None:
-        """ZeroMQ drops a connection that was closed when everything it had brought has been read."""
+        """Of ranks whose process is gone."""
         for rank in list(self._exited):
-            if not self._send(self._identity_of[rank], [_EMPTY_BATCH]):
+            if not self._is_there(self._identity_of[rank]):
                 self._disconnect(rank)
 
     # ---- out ----
@@ -240,11 +240,18 @@ class Server:
                     if part is None:
                         part = shared[id(payload)] = zmq.Frame(payload, copy=True)
                     parts.append(part)
-            if not self._send(identity, parts):
+            if self._send(identity, parts):
+                self.batches_out += 1
+                self.bytes_out += sum(map(len, parts))
+            else:
                 self._disconnect(rank)
 
     def _refuse(self, identity: bytes, text: str) -> None:
         self._send(identity, [pack([Refused(text)])])
+
+    def _is_there(self, identity: bytes) -> bool:
+        """Whether a sender is still connected, or something that it sent has not been read yet."""
+        return self._send(identity, [_EMPTY_BATCH])
 
     def _send(self, identity: bytes, parts: list[bytes | zmq.Frame]) -> bool:
         """Whether whoever it is for is still there. Nothing blocks: the queues have no limit."""
@@ -257,6 +264,4 @@ class Server:
         for part in parts[:-1]:
             self.socket.send(part, zmq.SNDMORE, copy=False)
         self.socket.send(parts[-1], copy=False)
-        self.batches_out += 1
-        self.bytes_out += sum(map(len, parts))
         return True
