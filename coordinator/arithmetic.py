@@ -157,6 +157,7 @@ class Reducer:
         while block < members and 2 * block * count * ITEM_BYTES[data_type] <= _BLOCK_BYTES:
             block *= 2
         self._block_members = block  # a power of two, so that a block is a node of the tree
+        self._is_ours = block > 1 or self._format.widen is not _same  # what the lowest nodes hold
         self._blocks: dict[int, tuple[Array, int]] = {}  # rows of contributions, and how many are missing
         self._missing = members
         self._nodes: dict[tuple[int, int], Array] = {}  # level above the blocks, index -> partial result
@@ -198,7 +199,9 @@ class Reducer:
                     other = self._nodes.pop((level, index ^ 1), None)
                     if other is None:
                         break
-                    values = self._combine(other, values) if index & 1 else self._combine(values, other)
+                    left, right = (other, values) if index & 1 else (values, other)
+                    # Partial results are ours to write into; contributions are not.
+                    values = self._combine(left, right, out=left if level > 0 or self._is_ours else None)
                 level, index, nodes = level + 1, index // 2, (nodes + 1) // 2
         self._nodes[level, index] = values
 

@@ -1,11 +1,17 @@
 """The coordinator's process: opens the sockets, says where they are, and serves until it is told to end.
 
-In: settings; on the control pipe, lines about ranks: {"exited": {"rank": 3, "status": 1}}. Out: on the report pipe,
-lines of JSON, each written at once:
+In: settings, and lines of JSON on the control pipe:
+
+    {"exited": {"rank": 3, "status": 1}}    the process of a rank is gone
+    {"describe": true}                      say who waits for whom
+
+Out: lines of JSON on the report pipe, each written at once, and none longer than what a pipe takes in one piece:
 
     {"coordinator": {"endpoint": ..., "store_port": ..., "pid": ...}}    it serves; or else
     {"coordinator_failed": "..."}                                        why it does not
     {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
+    {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       those of most ranks first; how many more; ranks
+                                                                         that have said nothing for a while, or ""
     {"coordinator_done": {...}}                                          what there was, when it ends
 
 It ends at SIGTERM, or when the process that started it has ended.
@@ -28,11 +34,14 @@ import zmq
 from coordinator.limits import LimitError, allow_descriptors
 from coordinator.server import Server, ServerError
 from coordinator.store import Store, StoreError
+from coordinator.texts import ranks_text
 
 SUCCESS, FAILED = 0, 1
 
 _NAME = b"maya-coord"  # as ps shows it
 _PROGRESS_SECONDS = 1.0
+_SILENT_SECONDS = 15.0  # a rank says every five seconds that it is alive
+_LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
 _END_SECONDS = 0.02  # how soon to look again whether a connection is closed
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -113,8 +122,11 @@ def _loop(server: Server, report: _Report, control: _Control | None, wakeup_fd: 
         if wakeup_fd in ready:
             return
         if control is not None and control.descriptor in ready:
-            for rank in control.exits():
-                server.exited(rank)
+            for line in control.lines():
+                if "exited" in line:
+                    server.exited(line["exited"])
+                if "describe" in line:
+                    report.write({"waiting": _waiting(server)})
             if control.ended:
                 poller.unregister(control.descriptor)
                 control = None
@@ -137,6 +149,21 @@ def _progress(server: Server) -> dict[str, int]:
         "messages": server.batches_in,
         "posts": state.posts,
     }
+
+
+def _waiting(server: Server) -> dict[str, Any]:
+    """Who waits for whom, as far as one line holds it."""
+    waits = sorted(server.state.waits(), key=lambda wait: len(wait.waiting), reverse=True)
+    silent = server.silent_since(time.monotonic() - _SILENT_SECONDS)
+    texts: list[str] = []
+    room = _LONGEST_REPORT
+    for wait in waits:
+        text = str(wait)
+        room -= len(json.dumps(text)) + 2
+        if room < 0:
+            break
+        texts.append(text)
+    return {"waits": texts, "more": len(waits) - len(texts), "silent": ranks_text(silent) if silent else ""}
 
 
 def _statistics(server: Server) -> dict[str, Any]:
@@ -171,13 +198,16 @@ class _Control:
         self.ended = False
         self._rest = b""
 
-    def exits(self) -> list[int]:
-        """Ranks whose end is told by what has arrived."""
+    def lines(self) -> list[dict[str, int]]:
+        """What has arrived: {"exited": rank} or {"describe": 1}."""
         chunk = os.read(self.descriptor, 1 << 16)
         self.ended = not chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        ranks = []
+        understood = []
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):
-                ranks.append(int(json.loads(line)["exited"]["rank"]))
-        return ranks
+                content = json.loads(line)
+                understood.append(
+                    {"describe": 1} if "describe" in content else {"exited": int(content["exited"]["rank"])}
+                )
+        return understood

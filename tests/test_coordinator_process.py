@@ -22,7 +22,7 @@ import zmq
 from coordinator_ranks import post
 
 from rank_runtime.build import Build
-from rank_runtime.messages import VERSION, Alive, Bye, Hello, Join, Joined, Message, pack, unpack
+from rank_runtime.messages import VERSION, Alive, Bye, Call, Hello, Join, Joined, Message, pack, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "fedcba9876543210"
@@ -170,6 +170,29 @@ def test_ends_of_ranks_are_told_on_the_control_pipe(
         pass
     assert progress["ended"] == 2
     assert progress["joined"] == 1
+    assert coordinator.end() == 0
+
+
+def test_it_says_who_waits_for_whom(start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    coordinator = start("--world-size", "64", "--no-store")
+    endpoint = coordinator.report("coordinator")["endpoint"]
+    ranks = [Rank(context, endpoint, rank) for rank in range(64)]
+    for member, rank in enumerate(ranks):
+        rank.send(Join(1, b"key", member, 64))
+    for rank in ranks:
+        rank.receive()
+    for rank in ranks[1:]:
+        rank.send(post(1, 0))
+    for rank in ranks[1:]:
+        rank.send(post(1, 0, call=Call.RECEIVE, peer=0))
+    waiting: dict[str, Any] = {}
+    while not waiting or len(waiting["waits"]) + waiting["more"] < 64:
+        coordinator.tell(b'{"describe": true}\n')
+        waiting = coordinator.report("waiting")
+    assert waiting["waits"][0] == "ranks 1-63 wait for rank 0: all_reduce of 1 fp32 sum (0 on communicator 1)"
+    assert waiting["waits"][1].endswith("waits for rank 0: receive of 1 fp32 from rank 0 (0 on communicator 1)")
+    assert waiting["more"] > 0  # 64 are more than a line holds
+    assert waiting["silent"] == ""
     assert coordinator.end() == 0
 
 
