@@ -35,7 +35,7 @@ from rank_runtime.messages import (
 
 _MOST_PER_TURN = 512  # batches; so that answers do not wait for everything that comes in
 _BACKLOG = 4096  # a thousand ranks connect in the same moment; the kernel may allow less, then connecting takes longer
-_SMALL_PAYLOAD = 1 << 16  # up to this size, copying costs less than sharing
+_SMALL_PAYLOAD = 1 << 16  # up to this size it is copied: many such share one of ZeroMQ's buffers, and would keep it
 _EMPTY_BATCH = pack([])
 
 
@@ -226,7 +226,7 @@ class Server:
                 waiting.append((message, payload))
 
     def _flush(self) -> None:
-        """What goes to many ranks is copied once; ZeroMQ counts the references."""
+        """A payload that goes to many ranks is copied once, into a Frame; ZeroMQ counts the references to it."""
         shared: dict[int, zmq.Frame] = {}
         while self._outbox:
             rank, answers = self._outbox.popitem()
@@ -262,6 +262,6 @@ class Server:
                 return False
             raise
         for part in parts[:-1]:
-            self.socket.send(part, zmq.SNDMORE, copy=False)
-        self.socket.send(parts[-1], copy=False)
+            self.socket.send(part, zmq.SNDMORE)
+        self.socket.send(parts[-1])
         return True

@@ -32,6 +32,8 @@ class Store:
                     f"port {port} is in use: choose another with --master-port, or none for any that is free"
                 ) from None
             raise StoreError(f"cannot listen at {ADDRESS}:{port}: {error.strerror}") from None
+        except OverflowError:
+            raise StoreError(f"there is no port {port}: expected 0 to 65535") from None
         self.port: int = listening.getsockname()[1]
         self._store: Any = _tcp_store(self.port, listening.detach())
 
@@ -44,11 +46,14 @@ def _tcp_store(port: int, listening: int) -> Any:
         from torch.distributed import TCPStore
     except ImportError as error:
         raise StoreError(f"torch cannot be imported, which the store needs: {error}") from None
-    return TCPStore(
-        ADDRESS,
-        port,
-        is_master=True,
-        wait_for_workers=False,  # ranks come when they like, or never
-        master_listen_fd=listening,
-        use_libuv=True,
-    )
+    try:
+        return TCPStore(
+            ADDRESS,
+            port,
+            is_master=True,
+            wait_for_workers=False,  # ranks come when they like, or never
+            master_listen_fd=listening,
+            use_libuv=True,
+        )
+    except RuntimeError as error:
+        raise StoreError(f"torch cannot host its store at {ADDRESS}:{port}: {error}") from None

@@ -297,6 +297,17 @@ def test_a_port_in_use_is_one_clear_error(build: Build, start: Callable[..., Coo
         assert coordinator.process.wait(PATIENCE_SECONDS) == 1
 
 
+def test_a_port_that_cannot_be(start: Callable[..., Coordinator]) -> None:
+    coordinator = start("--world-size", "2", "--store-port", "70000")
+    assert coordinator.report("coordinator_failed") == "there is no port 70000: expected 0 to 65535"
+
+
+def test_torch_that_cannot_be_imported_is_told(start: Callable[..., Coordinator], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('broken')")
+    coordinator = start("--world-size", "2", environment={"PYTHONPATH": str(tmp_path)})
+    assert coordinator.report("coordinator_failed") == "torch cannot be imported, which the store needs: broken"
+
+
 # ---- limits ----
 
 
