@@ -170,7 +170,7 @@ class State:
             for member, (rank, request) in enumerate(zip(group.members, group.requests, strict=True)):
                 if request is not None:
                     answers.append((rank, Joined(request, number, member, group.members, instance), None))
-                elif number in self._communicators:
+                else:
                     self._leave_communicator(rank, self._communicators[number], withdraw=False)
         return answers
 
@@ -179,10 +179,9 @@ class State:
         self._last_number += 1
         instance = self._instances.get(members, 0)
         self._instances[members] = instance + 1
-        if len(members) > 1:  # a rank alone asks nobody
-            self._communicators[self._last_number] = Communicator(self._last_number, members)
-            for rank in members:
-                self._communicators_of.setdefault(rank, set()).add(self._last_number)
+        self._communicators[self._last_number] = Communicator(self._last_number, members)
+        for rank in members:
+            self._communicators_of.setdefault(rank, set()).add(self._last_number)
         return self._last_number, instance
 
     def _leave(self, rank: int, leave: Leave) -> None:

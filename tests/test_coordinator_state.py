@@ -477,10 +477,14 @@ def test_joins_that_contradict_each_other() -> None:
     assert texts((1, 1, 2), (0, 2, 2)) == [text] * 2
 
 
-def test_a_rank_alone_needs_nobody() -> None:
+def test_a_rank_alone_waits_for_nobody() -> None:
     ranks = Ranks(1)
     ranks.say(0, Join(9, b"alone", 0, 1))
     assert ranks.told(0) == [(Joined(9, 1, 0, (0,), 0), None)]
+    ranks.say(0, Split(10, 1, 0, 0, 0))
+    assert ranks.told(0) == [(Joined(10, 2, 0, (0,), 1), None)]
+    ranks.post(0, 2, 0, b"1234")
+    assert ranks.told(0) == [(Done(0, (0, 4), True), b"1234")]
 
 
 def test_split() -> None:
