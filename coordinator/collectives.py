@@ -63,6 +63,8 @@ class Collective:
             if self._parts is None:
                 self._parts = _parts_for(post, self._members)
             self._parts.add(member, post.known, payload)
+        elif post.call in _REDUCING:
+            self._parts = _NothingKnown()  # whatever else comes
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
         """What a member receives, and which of its bytes are known; no payload if none are."""
@@ -118,22 +120,29 @@ def _parts_for(post: Post, members: int) -> _Parts:
     return _FromRoot(part_bytes, scattered=post.call == Call.SCATTER)
 
 
+class _NothingKnown:
+    """A reduction of which one contribution is not known."""
+
+    def add(self, member: int, known: Intervals, payload: Buffer) -> None:
+        pass
+
+    def result(self, member: int) -> tuple[Intervals, Buffer | None]:
+        return _NOTHING
+
+
 class _Reduced:
     """All-reduce, reduce, reduce-scatter."""
 
     def __init__(self, post: Post, members: int) -> None:
-        self._members = members
         self._item_bytes = ITEM_BYTES[post.data_type]
         scattered = post.call == Call.REDUCE_SCATTER
         count = post.count * (members if scattered else 1)
         self._part_bytes = post.count * self._item_bytes if scattered else 0
         self._known: Intervals = (0, count * self._item_bytes)
-        self._added = 0
         self._reducer: Reducer | None = Reducer(members, count, post.data_type, post.reduction)
         self._result: Buffer | None = None
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
-        self._added += 1
         if self._reducer is None:
             return
         if len(known) != 2 or known[0] != 0 or known[1] != len(payload):
@@ -145,7 +154,7 @@ class _Reduced:
         self._reducer.add(member, payload)
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
-        if self._added < self._members or self._reducer is None:
+        if self._reducer is None:
             return _NOTHING
         if self._result is None:
             self._result = memoryview(self._reducer.result())

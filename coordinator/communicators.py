@@ -88,8 +88,12 @@ class Communicator:
         member = self.member_of[rank]
         self._gone.add(member)
         for collective in self._collectives.values():
-            if collective.tokens.get(member) is not None:
-                collective.withdraw(member) if withdraw else collective.forget(member)
+            if collective.tokens.get(member) is None:
+                continue
+            if withdraw:
+                collective.withdraw(member)
+            else:
+                collective.forget(member)
         for channel in self._channels.values():
             channel.leave(member, withdraw=withdraw)
 

@@ -66,12 +66,13 @@ class Server:
         self.bytes_in = 0
         self.bytes_out = 0
         self.ignored = 0  # batches of senders that are no ranks
+        endpoint = endpoint or f"ipc://@maya-{secrets.token_hex(8)}"
         self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.ROUTER)
         try:
-            self.endpoint = self._open(endpoint or f"ipc://@maya-{secrets.token_hex(8)}")
+            self.socket = self._context.socket(zmq.ROUTER)
+            self.endpoint = self._open(endpoint)
         except zmq.ZMQError as error:
-            self.close()
+            self._context.destroy()
             raise ServerError(f"the coordinator cannot listen at {endpoint}: {error.strerror}") from None
 
     def _open(self, endpoint: str) -> str:
@@ -227,7 +228,7 @@ class Server:
 
     def _flush(self) -> None:
         """A payload that goes to many ranks is copied once, into a Frame; ZeroMQ counts the references to it."""
-        shared: dict[int, zmq.Frame] = {}
+        shared: dict[int, zmq.Frame] = {}  # by the payload's identity; none is made while this runs
         while self._outbox:
             rank, answers = self._outbox.popitem()
             identity = self._identity_of.get(rank)
