@@ -29,7 +29,7 @@ class Store:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise StoreError(
-                    f"port {port} is in use: choose another with --master-port, or none for any that is free"
+                    f"port {port} is in use: choose another with --master-port; 0 is any that is free"
                 ) from None
             raise StoreError(f"cannot listen at {ADDRESS}:{port}: {error.strerror}") from None
         except OverflowError:
