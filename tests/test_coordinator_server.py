@@ -32,7 +32,7 @@ from rank_runtime.messages import (
 )
 
 SECRET = "0123456789abcdef"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 
 
 class Job:
