@@ -65,6 +65,18 @@ RANK_VARIABLES = (
         choices=("launching", "all"),
     ),
     Variable("MAYA_STRICT_VALUES", "1: reading a value that was not computed is an error", "0", choices=("0", "1")),
+    Variable(
+        "MAYA_COLLECTIVE_BYTES",
+        "collectives on buffers up to this size carry their contents (of integers: at any size)",
+        "1048576",
+        is_number=True,
+    ),
+    Variable(
+        "MAYA_COORDINATOR",
+        "where the ranks meet, a ZeroMQ endpoint; set by maya-torchrun; empty: only communicators of one rank",
+    ),
+    Variable("MAYA_COORDINATOR_SECRET", "by which the coordinator knows the ranks of its run; set by maya-torchrun"),
+    Variable("MAYA_ZMQ", "the ZeroMQ library to load; set by maya-torchrun"),
     Variable("MAYA_TRACE", "file to record into; %r is the rank, %p the process id; empty: nothing is recorded"),
     Variable(
         "MAYA_OBSERVER", "the op observer to load; set by maya-torchrun; empty: ops are neither named nor computed"

@@ -1,8 +1,8 @@
 """The command line of maya-torchrun: torchrun's, with torchrun's habits, and a few options of Maya's own.
 
 In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `Launch`, or a usage error (exit 2).
-Options of torchrun's that one rank on a virtual node does not need are read and have no effect; options that would
-change what the user sees and are not there yet are refused by name.
+Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would change what
+the user sees and are not there yet are refused by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from maya import __version__
+from netmodel.cluster import Cluster, ClusterError, load_cluster
 
+GPU = "h100"
 GPUS_PER_NODE = 8
 
 
@@ -36,11 +38,24 @@ class Streams:
 
 
 @dataclass(frozen=True)
+class StreamCodes:
+    """Such a choice for every local rank; those that are not named have the last one."""
+
+    named: Mapping[int, Streams]
+    others: Streams
+
+    def of(self, local_rank: int) -> Streams:
+        return self.named.get(local_rank, self.others)
+
+
+@dataclass(frozen=True)
 class Launch:
     """What to run, and how."""
 
     command: tuple[str, ...]  # of one worker
     script: str
+    module: bool  # the script is the name of a module
+    own_python: bool  # the command is a script or module for the Python that runs this launcher
     nodes: int
     ranks_per_node: int
     role: str
@@ -52,12 +67,14 @@ class Launch:
     signals: tuple[signal.Signals, ...]  # forwarded to the worker
     shutdown_seconds: float
     log_folder: Path | None  # None: in the run's folder
-    redirects: Streams
-    tee: Streams
-    on_console: bool
+    redirects: StreamCodes
+    tee: StreamCodes
+    local_ranks: frozenset[int] | None  # those whose output is shown; None: all
+    cluster: str | None
     gpu: str
     out: Path | None  # None: a new folder under maya-runs
     trace: bool
+    preload: tuple[str, ...] | None  # modules to import before the ranks are forked, besides those found; None: none
     variables: Mapping[str, str]  # MAYA_* chosen on the command line
 
     @property
@@ -83,13 +100,19 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"maya-torchrun {__version__}")
     own = parser.add_argument_group("Maya")
     own.add_argument("--nproc", type=_positive, metavar="N", help="world size: ranks in all (default: 1)")
-    own.add_argument("--gpu", default="h100", metavar="NAME|FILE", help="GPU of the catalogue, or a TOML file (h100)")
-    own.add_argument("--out", type=Path, metavar="DIR", help="folder for traces and logs (maya-runs/<script>-<n>)")
+    own.add_argument("--cluster", metavar="NAME|FILE", help="cluster of the catalogue, or a TOML file: GPUs and nodes")
+    own.add_argument("--gpu", metavar="NAME|FILE", help=f"GPU of the catalogue, or a TOML file (the cluster's, or {GPU})")
+    own.add_argument("--out", type=Path, metavar="DIR", help="folder for all files of the run (maya-runs/<script>-<n>)")
     own.add_argument("--compute", choices=["none", "small", "all"], help="which ops are really computed (small)")
     own.add_argument("--compute-bytes", type=_whole, metavar="N", help="largest size of a small op's tensors (65536)")
     own.add_argument("--copy-bytes", type=_whole, metavar="N", help="copies up to this size keep contents (16777216)")
+    own.add_argument(
+        "--collective-bytes", type=_whole, metavar="N", help="collectives up to this size carry contents (1048576)"
+    )
     own.add_argument("--strict-values", action="store_true", help="reading a value that was not computed is an error")
     own.add_argument("--no-trace", action="store_true", help="record nothing")
+    own.add_argument("--preload", default="", metavar="A,B", help="more modules to import once for all ranks")
+    own.add_argument("--no-preload", action="store_true", help="every rank imports everything itself")
 
     torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
 
@@ -163,7 +186,9 @@ def _positive(text: str) -> int:
 
 def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Launch:
     _refuse_unsupported(options)
-    nodes, ranks_per_node = _world(options)
+    cluster = _cluster(options.cluster)
+    gpus_per_node = cluster.gpus_per_node if cluster else _whole_variable("MAYA_GPUS", environment, GPUS_PER_NODE)
+    nodes, ranks_per_node = _world(options, gpus_per_node)
     run_id, address, port = _rendezvous(options, nodes)
     timeout = options.shutdown_timeout
     if timeout is None:
@@ -171,6 +196,8 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
     return Launch(
         command=_command(options, environment),
         script=options.training_script,
+        module=options.module,
+        own_python=_python(environment) == sys.executable and (options.run_path or not options.no_python),
         nodes=nodes,
         ranks_per_node=ranks_per_node,
         role=options.role,
@@ -184,11 +211,13 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         log_folder=Path(options.log_dir) if options.log_dir else None,
         redirects=_streams("--redirects", options.redirects),
         tee=_streams("--tee", options.tee),
-        on_console=_on_console(options.local_ranks_filter),
-        gpu=options.gpu,
+        local_ranks=_local_ranks(options.local_ranks_filter),
+        cluster=cluster.name if cluster else None,
+        gpu=options.gpu or (cluster.gpu if cluster else GPU),
         out=options.out,
         trace=not options.no_trace,
-        variables=_variables(options),
+        preload=None if options.no_preload else tuple(filter(None, map(str.strip, options.preload.split(",")))),
+        variables=_variables(options, cluster),
     )
 
 
@@ -208,10 +237,17 @@ def _refuse_unsupported(options: argparse.Namespace) -> None:
         raise UsageError(f"--node-rank {options.node_rank}: all nodes are virtual and run here; leave it out")
 
 
-def _world(options: argparse.Namespace) -> tuple[int, int]:
+def _cluster(name_or_path: str | None) -> Cluster | None:
+    try:
+        return None if name_or_path is None else load_cluster(name_or_path)
+    except ClusterError as error:
+        raise UsageError(f"--cluster: {error}") from error
+
+
+def _world(options: argparse.Namespace, gpus_per_node: int) -> tuple[int, int]:
     """Nodes and ranks per node, from whichever of --nproc, --nnodes and --nproc-per-node were given."""
     nodes = None if options.nnodes is None else _nodes(options.nnodes)
-    per_node = None if options.nproc_per_node is None else _ranks_per_node(options.nproc_per_node)
+    per_node = None if options.nproc_per_node is None else _ranks_per_node(options.nproc_per_node, gpus_per_node)
     total = options.nproc
     if total is None:
         return nodes or 1, per_node or 1
@@ -221,12 +257,12 @@ def _world(options: argparse.Namespace) -> tuple[int, int]:
             "give one of the two"
         )
     if per_node is None:
-        per_node = min(total, GPUS_PER_NODE) if nodes is None else total // nodes
+        per_node = min(total, gpus_per_node) if nodes is None else total // nodes
     nodes = nodes or -(-total // per_node)
     if nodes * per_node != total:
         raise UsageError(
             f"--nproc {total} does not fill {nodes} nodes evenly; change --nproc, --nnodes or --nproc-per-node "
-            f"({GPUS_PER_NODE} GPUs per node unless said otherwise)"
+            f"({gpus_per_node} GPUs per node unless said otherwise)"
         )
     return nodes, per_node
 
@@ -240,9 +276,9 @@ def _nodes(text: str) -> int:
     return int(match[1])
 
 
-def _ranks_per_node(text: str) -> int:
+def _ranks_per_node(text: str, gpus_per_node: int) -> int:
     if text in ("gpu", "auto"):
-        return GPUS_PER_NODE
+        return gpus_per_node
     if text == "cpu":
         return os.cpu_count() or 1
     if not re.fullmatch(r"[1-9]\d*", text):
@@ -271,27 +307,31 @@ def _command(options: argparse.Namespace, environment: Mapping[str, str]) -> tup
         raise UsageError("--no-python and --module exclude each other")
     if options.no_python and not options.run_path:
         return (script, *arguments)
-    if not options.module and not Path(script).is_file():
-        raise UsageError(f"no such script: {script}")
-    python = environment.get("PYTHON_EXEC", sys.executable)
-    return (python, "-u", *(["-m"] if options.module else []), script, *arguments)
+    return (_python(environment), "-u", *(["-m"] if options.module else []), script, *arguments)
 
 
-def _streams(option: str, text: str) -> Streams:
-    """A stream code for all local ranks ("3"), or one for each ("0:3,1:2"); this is local rank 0's."""
+def _python(environment: Mapping[str, str]) -> str:
+    return environment.get("PYTHON_EXEC", sys.executable)
+
+
+def _streams(option: str, text: str) -> StreamCodes:
+    """A stream code for all local ranks ("3"), or one for some of them ("0:3,1:2"; none for the others)."""
+
+    def streams(code: str) -> Streams:
+        return Streams(stdout=bool(int(code) & 1), stderr=bool(int(code) & 2))
+
     if re.fullmatch(r"[0-3]", text):
-        code = int(text)
-    elif re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
-        code = next((int(part.split(":")[1]) for part in text.split(",") if int(part.split(":")[0]) == 0), 0)
-    else:
-        raise UsageError(f"{option} {text}: expected 0, 1, 2 or 3, or one for each local rank, e.g. 0:3,1:2")
-    return Streams(stdout=bool(code & 1), stderr=bool(code & 2))
+        return StreamCodes({}, streams(text))
+    if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        pairs = [part.split(":") for part in text.split(",")]
+        return StreamCodes({int(local_rank): streams(code) for local_rank, code in pairs}, streams("0"))
+    raise UsageError(f"{option} {text}: expected 0, 1, 2 or 3, or one for each local rank, e.g. 0:3,1:2")
 
 
-def _on_console(text: str) -> bool:
+def _local_ranks(text: str) -> frozenset[int] | None:
     if text and not re.fullmatch(r"\d+(,\d+)*", text):
         raise UsageError(f"--local-ranks-filter {text}: expected local ranks with commas, e.g. 0,1")
-    return not text or 0 in map(int, text.split(","))
+    return frozenset(map(int, text.split(","))) if text else None
 
 
 def _signals(text: str) -> tuple[signal.Signals, ...]:
@@ -310,11 +350,13 @@ def _whole_variable(name: str, environment: Mapping[str, str], otherwise: int) -
     return int(text)
 
 
-def _variables(options: argparse.Namespace) -> dict[str, str]:
+def _variables(options: argparse.Namespace, cluster: Cluster | None) -> dict[str, str]:
     variables = {
+        "MAYA_GPUS": cluster.gpus_per_node if cluster else None,
         "MAYA_COMPUTE": options.compute,
         "MAYA_COMPUTE_BYTES": options.compute_bytes,
         "MAYA_COPY_BYTES": options.copy_bytes,
+        "MAYA_COLLECTIVE_BYTES": options.collective_bytes,
         "MAYA_STRICT_VALUES": "1" if options.strict_values else None,
     }
     return {name: str(value) for name, value in variables.items() if value is not None}

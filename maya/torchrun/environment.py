@@ -1,15 +1,44 @@
 """The environment of one worker: what torchrun sets for every worker, and what makes the GPUs virtual.
 
-In: a `Launch` and where the worker stands in it. Out: variables to add to the launcher's own.
+In: a `Launch`, where the worker stands in it, and where the workers meet. Out: variables to add to the launcher's own.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from maya.torchrun.arguments import Launch, UsageError
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where workers find each other: the store of the process groups, and the coordinator, if there is one."""
+
+    store_port: int  # 0: not known yet
+    secret: str = ""  # of the coordinator; empty: there is none, and rank 0 hosts the store itself
+    endpoint: str = ""
+
+    @property
+    def hosted(self) -> bool:
+        return bool(self.secret)
+
+    def at(self, store_port: int, endpoint: str) -> Meeting:
+        return replace(self, store_port=store_port, endpoint=endpoint)
+
+    def address(self, wanted: str) -> str:
+        """Of the store: nodes are virtual, so that of a node means this machine."""
+        return wanted if not self.hosted or wanted == "localhost" else "127.0.0.1"
+
+    def variables(self) -> dict[str, str]:
+        return {
+            "MAYA_COORDINATOR": self.endpoint,
+            "MAYA_COORDINATOR_SECRET": self.secret,
+            "MAYA_ZMQ": zmq_library() if self.endpoint else "",
+        }
 
 
 def free_port() -> int:
@@ -20,8 +49,17 @@ def free_port() -> int:
         return port
 
 
+def zmq_library() -> str:
+    """The ZeroMQ that pyzmq brings along, for the ranks' side, which is C; else the system's, which pyzmq then uses."""
+    found = importlib.util.find_spec("zmq")
+    if found is not None and found.origin is not None:
+        for library in sorted((Path(found.origin).parents[1] / "pyzmq.libs").glob("libzmq*.so*")):
+            return str(library)
+    return "libzmq.so.5"
+
+
 def worker_variables(
-    launch: Launch, rank: int, port: int, attempt: int, error_file: Path, inherited: Mapping[str, str]
+    launch: Launch, rank: int, meeting: Meeting, attempt: int, error_file: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """What torchrun tells a worker about its place in the job."""
     node, local_rank = divmod(rank, launch.ranks_per_node)
@@ -35,12 +73,13 @@ def worker_variables(
         "WORLD_SIZE": str(launch.world_size),
         "GROUP_WORLD_SIZE": str(launch.nodes),
         "ROLE_WORLD_SIZE": str(launch.world_size),
-        "MASTER_ADDR": launch.master_address,
-        "MASTER_PORT": str(port),
+        "MASTER_ADDR": meeting.address(launch.master_address),
+        "MASTER_PORT": str(meeting.store_port),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
         "TORCHELASTIC_RUN_ID": launch.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 hosts the store itself
+        "TORCHELASTIC_USE_AGENT_STORE": str(meeting.hosted),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in launch.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "TORCHELASTIC_ERROR_FILE": str(error_file),
     }

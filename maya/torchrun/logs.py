@@ -9,7 +9,8 @@ import os
 import string
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +18,7 @@ from typing import TextIO
 from maya.torchrun.arguments import Launch, UsageError
 
 _TAIL_SECONDS = 0.05
+_TAIL_PAUSE = 9  # times as long as it takes to look at all files
 
 
 def make_run_folder(launch: Launch) -> Path:
@@ -73,16 +75,22 @@ class WorkerFiles:
 
 def make_worker_files(launch: Launch, log_folder: Path, rank: int, attempt: int) -> WorkerFiles:
     folder = log_folder / f"attempt_{attempt}" / str(rank)
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}") from error
+    local_rank = rank % launch.ranks_per_node
+    on_console = launch.local_ranks is None or local_rank in launch.local_ranks
+    redirects, tee = launch.redirects.of(local_rank), launch.tee.of(local_rank)
 
     def output(name: str, redirect: bool, tee: bool) -> Output:
         if redirect or tee:
-            return Output(folder / name, follow=tee and launch.on_console)
-        return Output(None if launch.on_console else Path(os.devnull), follow=False)
+            return Output(folder / name, follow=tee and on_console)
+        return Output(None if on_console else Path(os.devnull), follow=False)
 
     return WorkerFiles(
-        stdout=output("stdout.log", launch.redirects.stdout, launch.tee.stdout),
-        stderr=output("stderr.log", launch.redirects.stderr, launch.tee.stderr),
+        stdout=output("stdout.log", redirects.stdout, tee.stdout),
+        stderr=output("stderr.log", redirects.stderr, tee.stderr),
         error_file=folder / "error.json",
     )
 
@@ -93,32 +101,60 @@ def line_prefix(launch: Launch, rank: int, environment: Mapping[str, str]) -> st
     return string.Template(template).safe_substitute(role_name=launch.role, rank=rank, local_rank=local_rank)
 
 
-class Follower:
-    """Copies a growing file to the console, line by line with a prefix, until told that the file is complete."""
+class Followed:
+    """A growing file, and how far it has been shown."""
 
     def __init__(self, file: Path, prefix: str, console: TextIO) -> None:
         self._file = file
         self._prefix = prefix
         self._console = console
+        self._shown = 0
+        self._begun = b""
+
+    def show(self, *, complete: bool) -> bool:
+        """Write the lines that have come, each with the prefix; whether there were any. A line is shown when it has an
+        end, or when the file is complete."""
+        try:
+            if self._file.stat().st_size == self._shown and not (complete and self._begun):
+                return False
+            with self._file.open("rb") as source:  # open only while it is read: there may be thousands of files
+                source.seek(self._shown)
+                content = source.read()
+        except FileNotFoundError:  # the rank has not started yet
+            return False
+        self._shown += len(content)
+        *lines, self._begun = (self._begun + content).split(b"\n")
+        if complete and self._begun:
+            lines.append(self._begun)
+            self._begun = b""
+        if lines:
+            texts = (line.decode(errors="replace") for line in lines)
+            self._console.write("".join(f"{self._prefix}{text}\n" for text in texts))
+            self._console.flush()
+        return bool(content)
+
+
+class Follower:
+    """Copies growing files to the console, line by line with a prefix, until told that they are complete."""
+
+    def __init__(self, files: Sequence[Followed]) -> None:
+        self._files = files
         self._complete = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"follow {file.name}", daemon=True)
-        self._thread.start()
+        self._thread = threading.Thread(target=self._run, name="follow logs", daemon=True)
+        if files:
+            self._thread.start()
 
     def finish(self) -> None:
         self._complete.set()
-        self._thread.join()
+        if self._files:
+            self._thread.join()
 
     def _run(self) -> None:
-        with self._file.open(encoding="utf-8", errors="replace") as source:
-            begun = ""
-            while True:
-                complete = self._complete.is_set()  # asked before reading, so that nothing written until then is missed
-                *lines, begun = (begun + source.read()).split("\n")
-                if complete and begun:
-                    lines.append(begun)
-                if lines:
-                    self._console.write("".join(f"{self._prefix}{line}\n" for line in lines))
-                    self._console.flush()
-                if complete:
-                    return
-                self._complete.wait(_TAIL_SECONDS)
+        while not self._complete.is_set():
+            began = time.monotonic()
+            for file in self._files:
+                file.show(complete=False)
+            # Looking takes time, too, when there are many.
+            self._complete.wait(max(_TAIL_SECONDS, _TAIL_PAUSE * (time.monotonic() - began)))
+        for file in self._files:
+            file.show(complete=True)

@@ -1,0 +1,204 @@
+"""One attempt at the job: all ranks from their start to their end, and what happens when one of them fails.
+
+In: a zygote under way, what the ranks are to be started with, and which signals to pass on. Out: an `Outcome`. As under
+torchrun, the first rank that fails ends the others: SIGTERM, and SIGKILL for those that have not ended half a minute
+later. The same follows when this launcher is told to stop, with the signal it got.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from maya.torchrun.environment import Meeting
+from maya.torchrun.progress import Progress
+from maya.torchrun.zygote import Zygote
+from rank_runtime.zygote.protocol import Start
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a rank ended. A negative exit code is the signal that ended it, as in `subprocess`."""
+
+    rank: int
+    pid: int
+    exit_code: int
+    time: float  # since the epoch
+
+
+@dataclass
+class Outcome:
+    """How an attempt ended."""
+
+    exits: list[Exit] = field(default_factory=list)  # in the order in which they were noticed
+    stopped_by: signal.Signals | None = None  # what the launcher was told to stop with
+    problem: str | None = None  # what went wrong outside the ranks
+    unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, and why
+    coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
+
+    @property
+    def failed(self) -> bool:
+        return self.problem is not None or any(end.exit_code != 0 for end in self.exits)
+
+
+class Attempt:
+    """Runs the ranks once."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        start: Callable[[Meeting], Start],
+        meeting: Meeting | None,
+        progress: Progress,
+        say: Callable[[str], None],
+        shutdown_seconds: float,
+    ) -> None:
+        """`meeting`: known if there is no coordinator to wait for."""
+        self._zygote = zygote
+        self._start = start
+        self._meeting = meeting
+        self._progress = progress
+        self._say = say
+        self._shutdown_seconds = shutdown_seconds
+        self._outcome = Outcome()
+        self._running: dict[int, int] = {}  # processes of ranks
+        self._ready = False
+        self._start_sent = False
+        self._forked = False
+        self._finished = False
+        self._deadline: float | None = None
+        self._signals: list[signal.Signals] = []
+
+    def run(self, signals: tuple[signal.Signals, ...]) -> Outcome:
+        with self._watching(signals) as wakeup:
+            while not self._zygote.ended:
+                ready = select.select([self._zygote.descriptor, wakeup], [], [], self._seconds())[0]
+                if wakeup in ready:
+                    os.read(wakeup, 4096)
+                for number in self._taken_signals():
+                    self._told_to_stop(number)
+                if self._zygote.descriptor in ready:
+                    for report in self._zygote.reports():
+                        self._heard(report)
+                if self._deadline is not None and time.monotonic() > self._deadline:
+                    self._deadline = None
+                    self._zygote.signal(signal.SIGKILL)
+                self._proceed()
+                self._progress.show()
+        self._zygote.close()
+        self._look_at_what_is_left()
+        self._progress.close()
+        return self._outcome
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        for kind, content in report.items():
+            if kind == "ready":
+                self._ready = True
+            elif kind == "coordinator":
+                assert self._meeting is not None
+                self._meeting = self._meeting.at(content["store_port"], content["endpoint"])
+            elif kind == "unshared":
+                self._outcome.unshared.update(content)
+            elif kind == "started":
+                self._running[content["rank"]] = content["pid"]
+                self._progress.started += 1
+            elif kind == "forked":
+                self._forked = True
+            elif kind == "exited":
+                self._exited(content["rank"], content["status"])
+            elif kind == "progress":
+                self._progress.joined, self._progress.steps = content["joined"], content["steps"]
+            elif kind == "coordinator_done":
+                self._outcome.coordinator = content
+            elif kind == "coordinator_exited" and not self._finished:
+                self._give_up(f"the coordinator (pid {content['pid']}) {_ended(content['status'])}")
+            elif kind in ("coordinator_failed", "zygote_failed"):
+                self._give_up(content)
+
+    def _exited(self, rank: int, exit_code: int) -> None:
+        self._outcome.exits.append(Exit(rank, self._running.pop(rank), exit_code, time.time()))
+        self._progress.finished += 1
+        if exit_code != 0:
+            self._stop(signal.SIGTERM)
+
+    def _told_to_stop(self, number: signal.Signals) -> None:
+        self._outcome.stopped_by = number
+        self._say(f"got {number.name}, passing it on; SIGKILL in {self._shutdown_seconds:g} s")
+        if self._start_sent:
+            self._zygote.signal(number)
+        self._stop(None)
+
+    def _give_up(self, problem: str) -> None:
+        self._outcome.problem = self._outcome.problem or problem
+        self._stop(signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals | None) -> None:
+        if not self._start_sent:
+            self._zygote.kill()  # busy with imports, and there is nothing to be lost
+        elif self._deadline is None:
+            self._deadline = time.monotonic() + self._shutdown_seconds
+            if number is not None:
+                self._zygote.signal(number)
+
+    def _proceed(self) -> None:
+        meets = self._meeting is not None and self._meeting.store_port > 0
+        if self._ready and meets and not self._start_sent and self._deadline is None:
+            assert self._meeting is not None
+            self._start_sent = True
+            self._zygote.start(self._start(self._meeting))
+        if self._forked and not self._running and not self._finished:
+            self._finished = True
+            self._zygote.finish()
+
+    def _look_at_what_is_left(self) -> None:
+        if not self._finished and self._outcome.problem is None and self._outcome.stopped_by is None:
+            status = self._zygote.exit_code
+            self._outcome.problem = f"the process that ranks are forked from {_ended(status)}"
+        for process in self._running.values():  # they are killed with the zygote; their children are not
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+
+    def _seconds(self) -> float | None:
+        seconds = [self._progress.seconds()]
+        if self._deadline is not None:
+            seconds.append(max(0.0, self._deadline - time.monotonic()))
+        return min((s for s in seconds if s is not None), default=None)
+
+    @contextlib.contextmanager
+    def _watching(self, signals: tuple[signal.Signals, ...]) -> Iterator[int]:
+        # A launcher started with nohup is meant to outlive its terminal.
+        handled = [s for s in signals if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+        wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
+        try:
+            yield wakeup_read
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(-1)
+            os.close(wakeup_read)
+            os.close(wakeup_write)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(signal.Signals(number))
+
+    def _taken_signals(self) -> list[signal.Signals]:
+        taken, self._signals = self._signals, []
+        return taken
+
+
+def _ended(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

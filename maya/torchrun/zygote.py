@@ -1,0 +1,90 @@
+"""The launcher's end of a zygote: starts the process, writes its plan, sends commands, reads reports.
+
+In: a `Preparation`, then a `Start`. Out: lines of JSON (rank_runtime/zygote/protocol.py) from the zygote and from the
+coordinator, which is its child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import rank_runtime.zygote
+from rank_runtime.zygote.protocol import VARIABLE, Descriptors, Lines, PlanFile, Preparation, Start, write_line
+
+_ENTRY = Path(rank_runtime.zygote.__file__).parent / "entry"
+
+
+class Zygote:
+    """A process that ranks are forked from, as seen from outside. Close it, and nothing of it is left."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], preparation: Preparation) -> None:
+        """`command` is what Python would run in a rank, `environment` what all ranks have in common."""
+        self._plan_descriptor = os.memfd_create("maya-plan")
+        self._plan = PlanFile(self._plan_descriptor)
+        self._plan.write(preparation)
+        commands_read, self._commands = os.pipe2(os.O_CLOEXEC)
+        reports_read, reports_write = os.pipe2(os.O_CLOEXEC)
+        self._reports = Lines(reports_read)
+        descriptors = Descriptors(self._plan_descriptor, commands_read, reports_write)
+        path = environment.get("PYTHONPATH")
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={
+                    **environment,
+                    "PYTHONPATH": str(_ENTRY) + (os.pathsep + path if path else ""),
+                    VARIABLE: descriptors.text(),
+                },
+                pass_fds=(descriptors.plan, descriptors.commands, descriptors.reports),
+                start_new_session=True,  # Ctrl-C on the terminal is for the launcher only
+            )
+        finally:
+            os.close(commands_read)
+            os.close(reports_write)
+        self.exit_code: int | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when there is a report, or no more to come."""
+        return self._reports.descriptor
+
+    def reports(self) -> list[dict[str, Any]]:
+        return self._reports.read()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the zygote and the coordinator have ended; `reports` finds out."""
+        return self._reports.ended
+
+    def start(self, start: Start) -> None:
+        self._plan.write(start)
+        self._command({"start": True})
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the process groups of all ranks."""
+        self._command({"signal": int(number)})
+
+    def kill(self) -> None:
+        """For a zygote that has no ranks yet; a coordinator ends with it."""
+        self._process.kill()
+
+    def finish(self) -> None:
+        """The job is over; what is left of it is to end. Reports may still come."""
+        if self._commands >= 0:
+            os.close(self._commands)
+            self._commands = -1
+
+    def close(self) -> None:
+        self.finish()
+        os.close(self._plan_descriptor)
+        os.close(self._reports.descriptor)
+        self.exit_code = self._process.wait()
+
+    def _command(self, line: Mapping[str, Any]) -> None:
+        if self._commands >= 0:
+            write_line(self._commands, line)

@@ -1,0 +1,84 @@
+"""How ranks end: as any Python process does, but without paying for the end of what they share with the zygote.
+
+An interpreter that ends takes its modules apart and runs the destructors of its libraries. In a rank that would copy
+some 170 MB of the zygote's memory, in all ranks at about the same time. So a rank keeps the modules that it was forked
+with: the script, its threads, its `atexit` functions, its own modules and objects end as ever, and what lies beneath is
+left to the operating system, together with destructors in C that were there before the fork. What remains to be copied
+still adds up, and so only a few ranks do it at a time, if they do not take long.
+
+In: the zygote says what is shared, and which rank is gone. Out: in a rank, the last of its `atexit` functions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import mmap
+import os
+import sys
+import time
+import weakref
+from types import ModuleType
+
+_AT_ONCE = 4
+_PATIENCE_SECONDS = 1.0
+_WAITING, _ADMITTED = 1, 2  # what a rank's byte in the shared memory says; 0 before
+
+_libc = ctypes.CDLL(None)
+
+
+class Ending:
+    """Made in the zygote before anything else is imported, so that its `atexit` function is the last to be called."""
+
+    def __init__(self, world_size: int) -> None:
+        self._state = mmap.mmap(-1, max(world_size, 1))
+        self._admission = os.eventfd(_AT_ONCE, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._last_change = time.monotonic()
+        self._started_with = frozenset(sys.modules)
+        self._shared: frozenset[str] = frozenset()
+        self._kept: list[ModuleType] = []
+        self._rank: int | None = None
+        self._process = 0
+        atexit.register(self._end)
+
+    def share_modules(self) -> None:
+        """In the zygote: everything imported until now is shared."""
+        self._shared = frozenset(sys.modules) - self._started_with
+        self._kept = [module for name, module in sys.modules.items() if name in self._shared]
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))  # never given back
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            finalizer.atexit = False
+
+    def begin(self, rank: int) -> None:
+        """In a rank."""
+        self._rank = rank
+        self._process = os.getpid()
+        # Called in reverse order, after what the program registers from now on and before everything that was
+        # registered until now: libraries loaded before the fork do not take themselves apart.
+        _libc.on_exit(ctypes.cast(_libc._exit, ctypes.c_void_p), None)
+        _libc.__cxa_atexit(ctypes.cast(_libc.fflush, ctypes.c_void_p), None, None)
+
+    def _end(self) -> None:
+        if os.getpid() != self._process or self._rank is None:  # a child of the rank's, or the zygote itself
+            return
+        self._state[self._rank] = _WAITING
+        os.eventfd_read(self._admission)
+        self._state[self._rank] = _ADMITTED
+        for name in self._shared:
+            sys.modules.pop(name, None)
+
+    def gone(self, rank: int) -> None:
+        """In the zygote: the rank has ended, so another one may."""
+        if self._state[rank] == _ADMITTED:
+            self._admit()
+
+    def look_after(self) -> float:
+        """In the zygote, now and then: admit another one if nothing has happened for a while, since ranks may wait for
+        each other even now. Returns the seconds until the next look."""
+        if time.monotonic() - self._last_change > _PATIENCE_SECONDS and _WAITING in self._state[:]:
+            self._admit()
+        return _PATIENCE_SECONDS
+
+    def _admit(self) -> None:
+        os.eventfd_write(self._admission, 1)
+        self._last_change = time.monotonic()

@@ -1,0 +1,227 @@
+"""The zygote's life: imports modules, forks the coordinator and the ranks, reports how they end, and ends last.
+
+In: a `Preparation`, a `Start` and commands of the launcher. Out: reports to the launcher (see `protocol`), the ends of
+ranks to the coordinator, too. `main` returns in ranks only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+from rank_runtime.zygote.ending import Ending
+from rank_runtime.zygote.preload import FIRST, TORCH, import_modules
+from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
+from rank_runtime.zygote.rank import (
+    become_rank,
+    begin_interpreter,
+    end_with,
+    name_of_process,
+    name_process,
+    outlive_parent,
+    start_anew,
+)
+
+_COORDINATOR_END_SECONDS = 5.0
+
+
+def main(root: str, descriptors: str) -> None:
+    """Be the zygote that a launcher has started; return as a rank."""
+    inherited = Descriptors.parse(descriptors)
+    launcher = os.getppid()
+    end_with(launcher)
+    zygote = Zygote(root, inherited, launcher)
+    try:
+        zygote.run()
+    except Exception as error:
+        if os.getpid() != zygote.process:  # a rank that could not begin
+            raise
+        traceback.print_exc()
+        zygote.report({"zygote_failed": f"{type(error).__name__}: {error}"})
+        zygote.end(1)
+
+
+class Zygote:
+    """The process, before and while there are ranks."""
+
+    def __init__(self, root: str, descriptors: Descriptors, launcher: int) -> None:
+        self.process = os.getpid()
+        self._name = name_of_process()
+        name_process("maya-zygote")
+        self._root = root
+        self._launcher = launcher
+        self._reports = descriptors.reports
+        self._commands = Lines(descriptors.commands)
+        self._plan = PlanFile(descriptors.plan)
+        self._preparation = self._plan.preparation()
+        self._ending = Ending(self._preparation.world_size)
+        self._rank_of: dict[int, int] = {}  # running ranks, by process
+        self._coordinator = 0  # its process
+        self._coordinator_pipe: int | None = None
+        self._start_came = False
+        self._stopping = False
+        self._wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._own = [descriptors.plan, descriptors.commands, descriptors.reports, self._wakeup, wakeup_write]
+        for descriptor in self._own:
+            os.set_inheritable(descriptor, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a child's end ends a wait
+
+    def run(self) -> None:
+        """Returns in a rank."""
+        preparation = self._preparation
+        self.report({"importing": True})
+        gc.disable()
+        if preparation.torch:
+            import_modules(FIRST)
+        if preparation.secret:
+            self._fork_coordinator()
+        if preparation.torch:
+            import_modules(TORCH)
+        self._ending.share_modules()
+        gc.enable()
+        gc.collect()
+        gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares
+        self.report({"ready": True})
+        while not self._start_came:
+            self._turn(None)
+        # From now on the end of the launcher is noticed by the end of the pipe, and there is something to do about it.
+        outlive_parent(self._launcher)
+        if self._fork_ranks():
+            return
+        while True:
+            self._turn(self._ending.look_after())
+
+    def report(self, line: dict[str, Any]) -> None:
+        write_line(self._reports, line)
+
+    def end(self, status: int) -> NoReturn:
+        """Nothing that was started here is left."""
+        for process in self._rank_of:
+            _signal_group(process, signal.SIGKILL)
+        if self._coordinator:
+            os.kill(self._coordinator, signal.SIGTERM)
+        deadline = time.monotonic() + _COORDINATOR_END_SECONDS
+        while self._rank_of or self._coordinator:
+            if self._coordinator and time.monotonic() > deadline:
+                os.kill(self._coordinator, signal.SIGKILL)
+            self._wait(0.1, with_commands=False)
+            self._reap()
+        os._exit(status)
+
+    def _fork_coordinator(self) -> None:
+        pipe_read, pipe_write = os.pipe2(os.O_CLOEXEC)
+        self._coordinator = os.fork()
+        if self._coordinator == 0:
+            os._exit(self._be_coordinator(pipe_read, pipe_write))
+        os.close(pipe_read)
+        self._coordinator_pipe = pipe_write
+        self._own.append(pipe_write)
+
+    def _be_coordinator(self, pipe_read: int, pipe_write: int) -> int:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (pipe_write, *self._own):
+            if descriptor != self._reports:
+                os.close(descriptor)
+        sys.path.insert(0, self._root)
+        try:
+            from coordinator.process import Settings, run
+
+            settings = Settings(
+                world_size=self._preparation.world_size,
+                secret=self._preparation.secret,
+                store_port=self._preparation.store_port,
+            )
+            return run(settings, self._reports, pipe_read, self.process)
+        except Exception as error:
+            traceback.print_exc()
+            self.report({"coordinator_failed": f"{type(error).__name__}: {error}"})
+            return 1
+
+    def _fork_ranks(self) -> bool:
+        """Whether this is a rank."""
+        start = self._plan.start()
+        os.environ.clear()
+        os.environ.update(start.environment)
+        for rank in start.ranks:
+            if self._stopping:
+                break
+            try:
+                process = os.fork()
+            except OSError as error:
+                self.report({"zygote_failed": f"cannot fork rank {rank.rank}: {error.strerror}"})
+                self.end(1)
+            if process == 0:
+                self._be_rank(rank)
+                return True
+            self._rank_of[process] = rank.rank
+            self.report({"started": {"rank": rank.rank, "pid": process}})
+            self._turn(0)
+        self.report({"forked": True})
+        return False
+
+    def _be_rank(self, start: RankStart) -> None:
+        name_process(self._name)
+        become_rank(start, self.process, self._own)
+        if not self._preparation.share:
+            start_anew(start.command)
+        begin_interpreter()
+        self._ending.begin(start.rank)
+
+    def _turn(self, seconds: float | None) -> None:
+        """Wait for something to happen, and do what follows from it."""
+        if self._wait(seconds, with_commands=True):
+            for command in self._commands.read():
+                self._start_came |= "start" in command
+                if "signal" in command:
+                    self._stopping = True
+                    for process in self._rank_of:
+                        _signal_group(process, command["signal"])
+            if self._commands.ended:
+                self.end(0)
+        self._reap()
+
+    def _wait(self, seconds: float | None, *, with_commands: bool) -> bool:
+        """Whether there are commands; children may have ended."""
+        descriptors = [self._wakeup, *([self._commands.descriptor] if with_commands else [])]
+        ready = select.select(descriptors, [], [], seconds)[0]
+        if self._wakeup in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wakeup, 4096)
+        return self._commands.descriptor in ready
+
+    def _reap(self) -> None:
+        # Looked at first and collected afterwards: until then its number cannot become that of another process.
+        while (self._rank_of or self._coordinator) and (
+            ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ):
+            process = ended.si_pid
+            status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            rank = self._rank_of.pop(process, None)
+            if rank is not None and (status != 0 or self._stopping):
+                _signal_group(process, signal.SIGKILL)  # data loaders and the like, which have lost their parent
+            os.waitpid(process, 0)
+            if process == self._coordinator:
+                self._coordinator = 0
+                self.report({"coordinator_exited": {"pid": process, "status": status}})
+            elif rank is not None:
+                self._ending.gone(rank)
+                line = {"exited": {"rank": rank, "status": status}}
+                self.report(line)
+                if self._coordinator_pipe is not None:
+                    write_line(self._coordinator_pipe, line)
+
+
+def _signal_group(process: int, number: int) -> None:
+    try:
+        os.killpg(process, number)
+    except ProcessLookupError:  # it has not made a group of its own yet
+        os.kill(process, number)

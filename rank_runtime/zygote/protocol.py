@@ -1,0 +1,139 @@
+"""What the launcher tells the zygote, and what it hears from it: declared here once, for both.
+
+The launcher writes two lines of JSON into a file in memory that the zygote inherits: a `Preparation`, before it starts the
+zygote, and a `Start`, when the coordinator serves and the ranks' environment is therefore known. Commands go through a
+pipe, a line each:
+
+    {"start": true}       the `Start` is written: fork the ranks
+    {"signal": 15}        send it to the process groups of all ranks that run
+
+The end of that pipe is the end of the job, however it came about: ranks that are left are killed, the coordinator ends.
+
+Reports go the other way through another pipe, lines of JSON, each written at once; the coordinator writes into it, too
+(coordinator/process.py):
+
+    {"importing": true}                              the zygote is at work
+    {"unshared": {"tokenizers": "starts a thread"}}  modules that every rank imports itself, and why
+    {"not_forked": "..."}                            why the ranks are started anew instead of being forked
+    {"ready": true}                                  it could fork the ranks
+    {"started": {"rank": 3, "pid": 4711}}
+    {"forked": true}                                 no more will be started: all are, or the job is being stopped
+    {"exited": {"rank": 3, "status": -9}}            an exit code, or a signal's number with a minus, as in `subprocess`
+    {"coordinator_exited": {"pid": 4710, "status": -9}}
+    {"zygote_failed": "..."}                         what could not be done
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VARIABLE = "MAYA_ZYGOTE"
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What the zygote inherits: the file in memory, and its ends of the two pipes."""
+
+    plan: int
+    commands: int
+    reports: int
+
+    def text(self) -> str:
+        return f"{self.plan},{self.commands},{self.reports}"
+
+    @staticmethod
+    def parse(text: str) -> Descriptors:
+        return Descriptors(*map(int, text.split(",")))
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the zygote does before there are ranks."""
+
+    world_size: int
+    share: bool  # import modules before the fork; otherwise the ranks' command is started anew in each
+    torch: bool  # torch's usual modules are among them
+    script: str | None  # the file to look into for modules that the ranks will need
+    module: str | None  # or the module
+    modules: tuple[str, ...]  # more of them
+    secret: str  # of the coordinator; empty: there is none
+    store_port: int  # of its TCPStore; 0: any
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """One rank: its command (only looked at if it is started anew), its own part of the environment, and the files that
+    its output goes to (None: where the launcher's goes)."""
+
+    rank: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    stdout: str | None
+    stderr: str | None
+
+
+@dataclass(frozen=True)
+class Start:
+    """All ranks."""
+
+    environment: Mapping[str, str]  # what they have in common
+    ranks: tuple[RankStart, ...]
+
+
+class PlanFile:
+    """The file in memory, at either end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, part: Preparation | Start) -> None:
+        with os.fdopen(os.dup(self._descriptor), "ab") as file:
+            file.write(json.dumps(asdict(part)).encode() + b"\n")
+
+    def preparation(self) -> Preparation:
+        fields = self._line(0)
+        return Preparation(**{**fields, "modules": tuple(fields["modules"])})
+
+    def start(self) -> Start:
+        fields = self._line(1)
+        return Start(
+            environment=fields["environment"],
+            ranks=tuple(RankStart(**{**rank, "command": tuple(rank["command"])}) for rank in fields["ranks"]),
+        )
+
+    def _line(self, number: int) -> dict[str, Any]:
+        size = os.fstat(self._descriptor).st_size
+        content = b""
+        while len(content) < size:
+            content += os.pread(self._descriptor, size - len(content), len(content))
+        fields: dict[str, Any] = json.loads(content.split(b"\n")[number])
+        return fields
+
+
+class Lines:
+    """Lines of JSON out of a pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.ended = False
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """What has arrived; waits only if nothing has."""
+        chunk = os.read(self.descriptor, 1 << 16)
+        self.ended = not chunk
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def write_line(descriptor: int, line: Mapping[str, Any]) -> bool:
+    """Whether there was still somebody to read it."""
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    except BrokenPipeError:
+        return False
+    return True
