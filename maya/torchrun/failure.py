@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from maya.torchrun.worker import Outcome
+from maya.torchrun.attempt import Exit
 
 _WITHOUT_ERROR_FILE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _WIDEST = 60
+_MOST_SHOWN = 15  # of the failures besides the root cause; torchrun has no more than a node's
 
 
 @dataclass(frozen=True)
@@ -34,25 +36,41 @@ class Failure:
     timestamp: int
 
 
-def failure_of(outcome: Outcome, rank: int, local_rank: int, error_file: Path) -> Failure:
-    """Put together what is known; an error file that cannot be read counts as none."""
+def failures_of(exits: Sequence[Exit], ranks_per_node: int, error_file: Callable[[int], Path]) -> list[Failure]:
+    """Put together what is known of the ranks that failed, in the order in which they did."""
+    return [
+        _failure(end, end.rank % ranks_per_node, error_file(end.rank)) for end in exits if end.exit_code != 0
+    ]
+
+
+def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:
+    """An error file that cannot be read counts as none."""
     error = _read_error(error_file)
     if error is not None:
         message, timestamp = error
-        return Failure(rank, local_rank, outcome.pid, outcome.exit_code, str(error_file), message, timestamp)
+        return Failure(end.rank, local_rank, end.pid, end.exit_code, str(error_file), message, timestamp)
     message = _WITHOUT_ERROR_FILE
-    if outcome.exit_code < 0:
-        message = f"Signal {-outcome.exit_code} ({_signal_name(outcome.exit_code)}) received by PID {outcome.pid}"
-    return Failure(rank, local_rank, outcome.pid, outcome.exit_code, "<N/A>", message, int(time.time()))
+    if end.exit_code < 0:
+        message = f"Signal {-end.exit_code} ({_signal_name(end.exit_code)}) received by PID {end.pid}"
+    return Failure(end.rank, local_rank, end.pid, end.exit_code, "<N/A>", message, int(end.time))
 
 
-def failure_block(script: str, failures: list[Failure]) -> str:
-    """The text torchrun ends with; the earliest failure is the root cause."""
-    root = min(failures, key=lambda failure: failure.timestamp)
+def root_cause(failures: Sequence[Failure]) -> Failure:
+    """The earliest; of several in one second, the one noticed first."""
+    return min(failures, key=lambda failure: failure.timestamp)
+
+
+def failure_block(script: str, failures: Sequence[Failure]) -> str:
+    """The text torchrun ends with."""
+    root = root_cause(failures)
     texts = {failure.rank: _text(index, failure) for index, failure in enumerate(failures)}
     title = f"{script} FAILED"
     width = min(_WIDEST, max(len(line) for text in [title, *texts.values()] for line in text.split("\n")))
     others = [texts[failure.rank] for failure in failures if failure is not root]
+    if len(others) > _MOST_SHOWN:
+        ranks = sorted(failure.rank for failure in failures if failure is not root)
+        more = f"  ... and {len(others) - _MOST_SHOWN} more; ranks {_ranges(ranks)}"
+        others = [*others[:_MOST_SHOWN], more]
     return "\n".join(
         [
             "=" * width,
@@ -66,6 +84,17 @@ def failure_block(script: str, failures: list[Failure]) -> str:
             "=" * width,
         ]
     )
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """As short as possible: 0-6, 8."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def pass_on_error_file(failure: Failure, own_error_file: str | None) -> None:
@@ -105,10 +134,15 @@ def _text(index: int, failure: Failure) -> str:
         [
             f"[{index}]:",
             f"  time      : {when}",
-            f"  host      : {socket.getfqdn()}",
+            f"  host      : {_host()}",
             f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {failure.exit_code} (pid: {failure.pid}) {signalled}".rstrip(),
             f"  error_file: {failure.error_file}",
             f"  traceback : {failure.message}",
         ]
     )
+
+
+@cache
+def _host() -> str:
+    return socket.getfqdn()

@@ -25,6 +25,7 @@ _PATIENCE_SECONDS = 1.0
 _WAITING, _ADMITTED = 1, 2  # what a rank's byte in the shared memory says; 0 before
 
 _libc = ctypes.CDLL(None)
+_call_at_exit = getattr(_libc, "__cxa_atexit")  # noqa: B009  (a name that a class would mangle)
 
 
 class Ending:
@@ -56,7 +57,7 @@ class Ending:
         # Called in reverse order, after what the program registers from now on and before everything that was
         # registered until now: libraries loaded before the fork do not take themselves apart.
         _libc.on_exit(ctypes.cast(_libc._exit, ctypes.c_void_p), None)
-        _libc.__cxa_atexit(ctypes.cast(_libc.fflush, ctypes.c_void_p), None, None)
+        _call_at_exit(ctypes.cast(_libc.fflush, ctypes.c_void_p), None, None)
 
     def _end(self) -> None:
         if os.getpid() != self._process or self._rank is None:  # a child of the rank's, or the zygote itself

@@ -41,9 +41,9 @@ def main(root: str, descriptors: str) -> None:
     try:
         zygote.run()
     except Exception as error:
-        if os.getpid() != zygote.process:  # a rank that could not begin
-            raise
         traceback.print_exc()
+        if os.getpid() != zygote.process:  # a rank that could not begin
+            os._exit(1)
         zygote.report({"zygote_failed": f"{type(error).__name__}: {error}"})
         zygote.end(1)
 

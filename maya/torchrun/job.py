@@ -1,0 +1,164 @@
+"""A job from its start to its end: attempts until one succeeds, the restarts are used up, or somebody stops it.
+
+In: a `Launch`, a GPU, the fake libraries and a folder for the run. Out: the launcher's exit code, and what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import string
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from maya.devices import Device
+from maya.torchrun.arguments import Launch, UsageError
+from maya.torchrun.attempt import Attempt, Outcome
+from maya.torchrun.environment import Meeting, free_port, worker_variables
+from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file, root_cause
+from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
+from maya.torchrun.progress import Progress
+from maya.torchrun.zygote import Zygote
+from rank_runtime.build import Build
+from rank_runtime.environment import rank_environment
+from rank_runtime.zygote.protocol import Preparation, RankStart, Start
+
+SUCCESS, FAILED = 0, 1
+_NOTHING = (sys.executable, "-c", "")  # for a zygote whose ranks are other programs
+
+
+class Job:
+    """All attempts at one job."""
+
+    def __init__(
+        self, launch: Launch, device: Device, build: Build, run_folder: Path, say: Callable[[str], None]
+    ) -> None:
+        self._launch = launch
+        self._device = device
+        self._build = build
+        self._run_folder = run_folder
+        self._say = say
+        self._inherited = dict(os.environ)
+        self._log_folder = make_log_folder(launch, run_folder)
+
+    def run(self) -> int:
+        self._check_program()
+        for attempt in range(self._launch.max_restarts + 1):
+            outcome = self._attempt(attempt)
+            exit_code = self._verdict(outcome, attempt)
+            if self._launch.trace:
+                self._summarise(self._trace_file(0, attempt))
+            if exit_code is not None:
+                return exit_code
+            self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
+        raise AssertionError("the last attempt has an exit code")
+
+    def _check_program(self) -> None:
+        program = self._launch.command[0]
+        if shutil.which(program) is None:
+            raise UsageError(f"cannot start {program}: {os.strerror(2)}")
+
+    def _attempt(self, attempt: int) -> Outcome:
+        launch = self._launch
+        ranks = range(launch.world_size)
+        files = [make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks]
+        variables = self._common_environment()
+        secret = secrets.token_hex(16) if launch.world_size > 1 else ""
+        port = launch.master_port or 0
+        meeting = Meeting(0 if secret else port or free_port(), secret)
+
+        def start(meeting: Meeting) -> Start:
+            return Start(
+                environment={**variables, **meeting.variables()},
+                ranks=tuple(self._rank(rank, meeting, attempt, files[rank]) for rank in ranks),
+            )
+
+        preparation = self._preparation(secret, port)
+        zygote = Zygote(launch.command if preparation.share else _NOTHING, variables, preparation)
+        followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
+        follower = Follower(followed)
+        try:
+            progress = Progress(launch.world_size, sys.stderr)
+            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds).run(launch.signals)
+        finally:
+            follower.finish()
+
+    def _common_environment(self) -> dict[str, str]:
+        """What all ranks have in common; the rest depends on the rank, or on where the ranks will meet."""
+        own = worker_variables(self._launch, 0, Meeting(0), 0, Path(), self._inherited)
+        environment = {name: value for name, value in self._inherited.items() if name not in own}
+        if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
+            environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
+        chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables()}
+        return {
+            **environment,
+            **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),
+        }
+
+    def _preparation(self, secret: str, port: int) -> Preparation:
+        launch = self._launch
+        share = launch.own_python and not _has_macro(launch.command)
+        imports = share and launch.world_size > 1 and launch.preload is not None
+        return Preparation(
+            world_size=launch.world_size,
+            share=share,
+            torch=imports,
+            script=launch.script if imports and not launch.module else None,
+            module=launch.script if imports and launch.module else None,
+            modules=launch.preload or (),
+            secret=secret,
+            store_port=port,
+        )
+
+    def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
+        variables = worker_variables(self._launch, rank, meeting, attempt, files.error_file, self._inherited)
+        if self._launch.trace:
+            variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
+        local_rank = str(rank % self._launch.ranks_per_node)
+        return RankStart(
+            rank=rank,
+            command=tuple(string.Template(word).safe_substitute(local_rank=local_rank) for word in self._launch.command),
+            environment=variables,
+            stdout=None if files.stdout.file is None else str(files.stdout.file),
+            stderr=None if files.stderr.file is None else str(files.stderr.file),
+        )
+
+    def _followed(self, rank: int, files: WorkerFiles) -> list[Followed]:
+        prefix = line_prefix(self._launch, rank, self._inherited)
+        return [
+            Followed(output.file, prefix, console)
+            for output, console in ((files.stdout, sys.stdout), (files.stderr, sys.stderr))
+            if output.follow and output.file is not None
+        ]
+
+    def _trace_file(self, rank: int, attempt: int) -> Path:
+        return self._run_folder / (f"rank{rank}.trace" if attempt == 0 else f"rank{rank}-attempt{attempt}.trace")
+
+    def _verdict(self, outcome: Outcome, attempt: int) -> int | None:
+        """The launcher's exit code, or None if the workers are to be restarted."""
+        if outcome.problem is not None:
+            self._say(outcome.problem)
+        if outcome.problem is not None or outcome.stopped_by is not None:
+            return FAILED
+        if not outcome.failed:
+            return SUCCESS
+        failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
+        print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
+        pass_on_error_file(root_cause(failures), self._inherited.get("TORCHELASTIC_ERROR_FILE"))
+        return FAILED if attempt == self._launch.max_restarts else None
+
+    def _error_file(self, attempt: int) -> Callable[[int], Path]:
+        return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
+
+    def _summarise(self, trace_file: Path) -> None:
+        from maya.torchrun.summary import summary  # brings numpy, which the launcher does not need to start a script
+
+        for line in summary(trace_file, self._device.name):
+            self._say(line)
+
+
+def _has_macro(command: tuple[str, ...]) -> bool:
+    """torchrun puts the local rank in the place of ${local_rank}, so that every rank has a command of its own."""
+    return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
