@@ -105,9 +105,10 @@ class Job:
             world_size=launch.world_size,
             share=share,
             torch=imports,
-            script=launch.script if imports and not launch.module else None,
-            module=launch.script if imports and launch.module else None,
+            script=launch.script if share and not launch.module else None,
+            module=launch.script if share and launch.module else None,
             modules=launch.preload or (),
+            rank_variables=tuple(worker_variables(launch, 0, Meeting(0), 0, Path(), self._inherited)),
             secret=secret,
             store_port=port,
         )

@@ -20,6 +20,8 @@ import time
 import weakref
 from types import ModuleType
 
+from rank_runtime.zygote.shared import SharedModules
+
 _AT_ONCE = 4
 _PATIENCE_SECONDS = 1.0
 _WAITING, _ADMITTED = 1, 2  # what a rank's byte in the shared memory says; 0 before
@@ -42,10 +44,10 @@ class Ending:
         self._process = 0
         atexit.register(self._end)
 
-    def share_modules(self) -> None:
-        """In the zygote: everything imported until now is shared."""
-        self._shared = frozenset(sys.modules) - self._started_with
-        self._kept = [module for name, module in sys.modules.items() if name in self._shared]
+    def share_modules(self, others: SharedModules) -> None:
+        """In the zygote: everything imported until now is shared, and so are the others."""
+        self._shared = frozenset([*sys.modules, *others.modules]) - self._started_with
+        self._kept = [*sys.modules.values(), *others.modules.values()]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))  # never given back
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             finalizer.atexit = False

@@ -1,15 +1,32 @@
-"""Which modules are imported before the fork."""
+"""Which modules are imported before the fork, and with what consequences for the ranks.
+
+Torch's usual modules are, whatever the script: they start no threads, open nothing and leave the GPU alone. Modules that
+the script imports are, if importing them has no effect that every rank must have for itself; a `probe` finds that out.
+
+In: where the script is. Out: `sys.modules` with torch, `SharedModules` with the others; or a reason why ranks have to be
+started anew, because in them even torch would be imported differently.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from rank_runtime.zygote.probe import import_quietly, is_standard, probe
+from rank_runtime.zygote.protocol import Preparation
+from rank_runtime.zygote.shared import SharedModules, shareable
+from rank_runtime.zygote.source import assignments_before, imported_modules, parse
 
 # What the coordinator needs, too.
-FIRST = ("torch", "torch.distributed")
+_FIRST = ("torch", "torch.distributed")
 
 # Imported by torch itself or by usual scripts sooner or later: a rank that did so on its own would need some 100 MB more.
-TORCH = (
+_TORCH = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.tensor.experimental",
     "torch.distributed.fsdp",
@@ -25,10 +42,133 @@ TORCH = (
     "torch._dynamo",
     "torch._inductor",
 )
+_READ_BY_LIBRARIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "LD_")
 
 
-def import_modules(names: tuple[str, ...]) -> None:
-    """Those that there are: releases of torch differ."""
-    for name in names:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+class Preload:
+    """The modules of one zygote."""
+
+    def __init__(self, preparation: Preparation, python_has: frozenset[str]) -> None:
+        """`python_has`: modules that every Python process has before the script begins."""
+        self._preparation = preparation
+        self._python_has = python_has
+        self.shared = SharedModules()
+        self.unshared: dict[str, str] = {}
+        self.problem: str | None = None  # why the ranks cannot be forked
+        self._folder = self._first_folder()
+        self._source, self._package = self._find_source()
+        self._tree = None
+        if self._source is not None:
+            with contextlib.suppress(OSError):
+                self._tree = parse(Path(self._source).read_bytes())
+
+    def import_first(self) -> None:
+        """As much of torch as the coordinator needs."""
+        if self._preparation.torch:
+            with self._variables_of_script(frozenset({"torch", "numpy"})):
+                import_quietly(_FIRST)
+
+    def import_rest(self, close: Iterable[int]) -> None:
+        """Everything else; `close` are descriptors of the zygote's own."""
+        if self._preparation.torch and self.problem is None:
+            with self._variables_of_script(frozenset({"torch", "numpy"})):
+                import_quietly(_TORCH)
+        if self._preparation.share and self.problem is None:
+            self.problem = self._shadowed()
+        if self._preparation.torch and self.problem is None:
+            with self._variables_of_script(frozenset()), self._first_on_path():
+                self._import_for_script(close)
+
+    def _first_folder(self) -> str | None:
+        """What Python will put first on sys.path."""
+        if getattr(sys.flags, "safe_path", False):
+            return None
+        if self._preparation.module is not None:
+            return os.getcwd()  # noqa: PTH109
+        if self._preparation.script is not None:
+            return str(Path(self._preparation.script).resolve().parent)
+        return None
+
+    def _find_source(self) -> tuple[str | None, str]:
+        """The file that the ranks will run, and the package it belongs to. Nothing is imported."""
+        if self._preparation.module is None:
+            return self._preparation.script, ""
+        path = [*([self._folder] if self._folder is not None else []), *sys.path]
+        name, package = "", ""
+        for part in (*self._preparation.module.split("."), "__main__"):
+            name = f"{name}.{part}" if name else part
+            spec = PathFinder.find_spec(name, path)
+            if spec is None or spec.submodule_search_locations is None:
+                return (None if spec is None else spec.origin), package
+            path, package = list(spec.submodule_search_locations), name
+        return None, ""
+
+    @contextlib.contextmanager
+    def _variables_of_script(self, before_modules: frozenset[str]) -> Iterator[None]:
+        """Variables that the script sets before it imports these modules hold while we do so for it."""
+        assignments = [] if self._tree is None else assignments_before(self._tree, before_modules)
+        before = dict(os.environ)
+        for assignment in assignments:
+            if assignment.name is not None and assignment.value is not None:
+                os.environ[assignment.name] = assignment.value
+            elif before_modules and (assignment.name or "").startswith(_READ_BY_LIBRARIES):
+                self.problem = f"{self._source} sets {assignment.name} before it imports torch"
+        try:
+            yield
+        finally:
+            for name in set(os.environ) - set(before):
+                del os.environ[name]
+            os.environ.update(before)
+
+    @contextlib.contextmanager
+    def _first_on_path(self) -> Iterator[None]:
+        if self._folder is None:
+            yield
+            return
+        sys.path.insert(0, self._folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(self._folder)
+
+    def _shadowed(self) -> str | None:
+        """Next to the script may lie modules that Python would import in the place of some that we have imported."""
+        for name in sorted({name.partition(".")[0] for name in set(sys.modules) - self._python_has}):
+            spec = None if self._folder is None else PathFinder.find_spec(name, [self._folder])
+            if spec is not None and spec.loader is not None and spec.origin != _file(name):
+                return f"{spec.origin} takes the place of the module {name}"
+        return None
+
+    def _import_for_script(self, close: Iterable[int]) -> None:
+        """Find out which modules the ranks can share, import those, and set them aside."""
+        candidates = self._candidates()
+        import_quietly(name for name in candidates if _is_standard_name(name))
+        candidates = [name for name in candidates if name not in sys.modules]
+        candidates = [name for name in candidates if not hasattr(sys.modules.get(name.rpartition(".")[0]), name.rpartition(".")[2])]
+        if not candidates:
+            return
+        records, self.unshared = shareable(probe(candidates, frozenset(self._preparation.rank_variables), close))
+        before = set(sys.modules)
+        brought: dict[str, list[str]] = {}
+        for record in records:
+            importlib.import_module(record.name)
+            new = [name for name in sys.modules if name not in before]
+            brought[record.name] = [name for name in new if not is_standard(_file(name) or name)]
+            before.update(new)
+        self.shared.set_aside(records, brought)
+
+    def _candidates(self) -> list[str]:
+        module = (self._preparation.module or "").split(".")
+        parents = [".".join(module[:length]) for length in range(1, len(module))]
+        found = [] if self._tree is None else imported_modules(self._tree, self._package)
+        return [*parents, *found, *self._preparation.modules]
+
+
+def _file(name: str) -> str | None:
+    return getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+
+
+def _is_standard_name(name: str) -> bool:
+    top = name.partition(".")[0]
+    spec = PathFinder.find_spec(top)
+    return top in sys.builtin_module_names or (spec is not None and spec.origin is not None and is_standard(spec.origin))

@@ -17,7 +17,7 @@ import traceback
 from typing import Any, NoReturn
 
 from rank_runtime.zygote.ending import Ending
-from rank_runtime.zygote.preload import FIRST, TORCH, import_modules
+from rank_runtime.zygote.preload import Preload
 from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
 from rank_runtime.zygote.rank import (
     become_rank,
@@ -30,14 +30,15 @@ from rank_runtime.zygote.rank import (
 )
 
 _COORDINATOR_END_SECONDS = 5.0
+_MOST_REASONS = 20
 
 
-def main(root: str, descriptors: str) -> None:
-    """Be the zygote that a launcher has started; return as a rank."""
+def main(root: str, descriptors: str, python_has: frozenset[str]) -> None:
+    """Be the zygote that a launcher has started; return as a rank. `python_has`: modules that were there before us."""
     inherited = Descriptors.parse(descriptors)
     launcher = os.getppid()
     end_with(launcher)
-    zygote = Zygote(root, inherited, launcher)
+    zygote = Zygote(root, inherited, launcher, python_has)
     try:
         zygote.run()
     except Exception as error:
@@ -51,7 +52,7 @@ def main(root: str, descriptors: str) -> None:
 class Zygote:
     """The process, before and while there are ranks."""
 
-    def __init__(self, root: str, descriptors: Descriptors, launcher: int) -> None:
+    def __init__(self, root: str, descriptors: Descriptors, launcher: int, python_has: frozenset[str]) -> None:
         self.process = os.getpid()
         self._name = name_of_process()
         name_process("maya-zygote")
@@ -62,6 +63,7 @@ class Zygote:
         self._plan = PlanFile(descriptors.plan)
         self._preparation = self._plan.preparation()
         self._ending = Ending(self._preparation.world_size)
+        self._preload = Preload(self._preparation, python_has)
         self._rank_of: dict[int, int] = {}  # running ranks, by process
         self._coordinator = 0  # its process
         self._coordinator_pipe: int | None = None
@@ -79,13 +81,14 @@ class Zygote:
         preparation = self._preparation
         self.report({"importing": True})
         gc.disable()
-        if preparation.torch:
-            import_modules(FIRST)
+        self._preload.import_first()
         if preparation.secret:
             self._fork_coordinator()
-        if preparation.torch:
-            import_modules(TORCH)
-        self._ending.share_modules()
+        self._preload.import_rest(self._own)
+        self.report({"unshared": _shortened(self._preload.unshared)})
+        if self._preload.problem is not None:
+            self.report({"not_forked": self._preload.problem})
+        self._ending.share_modules(self._preload.shared)
         gc.enable()
         gc.collect()
         gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares
@@ -171,9 +174,10 @@ class Zygote:
     def _be_rank(self, start: RankStart) -> None:
         name_process(self._name)
         become_rank(start, self.process, self._own)
-        if not self._preparation.share:
+        if not self._preparation.share or self._preload.problem is not None:
             start_anew(start.command)
         begin_interpreter()
+        self._preload.shared.begin()
         self._ending.begin(start.rank)
 
     def _turn(self, seconds: float | None) -> None:
@@ -225,3 +229,9 @@ def _signal_group(process: int, number: int) -> None:
         os.killpg(process, number)
     except ProcessLookupError:  # it has not made a group of its own yet
         os.kill(process, number)
+
+
+def _shortened(reasons: dict[str, str]) -> dict[str, str]:
+    """Few enough for a line that is written at once: those that are not merely a consequence of others."""
+    causes = {name: reason for name, reason in reasons.items() if not reason.startswith("imports ")}
+    return {name: causes[name][:80] for name in list(causes)[:_MOST_REASONS]}

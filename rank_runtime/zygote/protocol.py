@@ -57,9 +57,10 @@ class Preparation:
     world_size: int
     share: bool  # import modules before the fork; otherwise the ranks' command is started anew in each
     torch: bool  # torch's usual modules are among them
-    script: str | None  # the file to look into for modules that the ranks will need
-    module: str | None  # or the module
+    script: str | None  # the file that Python will run, in which the modules are named that ranks will need
+    module: str | None  # or the module that it will run
     modules: tuple[str, ...]  # more of them
+    rank_variables: tuple[str, ...]  # environment variables that differ between ranks
     secret: str  # of the coordinator; empty: there is none
     store_port: int  # of its TCPStore; 0: any
 
@@ -96,7 +97,8 @@ class PlanFile:
 
     def preparation(self) -> Preparation:
         fields = self._line(0)
-        return Preparation(**{**fields, "modules": tuple(fields["modules"])})
+        lists = {name: tuple(fields[name]) for name in ("modules", "rank_variables")}
+        return Preparation(**{**fields, **lists})
 
     def start(self) -> Start:
         fields = self._line(1)

@@ -18,15 +18,15 @@ def _become_zygote() -> None:
     descriptors = os.environ.pop("MAYA_ZYGOTE", None)
     if descriptors is None:  # a child of a process that should have cleaned its environment, but has not
         return
-    before = set(sys.modules)
+    python_has = frozenset(sys.modules) - {"sitecustomize"}
     sys.path.insert(0, root)
     from rank_runtime.zygote.process import main
 
     sys.path.remove(root)
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - python_has:
         if name.partition(".")[0] == "rank_runtime":
             del sys.modules[name]
-    main(root, descriptors)
+    main(root, descriptors, python_has)
 
 
 _become_zygote()

@@ -1,0 +1,249 @@
+"""What importing a module does besides defining things, as far as a process can see that of itself.
+
+In: a process of its own (the probe's), in which `watch` is called once. Out: for each stretch of time between two calls of
+`since_last`, the effects found, in words. The process is not the same afterwards: functions of `os`, `time` and `torch._C`
+are wrapped, output goes nowhere, and what would reach beyond the process (writing files, starting processes, connecting)
+is refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import functools
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_OUTSIDE = {  # audit events: what would be done
+    "os.exec": "starts a program",
+    "os.fork": "starts a process",
+    "os.forkpty": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.spawn": "starts a process",
+    "os.system": "starts a process",
+    "subprocess.Popen": "starts a process",
+    "os.kill": "sends a signal",
+    "os.killpg": "sends a signal",
+    "os.chmod": "changes files",
+    "os.chown": "changes files",
+    "os.link": "changes files",
+    "os.mkdir": "changes files",
+    "os.remove": "changes files",
+    "os.rename": "changes files",
+    "os.rmdir": "changes files",
+    "os.symlink": "changes files",
+    "os.truncate": "changes files",
+    "os.utime": "changes files",
+    "sqlite3.connect": "opens a database",
+    "tempfile.mkdtemp": "makes temporary files",
+    "tempfile.mkstemp": "makes temporary files",
+    "socket.bind": "uses the network",
+    "socket.connect": "uses the network",
+    "socket.getaddrinfo": "uses the network",
+    "socket.sendto": "uses the network",
+    "urllib.Request": "uses the network",
+}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_HARMLESS_CUDA = {"_cuda_isInBadFork", "_cuda_getCompiledVersion", "_cuda_getArchFlags"}
+_PARTS_OF_TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.distributed")
+_SIGNALS = sorted(signal.valid_signals())
+
+
+class RefusedError(RuntimeError):
+    """Raised in the module that would have done something outside the process."""
+
+
+class Effects:
+    """Watches this process."""
+
+    def __init__(self, rank_variables: frozenset[str]) -> None:
+        self._rank_variables = rank_variables
+        self._found: list[str] = []
+        self._variables: dict[str, str | None] = {}  # environment variables read, and what they were
+        self._idle = True  # our own reads and writes do not count
+        self._output = os.memfd_create("maya-probe-output")
+        self._torch_names = _names_in_torch()
+        self._before: dict[str, Any] = {}
+
+    def watch(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(self._output, 1)
+        os.dup2(self._output, 2)
+        with open(os.devnull) as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), 0)
+        self._trace_environment()
+        sys.argv = _Traced(sys.argv, lambda: self._note("reads sys.argv"))
+        for module, names, effect in (
+            (os, ("getpid", "getppid", "urandom", "getrandom"), "takes something of the process's own"),
+            (time, ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"), "reads the clock"),
+            (os, ("register_at_fork",), "registers a function for forks"),
+        ):
+            for name in names:
+                self._wrap(module, name, effect)
+        torch_c = sys.modules.get("torch._C")
+        for name in [] if torch_c is None else list(vars(torch_c)):
+            if name.startswith(("_cuda_", "_accelerator_", "_nccl_")) and name not in _HARMLESS_CUDA:
+                self._wrap(torch_c, name, "uses the GPU")
+        sys.addaudithook(self._audit)
+        self._before = _state(self._output, self._torch_names)
+        self._idle = False
+
+    def since_last(self) -> tuple[list[str], dict[str, str | None]]:
+        """Effects since the last call, and the environment variables read."""
+        self._idle = True
+        now = _state(self._output, self._torch_names)
+        found = [*self._found, *(effect for effect, value in now.items() if value != self._before[effect])]
+        variables = self._variables
+        self._before, self._found, self._variables = now, [], {}
+        self._idle = False
+        return list(dict.fromkeys(found)), variables
+
+    def _note(self, effect: str) -> None:
+        if not self._idle:
+            self._found.append(effect)
+
+    def _wrap(self, module: Any, name: str, effect: str) -> None:
+        wrapped = getattr(module, name, None)
+        if not callable(wrapped) or isinstance(wrapped, type):
+            return
+
+        @functools.wraps(wrapped)
+        def noted(*arguments: Any, **keywords: Any) -> Any:
+            self._note(effect)
+            return wrapped(*arguments, **keywords)
+
+        setattr(module, name, noted)
+
+    def _trace_environment(self) -> None:
+        environment = type(os.environ)
+        read, iterate = environment.__getitem__, environment.__iter__
+
+        def traced_read(environ: Any, key: str) -> str:
+            if not self._idle and environ is os.environ:
+                if key in self._rank_variables:
+                    self._note(f"reads {key}")
+                self._variables[key] = environ._data.get(environ.encodekey(key))
+                if self._variables[key] is not None:
+                    self._variables[key] = environ.decodevalue(self._variables[key])
+            return read(environ, key)
+
+        def traced_iterate(environ: Any) -> Iterator[str]:
+            self._note("reads the whole environment")
+            return iterate(environ)
+
+        environment.__getitem__ = traced_read  # type: ignore[method-assign, assignment]
+        environment.__iter__ = traced_iterate  # type: ignore[method-assign, assignment]
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._idle:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITING and not _is_ours_to_write(path):
+                self._refuse("writes files")
+        elif event == "_thread.start_new_thread":
+            self._note("starts a thread")
+        elif event in _OUTSIDE:
+            self._refuse(_OUTSIDE[event])
+        elif event.startswith("shutil."):
+            self._refuse("changes files")
+
+    def _refuse(self, effect: str) -> None:
+        self._note(effect)
+        raise RefusedError(f"{effect}; not possible before ranks are forked")
+
+
+class _Traced(list[str]):
+    """A list that tells when it is looked at."""
+
+    def __init__(self, items: list[str], tell: Callable[[], None]) -> None:
+        super().__init__(items)
+        self._tell = tell
+
+    def __getitem__(self, index: Any) -> Any:
+        self._tell()
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._tell()
+        return super().__len__()
+
+
+def _is_ours_to_write(path: object) -> bool:
+    """Compiled modules, which Python keeps next to the sources, and the device that takes everything."""
+    return isinstance(path, str) and ("__pycache__" in path or path == os.devnull)
+
+
+def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    """What can be compared: for each effect, something that is no longer equal once it has happened."""
+    torch = sys.modules.get("torch")
+    numpy_random = sys.modules.get("numpy.random")
+    logging = sys.modules.get("logging")
+    return {
+        "starts a thread": len(os.listdir("/proc/self/task")),  # noqa: PTH208
+        "opens files": _descriptors(),
+        "prints": os.fstat(output).st_size,
+        "changes the environment": dict(os.environ._data),  # type: ignore[attr-defined]
+        "changes the working directory": os.getcwd(),  # noqa: PTH109
+        "changes sys.path": (*sys.path, *map(id, sys.meta_path), *map(id, sys.path_hooks)),
+        "changes sys.argv": list.copy(sys.argv),
+        "replaces standard streams or hooks": tuple(
+            id(getattr(sys, name)) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
+        ),
+        "replaces built-in functions": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
+        "handles signals": tuple(id(signal.getsignal(number)) for number in _SIGNALS),
+        "registers a function for the end": atexit._ncallbacks(),  # type: ignore[attr-defined]
+        "configures logging": None if logging is None else (*map(id, logging.root.handlers), logging.root.level),
+        "uses random numbers": (
+            random.getstate(),
+            None if numpy_random is None else _numpy_state(numpy_random),
+            None if torch is None else torch.default_generator.get_state().tolist(),
+        ),
+        "changes torch's settings": None if torch is None else _torch_settings(torch),
+        "replaces parts of torch": _torch_parts(torch_names),
+    }
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+        except FileNotFoundError:  # the one that listed the folder
+            continue
+    return found
+
+
+def _numpy_state(numpy_random: Any) -> tuple[bytes, int]:
+    _, keys, position, *_ = numpy_random.get_state()
+    return keys.tobytes(), position
+
+
+def _torch_settings(torch: Any) -> tuple[object, ...]:
+    return (
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.is_warn_always_enabled(),
+    )
+
+
+def _names_in_torch() -> dict[str, tuple[str, ...]]:
+    """What modules like to replace. Attributes that come later do not count: submodules become attributes."""
+    return {name: tuple(vars(sys.modules[name])) for name in _PARTS_OF_TORCH if name in sys.modules}
+
+
+def _torch_parts(names: dict[str, tuple[str, ...]]) -> list[int]:
+    return [id(vars(sys.modules[name]).get(attribute)) for name in names for attribute in names[name]]

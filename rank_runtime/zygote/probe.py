@@ -1,0 +1,223 @@
+"""Imports modules in a process of its own, to see which of them can be shared by all ranks.
+
+In: names of modules. Out: a `Record` for every module executed on the way, in the order in which they were complete: what
+it imports, which environment variables it read, and what else it did. A module that did something which every rank has to
+do for itself is not shared, and neither is what imports it. Modules of the standard library are trusted.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import select
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rank_runtime.zygote.effects import Effects
+from rank_runtime.zygote.rank import end_with
+from rank_runtime.zygote.source import imported_modules, parse
+
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class Record:
+    """What is known of one module."""
+
+    name: str
+    origin: str | None  # its file
+    imports: list[str] = field(default_factory=list)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    effects: list[str] = field(default_factory=list)
+
+
+def is_standard(origin: str | None) -> bool:
+    """Whether a module comes from the standard library, or is a mere folder."""
+    if origin is None or origin in ("built-in", "frozen"):
+        return True
+    folders = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib"))
+    return origin.startswith(folders) and not {"site-packages", "dist-packages"} & set(origin.split(os.sep))
+
+
+def import_quietly(names: Iterable[str]) -> None:
+    """Those that are modules and can be imported."""
+    for name in names:
+        parent, _, attribute = name.rpartition(".")
+        if name not in sys.modules and not hasattr(sys.modules.get(parent), attribute):
+            with contextlib.suppress(BaseException):
+                importlib.import_module(name)
+
+
+def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iterable[int]) -> list[Record]:
+    """Fork a process that imports the candidates; `close` are descriptors it has no use for."""
+    parent = os.getpid()
+    results_read, results_write = os.pipe2(os.O_CLOEXEC)
+    process = os.fork()
+    if process == 0:
+        try:
+            end_with(parent)
+            for descriptor in (results_read, *close):
+                os.close(descriptor)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _Probe(Effects(rank_variables), results_write).run(candidates)
+        finally:
+            os._exit(0)
+    os.close(results_write)
+    try:
+        return [Record(**json.loads(line)) for line in _lines(results_read)]
+    finally:
+        os.close(results_read)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _lines(descriptor: int) -> Iterator[bytes]:
+    """Until the probe is done, or has taken too long: a module may wait for something that never comes."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    rest = b""
+    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        chunk = os.read(descriptor, 1 << 16)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+class _Probe:
+    """The process that imports."""
+
+    def __init__(self, effects: Effects, results: int) -> None:
+        self._effects = effects
+        self._results = results
+        self._executing: list[Record] = []
+        self._sources: list[tuple[str, str]] = []  # of modules that could not be imported, and their packages
+
+    def run(self, candidates: Sequence[str]) -> None:
+        importing, importing_module = builtins.__import__, importlib.import_module
+
+        def noted_import(
+            name: str,
+            globals: Mapping[str, object] | None = None,
+            locals: Mapping[str, object] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> ModuleType:
+            module = importing(name, globals, locals, fromlist or (), level)
+            if self._executing:
+                self._note_import(name, globals, fromlist or (), level)
+            return module
+
+        def noted_import_module(name: str, package: str | None = None) -> ModuleType:
+            module = importing_module(name, package)
+            if self._executing:
+                self._executing[-1].imports.append(module.__name__)
+            return module
+
+        self._effects.watch()
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        builtins.__import__ = noted_import
+        importlib.import_module = noted_import_module
+        import_quietly(candidates)
+        for origin, package in self._sources:
+            with contextlib.suppress(OSError):
+                tree = parse(Path(origin).read_bytes())
+                if tree is not None:
+                    import_quietly(imported_modules(tree, package))
+
+    def _note_import(
+        self, name: str, globals: Mapping[str, object] | None, fromlist: Sequence[str], level: int
+    ) -> None:
+        package = str((globals or {}).get("__package__") or "")
+        absolute = importlib.util.resolve_name("." * level + name, package) if level else name
+        names = [absolute, *(f"{absolute}.{attribute}" for attribute in fromlist)]
+        self._executing[-1].imports += [found for found in names if found in sys.modules]
+
+    # ---- sys.meta_path ----
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and not is_standard(spec.origin):
+                    spec.loader = _Loader(spec.loader, Record(name, spec.origin), self)  # type: ignore[assignment]
+                return spec
+        return None
+
+    # ---- the loaders ----
+
+    def begin(self, record: Record) -> None:
+        self._attribute()
+        if self._executing:
+            self._executing[-1].imports.append(record.name)
+        if "." in record.name:
+            record.imports.append(record.name.rpartition(".")[0])
+        self._executing.append(record)
+
+    def end(self, record: Record, error: BaseException | None, module: ModuleType | None) -> None:
+        self._attribute()
+        self._executing.pop()
+        if error is not None:
+            record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:200])
+            if record.origin is not None and record.origin.endswith(".py"):
+                package = getattr(module, "__package__", "") or ""
+                self._sources.append((record.origin, package))
+        record.imports = [name for name in dict.fromkeys(record.imports) if name != record.name]
+        record.effects = list(dict.fromkeys(record.effects))
+        os.write(self._results, json.dumps(asdict(record)).encode() + b"\n")
+
+    def _attribute(self) -> None:
+        """What happened since the last beginning or end of a module was done by the one that was being executed."""
+        effects, variables = self._effects.since_last()
+        if self._executing:
+            self._executing[-1].effects += effects
+            self._executing[-1].variables.update(variables)
+
+
+class _Loader:
+    """A module's own loader, watched."""
+
+    def __init__(self, loader: Any, record: Record, probe: _Probe) -> None:
+        self._loader = loader
+        self._record = record
+        self._probe = probe
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        self._probe.begin(self._record)  # an extension module may do everything here
+        try:
+            module: ModuleType | None = self._loader.create_module(spec)
+        except BaseException as error:
+            self._probe.end(self._record, error, None)
+            raise
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        error: BaseException | None = None
+        try:
+            self._loader.exec_module(module)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._probe.end(self._record, error, module)
