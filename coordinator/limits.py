@@ -12,9 +12,13 @@ class LimitError(Exception):
     """A limit is too low for the job."""
 
 
+def needed_descriptors(world_size: int) -> int:
+    return _SPARE_DESCRIPTORS + _DESCRIPTORS_PER_RANK * world_size
+
+
 def allow_descriptors(world_size: int) -> None:
     """Raise the limit of open files as far as it goes, which must be enough for the job."""
-    needed = _SPARE_DESCRIPTORS + _DESCRIPTORS_PER_RANK * world_size
+    needed = needed_descriptors(world_size)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise LimitError(

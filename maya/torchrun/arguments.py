@@ -1,8 +1,8 @@
 """The command line of maya-torchrun: torchrun's, with torchrun's habits, and a few options of Maya's own.
 
 In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `Launch`, or a usage error (exit 2).
-Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would change what
-the user sees and are not there yet are refused by name.
+Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would change
+what the user sees and are not there yet are refused by name.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     own = parser.add_argument_group("Maya")
     own.add_argument("--nproc", type=_positive, metavar="N", help="world size: ranks in all (default: 1)")
     own.add_argument("--cluster", metavar="NAME|FILE", help="cluster of the catalogue, or a TOML file: GPUs and nodes")
-    own.add_argument("--gpu", metavar="NAME|FILE", help=f"GPU of the catalogue, or a TOML file (the cluster's, or {GPU})")
+    own.add_argument(
+        "--gpu", metavar="NAME|FILE", help=f"GPU of the catalogue, or a TOML file (the cluster's, or {GPU})"
+    )
     own.add_argument("--out", type=Path, metavar="DIR", help="folder for all files of the run (maya-runs/<script>-<n>)")
     own.add_argument("--compute", choices=["none", "small", "all"], help="which ops are really computed (small)")
     own.add_argument("--compute-bytes", type=_whole, metavar="N", help="largest size of a small op's tensors (65536)")

@@ -104,6 +104,8 @@ class Attempt:
             elif kind == "coordinator":
                 assert self._meeting is not None
                 self._meeting = self._meeting.at(content["store_port"], content["endpoint"])
+            elif kind == "not_forked":
+                self._say(f"ranks are started anew instead of being forked, and need more memory: {content}")
             elif kind == "unshared":
                 self._outcome.unshared.update(content)
             elif kind == "started":

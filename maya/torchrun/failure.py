@@ -38,9 +38,7 @@ class Failure:
 
 def failures_of(exits: Sequence[Exit], ranks_per_node: int, error_file: Callable[[int], Path]) -> list[Failure]:
     """Put together what is known of the ranks that failed, in the order in which they did."""
-    return [
-        _failure(end, end.rank % ranks_per_node, error_file(end.rank)) for end in exits if end.exit_code != 0
-    ]
+    return [_failure(end, end.rank % ranks_per_node, error_file(end.rank)) for end in exits if end.exit_code != 0]
 
 
 def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:

@@ -10,14 +10,17 @@ import secrets
 import shutil
 import string
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from maya.devices import Device
+from maya.doctor import Verdict
 from maya.torchrun.arguments import Launch, UsageError
 from maya.torchrun.attempt import Attempt, Outcome
 from maya.torchrun.environment import Meeting, free_port, worker_variables
 from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file, root_cause
+from maya.torchrun.limits import examine
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
 from maya.torchrun.zygote import Zygote
@@ -45,20 +48,33 @@ class Job:
 
     def run(self) -> int:
         self._check_program()
-        for attempt in range(self._launch.max_restarts + 1):
+        self._check_limits()
+        began = time.monotonic()
+        exit_code, attempt = None, -1
+        while exit_code is None:
+            attempt += 1
             outcome = self._attempt(attempt)
             exit_code = self._verdict(outcome, attempt)
-            if self._launch.trace:
-                self._summarise(self._trace_file(0, attempt))
-            if exit_code is not None:
-                return exit_code
-            self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
-        raise AssertionError("the last attempt has an exit code")
+            if exit_code is None:
+                self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
+        return self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
 
     def _check_program(self) -> None:
         program = self._launch.command[0]
         if shutil.which(program) is None:
             raise UsageError(f"cannot start {program}: {os.strerror(2)}")
+
+    def _check_limits(self) -> None:
+        for check in examine(self._launch.world_size, shared=self._shares()):
+            text = f"{check.subject}: {check.found}; {check.advice}"
+            if check.verdict is Verdict.FAIL:
+                raise UsageError(text)
+            if check.verdict is Verdict.WARN:
+                self._say(text)
+
+    def _shares(self) -> bool:
+        """Whether the ranks can be forked from a Python that has imported what they need."""
+        return self._launch.own_python and not _has_macro(self._launch.command) and self._launch.preload is not None
 
     def _attempt(self, attempt: int) -> Outcome:
         launch = self._launch
@@ -99,8 +115,8 @@ class Job:
 
     def _preparation(self, secret: str, port: int) -> Preparation:
         launch = self._launch
-        share = launch.own_python and not _has_macro(launch.command)
-        imports = share and launch.world_size > 1 and launch.preload is not None
+        share = self._shares()
+        imports = share and launch.world_size > 1
         return Preparation(
             world_size=launch.world_size,
             share=share,
@@ -120,7 +136,9 @@ class Job:
         local_rank = str(rank % self._launch.ranks_per_node)
         return RankStart(
             rank=rank,
-            command=tuple(string.Template(word).safe_substitute(local_rank=local_rank) for word in self._launch.command),
+            command=tuple(
+                string.Template(word).safe_substitute(local_rank=local_rank) for word in self._launch.command
+            ),
             environment=variables,
             stdout=None if files.stdout.file is None else str(files.stdout.file),
             stderr=None if files.stderr.file is None else str(files.stderr.file),
@@ -153,11 +171,36 @@ class Job:
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
 
-    def _summarise(self, trace_file: Path) -> None:
-        from maya.torchrun.summary import summary  # brings numpy, which the launcher does not need to start a script
+    def _summarise(self, outcome: Outcome, exit_code: int, attempt: int, seconds: float) -> int:
+        """The exit code, which is another one if the summary cannot be written."""
+        from maya.torchrun import summary  # brings numpy, which the launcher does not need to start a script
 
-        for line in summary(trace_file, self._device.name):
+        launch = self._launch
+        files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
+        run = summary.Run(
+            script=launch.script,
+            nodes=launch.nodes,
+            ranks_per_node=launch.ranks_per_node,
+            cluster=launch.cluster,
+            gpu=self._device.name,
+            exit_code=exit_code,
+            attempts=attempt + 1,
+            seconds=seconds,
+            exits=outcome.exits,
+            traces={rank: file for rank, file in files.items() if file.exists()},
+            stopped_by=None if outcome.stopped_by is None else outcome.stopped_by.name,
+            problem=outcome.problem,
+            unshared=outcome.unshared,
+            coordinator=outcome.coordinator,
+        )
+        for line in summary.summary(run, self._run_folder) if launch.trace else []:
             self._say(line)
+        try:
+            summary.write_summary(run, self._run_folder)
+        except OSError as error:
+            self._say(f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}")
+            return exit_code or FAILED
+        return exit_code
 
 
 def _has_macro(command: tuple[str, ...]) -> bool:

@@ -30,7 +30,7 @@ class Progress:
         self._due = time.monotonic() + (_TERMINAL_SECONDS if self._terminal else _PLAIN_SECONDS)
         text = self.text()
         if text != self._shown:
-            # The ranks write to the terminal, too: the cursor waits at the beginning of the line for whoever comes next.
+            # The ranks write to the terminal, too: the cursor waits at the line's beginning for whoever comes next.
             self._console.write(f"\r\x1b[K{text}\r" if self._terminal else f"{text}\n")
             self._console.flush()
             self._shown = text

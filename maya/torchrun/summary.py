@@ -1,34 +1,117 @@
-"""What maya-torchrun says at the end of a run: what was recorded, which values were made up, and what to open next."""
+"""What maya-torchrun says at the end of a run: how it ended, what was recorded, which values were made up, and what to
+open next; and the same in summary.json."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from maya.torchrun.attempt import Exit
 from maya.trace import Kind, MadeUpRead, TraceError, read, summarise
 
+VERSION = 1  # of summary.json
 _PLACES_SHOWN = 3
 
 
-def summary(trace_file: Path, gpu: str) -> list[str]:
-    """Lines about the trace of a rank; one line that says so if there is none."""
-    shown = _relative(trace_file)
-    if not trace_file.exists():
-        return [f"nothing recorded: the script asked nothing of its GPU ({shown} was not written)"]
+@dataclass(frozen=True)
+class Run:
+    """A finished run, as far as the summary is concerned."""
+
+    script: str
+    nodes: int
+    ranks_per_node: int
+    cluster: str | None
+    gpu: str
+    exit_code: int
+    attempts: int
+    seconds: float
+    exits: Sequence[Exit]  # of the last attempt
+    traces: Mapping[int, Path]  # of its ranks, where they were written
+    stopped_by: str | None
+    problem: str | None
+    unshared: Mapping[str, str]
+    coordinator: Mapping[str, Any]
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+def summary(run: Run, folder: Path) -> list[str]:
+    """Lines for the terminal: the run as a whole, if it had several ranks, and what its first rank recorded."""
+    return [*(_whole_run(run) if run.ranks > 1 else []), *_recorded(run, folder)]
+
+
+def write_summary(run: Run, folder: Path) -> None:
+    """The same for programs, as summary.json."""
+    content = {
+        "version": VERSION,
+        "script": run.script,
+        "world_size": run.ranks,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "cluster": run.cluster,
+        "gpu": run.gpu,
+        "exit_code": run.exit_code,
+        "attempts": run.attempts,
+        "seconds": round(run.seconds, 3),
+        "stopped_by": run.stopped_by,
+        "problem": run.problem,
+        "ranks": [
+            {
+                "rank": end.rank,
+                "exit_code": end.exit_code,
+                "trace": run.traces[end.rank].name if end.rank in run.traces else None,
+            }
+            for end in sorted(run.exits, key=lambda end: end.rank)
+        ],
+        "coordinator": run.coordinator,
+        "unshared_modules": run.unshared,
+    }
+    file = folder / "summary.json"
+    temporary = file.with_suffix(".tmp")
     try:
-        trace = read(trace_file)
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _whole_run(run: Run) -> list[str]:
+    line = f"{_number(run.ranks, 'rank')} on virtual {run.gpu}, {run.seconds:.1f} s"
+    if run.coordinator:
+        collectives, messages = run.coordinator["collectives"], run.coordinator["messages"]
+        line += f": {_number(collectives, 'collective')}, {_number(messages, 'message')}"
+    return [line]
+
+
+def _recorded(run: Run, folder: Path) -> list[str]:
+    if not run.traces:
+        return ["nothing recorded: the script asked nothing of its GPU"]
+    rank, file = min(run.traces.items())
+    shown = _relative(file)
+    try:
+        trace = read(file)
     except TraceError as error:
         return [f"the trace cannot be read: {error}"]
     totals = summarise(trace)
     copies = totals.counts.get(Kind.MEMCPY, 0)
+    where = f"on a virtual {run.gpu}" if run.ranks == 1 else f"rank {rank}"
     lines = [
-        f"on a virtual {gpu}: {_number(totals.ops, 'op')}, {_number(totals.launches, 'kernel')}, "
+        f"{where}: {_number(totals.ops, 'op')}, {_number(totals.launches, 'kernel')}, "
         f"{_number(totals.library_calls, 'library call')}, {_number(copies, 'copy', 'copies')}"
     ]
     if totals.made_up_reads:
         lines.append(_made_up(totals.made_up_reads))
     if not trace.complete:
         lines.append(f"the trace is not complete: {trace.problem}")
+    if len(run.traces) > 1:
+        return [*lines, f"recorded in {_relative(folder)}, a trace for each rank; to read one: maya trace show {shown}"]
     return [*lines, f"recorded in {shown}; to read it: maya trace show {shown}"]
 
 

@@ -1,9 +1,9 @@
 """What importing a module does besides defining things, as far as a process can see that of itself.
 
-In: a process of its own (the probe's), in which `watch` is called once. Out: for each stretch of time between two calls of
-`since_last`, the effects found, in words. The process is not the same afterwards: functions of `os`, `time` and `torch._C`
-are wrapped, output goes nowhere, and what would reach beyond the process (writing files, starting processes, connecting)
-is refused.
+In: a process of its own (the probe's), in which `watch` is called once. Out: for each stretch of time between two calls
+of `since_last`, the effects found, in words. The process is not the same afterwards: functions of `os`, `time` and
+`torch._C` are wrapped, output goes nowhere, and what would reach beyond the process (writing files, starting processes,
+connecting) is refused.
 """
 
 from __future__ import annotations
@@ -81,7 +81,11 @@ class Effects:
         sys.argv = _Traced(sys.argv, lambda: self._note("reads sys.argv"))
         for module, names, effect in (
             (os, ("getpid", "getppid", "urandom", "getrandom"), "takes something of the process's own"),
-            (time, ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"), "reads the clock"),
+            (
+                time,
+                ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
+                "reads the clock",
+            ),
             (os, ("register_at_fork",), "registers a function for forks"),
         ):
             for name in names:
@@ -128,17 +132,16 @@ class Effects:
             if not self._idle and environ is os.environ:
                 if key in self._rank_variables:
                     self._note(f"reads {key}")
-                self._variables[key] = environ._data.get(environ.encodekey(key))
-                if self._variables[key] is not None:
-                    self._variables[key] = environ.decodevalue(self._variables[key])
+                self._variables[key] = None
+                self._variables[key] = read(environ, key)  # if it is there
             return read(environ, key)
 
         def traced_iterate(environ: Any) -> Iterator[str]:
             self._note("reads the whole environment")
             return iterate(environ)
 
-        environment.__getitem__ = traced_read  # type: ignore[method-assign, assignment]
-        environment.__iter__ = traced_iterate  # type: ignore[method-assign, assignment]
+        environment.__getitem__ = traced_read  # type: ignore[method-assign]
+        environment.__iter__ = traced_iterate  # type: ignore[method-assign]
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._idle:
@@ -202,7 +205,7 @@ def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, An
         ),
         "replaces built-in functions": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "handles signals": tuple(id(signal.getsignal(number)) for number in _SIGNALS),
-        "registers a function for the end": atexit._ncallbacks(),  # type: ignore[attr-defined]
+        "registers a function for the end": atexit._ncallbacks(),
         "configures logging": None if logging is None else (*map(id, logging.root.handlers), logging.root.level),
         "uses random numbers": (
             random.getstate(),

@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 1.0
 _WAITING, _ADMITTED = 1, 2  # what a rank's byte in the shared memory says; 0 before
 
 _libc = ctypes.CDLL(None)
-_call_at_exit = getattr(_libc, "__cxa_atexit")  # noqa: B009  (a name that a class would mangle)
+_call_at_exit = getattr(_libc, "__cxa_atexit")  # under this name, a class would look for another one
 
 
 class Ending:

@@ -1,10 +1,10 @@
 """Which modules are imported before the fork, and with what consequences for the ranks.
 
-Torch's usual modules are, whatever the script: they start no threads, open nothing and leave the GPU alone. Modules that
-the script imports are, if importing them has no effect that every rank must have for itself; a `probe` finds that out.
+Torch's usual modules are, whatever the script: they start no threads, open nothing and leave the GPU alone. Modules
+that the script imports are, if importing them has no effect that every rank must have for itself; a `probe` finds out.
 
-In: where the script is. Out: `sys.modules` with torch, `SharedModules` with the others; or a reason why ranks have to be
-started anew, because in them even torch would be imported differently.
+In: where the script is. Out: `sys.modules` with torch, `SharedModules` with the others; or a reason why ranks have to
+be started anew, because in them even torch would be imported differently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rank_runtime.zygote.source import assignments_before, imported_modules, par
 # What the coordinator needs, too.
 _FIRST = ("torch", "torch.distributed")
 
-# Imported by torch itself or by usual scripts sooner or later: a rank that did so on its own would need some 100 MB more.
+# Imported by torch itself or by usual scripts sooner or later: a rank that did so itself would need some 100 MB more.
 _TORCH = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.tensor.experimental",
@@ -144,7 +144,11 @@ class Preload:
         candidates = self._candidates()
         import_quietly(name for name in candidates if _is_standard_name(name))
         candidates = [name for name in candidates if name not in sys.modules]
-        candidates = [name for name in candidates if not hasattr(sys.modules.get(name.rpartition(".")[0]), name.rpartition(".")[2])]
+        candidates = [
+            name
+            for name in candidates
+            if not hasattr(sys.modules.get(name.rpartition(".")[0]), name.rpartition(".")[2])
+        ]
         if not candidates:
             return
         records, self.unshared = shareable(probe(candidates, frozenset(self._preparation.rank_variables), close))
@@ -171,4 +175,6 @@ def _file(name: str) -> str | None:
 def _is_standard_name(name: str) -> bool:
     top = name.partition(".")[0]
     spec = PathFinder.find_spec(top)
-    return top in sys.builtin_module_names or (spec is not None and spec.origin is not None and is_standard(spec.origin))
+    return top in sys.builtin_module_names or (
+        spec is not None and spec.origin is not None and is_standard(spec.origin)
+    )

@@ -1,8 +1,8 @@
 """Imports modules in a process of its own, to see which of them can be shared by all ranks.
 
-In: names of modules. Out: a `Record` for every module executed on the way, in the order in which they were complete: what
-it imports, which environment variables it read, and what else it did. A module that did something which every rank has to
-do for itself is not shared, and neither is what imports it. Modules of the standard library are trusted.
+In: names of modules. Out: a `Record` for every module executed on the way, in the order in which they were complete:
+what it imports, which environment variables it read, and what else it did. A module that did something which every rank
+has to do for itself is not shared, and neither is what imports it. Modules of the standard library are trusted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_standard(origin: str | None) -> bool:
     if origin is None or origin in ("built-in", "frozen"):
         return True
     folders = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib"))
-    return origin.startswith(folders) and not {"site-packages", "dist-packages"} & set(origin.split(os.sep))
+    return origin.startswith(folders) and not {"site-packages", "dist-packages"} & set(Path(origin).parts)
 
 
 def import_quietly(names: Iterable[str]) -> None:
@@ -128,7 +128,7 @@ class _Probe:
             return module
 
         self._effects.watch()
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
         builtins.__import__ = noted_import
         importlib.import_module = noted_import_module
         import_quietly(candidates)

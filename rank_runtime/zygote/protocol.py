@@ -1,8 +1,8 @@
 """What the launcher tells the zygote, and what it hears from it: declared here once, for both.
 
-The launcher writes two lines of JSON into a file in memory that the zygote inherits: a `Preparation`, before it starts the
-zygote, and a `Start`, when the coordinator serves and the ranks' environment is therefore known. Commands go through a
-pipe, a line each:
+The launcher writes two lines of JSON into a file in memory that the zygote inherits: a `Preparation`, before it starts
+the zygote, and a `Start`, when the coordinator serves and the ranks' environment is therefore known. Commands go
+through a pipe, a line each:
 
     {"start": true}       the `Start` is written: fork the ranks
     {"signal": 15}        send it to the process groups of all ranks that run

@@ -1,7 +1,7 @@
 """What a process that was just forked from the zygote does to become a rank.
 
-In: a `RankStart`. Out: a process that has nothing of the zygote's but its memory: a session, environment, output streams,
-signal handling and random state of its own. It ends with the zygote, however that ends.
+In: a `RankStart`. Out: a process that has nothing of the zygote's but its memory: a session, environment, output
+streams, signal handling and random state of its own. It ends with the zygote, however that ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rank_runtime.zygote.protocol import RankStart
 
@@ -84,14 +84,12 @@ def _refuse(text: str) -> NoReturn:
 def begin_interpreter() -> None:
     """Give this process what every Python process has to itself: seeds and identities drawn at random when modules were
     imported, the time at which the program began. (`random` and `tempfile` look after themselves.)"""
-    numpy_random = sys.modules.get("numpy.random")
+    numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    multiprocessing_process = sys.modules.get("multiprocessing.process")
+    multiprocessing_process: Any = sys.modules.get("multiprocessing.process")
     if multiprocessing_process is not None:
         multiprocessing_process.current_process().authkey = os.urandom(32)
-    logging = sys.modules.get("logging")
-    if logging is not None and isinstance(logging._startTime, float):
-        logging._startTime = time.time()
-    elif logging is not None:
-        logging._startTime = time.time_ns()
+    logging: Any = sys.modules.get("logging")
+    if logging is not None:
+        logging._startTime = time.time() if isinstance(logging._startTime, float) else time.time_ns()

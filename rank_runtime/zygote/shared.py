@@ -21,7 +21,7 @@ from rank_runtime.zygote.probe import Record
 
 
 def shareable(records: Sequence[Record]) -> tuple[list[Record], dict[str, str]]:
-    """Of the modules that the probe executed, those to share, in the order to import them; and why the others are not."""
+    """Of the modules that the probe executed, those to share, in the order to import them; why the others are not."""
     reasons: dict[str, str] = {record.name: record.effects[0] for record in records if record.effects}
     changed = True
     while changed:
@@ -56,7 +56,7 @@ class SharedModules:
     def begin(self) -> None:
         """In a rank."""
         if self._records:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     # ---- sys.meta_path ----
 

@@ -1,7 +1,7 @@
 """What a Python source file says about itself: the modules it imports, and the environment variables it sets first.
 
-In: source text, which is not run. Out: names. Imports inside functions are left out, since they may never happen, and so
-are those for type checkers only.
+In: source text, which is not run. Out: names. Imports inside functions are left out, since they may never happen, and
+so are those for type checkers only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Assignment:
-    """An environment variable that the program sets; `value` is None if one would have to run the program to know it."""
+    """An environment variable that the program sets; `value` is None if only running the program could tell."""
 
     name: str | None  # None: this, too, depends on the program
     value: str | None

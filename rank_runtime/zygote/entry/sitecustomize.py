@@ -1,7 +1,7 @@
 """What makes a Python process a zygote: found on PYTHONPATH, it runs right before Python begins with the script.
 
-In: MAYA_ZYGOTE, the file descriptors that the launcher talks through. Out: nothing in the zygote, which ends in here; in
-each rank forked from it a return to Python, which runs the script. No trace of this module or of its folder is left.
+In: MAYA_ZYGOTE, the file descriptors that the launcher talks through. Out: nothing in the zygote, which ends in here;
+in each rank forked from it a return to Python, which runs the script. No trace of this module or its folder is left.
 """
 
 import os
@@ -34,4 +34,4 @@ _become_zygote()
 # The user may have a module of this name, too, which Python would have found if this one had not been in the way. If
 # there is none, the error says so to `site`, which imported this module and is not surprised.
 del sys.modules["sitecustomize"]
-import sitecustomize  # noqa: E402, F401
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401
