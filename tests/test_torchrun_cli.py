@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maya.torchrun.arguments import Streams, parse
-from maya.torchrun.environment import worker_variables
+from maya.torchrun.environment import Meeting, worker_variables
 from maya.torchrun.failure import Failure, failure_block
 from rank_runtime.build import Build
 from rank_runtime.environment import RANK_VARIABLES, VariableError, rank_environment
@@ -103,6 +103,8 @@ def test_python_of_the_users_choice(script: str) -> None:
         (["--nproc", "16", "--nnodes", "4", "--nproc-per-node", "4"], 4, 4),
         (["--nnodes", "2:2", "--nproc-per-node", "gpu"], 2, 8),
         (["--nproc-per-node", "auto"], 1, 8),
+        (["--nproc-per-node", "gpu", "--cluster", "gb200-nvl72"], 1, 4),
+        (["--nproc", "8", "--cluster", "gb200-nvl72"], 2, 4),
         (["--nproc-per-node", "cpu"], 1, os.cpu_count()),
     ],
 )
@@ -137,6 +139,7 @@ def test_world(script: str, words: list[str], nodes: int, ranks_per_node: int) -
         (["--duplicate-stdout-filters", "a"], "--duplicate-stdout-filters is not supported yet"),
         (["--module", "--no-python"], "--no-python and --module exclude each other"),
         (["--compute", "some"], "invalid choice: 'some'"),
+        (["--cluster", "dgx-h10"], '--cluster: unknown cluster "dgx-h10" (did you mean dgx-h100'),
         (["--no-such-option"], "--no-such-option"),
     ],
 )
@@ -146,7 +149,6 @@ def test_refused(capsys: pytest.CaptureFixture[str], script: str, words: list[st
 
 def test_refused_without_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert "training_script" in refusal(capsys)
-    assert "no such script: nowhere.py" in refusal(capsys, "nowhere.py")
     assert "PET_MODULE=yes: expected 0 or 1" in refusal(capsys, "train", PET_MODULE="yes")
 
 
@@ -166,18 +168,19 @@ def test_rendezvous(script: str) -> None:
 
 
 def test_stream_codes(script: str) -> None:
-    launch = parse(["-r", "0:1,1:3", "-t", "2", script], {})
-    assert launch.redirects == Streams(stdout=True, stderr=False)
-    assert launch.tee == Streams(stdout=False, stderr=True)
-    assert parse(["-r", "1:3", script], {}).redirects == Streams(stdout=False, stderr=False)
+    launch = parse(["--nproc", "8", "-r", "0:1,1:3", "-t", "2", script], {})
+    codes = [launch.redirects.of(local_rank) for local_rank in range(3)]
+    assert codes == [Streams(stdout=True, stderr=False), Streams(stdout=True, stderr=True), Streams(False, False)]
+    assert [launch.tee.of(local_rank) for local_rank in (0, 7)] == [Streams(stdout=False, stderr=True)] * 2
 
 
 def test_own_options_become_variables(script: str) -> None:
-    words = ["--compute", "all", "--compute-bytes", "7", "--copy-bytes", "8", "--strict-values", script]
-    assert parse(words, {}).variables == {
+    sizes = ["--compute-bytes", "7", "--copy-bytes", "8", "--collective-bytes", "9"]
+    assert parse(["--compute", "all", *sizes, "--strict-values", script], {}).variables == {
         "MAYA_COMPUTE": "all",
         "MAYA_COMPUTE_BYTES": "7",
         "MAYA_COPY_BYTES": "8",
+        "MAYA_COLLECTIVE_BYTES": "9",
         "MAYA_STRICT_VALUES": "1",
     }
 
@@ -187,7 +190,7 @@ def test_own_options_become_variables(script: str) -> None:
 
 def test_worker_variables_of_a_large_job(script: str) -> None:
     launch = parse(["--nproc", "1024", "--role", "trainer", script], {})
-    variables = worker_variables(launch, 1021, 29500, 2, Path("error.json"), {})
+    variables = worker_variables(launch, 1021, Meeting(29500, "secret"), 2, Path("error.json"), {})
     expected = {
         "LOCAL_RANK": "5",
         "RANK": "1021",
@@ -198,14 +201,17 @@ def test_worker_variables_of_a_large_job(script: str) -> None:
         "WORLD_SIZE": "1024",
         "GROUP_WORLD_SIZE": "128",
         "ROLE_WORLD_SIZE": "1024",
+        "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCHELASTIC_RESTART_COUNT": "2",
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
     assert expected.items() <= variables.items()
     kept = worker_variables(
-        launch, 0, 1, 0, Path("e"), {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+        launch, 0, Meeting(1), 0, Path("e"), {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
     )
     assert "OMP_NUM_THREADS" not in kept
     assert kept["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
@@ -213,12 +219,12 @@ def test_worker_variables_of_a_large_job(script: str) -> None:
 
 def test_virtual_local_rank(script: str) -> None:
     launch = parse(["--nproc", "8", "--virtual-local-rank", script], {})
-    variables = worker_variables(launch, 3, 1, 0, Path("e"), {})
+    variables = worker_variables(launch, 3, Meeting(1), 0, Path("e"), {})
     assert (variables["LOCAL_RANK"], variables["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
-    variables = worker_variables(launch, 1, 1, 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
+    variables = worker_variables(launch, 1, Meeting(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
     assert (variables["LOCAL_RANK"], variables["CUDA_VISIBLE_DEVICES"]) == ("0", "7")
     with pytest.raises(ValueError, match="no GPU for local rank 2"):
-        worker_variables(launch, 2, 1, 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
+        worker_variables(launch, 2, Meeting(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
 
 
 def test_rank_environment_prefers_what_was_chosen(build: Build) -> None:
@@ -308,9 +314,8 @@ def test_nothing_is_recorded_without_a_trace(maya_run: MayaRun) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--nproc", "2"], "2 ranks (1 x 2): more than one rank is not there yet; use --nproc 1"),
         (["--gpu", "h10"], 'unknown GPU "h10" (did you mean h100'),
-        (["--gpu", "nowhere.toml"], "no device file nowhere.toml"),
+        (["--gpu", "nowhere.toml"], "no GPU file nowhere.toml"),
     ],
 )
 def test_a_job_that_cannot_start(maya_run: MayaRun, options: list[str], expected: str) -> None:

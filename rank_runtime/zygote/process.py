@@ -21,6 +21,7 @@ from rank_runtime.zygote.preload import Preload
 from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
 from rank_runtime.zygote.rank import (
     become_rank,
+    begin_device,
     begin_interpreter,
     end_with,
     name_of_process,
@@ -176,6 +177,7 @@ class Zygote:
         become_rank(start, self.process, self._own)
         if not self._preparation.share or self._preload.problem is not None:
             start_anew(start.command)
+        begin_device()
         begin_interpreter()
         self._preload.shared.begin()
         self._ending.begin(start.rank)

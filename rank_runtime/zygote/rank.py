@@ -81,6 +81,12 @@ def _refuse(text: str) -> NoReturn:
     os._exit(1)
 
 
+def begin_device() -> None:
+    """Give this process virtual GPUs of its own."""
+    if hasattr(_libc, "maya_begin_rank"):
+        _libc.maya_begin_rank()
+
+
 def begin_interpreter() -> None:
     """Give this process what every Python process has to itself: seeds and identities drawn at random when modules were
     imported, the time at which the program began. (`random` and `tempfile` look after themselves.)"""
