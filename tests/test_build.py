@@ -18,6 +18,7 @@ import pytest
 from rank_runtime.build import Build, BuildError, cache, ensure_built
 from rank_runtime.build.elf import ElfError, ImportedSymbol, Imports, read_exports, read_imports
 from rank_runtime.build.libraries import KNOWN_LIBRARIES, required_libraries
+from rank_runtime.build.message_header import message_header
 from rank_runtime.build.sources import Sources
 from rank_runtime.build.stubs import version_script
 from rank_runtime.build.torch_install import find_torch, read_torch
@@ -374,6 +375,7 @@ def test_a_stub_says_its_name_and_fails_in_the_way_of_its_library(
 def test_the_virtual_device_says_the_name_of_a_stub_once(make: Builder, root: Path, torch_folder: Path) -> None:
     shutil.rmtree(root / "shim" / "device")
     shutil.copytree(Sources().shim / "device", root / "shim" / "device")
+    shutil.copy(Sources().messages, root)
     write(root / "shim" / "cudart.c", "int nothing_emulated;\n")
     run = in_rank(make(), torch_folder, "torch.torch_malloc(), torch.torch_malloc(), torch.torch_driver()")
     assert run.stdout == "801 801 801\n"
@@ -657,12 +659,13 @@ def test_a_killed_builder_does_not_stop_the_next(
 # ---- our own sources ----
 
 
-def test_our_sources_compile_without_a_warning() -> None:
+def test_our_sources_compile_without_a_warning(tmp_path: Path) -> None:
     sources, definitions = Sources(), [f"-D{name}={value}" for name, value in find_torch().definitions.items()]
     files = [*sources.device_files(), *(path for paths in sources.library_files().values() for path in paths)]
     assert files
-    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{sources.shim}"]
-    gcc(*flags, *definitions, "-fsyntax-only", *files)
+    write(tmp_path / "messages.h", message_header(sources.messages.read_text()))
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
+    gcc(*flags, f"-I{sources.shim}", f"-I{tmp_path}", *definitions, "-fsyntax-only", *files)
 
 
 def test_every_source_belongs_to_a_library() -> None:

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "process.h"
 
 const maya_settings *maya_get_settings(void) {
     static maya_settings settings = {.rank = 3, .device.name = "Test GPU"};
@@ -27,6 +28,22 @@ void maya_message(const char *format, ...) {
     va_end(arguments);
     fputc('\n', stderr);
 }
+
+/* Forks and the end of a process as process.c and coordinator.c see to them, for the recorder alone. */
+static void before_fork(void) {
+    pthread_mutex_lock(&maya_recorder_lock);
+    pthread_mutex_lock(&maya_insertion_lock);
+}
+static void after_fork(void) {
+    pthread_mutex_unlock(&maya_insertion_lock);
+    pthread_mutex_unlock(&maya_recorder_lock);
+}
+static void after_fork_in_child(void) {
+    maya_recorder_after_fork();
+    after_fork();
+}
+void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
+void maya_coordinator_end(void) {}
 
 /* With --wrap: allocation number `failing_allocation` fails, and so do all after it. */
 static long failing_allocation = -1, allocations;

@@ -3,6 +3,8 @@
 In: an installed torch, our sources, compilers, an empty folder. Out: shared objects in that folder, named by SONAME.
 
     sources --compile--> objects --what do they define?--> stubs for the rest --link with a version script--> libraries
+
+The sources include one header that is made here, `messages.h` (message_header.py).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TypeVar
 from .elf import read_exports, read_imports
 from .errors import BuildError
 from .libraries import Requirement, required_libraries
+from .message_header import message_header
 from .objects import ObjectStore
 from .sources import Sources, header_digest
 from .stubs import stub_source, version_script
@@ -30,6 +33,7 @@ T = TypeVar("T")
 DEVICE_SONAME = "libmaya_device.so"
 OBSERVER_SONAME = "libmaya_observer.so"
 OBJECTS = "objects"
+MADE_HEADERS = f"{OBJECTS}/include"
 MAXIMUM_JOBS = 8
 
 C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
@@ -65,7 +69,7 @@ class Compilation:
 
     def run(self) -> Products:
         """Build everything in the folder of the log; what is needed only meanwhile goes into OBJECTS and is removed."""
-        (self.log.folder / OBJECTS).mkdir()
+        self._make_headers()
         requirements = self._requirements()
         files = self.sources.library_files()
         with ThreadPoolExecutor(min(MAXIMUM_JOBS, os.cpu_count() or 1)) as pool:
@@ -93,6 +97,12 @@ class Compilation:
         sonames = (DEVICE_SONAME, *(requirement.soname for requirement in requirements))
         return Products(sonames, None if observer_problem else OBSERVER_SONAME, observer_problem)
 
+    def _make_headers(self) -> None:
+        folder = self.log.folder / MADE_HEADERS
+        folder.mkdir(parents=True)
+        if self.sources.messages.exists():
+            (folder / "messages.h").write_text(message_header(self.sources.messages.read_text(encoding="utf-8")))
+
     def _requirements(self) -> list[Requirement]:
         torch_objects = [read_imports(path) for path in self.torch.shared_objects]
         files = self.sources.library_files()
@@ -114,8 +124,8 @@ class Compilation:
         self.progress(text)
 
     def _compile_c(self, source: Path) -> str:
-        flags = [*C_FLAGS, *self._definitions(), f"-I{self.sources.shim}"]
-        return self._compile(self.toolchain.c, source, flags, [self.sources.shim])
+        flags = [*C_FLAGS, *self._definitions(), f"-I{self.sources.shim}", f"-I{MADE_HEADERS}"]
+        return self._compile(self.toolchain.c, source, flags, [self.sources.shim, self.log.folder / MADE_HEADERS])
 
     def _compile_observer(self, files: Sequence[Path]) -> str:
         """All files as one translation unit: nearly all of the time goes into torch's headers, read once that way."""

@@ -5,6 +5,7 @@ In: the folder `rank_runtime`. Out: a `Sources`.
     shim/<library>.c, shim/<library>_*.c    one fake library
     shim/device/*.c                         libmaya_device.so, the virtual GPU under all of them
     observer/*.cpp                          libmaya_observer.so, the op observer
+    messages.py                             what ranks and coordinator say to each other; becomes a header
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class Sources:
         """Folder of the op observer."""
         return self.root / "observer"
 
+    @property
+    def messages(self) -> Path:
+        """The declarations that `messages.h` is made from."""
+        return self.root / "messages.py"
+
     def device_files(self) -> list[Path]:
         """What libmaya_device.so is made of."""
         return sorted((self.shim / "device").glob("*.c"))
@@ -53,7 +59,8 @@ class Sources:
         """Changes whenever a source or the build itself does."""
         build_code = Path(__file__).resolve().parent.glob("*.py")
         sources = (path for folder in (self.shim, self.observer) for path in folder.rglob("*"))
-        return _digest([*build_code, *(path for path in sources if path.suffix in SUFFIXES)])
+        messages = [self.messages] if self.messages.exists() else []
+        return _digest([*build_code, *messages, *(path for path in sources if path.suffix in SUFFIXES)])
 
 
 def header_digest(folders: Iterable[Path]) -> str:

@@ -1,8 +1,10 @@
-/* libnccl.so.2: communicators. Life cycle, configuration, queries, registered memory and windows.
+/* libnccl.so.2: communicators. Life cycle, configuration, queries.
  *
- * A communicator here is complete as soon as it exists, so a program that asked for a non-blocking one never sees
- * ncclInProgress. The operations are in nccl_collective.c; how members meet is behind nccl_rendezvous_join(). Not
- * emulated are the device-side interface (ncclDevComm*), one-sided operations (ncclPutSignal, ...) and growing a
+ * A communicator is usable when all its members have asked for it. A blocking one is waited for where it is asked for or,
+ * inside a group, at the end of the group; for a non-blocking one ncclInProgress is returned, and ncclCommGetAsyncError tells
+ * when it is ready. A communicator of one rank is ready at once. Operations never block: they wait in their streams.
+ *
+ * Not emulated are the device-side interface (ncclDevComm*), one-sided operations (ncclPutSignal, ...) and growing a
  * communicator. */
 
 #include "nccl_internal.h"
@@ -20,10 +22,7 @@
 
 enum {
     COMMUNICATOR_MAGIC = 0x6d617961,
-    REGISTRATION_MAGIC = 0x6d617972,
     UNIQUE_ID_BYTES = 128,
-    /* What cuMemCreate, which NCCL allocates with, rounds to. */
-    ALLOCATION_GRANULARITY = 2 << 20,
 };
 
 typedef struct {
@@ -39,7 +38,7 @@ typedef struct {
 
 /* ---- errors ---- */
 
-static __thread char last_error[256];
+static __thread char last_error[512];
 
 nccl_result nccl_fail(nccl_result result, const char *format, ...) {
     va_list arguments;
@@ -53,6 +52,22 @@ nccl_result nccl_fail(nccl_result result, const char *format, ...) {
 nccl_result nccl_check_communicator(const nccl_communicator *communicator, const char *function) {
     if (communicator != NULL && communicator->magic == COMMUNICATOR_MAGIC) return NCCL_SUCCESS;
     return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %p is not a communicator", function, (const void *)communicator);
+}
+
+nccl_result nccl_check_ready(nccl_communicator *communicator, const char *function) {
+    nccl_result result = nccl_check_communicator(communicator, function);
+    if (result != NCCL_SUCCESS) return result;
+    result = nccl_settle(communicator);
+    if (result == NCCL_IN_PROGRESS) {
+        return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the communicator is not ready: ncclCommGetAsyncError has not said "
+                         "ncclSuccess yet", function);
+    }
+    if (result != NCCL_SUCCESS) return nccl_fail(result, "%s: %s", function, communicator->error);
+    if (communicator->gone || communicator->finalized) {
+        return nccl_fail(NCCL_INVALID_USAGE, "%s: the communicator has been %s", function,
+                         communicator->gone ? "revoked or aborted" : "finalized");
+    }
+    return NCCL_SUCCESS;
 }
 
 MAYA_API const char *ncclGetErrorString(nccl_result result) {
@@ -71,8 +86,8 @@ MAYA_API const char *ncclGetErrorString(nccl_result result) {
 }
 
 MAYA_API const char *ncclGetLastError(const nccl_communicator *communicator) {
-    (void)communicator; /* may be NULL; NCCL, too, keeps one text for all communicators */
-    return last_error;
+    bool has_error = communicator != NULL && communicator->magic == COMMUNICATOR_MAGIC && communicator->error[0];
+    return has_error ? communicator->error : last_error;
 }
 
 MAYA_API nccl_result ncclGetVersion(int *version) {
@@ -105,27 +120,64 @@ static nccl_result check_config(const nccl_config *config, const char *function)
     return NCCL_SUCCESS;
 }
 
-static nccl_result create(const char *function, nccl_communicator **communicator, int ranks, int rank, int device,
+/* A communicator that has met nobody yet; NULL without memory. A configuration that is not given is that of `parent`. */
+static nccl_communicator *new_communicator(const char *function, int ranks, int rank, int device,
+                                           const nccl_config *config, const nccl_communicator *parent) {
+    static uint32_t asked_for;
+    nccl_communicator *made = calloc(1, sizeof *made);
+    if (made == NULL) return NULL;
+    *made = (nccl_communicator){
+        .magic = COMMUNICATOR_MAGIC,
+        .number = __atomic_add_fetch(&asked_for, 1, __ATOMIC_RELAXED),
+        .function = function,
+        .device = device,
+        .blocking = config ? config->blocking != 0 : parent == NULL || parent->blocking,
+        .references = 1,
+        .state = NCCL_IN_PROGRESS,
+        .ranks = ranks,
+        .rank = rank,
+    };
+    return made;
+}
+
+nccl_result nccl_wait_for_birth(nccl_communicator **handle) {
+    nccl_communicator *communicator = *handle;
+    pthread_mutex_lock(&nccl_lock);
+    while (communicator->state == NCCL_IN_PROGRESS) pthread_cond_wait(&nccl_changed, &nccl_lock);
+    pthread_mutex_unlock(&nccl_lock);
+    nccl_result result = nccl_settle(communicator);
+    if (result == NCCL_SUCCESS) return result;
+    nccl_fail(result, "%s: %s", communicator->function, communicator->error);
+    communicator->magic = 0;
+    *handle = NULL;
+    nccl_leave(communicator, true);
+    return result;
+}
+
+/* The members of `made` have begun to meet, unless `begun` says otherwise; whoever waits for that does so now. */
+static nccl_result begin_life(nccl_communicator **handle, nccl_communicator *made, nccl_result begun) {
+    if (begun != NCCL_SUCCESS) {
+        nccl_leave(made, true);
+        if (nccl_group_is_open()) nccl_group_refuse(begun);
+        return begun;
+    }
+    *handle = made;
+    if (nccl_group_is_open()) return nccl_group_add_birth(handle);
+    if (made->blocking) return nccl_wait_for_birth(handle);
+    return made->ranks == 1 ? nccl_settle(made) : NCCL_IN_PROGRESS;
+}
+
+static nccl_result create(const char *function, nccl_communicator **handle, int ranks, int rank, int device,
                           const nccl_unique_id *identifiers, int identifier_count, const nccl_config *config) {
-    if (communicator == NULL || ranks < 1 || rank < 0 || rank >= ranks) {
+    if (handle == NULL || ranks < 1 || rank < 0 || rank >= ranks) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: rank %d of %d ranks", function, rank, ranks);
     }
-    *communicator = NULL;
+    *handle = NULL;
     nccl_result result = check_config(config, function);
     if (result != NCCL_SUCCESS) return result;
-    nccl_communicator *made = calloc(1, sizeof *made);
+    nccl_communicator *made = new_communicator(function, ranks, rank, device, config, NULL);
     if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-    made->magic = COMMUNICATOR_MAGIC;
-    made->ranks = ranks;
-    made->rank = rank;
-    made->device = device;
-    result = nccl_rendezvous_join(made, identifiers, identifier_count);
-    if (result != NCCL_SUCCESS) {
-        free(made);
-        return result;
-    }
-    *communicator = made;
-    return NCCL_SUCCESS;
+    return begin_life(handle, made, nccl_join(made, identifiers, (size_t)identifier_count * sizeof *identifiers));
 }
 
 MAYA_API nccl_result ncclCommInitRank(nccl_communicator **communicator, int ranks, nccl_unique_id identifier,
@@ -153,171 +205,141 @@ MAYA_API nccl_result ncclCommInitAll(nccl_communicator **communicators, int devi
     }
     nccl_unique_id identifier;
     nccl_result result = ncclGetUniqueId(&identifier);
+    nccl_group_open(); /* all of them are on their way before the first is waited for */
     for (int i = 0; i < devices && result == NCCL_SUCCESS; i++) {
         int device = device_list ? device_list[i] : i;
         result = create(__func__, &communicators[i], devices, i, device, &identifier, 1, NULL);
     }
-    return result;
+    nccl_result closed = nccl_group_close();
+    return result != NCCL_SUCCESS ? result : closed;
 }
 
-MAYA_API nccl_result ncclCommSplit(nccl_communicator *parent, int color, int key, nccl_communicator **communicator,
+MAYA_API nccl_result ncclCommSplit(nccl_communicator *parent, int color, int key, nccl_communicator **handle,
                                    const nccl_config *config) {
     enum { NO_COLOR = -1 };
-    (void)key; /* orders the members; there is one */
-    nccl_result result = nccl_check_communicator(parent, __func__);
+    nccl_result result = nccl_check_ready(parent, __func__);
+    if (result == NCCL_SUCCESS) result = check_config(config, __func__);
     if (result != NCCL_SUCCESS) return result;
-    if (communicator == NULL || color < NO_COLOR) {
+    if (handle == NULL || color < NO_COLOR) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: color %d", __func__, color);
     }
-    if (color == NO_COLOR) {
-        *communicator = NULL;
-        return check_config(config, __func__);
-    }
-    return create(__func__, communicator, parent->ranks, parent->rank, parent->device, NULL, 0, config);
+    *handle = NULL;
+    if (color == NO_COLOR) return nccl_split(parent, NULL, color, key);
+    nccl_communicator *made = new_communicator(__func__, -1, -1, parent->device, config, parent);
+    if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
+    return begin_life(handle, made, nccl_split(parent, made, color, key));
 }
 
-/* The calling rank stays, so a communicator of one rank has nobody to leave it. */
+static nccl_result check_excluded(const nccl_communicator *parent, const int *excluded, int count) {
+    for (int i = 0; i < count && excluded; i++) {
+        bool valid = excluded[i] >= 0 && excluded[i] < parent->ranks && excluded[i] != parent->rank;
+        for (int j = 0; j < i; j++) valid = valid && excluded[j] != excluded[i];
+        if (!valid) {
+            return nccl_fail(NCCL_INVALID_ARGUMENT, "ncclCommShrink: rank %d of %d ranks is excluded by rank %d", excluded[i],
+                             parent->ranks, parent->rank);
+        }
+    }
+    if (excluded != NULL && count >= 1 && count < parent->ranks) return NCCL_SUCCESS;
+    return nccl_fail(NCCL_INVALID_ARGUMENT, "ncclCommShrink: %d of %d ranks excluded", count, parent->ranks);
+}
+
 MAYA_API nccl_result ncclCommShrink(nccl_communicator *parent, const int *excluded, int excluded_count,
-                                    nccl_communicator **communicator, const nccl_config *config, int flags) {
-    (void)excluded, (void)communicator, (void)config, (void)flags;
+                                    nccl_communicator **handle, const nccl_config *config, int flags) {
+    enum { SHRINK_ABORT = 1 }; /* what is under way on the parent is given up, e.g. because an excluded rank has died */
     nccl_result result = nccl_check_communicator(parent, __func__);
+    if (result == NCCL_SUCCESS && (flags & SHRINK_ABORT) == 0) result = nccl_check_ready(parent, __func__);
+    if (result == NCCL_SUCCESS) result = check_config(config, __func__);
+    if (result == NCCL_SUCCESS) result = check_excluded(parent, excluded, excluded_count);
     if (result != NCCL_SUCCESS) return result;
-    return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %d of %d ranks excluded", __func__, excluded_count, parent->ranks);
+    if (handle == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: no place for the result", __func__);
+    *handle = NULL;
+    if (flags & SHRINK_ABORT) nccl_give_up(parent);
+    nccl_communicator *made = new_communicator(__func__, parent->ranks - excluded_count, -1, parent->device, config, parent);
+    if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
+    return begin_life(handle, made, nccl_shrink(parent, made, excluded, excluded_count));
 }
 
 /* ---- death ---- */
 
-MAYA_API nccl_result ncclCommFinalize(nccl_communicator *communicator) {
-    return nccl_check_communicator(communicator, __func__);
+/* The caller holds nccl_lock. */
+static void wait_for_operations(nccl_communicator *communicator) {
+    while (communicator->outstanding > 0 && !communicator->gone && communicator->state == NCCL_SUCCESS &&
+           !nccl_coordinator_is_lost()) {
+        pthread_cond_wait(&nccl_changed, &nccl_lock);
+    }
 }
 
-static nccl_result destroy(nccl_communicator *communicator, const char *function) {
-    if (communicator == NULL) return NCCL_SUCCESS;
-    nccl_result result = nccl_check_communicator(communicator, function);
+MAYA_API nccl_result ncclCommFinalize(nccl_communicator *communicator) {
+    nccl_result result = nccl_check_ready(communicator, __func__);
     if (result != NCCL_SUCCESS) return result;
-    nccl_rendezvous_leave(communicator);
+    pthread_mutex_lock(&nccl_lock);
+    communicator->finalized = true;
+    if (communicator->blocking) wait_for_operations(communicator);
+    else if (communicator->outstanding > 0) result = NCCL_IN_PROGRESS;
+    pthread_mutex_unlock(&nccl_lock);
+    return result;
+}
+
+MAYA_API nccl_result ncclCommDestroy(nccl_communicator *communicator) {
+    if (communicator == NULL) return NCCL_SUCCESS;
+    nccl_result result = nccl_check_communicator(communicator, __func__);
+    if (result != NCCL_SUCCESS) return result;
     communicator->magic = 0; /* so that a later use of the handle is found */
-    free(communicator);
+    pthread_mutex_lock(&nccl_lock);
+    wait_for_operations(communicator);
+    pthread_mutex_unlock(&nccl_lock);
+    nccl_leave(communicator, false);
     return NCCL_SUCCESS;
 }
 
-MAYA_API nccl_result ncclCommDestroy(nccl_communicator *communicator) { return destroy(communicator, __func__); }
+MAYA_API nccl_result ncclCommAbort(nccl_communicator *communicator) {
+    if (communicator == NULL) return NCCL_SUCCESS;
+    nccl_result result = nccl_check_communicator(communicator, __func__);
+    if (result != NCCL_SUCCESS) return result;
+    communicator->magic = 0;
+    nccl_leave(communicator, true);
+    return NCCL_SUCCESS;
+}
 
-MAYA_API nccl_result ncclCommAbort(nccl_communicator *communicator) { return destroy(communicator, __func__); }
-
-/* Nothing can be in flight on a communicator of one rank that would have to be stopped. */
+/* What is under way is given up and nothing new can begin; a smaller communicator can still be made of this one. */
 MAYA_API nccl_result ncclCommRevoke(nccl_communicator *communicator, int flags) {
     if (flags != 0) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: flags %d, expected 0", __func__, flags);
-    return nccl_check_communicator(communicator, __func__);
+    nccl_result result = nccl_check_communicator(communicator, __func__);
+    if (result == NCCL_SUCCESS) nccl_give_up(communicator);
+    return result;
 }
 
 /* ---- queries ---- */
 
-static nccl_result query(const nccl_communicator *communicator, int *target, size_t offset, const char *function) {
+static nccl_result query(nccl_communicator *communicator, int *target, size_t offset, const char *function) {
     nccl_result result = nccl_check_communicator(communicator, function);
     if (result != NCCL_SUCCESS) return result;
     if (target == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: no place for the result", function);
+    if (nccl_settle(communicator) == NCCL_IN_PROGRESS) {
+        return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the communicator is not ready", function);
+    }
     memcpy(target, (const char *)communicator + offset, sizeof *target);
     return NCCL_SUCCESS;
 }
 
-MAYA_API nccl_result ncclCommCount(const nccl_communicator *communicator, int *count) {
+MAYA_API nccl_result ncclCommCount(nccl_communicator *communicator, int *count) {
     return query(communicator, count, offsetof(nccl_communicator, ranks), __func__);
 }
 
-MAYA_API nccl_result ncclCommUserRank(const nccl_communicator *communicator, int *rank) {
+MAYA_API nccl_result ncclCommUserRank(nccl_communicator *communicator, int *rank) {
     return query(communicator, rank, offsetof(nccl_communicator, rank), __func__);
 }
 
-MAYA_API nccl_result ncclCommCuDevice(const nccl_communicator *communicator, int *device) {
+MAYA_API nccl_result ncclCommCuDevice(nccl_communicator *communicator, int *device) {
     return query(communicator, device, offsetof(nccl_communicator, device), __func__);
 }
 
-MAYA_API nccl_result ncclCommGetAsyncError(const nccl_communicator *communicator, nccl_result *error) {
+MAYA_API nccl_result ncclCommGetAsyncError(nccl_communicator *communicator, nccl_result *error) {
     nccl_result result = nccl_check_communicator(communicator, __func__);
-    if (result == NCCL_SUCCESS && error != NULL) *error = NCCL_SUCCESS;
-    return result;
-}
-
-/* ---- memory ---- */
-
-MAYA_API nccl_result ncclMemAlloc(void **address, size_t size) {
-    if (address == NULL || size == 0) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %zu bytes", __func__, size);
-    size_t rounded = (size + ALLOCATION_GRANULARITY - 1) / ALLOCATION_GRANULARITY * ALLOCATION_GRANULARITY;
-    int error = maya_device_malloc(maya_current_device(), rounded, address);
-    if (error == 0) return NCCL_SUCCESS;
-    return nccl_fail(NCCL_CUDA_ERROR, "%s: %zu bytes: CUDA error %d", __func__, rounded, error);
-}
-
-MAYA_API nccl_result ncclMemFree(void *address) {
-    if (address == NULL) return NCCL_SUCCESS;
-    int error = maya_device_free(address);
-    if (error == 0) return NCCL_SUCCESS;
-    return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %p: CUDA error %d", __func__, address, error);
-}
-
-/* Memory made known to a communicator: a buffer or a window. It changes how fast NCCL is, not what it does. */
-typedef struct {
-    uint32_t magic;
-    const nccl_communicator *communicator;
-    void *address;
-} registration;
-
-static nccl_result enroll(const char *function, const nccl_communicator *communicator, void *address, size_t size,
-                          registration **handle) {
-    nccl_result result = nccl_check_communicator(communicator, function);
-    if (result != NCCL_SUCCESS) return result;
-    if (address == NULL || handle == NULL) {
-        return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %zu bytes at %p", function, size, address);
-    }
-    registration *made = malloc(sizeof *made);
-    if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-    *made = (registration){.magic = REGISTRATION_MAGIC, .communicator = communicator, .address = address};
-    *handle = made;
-    return NCCL_SUCCESS;
-}
-
-static nccl_result check_registration(const char *function, const nccl_communicator *communicator,
-                                      const registration *handle) {
-    nccl_result result = nccl_check_communicator(communicator, function);
-    if (result != NCCL_SUCCESS) return result;
-    bool ours = handle != NULL && handle->magic == REGISTRATION_MAGIC && handle->communicator == communicator;
-    if (ours) return NCCL_SUCCESS;
-    return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %p was not registered with this communicator", function,
-                     (const void *)handle);
-}
-
-static nccl_result withdraw(const char *function, const nccl_communicator *communicator, registration *handle) {
-    nccl_result result = check_registration(function, communicator, handle);
-    if (result != NCCL_SUCCESS) return result;
-    handle->magic = 0;
-    free(handle);
-    return NCCL_SUCCESS;
-}
-
-MAYA_API nccl_result ncclCommRegister(const nccl_communicator *communicator, void *address, size_t size,
-                                      void **handle) {
-    return enroll(__func__, communicator, address, size, (registration **)handle);
-}
-
-MAYA_API nccl_result ncclCommDeregister(const nccl_communicator *communicator, void *handle) {
-    return withdraw(__func__, communicator, handle);
-}
-
-MAYA_API nccl_result ncclCommWindowRegister(nccl_communicator *communicator, void *address, size_t size,
-                                            registration **window, int flags) {
-    (void)flags;
-    return enroll(__func__, communicator, address, size, window);
-}
-
-MAYA_API nccl_result ncclCommWindowDeregister(nccl_communicator *communicator, registration *window) {
-    return withdraw(__func__, communicator, window);
-}
-
-MAYA_API nccl_result ncclWinGetUserPtr(nccl_communicator *communicator, registration *window, void **address) {
-    nccl_result result = check_registration(__func__, communicator, window);
-    if (result != NCCL_SUCCESS) return result;
-    if (address == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: no place for the result", __func__);
-    *address = window->address;
+    if (result != NCCL_SUCCESS || error == NULL) return result;
+    *error = nccl_settle(communicator);
+    pthread_mutex_lock(&nccl_lock);
+    if (*error == NCCL_SUCCESS && communicator->finalized && communicator->outstanding > 0) *error = NCCL_IN_PROGRESS;
+    pthread_mutex_unlock(&nccl_lock);
     return NCCL_SUCCESS;
 }

@@ -1,7 +1,7 @@
 /* Element arithmetic on NCCL's data types: raw bytes in, raw bytes out.
  *
- * A product of two fp16, bf16 or fp32 numbers is exact in double precision, so rounding it once to the element type
- * gives the bits the device would. Integers wrap, as on the device. The 8-bit float types are left out. */
+ * A product of two 8-bit, fp16, bf16 or fp32 numbers is exact in double precision, so rounding it once to the element type
+ * gives the bits the device would. Integers wrap, as on the device. */
 
 #include "nccl_internal.h"
 
@@ -13,26 +13,47 @@ size_t nccl_type_size(nccl_type type) {
     return sizes[type];
 }
 
-static double double_of_half(uint16_t bits) {
-    int exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
-    double magnitude;
-    if (exponent == 0x1f) magnitude = fraction ? NAN : INFINITY;
-    else if (exponent == 0) magnitude = ldexp(fraction, -24);
-    else magnitude = ldexp(fraction | 0x400, exponent - 25);
-    return bits & 0x8000 ? -magnitude : magnitude;
+/* A floating-point format of up to 16 bits. */
+typedef struct {
+    int fraction_bits, bias;
+    unsigned infinity; /* magnitude bits of infinity, or of the largest number where there is none */
+    unsigned nan;      /* magnitude bits */
+    unsigned sign;
+    bool has_infinity;
+} format;
+
+static const format half = {.fraction_bits = 10, .bias = 15, .infinity = 0x7c00, .nan = 0x7e00, .sign = 0x8000,
+                            .has_infinity = true};
+/* No infinity: numbers that are too large become not a number; the largest is 448. */
+static const format e4m3 = {.fraction_bits = 3, .bias = 7, .infinity = 0x7e, .nan = 0x7f, .sign = 0x80};
+static const format e5m2 = {.fraction_bits = 2, .bias = 15, .infinity = 0x7c, .nan = 0x7e, .sign = 0x80,
+                            .has_infinity = true};
+
+static double double_of(unsigned bits, const format *format) {
+    unsigned magnitude_bits = bits & (format->sign - 1);
+    int exponent = (int)(magnitude_bits >> format->fraction_bits);
+    double fraction = magnitude_bits & ((1u << format->fraction_bits) - 1), magnitude;
+    if (format->has_infinity ? magnitude_bits > format->infinity : magnitude_bits == format->nan) magnitude = NAN;
+    else if (format->has_infinity && magnitude_bits == format->infinity) magnitude = INFINITY;
+    else if (exponent == 0) magnitude = ldexp(fraction, 1 - format->bias - format->fraction_bits);
+    else magnitude = ldexp(fraction + (1 << format->fraction_bits), exponent - format->bias - format->fraction_bits);
+    return bits & format->sign ? -magnitude : magnitude;
 }
 
-static uint16_t half_of_double(double value) {
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
+static unsigned bits_of(double value, const format *format) {
+    unsigned sign = signbit(value) ? format->sign : 0;
+    if (isnan(value)) return sign | format->nan;
+    if (isinf(value)) return sign | (format->has_infinity ? format->infinity : format->nan);
+    int exponent, lowest = 2 - format->bias;
     double magnitude = fabs(value);
-    if (isnan(value)) return sign | 0x7e00;
-    if (magnitude >= 65520) return sign | 0x7c00;
-    int exponent;
     frexp(magnitude, &exponent);
-    if (exponent < -13) exponent = -13; /* subnormal numbers have the spacing of the smallest normal ones */
-    uint16_t units = (uint16_t)nearbyint(ldexp(magnitude, 11 - exponent));
-    /* `units` has 11 bits for a normal number; a carry out of them moves into the exponent by itself. */
-    return sign | (uint16_t)(units < 0x400 ? units : units + ((exponent + 13) << 10));
+    if (exponent < lowest) exponent = lowest; /* subnormal numbers have the spacing of the smallest normal ones */
+    unsigned long units = (unsigned long)nearbyint(ldexp(magnitude, format->fraction_bits + 1 - exponent));
+    /* A normal number has fraction_bits + 1 bits in `units`; a carry out of them moves into the exponent by itself. */
+    unsigned long bits = units;
+    if (units >= 1u << format->fraction_bits) bits += (unsigned long)(exponent - lowest) << format->fraction_bits;
+    if (bits > format->infinity) bits = format->has_infinity ? format->infinity : format->nan;
+    return sign | (unsigned)bits;
 }
 
 static double double_of_bfloat(uint16_t bits) {
@@ -50,48 +71,50 @@ static uint16_t bfloat_of_double(double value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static double load_float(const void *element, nccl_type type) {
-    uint16_t half;
-    float single;
-    double value;
+static const format *small_format(nccl_type type) {
     switch (type) {
     case NCCL_FLOAT16:
-        memcpy(&half, element, sizeof half);
-        return double_of_half(half);
-    case NCCL_BFLOAT16:
-        memcpy(&half, element, sizeof half);
-        return double_of_bfloat(half);
-    case NCCL_FLOAT32:
-        memcpy(&single, element, sizeof single);
-        return single;
+        return &half;
+    case NCCL_FLOAT8_E4M3:
+        return &e4m3;
+    case NCCL_FLOAT8_E5M2:
+        return &e5m2;
     default:
-        memcpy(&value, element, sizeof value);
-        return value;
+        return NULL;
     }
 }
 
-static void store_float(void *element, double value, nccl_type type) {
-    uint16_t half;
+static double load_float(const void *element, nccl_type type) {
+    uint16_t bits = 0;
     float single;
-    switch (type) {
-    case NCCL_FLOAT16:
-        half = half_of_double(value);
-        memcpy(element, &half, sizeof half);
-        break;
-    case NCCL_BFLOAT16:
-        half = bfloat_of_double(value);
-        memcpy(element, &half, sizeof half);
-        break;
-    case NCCL_FLOAT32:
-        single = (float)value;
+    double value;
+    const format *format = small_format(type);
+    if (format || type == NCCL_BFLOAT16) {
+        memcpy(&bits, element, nccl_type_size(type));
+        return format ? double_of(bits, format) : double_of_bfloat(bits);
+    }
+    if (type == NCCL_FLOAT32) {
+        memcpy(&single, element, sizeof single);
+        return single;
+    }
+    memcpy(&value, element, sizeof value);
+    return value;
+}
+
+static void store_float(void *element, double value, nccl_type type) {
+    const format *format = small_format(type);
+    if (format || type == NCCL_BFLOAT16) {
+        uint16_t bits = format ? (uint16_t)bits_of(value, format) : bfloat_of_double(value);
+        memcpy(element, &bits, nccl_type_size(type));
+    } else if (type == NCCL_FLOAT32) {
+        float single = (float)value;
         memcpy(element, &single, sizeof single);
-        break;
-    default:
+    } else {
         memcpy(element, &value, sizeof value);
     }
 }
 
-bool nccl_scale(void *target, const void *source, const void *scalar, size_t count, nccl_type type) {
+void nccl_scale(void *target, const void *source, const void *scalar, size_t count, nccl_type type) {
     size_t size = nccl_type_size(type);
     if (type <= NCCL_UINT64) {
         /* The low bytes of a product do not depend on signs or on what is above them. */
@@ -102,12 +125,10 @@ bool nccl_scale(void *target, const void *source, const void *scalar, size_t cou
             value *= factor;
             memcpy((char *)target + i * size, &value, size);
         }
-        return true;
+        return;
     }
-    if (type == NCCL_FLOAT8_E4M3 || type == NCCL_FLOAT8_E5M2) return false;
     double factor = load_float(scalar, type);
     for (size_t i = 0; i < count; i++) {
         store_float((char *)target + i * size, load_float((const char *)source + i * size, type) * factor, type);
     }
-    return true;
 }

@@ -1,81 +1,68 @@
-/* NCCL's operations: each call is checked as NCCL checks it, becomes an nccl_operation, and leaves with its group.
- *
- * Group semantics: between ncclGroupStart and the outermost ncclGroupEnd of a thread, calls only queue. The end of the
- * group hands all of them to the rendezvous in the order of the calls, or, if one of them was refused, none. A call
- * outside a group is a group of its own. */
+/* NCCL's operations: each call is checked as NCCL checks it, becomes an nccl_operation, and leaves with its group. */
 
 #include "nccl_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static __thread struct {
-    int depth;
-    nccl_result refused; /* the first error of a call in this group */
-    nccl_operation *operations;
-    size_t count, capacity;
-} group;
-
-static nccl_result open_group(void) {
-    if (group.depth++ == 0) group.refused = NCCL_SUCCESS;
-    return NCCL_SUCCESS;
+bool nccl_is_message(const nccl_operation *operation) {
+    return operation->call == NCCL_SEND || operation->call == NCCL_RECEIVE;
 }
 
-static void forget_group(void) {
-    free(group.operations);
-    group.operations = NULL;
-    group.count = group.capacity = 0;
-}
-
-static nccl_result close_group(void) {
-    if (group.depth == 0) return nccl_fail(NCCL_INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
-    if (--group.depth > 0) return NCCL_SUCCESS;
-    nccl_result result = group.refused;
-    if (result == NCCL_SUCCESS && group.count > 0) result = nccl_rendezvous_post(group.operations, group.count);
-    forget_group();
-    return result;
-}
-
-MAYA_API nccl_result ncclGroupStart(void) { return open_group(); }
-
-MAYA_API nccl_result ncclGroupEnd(void) { return close_group(); }
-
-/* Would close the group without starting it and say how long it takes: durations are known only after the run. */
-MAYA_API nccl_result ncclGroupSimulateEnd(void *simulation_info) {
-    (void)simulation_info;
-    if (group.depth == 0) return nccl_fail(NCCL_INVALID_USAGE, "ncclGroupSimulateEnd without ncclGroupStart");
-    if (--group.depth == 0) forget_group();
-    maya_unsupported("ncclGroupSimulateEnd");
-    return nccl_fail(NCCL_INVALID_USAGE, "ncclGroupSimulateEnd is not emulated");
-}
-
-static nccl_result enqueue(const nccl_operation *operation) {
-    if (group.count == group.capacity) {
-        size_t capacity = group.capacity ? 2 * group.capacity : 16;
-        nccl_operation *grown = realloc(group.operations, capacity * sizeof *grown);
-        if (grown == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-        group.operations = grown;
-        group.capacity = capacity;
-    }
-    group.operations[group.count++] = *operation;
-    return NCCL_SUCCESS;
-}
-
-static bool is_reduction(nccl_call call) {
+bool nccl_is_reduction(const nccl_operation *operation) {
+    nccl_call call = operation->call;
     return call == NCCL_ALL_REDUCE || call == NCCL_REDUCE || call == NCCL_REDUCE_SCATTER;
 }
 
-/* Does this rank read its send buffer (write its receive buffer) in this call? */
-static bool sends(const nccl_operation *operation) {
-    bool root = operation->peer == operation->communicator->rank;
-    if (operation->call == NCCL_BROADCAST || operation->call == NCCL_SCATTER) return root;
-    return operation->call != NCCL_RECEIVE;
+bool nccl_has_peer(const nccl_operation *operation) {
+    switch (operation->call) {
+    case NCCL_REDUCE:
+    case NCCL_BROADCAST:
+    case NCCL_GATHER:
+    case NCCL_SCATTER:
+    case NCCL_SEND:
+    case NCCL_RECEIVE:
+        return true;
+    default:
+        return false;
+    }
 }
 
-static bool receives(const nccl_operation *operation) {
-    bool root = operation->peer == operation->communicator->rank;
-    if (operation->call == NCCL_REDUCE || operation->call == NCCL_GATHER) return root;
-    return operation->call != NCCL_SEND;
+static bool is_root(const nccl_operation *operation) { return operation->peer == operation->communicator->rank; }
+
+size_t nccl_send_bytes(const nccl_operation *operation) {
+    size_t bytes = operation->count * nccl_type_size(operation->type);
+    size_t all = bytes * (size_t)operation->communicator->ranks;
+    switch (operation->call) {
+    case NCCL_REDUCE_SCATTER:
+    case NCCL_ALL_TO_ALL:
+        return all;
+    case NCCL_BROADCAST:
+        return is_root(operation) ? bytes : 0;
+    case NCCL_SCATTER:
+        return is_root(operation) ? all : 0;
+    case NCCL_RECEIVE:
+        return 0;
+    default:
+        return bytes;
+    }
+}
+
+size_t nccl_receive_bytes(const nccl_operation *operation) {
+    size_t bytes = operation->count * nccl_type_size(operation->type);
+    size_t all = bytes * (size_t)operation->communicator->ranks;
+    switch (operation->call) {
+    case NCCL_ALL_GATHER:
+    case NCCL_ALL_TO_ALL:
+        return all;
+    case NCCL_REDUCE:
+        return is_root(operation) ? bytes : 0;
+    case NCCL_GATHER:
+        return is_root(operation) ? all : 0;
+    case NCCL_SEND:
+        return 0;
+    default:
+        return bytes;
+    }
 }
 
 static nccl_result check(const char *function, nccl_operation *operation) {
@@ -87,7 +74,7 @@ static nccl_result check(const char *function, nccl_operation *operation) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: root or peer %d of %d ranks", function, operation->peer,
                          communicator->ranks);
     }
-    if (is_reduction(operation->call) && operation->operator >= NCCL_BUILT_IN_OPERATORS) {
+    if (nccl_is_reduction(operation) && operation->operator >= NCCL_BUILT_IN_OPERATORS) {
         size_t index = (size_t)(operation->operator - NCCL_BUILT_IN_OPERATORS);
         if (index < NCCL_MAX_SCALED_SUMS) operation->scaling = communicator->scaled_sums[index];
         if (!operation->scaling.used) {
@@ -96,26 +83,22 @@ static nccl_result check(const char *function, nccl_operation *operation) {
     } else if (operation->operator < 0) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: reduction %d", function, operation->operator);
     }
-    bool missing = (sends(operation) && operation->send == NULL) || (receives(operation) && operation->receive == NULL);
-    if (operation->count > 0 && missing) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: a buffer is NULL", function);
+    bool missing = (nccl_send_bytes(operation) > 0 && operation->send == NULL) ||
+                   (nccl_receive_bytes(operation) > 0 && operation->receive == NULL);
+    if (missing) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: a buffer is NULL", function);
     return NCCL_SUCCESS;
 }
 
 static nccl_result post(const char *function, nccl_operation operation) {
-    open_group();
-    nccl_result result = nccl_check_communicator(operation.communicator, function);
+    nccl_group_open();
+    nccl_result result = nccl_check_ready(operation.communicator, function);
     if (result == NCCL_SUCCESS) result = check(function, &operation);
-    if (result == NCCL_SUCCESS) {
-        bool message = operation.call == NCCL_SEND || operation.call == NCCL_RECEIVE;
-        /* NCCL drops empty collectives, but not empty messages: their other end waits for them. */
-        if (message || operation.count > 0) {
-            uint64_t *posted = message ? &operation.communicator->messages : &operation.communicator->collectives;
-            operation.sequence = __atomic_fetch_add(posted, 1, __ATOMIC_RELAXED);
-            result = enqueue(&operation);
-        }
+    /* NCCL drops empty collectives, but not empty messages: their other end waits for them. */
+    if (result == NCCL_SUCCESS && (operation.count > 0 || nccl_is_message(&operation))) {
+        result = nccl_group_add_operation(&operation);
     }
-    if (result != NCCL_SUCCESS && group.refused == NCCL_SUCCESS) group.refused = result;
-    nccl_result closed = close_group();
+    if (result != NCCL_SUCCESS) nccl_group_refuse(result);
+    nccl_result closed = nccl_group_close();
     return result != NCCL_SUCCESS ? result : closed;
 }
 
@@ -198,10 +181,6 @@ MAYA_API nccl_result ncclRedOpCreatePreMulSum(int *operator, void *scalar, nccl_
     if (operator == NULL || scalar == NULL || (unsigned)type >= NCCL_TYPES || (unsigned)residence > SCALAR_ON_HOST) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: operator %p, scalar %p, data type %d, residence %d", __func__,
                          (void *)operator, scalar, type, residence);
-    }
-    if (type == NCCL_FLOAT8_E4M3 || type == NCCL_FLOAT8_E5M2) {
-        maya_unsupported_detail(__func__, "8-bit floating point");
-        return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: 8-bit floating point is not emulated", __func__);
     }
     for (int i = 0; i < NCCL_MAX_SCALED_SUMS; i++) {
         nccl_scaled_sum *slot = &communicator->scaled_sums[i];

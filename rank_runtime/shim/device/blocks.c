@@ -6,6 +6,7 @@
 
 #define _GNU_SOURCE
 #include "internal.h"
+#include "process.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -37,7 +38,7 @@ typedef struct {
     uint64_t number;   /* 0: given back */
 } block;
 
-static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static block *blocks;
 static size_t capacity, occupied; /* occupied: slots that were ever used since the table was made */
 static uint64_t block_count;
@@ -65,7 +66,7 @@ static void make_room(void) {
 
 /* Counts the blocks handed out; the number of the one at `address`. */
 static uint64_t number_of(const void *address, bool handed_out) {
-    pthread_mutex_lock(&blocks_lock);
+    pthread_mutex_lock(&maya_blocks_lock);
     make_room();
     block *slot = slot_of((uintptr_t)address);
     if (slot->address == 0) {
@@ -75,7 +76,7 @@ static uint64_t number_of(const void *address, bool handed_out) {
     if (handed_out) slot->number = ++block_count;
     uint64_t number = slot->number;
     if (!handed_out) slot->number = 0;
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_unlock(&maya_blocks_lock);
     return number;
 }
 

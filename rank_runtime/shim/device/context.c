@@ -1,12 +1,13 @@
 /* The calling thread's device, and what it costs a process to use one. */
 
 #include "internal.h"
+#include "process.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 
 static __thread int current_device;
-static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_context_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool in_use[MAYA_MAX_DEVICES];
 static _Atomic bool observer_considered;
 
@@ -37,13 +38,22 @@ int maya_use_device(int device) {
     if (device < 0 || device >= maya_get_settings()->device_count) return CUDA_INVALID_DEVICE;
     if (in_use[device]) return CUDA_OK;
     maya_load_observer();
-    pthread_mutex_lock(&context_lock);
+    pthread_mutex_lock(&maya_context_lock);
     int status = CUDA_OK;
     if (!in_use[device]) {
         status = maya_reserve_device_memory(device);
         if (status == CUDA_OK) status = maya_device_charge(device, maya_get_settings()->device.context_bytes);
         in_use[device] = status == CUDA_OK;
+        maya_watch_forks();
     }
-    pthread_mutex_unlock(&context_lock);
+    pthread_mutex_unlock(&maya_context_lock);
     return status;
+}
+
+void maya_contexts_begin_rank(void) {
+    for (int device = 0; device < MAYA_MAX_DEVICES; device++) {
+        if (in_use[device]) maya_device_charge(device, -maya_get_settings()->device.context_bytes);
+        in_use[device] = false;
+    }
+    current_device = 0;
 }

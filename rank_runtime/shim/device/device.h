@@ -53,6 +53,10 @@ typedef struct {
     int64_t compute_bytes;      /* an op is small when its tensors together are no larger */
     int64_t copy_bytes;         /* a copy keeps its bytes up to this size ... */
     int64_t kept_bytes;         /* ... and while no more than this is kept in all */
+    int64_t collective_bytes;   /* a collective carries the contents of buffers up to this size */
+    char coordinator[256];      /* where the ranks meet; empty: there are no others */
+    char coordinator_secret[256];
+    char zmq_path[4096];        /* the ZeroMQ library */
     bool observe_all;           /* also ops that cannot launch anything are announced to observers (torch.profiler) */
     bool strict_values;         /* reading a made-up value is an error */
     bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
@@ -139,9 +143,15 @@ MAYA_API void maya_record_flush(void);
 typedef struct maya_stream maya_stream;
 typedef struct maya_event maya_event;
 
-typedef struct {
+typedef struct maya_work {
     void (*run)(void *argument);      /* what happens to memory; may be NULL */
+    /* Instead of run, for asynchronous work: starts it, without waiting for anything. The stream stands still until
+     * maya_work_done(stream), from any thread, also before start returns. */
+    void (*start)(void *argument, maya_stream *stream);
     void (*release)(void *argument);  /* frees the argument after its last run; may be NULL */
+    /* For work that is not the same at every launch of a graph that has captured it: called at each, in the launching
+     * thread; puts the argument, its release and the value of this launch into a copy of the work. */
+    void (*renew)(struct maya_work *work);
     void *argument;
     maya_record_kind kind;
     uint32_t signature;
@@ -153,6 +163,8 @@ typedef struct {
 
 /* Take over `work` (its argument is released in every case). 0 or a cudaError_t. */
 MAYA_API int maya_submit(void *stream, const maya_work *work);
+/* The asynchronous work that `stream` stands at is complete: it goes on. Releases the work's argument. */
+MAYA_API void maya_work_done(maya_stream *stream);
 /* library_call.c: a call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key is
  * "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
 MAYA_API int maya_library_call(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -178,6 +190,12 @@ MAYA_API void maya_memory_info(int device, size_t *free_bytes, size_t *total_byt
 MAYA_API void maya_values_known(const void *address, size_t size);    /* just written for real */
 MAYA_API void maya_values_made_up(const void *address, size_t size);  /* overwritten by something not computed: zeroed */
 MAYA_API bool maya_values_are_known(const void *address, size_t size);
+/* Which of these bytes are known, as offsets: start, end, start, end, ... into `offsets`, which has room for that many
+ * numbers; the number of numbers. Where there is no room for all parts, these are the largest. */
+MAYA_API size_t maya_values_known_parts(const void *address, size_t size, int64_t *offsets, size_t room);
+/* Write bytes that came from elsewhere. The parts in `known`, as above, are known; the others are as made up there as here,
+ * and not zero. */
+MAYA_API void maya_values_receive(void *address, const void *bytes, size_t size, const int64_t *known, size_t count);
 /* Copy between any two addresses, device or host: known bytes stay known, made-up ones stay made up. */
 MAYA_API void maya_values_copy(void *destination, const void *source, size_t size);
 

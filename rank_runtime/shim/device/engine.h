@@ -1,9 +1,8 @@
 /* What stream.c and graph.c share: streams, captured work, and the one lock of the engine. */
 #pragma once
 
+#include "process.h"
 #include "internal.h"
-
-#include <pthread.h>
 
 typedef struct queued_work {
     maya_work work;
@@ -27,7 +26,8 @@ struct maya_stream {
     bool is_legacy;
     bool destroyed;
     uint64_t submitted, completed; /* positions: work is numbered 1, 2, ... */
-    bool executing;                /* some thread runs the work at the head */
+    uint64_t host_waits_for;       /* the lowest position that a host thread waits for; UINT64_MAX: none does */
+    bool executing;                /* some thread runs the work at the head, or it was started and is not done yet */
     queued_work *head, *tail;      /* what could not run at once */
     maya_capture *capture;         /* not NULL: work goes into a graph */
     struct maya_stream *next;      /* all streams of the process; a stream's memory is kept, as events may point to it */
@@ -50,8 +50,6 @@ typedef struct shared_event {
     _Atomic uint64_t recorded, completed; /* how often */
 } shared_event;
 
-extern pthread_mutex_t engine_lock;
-
 maya_stream *maya_stream_resolve(void *handle);
 /* Work on `stream`, recorded as if on the stream numbered `record_as`. Takes over the work's argument. */
 int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as);
@@ -60,11 +58,11 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
 void maya_shared_event_record(shared_event *shared, maya_stream *stream);
 void maya_shared_event_close(shared_event *shared);
 
-/* graph.c; all called with engine_lock held except where said */
+/* graph.c; all called with maya_engine_lock held except where said */
 bool maya_capture_is_alive(const maya_capture *capture, uint64_t id);
 uint64_t maya_capture_id(const maya_capture *capture);
 void maya_capture_append(maya_stream *stream, const maya_work *work, uint32_t record_as);
 void maya_capture_join(maya_stream *stream, maya_capture *capture);
 
-/* stream.c, with engine_lock held: no stream is captured by `capture` any more */
+/* stream.c, with maya_engine_lock held: no stream is captured by `capture` any more */
 void maya_streams_leave_capture(const maya_capture *capture);

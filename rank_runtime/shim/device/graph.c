@@ -114,6 +114,7 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
         maya_work work = graph->nodes[i]->work;
         work.release = NULL; /* the graph keeps it for the next launch */
         work.flags |= MAYA_FLAG_FROM_GRAPH;
+        if (work.renew) work.renew(&work);
         status = maya_submit_to(stream, &work, graph->nodes[i]->stream_number);
     }
     return status;
@@ -150,20 +151,20 @@ int maya_capture_begin(void *handle, int mode, maya_graph *into) {
         return CUDA_OUT_OF_MEMORY;
     }
     if (into) maya_graph_retain(into);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     *capture = (maya_capture){.id = ++capture_count, .origin = stream, .graph = graph, .next = captures};
     captures = capture;
     stream->capture = capture;
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
 }
 
 int maya_capture_end(void *handle, maya_graph **graph) {
     maya_stream *stream = maya_stream_resolve(handle);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     maya_capture *capture = stream->capture;
     if (capture == NULL || capture->origin != stream) {
-        pthread_mutex_unlock(&engine_lock);
+        pthread_mutex_unlock(&maya_engine_lock);
         return CUDA_INVALID_VALUE;
     }
     for (maya_capture **link = &captures; *link; link = &(*link)->next) {
@@ -172,7 +173,7 @@ int maya_capture_end(void *handle, maya_graph **graph) {
         break;
     }
     maya_streams_leave_capture(capture);
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     *graph = capture->graph;
     free(capture);
     return CUDA_OK;
@@ -182,7 +183,7 @@ int maya_capture_info_of(void *handle, maya_capture_info *info) {
     static __thread maya_graph_node *last;
     *info = (maya_capture_info){.status = MAYA_CAPTURE_NONE};
     maya_stream *stream = maya_stream_resolve(handle);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     if (stream->capture) {
         last = last_node_of(stream->capture->graph, stream->number);
         *info = (maya_capture_info){
@@ -190,7 +191,7 @@ int maya_capture_info_of(void *handle, maya_capture_info *info) {
             .dependencies = &last, .dependency_count = last ? 1 : 0,
         };
     }
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
 }
 

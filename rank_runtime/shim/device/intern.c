@@ -5,6 +5,7 @@
  * small is replaced, but not freed, because another thread may be reading it; all outgrown tables together are smaller
  * than the present one. */
 #include "intern.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct {
 enum { FIRST_SLOTS = 1024 };
 
 static string_table *_Atomic current_table;
-static pthread_mutex_t insertion_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_insertion_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_string *_Atomic first_string;
 static maya_string *last_string; /* under the lock */
 static bool out_of_memory_said;  /* under the lock */
@@ -126,9 +127,9 @@ const maya_string *maya_string_after(const maya_string *previous) {
 }
 
 void maya_intern_lock(void) {
-    pthread_mutex_lock(&insertion_lock);
+    pthread_mutex_lock(&maya_insertion_lock);
 }
 
 void maya_intern_unlock(void) {
-    pthread_mutex_unlock(&insertion_lock);
+    pthread_mutex_unlock(&maya_insertion_lock);
 }

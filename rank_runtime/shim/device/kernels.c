@@ -3,6 +3,7 @@
  * geometry, so that the text is made only once. */
 
 #include "internal.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ struct maya_kernel {
     const maya_cubin_kernel *resources;
 };
 
-static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- registered kernels: a hash table by host function; kernels are allocated in slabs and never move ---- */
 
@@ -67,15 +68,15 @@ static void grow(void) {
 }
 
 void maya_kernel_register(const void *host_function, const char *name) {
-    pthread_mutex_lock(&kernels_lock);
+    pthread_mutex_lock(&maya_kernels_lock);
     if (table_used * 2 >= table_size) grow();
     insert(new_kernel(host_function, name));
-    pthread_mutex_unlock(&kernels_lock);
+    pthread_mutex_unlock(&maya_kernels_lock);
 }
 
 maya_kernel *maya_kernel_of(const void *function) {
     maya_kernel *found = NULL;
-    pthread_mutex_lock(&kernels_lock);
+    pthread_mutex_lock(&maya_kernels_lock);
     if (table_size) {
         size_t slot = hash_pointer(function) & (table_size - 1);
         while (table[slot] && table[slot]->host_function != function) slot = (slot + 1) & (table_size - 1);
@@ -84,7 +85,7 @@ maya_kernel *maya_kernel_of(const void *function) {
     for (kernel_slab *slab = slabs; slab && found == NULL; slab = slab->next) {
         if (function >= (void *)slab->kernels && function < (void *)(slab->kernels + SLAB)) found = (maya_kernel *)function;
     }
-    pthread_mutex_unlock(&kernels_lock);
+    pthread_mutex_unlock(&maya_kernels_lock);
     return found;
 }
 
@@ -94,7 +95,7 @@ static maya_kernel **named;
 static size_t named_count, named_capacity;
 
 maya_kernel *maya_kernel_named(const char *name) {
-    pthread_mutex_lock(&kernels_lock);
+    pthread_mutex_lock(&maya_kernels_lock);
     maya_kernel *kernel = NULL;
     for (size_t i = 0; i < named_count && kernel == NULL; i++) {
         if (strcmp(named[i]->name, name) == 0) kernel = named[i];
@@ -107,7 +108,7 @@ maya_kernel *maya_kernel_named(const char *name) {
         }
         kernel = named[named_count++] = new_kernel(NULL, strdup(name));
     }
-    pthread_mutex_unlock(&kernels_lock);
+    pthread_mutex_unlock(&maya_kernels_lock);
     return kernel;
 }
 
@@ -178,7 +179,7 @@ static uint32_t make_signature(const launch_key *key) {
 }
 
 static uint32_t launch_signature(const launch_key *key) {
-    pthread_mutex_lock(&kernels_lock);
+    pthread_mutex_lock(&maya_kernels_lock);
     if (launches_used * 2 >= launches_size) grow_launches();
     launch_entry *entry = find_launch(key);
     if (entry->key.kernel == NULL) {
@@ -186,7 +187,7 @@ static uint32_t launch_signature(const launch_key *key) {
         launches_used++;
     }
     uint32_t signature = entry->signature;
-    pthread_mutex_unlock(&kernels_lock);
+    pthread_mutex_unlock(&maya_kernels_lock);
     return signature;
 }
 

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "internal.h"
 #include "regions.h"
+#include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@ typedef struct {
     uint16_t *page_users; /* per page of the small zone: allocations that touch it */
 } device_memory;
 
-static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static device_memory devices[MAYA_MAX_DEVICES];
 static maya_regions regions;      /* every allocation, device, host and reserved, by address */
 static uint64_t allocation_count;
@@ -81,18 +82,18 @@ static bool charge(int device, int64_t bytes) {
 }
 
 int maya_device_charge(int device, int64_t bytes) {
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     bool fits = charge(device, bytes);
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return fits ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
 void maya_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
     int64_t total = maya_get_settings()->device.memory_bytes;
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     *free_bytes = (size_t)(total - devices[device].used);
     *total_bytes = (size_t)total;
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
 }
 
 /* Bytes of small-zone pages that [start, end) would be the first to use (or, when taking == false, the last). */
@@ -116,7 +117,7 @@ static int allocate(int device, size_t size, maya_region_kind kind, void **addre
     }
     int status = maya_use_device(device);
     if (status != CUDA_OK) return status;
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     bool small = size < SMALL_LIMIT;
     size_t step = small ? SMALL_ALIGNMENT : PAGE;
     size_t rounded = (size + step - 1) / step * step;
@@ -136,7 +137,7 @@ static int allocate(int device, size_t size, maya_region_kind kind, void **addre
             status = CUDA_OK;
         }
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return status;
 }
 
@@ -183,10 +184,10 @@ int maya_device_free(void *address) {
     if (device < 0) return CUDA_INVALID_VALUE;
     maya_device_drain(device); /* as cudaFree: nothing still running may use it */
     maya_values_made_up(address, maya_find_allocation(address).size);
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     maya_region *found = maya_regions_at(&regions, (uintptr_t)address);
     if (found == NULL || (found->kind != MAYA_REGION_DEVICE && found->kind != MAYA_REGION_MANAGED)) {
-        pthread_mutex_unlock(&memory_lock);
+        pthread_mutex_unlock(&maya_memory_lock);
         return CUDA_INVALID_VALUE;
     }
     maya_region region = *found;
@@ -198,7 +199,7 @@ int maya_device_free(void *address) {
         close(region.file_descriptor);
     }
     maya_regions_remove(&regions, found);
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     record_memory(MAYA_RECORD_FREE, region.requested, address);
     return CUDA_OK;
 }
@@ -210,7 +211,7 @@ maya_allocation_info maya_find_allocation(const void *address) {
         [MAYA_REGION_RESERVED] = MAYA_MEMORY_DEVICE, [MAYA_REGION_IMPORTED] = MAYA_MEMORY_DEVICE,
     };
     maya_allocation_info info = {.type = MAYA_MEMORY_UNREGISTERED, .device = -1};
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     const maya_region *region = maya_regions_containing(&regions, (uintptr_t)address);
     if (region != NULL) {
         info = (maya_allocation_info){
@@ -218,7 +219,7 @@ maya_allocation_info maya_find_allocation(const void *address) {
             .size = region->requested, .number = region->number,
         };
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return info;
 }
 
@@ -227,7 +228,7 @@ bool maya_shared_memory_exists(void) { return shared_memory_exists; }
 /* ---- host memory ---- */
 
 static int remember_host(uintptr_t start, size_t size, maya_region_kind kind) {
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     bool free_range = !maya_regions_overlap(&regions, start, size);
     if (free_range) {
         maya_regions_insert(&regions, (maya_region){
@@ -235,19 +236,19 @@ static int remember_host(uintptr_t start, size_t size, maya_region_kind kind) {
             .file_descriptor = -1, .number = ++allocation_count,
         });
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return free_range ? CUDA_OK : CUDA_HOST_ALREADY_REGISTERED;
 }
 
 static int forget_host(uintptr_t start, maya_region_kind kind, size_t *size) {
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     maya_region *region = maya_regions_at(&regions, start);
     bool found = region != NULL && region->kind == kind;
     if (found) {
         *size = region->size;
         maya_regions_remove(&regions, region);
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return found ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
@@ -292,16 +293,16 @@ typedef struct {
 static const char ipc_magic[8] = "MAYAIPC";
 
 int maya_ipc_export(void *address, unsigned char handle[64]) {
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     maya_region *region = maya_regions_containing(&regions, (uintptr_t)address);
     if (region == NULL || region->kind != MAYA_REGION_DEVICE) {
-        pthread_mutex_unlock(&memory_lock);
+        pthread_mutex_unlock(&maya_memory_lock);
         return CUDA_INVALID_VALUE;
     }
     if (region->file_descriptor < 0) {
         int file = maya_share_range((void *)region->start, region->size);
         if (file < 0) {
-            pthread_mutex_unlock(&memory_lock);
+            pthread_mutex_unlock(&maya_memory_lock);
             return CUDA_OUT_OF_MEMORY;
         }
         region->file_descriptor = file;
@@ -309,7 +310,7 @@ int maya_ipc_export(void *address, unsigned char handle[64]) {
     ipc_handle out = {.process = getpid(), .file_descriptor = region->file_descriptor, .size = region->size,
                       .offset = (uintptr_t)address - region->start};
     memcpy(out.magic, ipc_magic, sizeof out.magic);
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     memset(handle, 0, 64);
     memcpy(handle, &out, sizeof out);
     return CUDA_OK;
@@ -329,7 +330,7 @@ int maya_ipc_open(const unsigned char handle[64], int device, void **address) {
         maya_message("cannot open the memory that process %d exported (%s): %s", in.process, path, strerror(errno));
         return CUDA_INVALID_VALUE;
     }
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     uintptr_t zone = devices[device].base + SMALL_ZONE;
     uintptr_t start = maya_regions_find_gap(&regions, zone, devices[device].base + DEVICE_SPAN, in.size, PAGE);
     if (start == 0 || mmap((void *)start, in.size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
@@ -342,7 +343,7 @@ int maya_ipc_open(const unsigned char handle[64], int device, void **address) {
         });
         *address = (void *)(start + in.offset);
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     /* which of these bytes are known only the exporter can tell; taking them all for real is what the importer expects */
     if (status == CUDA_OK) maya_values_known((void *)start, in.size);
     return status;
@@ -352,7 +353,7 @@ int maya_ipc_close(void *address) {
     maya_allocation_info info = maya_find_allocation(address);
     if (info.type != MAYA_MEMORY_DEVICE) return CUDA_INVALID_VALUE;
     maya_values_forget_without_zeroing(info.base, info.size);
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     maya_region *region = maya_regions_containing(&regions, (uintptr_t)address);
     bool imported = region != NULL && region->kind == MAYA_REGION_IMPORTED;
     if (imported) {
@@ -360,7 +361,7 @@ int maya_ipc_close(void *address) {
         make_private(region->start, region->size);
         maya_regions_remove(&regions, region);
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return imported ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
@@ -369,7 +370,7 @@ int maya_ipc_close(void *address) {
 int maya_reserve_range(int device, size_t size, size_t alignment, void **address) {
     int status = maya_use_device(device);
     if (status != CUDA_OK) return status;
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     if (alignment < PAGE) alignment = PAGE;
     uintptr_t zone = devices[device].base + SMALL_ZONE;
     uintptr_t start = maya_regions_find_gap(&regions, zone, devices[device].base + DEVICE_SPAN, size, alignment);
@@ -380,16 +381,16 @@ int maya_reserve_range(int device, size_t size, size_t alignment, void **address
         });
         *address = (void *)start;
     }
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return start != 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
 int maya_unreserve_range(void *address) {
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     maya_region *region = maya_regions_at(&regions, (uintptr_t)address);
     bool found = region != NULL && region->kind == MAYA_REGION_RESERVED;
     if (found) maya_regions_remove(&regions, region);
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return found ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
@@ -421,8 +422,8 @@ int maya_share_range(void *address, size_t size) {
 }
 
 int maya_reserve_device_memory(int device) {
-    pthread_mutex_lock(&memory_lock);
+    pthread_mutex_lock(&maya_memory_lock);
     int status = reserve_device(device);
-    pthread_mutex_unlock(&memory_lock);
+    pthread_mutex_unlock(&maya_memory_lock);
     return status;
 }

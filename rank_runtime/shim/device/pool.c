@@ -5,6 +5,7 @@
  * beyond what is used is an estimate. */
 
 #include "internal.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ typedef struct block {
     struct block *next;
 } block;
 
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_pool_state pools[MAYA_MAX_DEVICES];
 static block *blocks;
 
@@ -56,9 +57,9 @@ static void trim(int device, uint64_t keep) {
 }
 
 void maya_pool_trim(int device, uint64_t keep) {
-    pthread_mutex_lock(&pool_lock);
+    pthread_mutex_lock(&maya_pool_lock);
     trim(device, keep);
-    pthread_mutex_unlock(&pool_lock);
+    pthread_mutex_unlock(&maya_pool_lock);
 }
 
 static block *new_block(int device, size_t size) {
@@ -80,7 +81,7 @@ int maya_pool_malloc(int device, size_t size, void *stream, void **address) {
     *address = NULL;
     if (size == 0) return CUDA_OK;
     size = (size + 511) / 512 * 512;
-    pthread_mutex_lock(&pool_lock);
+    pthread_mutex_lock(&maya_pool_lock);
     block *found = reuse(device, size);
     if (found == NULL) found = new_block(device, size);
     if (found) {
@@ -89,25 +90,25 @@ int maya_pool_malloc(int device, size_t size, void *stream, void **address) {
         *address = found->address;
         maya_record_block(found->address, found->size, true, maya_stream_number(stream));
     }
-    pthread_mutex_unlock(&pool_lock);
+    pthread_mutex_unlock(&maya_pool_lock);
     return found ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
 static void give_back(void *argument) {
     block *freed = argument;
     maya_values_made_up(freed->address, freed->size);
-    pthread_mutex_lock(&pool_lock);
+    pthread_mutex_lock(&maya_pool_lock);
     freed->cached = true;
     count(&pools[freed->device], 0, -(int64_t)freed->size);
-    pthread_mutex_unlock(&pool_lock);
+    pthread_mutex_unlock(&maya_pool_lock);
 }
 
 int maya_pool_free(void *address, void *stream) {
     if (address == NULL) return CUDA_OK;
-    pthread_mutex_lock(&pool_lock);
+    pthread_mutex_lock(&maya_pool_lock);
     block *found = blocks;
     while (found && (found->address != address || found->cached)) found = found->next;
-    pthread_mutex_unlock(&pool_lock);
+    pthread_mutex_unlock(&maya_pool_lock);
     if (found == NULL) return maya_device_free(address);
     maya_record_block(found->address, found->size, false, maya_stream_number(stream));
     maya_work work = {.run = give_back, .argument = found, .unrecorded = true};

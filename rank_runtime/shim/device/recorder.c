@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "process.h"
 #include "intern.h"
 #include "recorder_column.h"
 #include "recorder_file.h"
@@ -37,7 +38,7 @@ static _Atomic uint64_t clock_start_ns; /* of CLOCK_MONOTONIC; 0: not begun */
 static _Atomic uint32_t threads_seen;
 static _Atomic uint32_t ops_begun;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
+pthread_mutex_t maya_recorder_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
 static maya_column columns[COLUMNS];
 static uint64_t previous[FIRST_BY_KIND];
 static uint64_t previous_by_kind[COLUMNS - FIRST_BY_KIND][KINDS];
@@ -135,36 +136,38 @@ static void flush(void) {
 
 /* ---- the ends of a process ---- */
 
-static void before_fork(void) {
-    pthread_mutex_lock(&lock);
-    maya_intern_lock();
-}
-
-static void after_fork_in_parent(void) {
-    maya_intern_unlock();
-    pthread_mutex_unlock(&lock);
-}
-
-static void after_fork_in_child(void) {
-    maya_trace_file_leave_to_parent();
+static void begin_anew(void) {
     empty_buffer();
     last_written = NULL;
     memset(&written, 0, sizeof written);
     clock_start_ns = 0;
     recording_process = getpid();
-    after_fork_in_parent();
+}
+
+void maya_recorder_after_fork(void) {
+    maya_trace_file_leave_to_parent();
+    begin_anew();
+}
+
+void maya_recorder_begin_rank(void) {
+    maya_trace_file_is_ours();
+    begin_anew();
+    state = UNDECIDED;
+    ops_begun = 0;
+    threads_seen = 1;
+    *maya_this_thread() = (maya_thread){.number = 1};
 }
 
 void maya_record_flush(void) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&maya_recorder_lock);
     flush();
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 void maya_record_end(void) {
     if (state != RECORDING || recording_process != getpid()) /* a vfork child has our memory, but is not us */
         return;
-    for (int attempt = 0; pthread_mutex_trylock(&lock); attempt++) {
+    for (int attempt = 0; pthread_mutex_trylock(&maya_recorder_lock); attempt++) {
         if (attempt == 1000)
             return;
         usleep(1000);
@@ -174,7 +177,7 @@ void maya_record_end(void) {
         maya_trace_file_append(MAYA_BLOCK_END, 0, &(struct iovec){&written, sizeof written}, 1);
     maya_trace_file_close();
     state = OFF;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 /* The last of the rank's libraries to be unloaded: what torch still frees while it is torn down is in the trace. */
@@ -190,17 +193,22 @@ static void decide(void) {
         state = OFF;
         return;
     }
+    static bool flushes_at_exit;
     recording_process = getpid();
-    atexit(maya_record_flush); /* a program may yet crash between here and at_unload */
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    if (!flushes_at_exit) atexit(maya_record_flush); /* a program may yet crash between here and at_unload */
+    flushes_at_exit = true;
+    maya_watch_forks();
     state = RECORDING;
 }
 
 bool maya_is_recording(void) {
-    static pthread_once_t decided = PTHREAD_ONCE_INIT;
+    static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
     recorder_state now = atomic_load_explicit(&state, memory_order_acquire);
     if (now == UNDECIDED) {
-        pthread_once(&decided, decide);
+        pthread_mutex_lock(&deciding);
+        if (state == UNDECIDED)
+            decide();
+        pthread_mutex_unlock(&deciding);
         now = state;
     }
     return now == RECORDING;
@@ -252,10 +260,10 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
         .signature = signature, .op = thread->current_op, .stream = stream_number,
         .value = value, .kind = (uint8_t)kind, .flags = flags,
     };
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&maya_recorder_lock);
     record.host_ns = maya_now_ns(); /* under the lock, so that times never go back in the order of submission */
     append(&record, record.host_ns);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
@@ -269,7 +277,7 @@ void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_
         .value = (uint64_t)sequence << 32 | (duration < UINT32_MAX ? duration : UINT32_MAX),
         .kind = (uint8_t)kind, .flags = is_long ? MAYA_FLAG_MICROSECONDS : 0,
     };
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&maya_recorder_lock);
     append(&record, start_ns + duration_ns);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }

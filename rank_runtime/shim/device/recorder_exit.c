@@ -1,14 +1,16 @@
 /* _exit, so that a process that ends without running exit handlers (os._exit, every forked child of multiprocessing)
- * still ends its trace. In: the exit status. Out: none, the process is gone.
+ * still ends its trace and its connection to the coordinator. In: the exit status. Out: none, the process is gone.
  *
  * This library is preloaded, so the program's calls arrive here; those that did not record go straight through. */
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "device.h"
+#include "process.h"
 #include "recorder.h"
 
 MAYA_API _Noreturn void _exit(int status) {
+    maya_coordinator_end();
     maya_record_end();
     for (;;)
         syscall(SYS_exit_group, status);

@@ -208,3 +208,8 @@ void maya_trace_file_leave_to_parent(void) {
     maya_trace_file_close();
     is_forked_child = true;
 }
+
+void maya_trace_file_is_ours(void) {
+    maya_trace_file_close();
+    is_forked_child = false;
+}

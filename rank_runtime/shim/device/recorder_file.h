@@ -20,3 +20,5 @@ bool maya_trace_file_append(maya_block_kind kind, uint32_t count, const struct i
 void maya_trace_file_close(void);
 /* In a forked child: let go of the parent's file; a file opened from now on is the child's own. */
 void maya_trace_file_leave_to_parent(void);
+/* In a process that becomes a rank: a file opened from now on has the name in the settings. */
+void maya_trace_file_is_ours(void);

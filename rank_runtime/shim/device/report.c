@@ -1,13 +1,14 @@
 /* What the virtual device has to say to a person: lines on stderr that name the rank. */
 
 #include "device.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-static pthread_mutex_t reported_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_reported_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void message(const char *format, va_list arguments) {
     char line[1024];
@@ -35,12 +36,12 @@ static bool first_time(const char *what) {
     static int count;
     uint64_t hash = 1469598103934665603u;
     for (const char *c = what; *c; c++) hash = (hash ^ (uint8_t)*c) * 1099511628211u;
-    pthread_mutex_lock(&reported_lock);
+    pthread_mutex_lock(&maya_reported_lock);
     bool is_new = true;
     for (int i = 0; i < count; i++) is_new = is_new && seen[i] != hash;
     if (is_new && count < LIMIT) seen[count++] = hash;
     else if (is_new) is_new = false;
-    pthread_mutex_unlock(&reported_lock);
+    pthread_mutex_unlock(&maya_reported_lock);
     return is_new;
 }
 

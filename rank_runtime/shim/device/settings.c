@@ -4,13 +4,15 @@
 #include "attributes.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static maya_settings settings;
-static pthread_once_t settings_once = PTHREAD_ONCE_INIT;
+static _Atomic bool settings_are_read;
+static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The values of an H100 SXM, so that a program started with the preload alone sees a consistent device. */
 static const maya_device_properties default_device = {
@@ -47,6 +49,12 @@ static int64_t number_of(const char *variable, int64_t otherwise) {
     long long value = strtoll(text, &end, 10);
     if (*end != '\0' || value < 0) refuse(variable, text, "a whole number");
     return value;
+}
+
+static void read_text(const char *variable, char *text, size_t size) {
+    const char *value = getenv(variable);
+    if (value && strlen(value) >= size) refuse(variable, value, "a shorter text");
+    snprintf(text, size, "%s", value ? value : "");
 }
 
 static bool set_property(maya_device_properties *device, const char *key, const char *text) {
@@ -148,6 +156,7 @@ static void expand_path(char *path, size_t size, const char *pattern, int rank) 
 }
 
 static void read_settings(void) {
+    settings = (maya_settings){0};
     settings.rank = (int)number_of("RANK", 0);
     int64_t count = number_of("MAYA_GPUS", 8);
     if (count > MAYA_MAX_DEVICES) refuse("MAYA_GPUS", getenv("MAYA_GPUS"), "at most 64 devices");
@@ -163,8 +172,9 @@ static void read_settings(void) {
     settings.compute_bytes = number_of("MAYA_COMPUTE_BYTES", 64 << 10);
     settings.copy_bytes = number_of("MAYA_COPY_BYTES", 16 << 20);
     settings.kept_bytes = number_of("MAYA_KEPT_BYTES", 256 << 20);
+    settings.collective_bytes = number_of("MAYA_COLLECTIVE_BYTES", 1 << 20);
     if (settings.compute == MAYA_COMPUTE_ALL) {
-        settings.compute_bytes = settings.copy_bytes = settings.kept_bytes = INT64_MAX;
+        settings.compute_bytes = settings.copy_bytes = settings.kept_bytes = settings.collective_bytes = INT64_MAX;
     }
     const char *observe = getenv("MAYA_OBSERVE");
     settings.observe_all = observe && strcmp(observe, "all") == 0;
@@ -173,11 +183,20 @@ static void read_settings(void) {
     settings.debug = (int)number_of("MAYA_DEBUG", 0);
     const char *trace = getenv("MAYA_TRACE");
     if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
-    const char *observer = getenv("MAYA_OBSERVER");
-    if (observer) snprintf(settings.observer_path, sizeof settings.observer_path, "%s", observer);
+    read_text("MAYA_OBSERVER", settings.observer_path, sizeof settings.observer_path);
+    read_text("MAYA_COORDINATOR", settings.coordinator, sizeof settings.coordinator);
+    read_text("MAYA_COORDINATOR_SECRET", settings.coordinator_secret, sizeof settings.coordinator_secret);
+    read_text("MAYA_ZMQ", settings.zmq_path, sizeof settings.zmq_path);
 }
 
 const maya_settings *maya_get_settings(void) {
-    pthread_once(&settings_once, read_settings);
+    if (!atomic_load_explicit(&settings_are_read, memory_order_acquire)) {
+        pthread_mutex_lock(&settings_lock);
+        if (!settings_are_read) read_settings();
+        settings_are_read = true;
+        pthread_mutex_unlock(&settings_lock);
+    }
     return &settings;
 }
+
+void maya_settings_begin_rank(void) { settings_are_read = false; }

@@ -2,8 +2,12 @@
  *
  * Kernels take no time here, so a piece of work runs in the thread that submits it whenever nothing stands before it in
  * its stream. Something does when the stream waits for an event of a stream that is itself held up, for memory, for the
- * user's host function, or for another thread that is just running this stream's work. Then work queues, and two threads
- * (started when first needed) carry it out: one for everything, one for the user's host functions, which may block. */
+ * user's host function, for another thread that is just running this stream's work, or for asynchronous work: a collective
+ * that has been started and is complete when the other ranks have come. Then work queues, and two threads (each started
+ * when first needed) carry it out: one for everything, one for the user's host functions, which may block. Work that does
+ * nothing to memory (a kernel launch) only leaves its record: whoever waits for it waits for what was submitted before it.
+ *
+ * maya_engine_lock is held for bookkeeping only, never while work runs or starts, and no other lock is taken under it. */
 
 #include "engine.h"
 
@@ -12,12 +16,13 @@
 #include <string.h>
 #include <time.h>
 
-pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
+pthread_mutex_t maya_engine_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;      /* for host threads that wait, see wait_until */
+static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two threads */
 static maya_stream *all_streams;
 static uint32_t stream_count;
-static uint32_t queued_streams;   /* streams with queued work */
-static bool workers_started;
+static uint32_t queued_streams;   /* streams with queued or asynchronous work */
+static bool workers_started[2];   /* for everything, for host functions */
 static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
 static __thread maya_stream *thread_streams[MAYA_MAX_DEVICES];
 
@@ -26,12 +31,14 @@ static __thread maya_stream *thread_streams[MAYA_MAX_DEVICES];
 static maya_stream *new_stream(int device, unsigned flags, int priority, bool is_legacy) {
     maya_stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) return NULL;
-    *stream = (maya_stream){.device = device, .flags = flags, .priority = priority, .is_legacy = is_legacy};
-    pthread_mutex_lock(&engine_lock);
+    *stream = (maya_stream){
+        .device = device, .flags = flags, .priority = priority, .is_legacy = is_legacy, .host_waits_for = UINT64_MAX,
+    };
+    pthread_mutex_lock(&maya_engine_lock);
     stream->number = is_legacy ? 0 : ++stream_count;
     stream->next = all_streams;
     all_streams = stream;
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return stream;
 }
 
@@ -61,9 +68,9 @@ int maya_stream_create(unsigned flags, int priority, void **stream) {
 int maya_stream_destroy(void *handle) {
     if ((uintptr_t)handle <= 2) return CUDA_INVALID_HANDLE;
     maya_stream *stream = handle;
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     stream->destroyed = true; /* pending work still completes */
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
 }
 
@@ -99,28 +106,61 @@ static bool is_ready(const queued_work *item) {
     return item->watched == NULL || compares(item);
 }
 
-/* Run the head of `stream`. Called and returns with the lock held. */
-static void run_head(maya_stream *stream) {
-    queued_work *item = stream->head;
-    stream->executing = true;
-    pthread_mutex_unlock(&engine_lock);
-    if (item->work.run) item->work.run(item->work.argument);
-    if (item->work.release) item->work.release(item->work.argument);
-    pthread_mutex_lock(&engine_lock);
+/* The stream has got as far as `position`: wake the host threads that wait for that, and the workers. */
+static void complete(maya_stream *stream, uint64_t position) {
     stream->executing = false;
-    stream->completed = item->position;
+    stream->completed = position;
+    if (position >= stream->host_waits_for) {
+        stream->host_waits_for = UINT64_MAX; /* who waits for more says so again */
+        pthread_cond_broadcast(&progress);
+    }
+    if (queued_streams) pthread_cond_broadcast(&work_available);
+}
+
+static queued_work *take_head(maya_stream *stream) {
+    queued_work *item = stream->head;
     stream->head = item->next;
     if (stream->head == NULL) {
         stream->tail = NULL;
-        queued_streams--;
+        __atomic_sub_fetch(&queued_streams, 1, __ATOMIC_RELEASE);
+    }
+    return item;
+}
+
+/* Run or start the head of `stream`. Called and returns with the lock held. */
+static void run_head(maya_stream *stream) {
+    queued_work *item = stream->head;
+    stream->executing = true;
+    pthread_mutex_unlock(&maya_engine_lock);
+    if (item->work.start) {
+        item->work.start(item->work.argument, stream); /* may be complete, and `item` gone, before it returns */
+        pthread_mutex_lock(&maya_engine_lock);
+        return;
+    }
+    if (item->work.run) item->work.run(item->work.argument);
+    pthread_mutex_lock(&maya_engine_lock);
+    take_head(stream);
+    complete(stream, item->position);
+    if (item->work.release) {
+        pthread_mutex_unlock(&maya_engine_lock);
+        item->work.release(item->work.argument);
+        pthread_mutex_lock(&maya_engine_lock);
     }
     free(item);
-    pthread_cond_broadcast(&progress);
+}
+
+void maya_work_done(maya_stream *stream) {
+    pthread_mutex_lock(&maya_engine_lock);
+    queued_work *item = take_head(stream);
+    complete(stream, item->position);
+    pthread_mutex_unlock(&maya_engine_lock);
+    if (item->work.release) item->work.release(item->work.argument);
+    free(item);
 }
 
 static void *work_forever(void *host_functions) {
     bool mine_are_host_functions = host_functions != NULL;
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     for (;;) {
         bool ran = false, watching = false;
         for (maya_stream *stream = all_streams; stream; stream = stream->next) {
@@ -140,28 +180,33 @@ static void *work_forever(void *host_functions) {
                 soon.tv_sec++;
                 soon.tv_nsec -= 1000000000;
             }
-            pthread_cond_timedwait(&progress, &engine_lock, &soon);
+            pthread_cond_timedwait(&work_available, &maya_engine_lock, &soon);
         } else {
-            pthread_cond_wait(&progress, &engine_lock);
+            pthread_cond_wait(&work_available, &maya_engine_lock);
         }
     }
     return NULL;
 }
 
-static void start_workers(void) {
-    if (workers_started) return;
-    workers_started = true;
-    for (int i = 0; i < 2; i++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, work_forever, i ? "host functions" : NULL) != 0) {
-            maya_message("cannot start a thread for asynchronous work; raise the process limit (ulimit -u)");
-            abort();
-        }
-        pthread_detach(thread);
+/* A thousand ranks share a machine: the thread that computes gets the stack it needs and no more; what the user's own
+ * functions need is not known. */
+static void start_worker(bool host_functions) {
+    enum { COMPUTING_STACK = 1 << 20 };
+    if (workers_started[host_functions]) return;
+    workers_started[host_functions] = true;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    if (!host_functions) pthread_attr_setstacksize(&attributes, COMPUTING_STACK);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, work_forever, host_functions ? "host functions" : NULL) != 0) {
+        maya_message("cannot start a thread for asynchronous work; raise the process limit (ulimit -u)");
+        abort();
     }
+    pthread_attr_destroy(&attributes);
 }
 
-static void enqueue(maya_stream *stream, queued_work fields) {
+static queued_work *append(maya_stream *stream, queued_work fields) {
     queued_work *item = malloc(sizeof *item);
     if (item == NULL) abort();
     *item = fields;
@@ -170,11 +215,16 @@ static void enqueue(maya_stream *stream, queued_work fields) {
     if (stream->tail) stream->tail->next = item;
     else {
         stream->head = item;
-        queued_streams++;
+        __atomic_add_fetch(&queued_streams, 1, __ATOMIC_RELEASE);
     }
     stream->tail = item;
-    start_workers();
-    pthread_cond_broadcast(&progress);
+    return item;
+}
+
+static void enqueue(maya_stream *stream, queued_work fields) {
+    append(stream, fields);
+    start_worker(fields.work.on_host_thread);
+    pthread_cond_broadcast(&work_available);
 }
 
 bool maya_work_is_queued(void) { return __atomic_load_n(&queued_streams, __ATOMIC_ACQUIRE) != 0; }
@@ -184,6 +234,8 @@ static bool is_idle(const maya_stream *stream) { return stream->completed == str
 /* Work of `stream` waits for all that `other` has been given so far. */
 static void wait_for_stream(maya_stream *stream, maya_stream *other) {
     if (is_idle(other)) return;
+    const queued_work *last = stream->tail;
+    if (last && last->awaited == other && last->awaited_position == other->submitted) return;
     enqueue(stream, (queued_work){.awaited = other, .awaited_position = other->submitted});
 }
 
@@ -209,29 +261,36 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
         if (stream->capture == NULL) maya_record(work->kind, record_as, work->signature, work->value, work->flags);
         else if (work->kind == MAYA_RECORD_KERNEL || work->kind == MAYA_RECORD_LIBRARY) thread->device_work++;
     }
-    pthread_mutex_lock(&engine_lock);
+    bool only_recorded = work->run == NULL && work->start == NULL && work->release == NULL;
+    if (only_recorded && stream->capture == NULL && !maya_work_is_queued()) return CUDA_OK;
+    pthread_mutex_lock(&maya_engine_lock);
     if (stream->capture) {
         maya_capture_append(stream, work, record_as);
-        pthread_mutex_unlock(&engine_lock);
+        pthread_mutex_unlock(&maya_engine_lock);
         return CUDA_OK;
     }
     wait_for_default_stream(stream);
-    if (stream->executing || stream->head || work->on_host_thread) {
-        enqueue(stream, (queued_work){.work = *work});
-        pthread_mutex_unlock(&engine_lock);
+    bool held_up = stream->executing || stream->head || work->on_host_thread;
+    if (only_recorded || held_up) {
+        if (!only_recorded) enqueue(stream, (queued_work){.work = *work});
+        pthread_mutex_unlock(&maya_engine_lock);
+        return CUDA_OK;
+    }
+    if (work->start) {
+        append(stream, (queued_work){.work = *work});
+        run_head(stream);
+        pthread_mutex_unlock(&maya_engine_lock);
         return CUDA_OK;
     }
     uint64_t position = ++stream->submitted;
     if (work->run) {
         stream->executing = true;
-        pthread_mutex_unlock(&engine_lock);
+        pthread_mutex_unlock(&maya_engine_lock);
         work->run(work->argument);
-        pthread_mutex_lock(&engine_lock);
-        stream->executing = false;
+        pthread_mutex_lock(&maya_engine_lock);
     }
-    stream->completed = position;
-    if (queued_streams) pthread_cond_broadcast(&progress);
-    pthread_mutex_unlock(&engine_lock);
+    complete(stream, position);
+    pthread_mutex_unlock(&maya_engine_lock);
     if (work->release) work->release(work->argument);
     return CUDA_OK;
 }
@@ -244,14 +303,14 @@ int maya_submit(void *handle, const maya_work *work) {
 int maya_stream_wait_value(void *handle, const void *address, uint64_t value, bool wide, unsigned comparison) {
     maya_stream *stream = maya_stream_resolve(handle);
     queued_work item = {.watched = address, .watched_value = value, .watched_wide = wide, .comparison = comparison};
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     if (stream->capture) {
-        pthread_mutex_unlock(&engine_lock);
+        pthread_mutex_unlock(&maya_engine_lock);
         maya_unsupported_detail("cuStreamWaitValue", "inside a graph");
         return CUDA_NOT_SUPPORTED;
     }
     if (!is_idle(stream) || !compares(&item)) enqueue(stream, item);
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
 }
 
@@ -270,14 +329,17 @@ static void record_wait(const char *what, uint32_t stream_number, uint64_t value
 }
 
 static void wait_until(maya_stream *stream, uint64_t position) {
-    while (stream->completed < position) pthread_cond_wait(&progress, &engine_lock);
+    while (stream->completed < position) {
+        if (position < stream->host_waits_for) stream->host_waits_for = position;
+        pthread_cond_wait(&progress, &maya_engine_lock);
+    }
 }
 
 int maya_stream_synchronize(void *handle) {
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
     record_wait("stream", stream->number, 0);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     wait_until(stream, stream->submitted);
     if (stream->is_legacy) {
         for (maya_stream *other = all_streams; other; other = other->next) {
@@ -286,27 +348,27 @@ int maya_stream_synchronize(void *handle) {
             }
         }
     }
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
 }
 
 int maya_stream_query(void *handle) {
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     bool idle = is_idle(stream);
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return idle ? CUDA_OK : CUDA_NOT_READY;
 }
 
 void maya_device_drain(int device) {
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     if (queued_streams) {
         for (maya_stream *stream = all_streams; stream; stream = stream->next) {
             if (device < 0 || stream->device == device) wait_until(stream, stream->submitted);
         }
     }
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
 }
 
 int maya_device_synchronize(void) {
@@ -339,7 +401,7 @@ int maya_event_record(maya_event *event, void *handle) {
     maya_work work = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event->number};
     int status = maya_submit_to(stream, &work, stream->number);
     if (event->shared && stream->capture == NULL) maya_shared_event_record(event->shared, stream);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     event->capture = stream->capture;
     if (stream->capture) {
         event->capture_id = maya_capture_id(stream->capture);
@@ -349,7 +411,7 @@ int maya_event_record(maya_event *event, void *handle) {
         event->position = stream->submitted;
         event->host_ns = maya_now_ns();
     }
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return status;
 }
 
@@ -359,18 +421,18 @@ static bool is_complete(maya_event *event) {
 }
 
 int maya_event_query(maya_event *event) {
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     int status = event->capture ? CUDA_CAPTURED_EVENT : is_complete(event) ? CUDA_OK : CUDA_NOT_READY;
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return status;
 }
 
 int maya_event_synchronize(maya_event *event) {
     if (event->capture) return CUDA_CAPTURED_EVENT;
     record_wait("event", event->stream ? event->stream->number : 0, event->number);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     if (event->stream) wait_until(event->stream, event->position);
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     while (!is_complete(event)) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     return CUDA_OK;
 }
@@ -386,21 +448,37 @@ int maya_event_elapsed(maya_event *start, maya_event *end, float *milliseconds) 
 
 int maya_stream_wait_event(void *handle, maya_event *event) {
     maya_stream *stream = maya_stream_resolve(handle);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     if (event->capture && maya_capture_is_alive(event->capture, event->capture_id)) {
         maya_capture_join(stream, event->capture);
     }
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     maya_work work = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event->number};
     if (stream->capture) return maya_submit_to(stream, &work, stream->number);
     maya_record(MAYA_RECORD_STREAM_WAIT, stream->number, 0, event->number, 0);
-    pthread_mutex_lock(&engine_lock);
+    pthread_mutex_lock(&maya_engine_lock);
     if (event->stream && event->stream != stream && !is_complete(event)) {
         enqueue(stream, (queued_work){.awaited = event->stream, .awaited_position = event->position});
     } else if (event->stream == NULL && !is_complete(event)) {
         enqueue(stream, (queued_work){.watched = (const void *)&event->shared->completed, .watched_wide = true,
                                       .watched_value = event->shared->recorded});
     }
-    pthread_mutex_unlock(&engine_lock);
+    pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
+}
+
+/* ---- forks ---- */
+
+/* The threads that would have gone on with it are the parent's. */
+void maya_streams_after_fork(void) {
+    for (maya_stream *stream = all_streams; stream; stream = stream->next) {
+        stream->head = stream->tail = NULL;
+        stream->executing = false;
+        stream->completed = stream->submitted;
+        stream->host_waits_for = UINT64_MAX;
+    }
+    queued_streams = 0;
+    workers_started[0] = workers_started[1] = false;
+    pthread_cond_init(&progress, NULL);
+    pthread_cond_init(&work_available, NULL);
 }

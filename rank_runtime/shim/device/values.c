@@ -8,12 +8,13 @@
 #include "device.h"
 #include "internal.h"
 #include "intervals.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
-static pthread_mutex_t values_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_intervals known, dirty;
 
 static void zero(uintptr_t start, uintptr_t end) {
@@ -38,80 +39,80 @@ static void forget(uintptr_t start, uintptr_t end) {
 void maya_values_known(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     maya_intervals_add(&known, start, start + size);
     maya_intervals_add(&dirty, start, start + size);
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_guessed(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     maya_intervals_remove(&known, start, start + size);
     maya_intervals_add(&dirty, start, start + size);
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_doubt(const void *address) {
     uintptr_t start = (uintptr_t)address;
     if (maya_address_device(address) < 0) return;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     if (maya_intervals_cover(&known, start, start + 1)) {
         maya_intervals_remove(&known, start, maya_intervals_end(&known, start));
     }
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_made_up(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     forget(start, start + size);
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     for (size_t i = 0; i < count; i++) {
         uintptr_t start = (uintptr_t)ranges[i].address;
         forget(start, start + ranges[i].size);
     }
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_forget_without_zeroing(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     maya_intervals_remove(&dirty, start, start + size);
     maya_intervals_remove(&known, start, start + size);
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_copy_dirty(void *view, const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address, end = start + size;
     maya_interval part;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     for (uintptr_t from = start; maya_intervals_next(&dirty, from, end, &part); from = part.end) {
         memcpy((char *)view + (part.start - start), (void *)part.start, part.end - part.start);
     }
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 bool maya_values_are_known(const void *address, size_t size) {
     if (size == 0 || maya_address_device(address) < 0) return true;
     uintptr_t start = (uintptr_t)address;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     bool answer = maya_intervals_cover(&known, start, start + size);
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
     return answer;
 }
 
 bool maya_values_room_for(size_t size) {
     const maya_settings *settings = maya_get_settings();
     if ((int64_t)size > settings->copy_bytes) return false;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     bool answer = settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes;
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
     return answer;
 }
 
@@ -129,7 +130,7 @@ static void copy_in(char *destination, const char *source, size_t size) {
 static void copy_out(char *destination, const char *source, size_t size, bool to_device) {
     uintptr_t start = (uintptr_t)source, end = start + size;
     ptrdiff_t shift = destination - source;
-    pthread_mutex_lock(&values_lock);
+    pthread_mutex_lock(&maya_values_lock);
     if (to_device) forget((uintptr_t)destination, (uintptr_t)destination + size);
     uintptr_t from = start;
     maya_interval part;
@@ -143,7 +144,7 @@ static void copy_out(char *destination, const char *source, size_t size, bool to
     for (from = start; to_device && maya_intervals_next(&known, from, end, &part); from = part.end) {
         maya_intervals_add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
     }
-    pthread_mutex_unlock(&values_lock);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_copy(void *destination, const void *source, size_t size) {
@@ -160,10 +161,10 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
     if (zeros && maya_address_device(address) >= 0) {
         /* zeros are what made-up memory holds anyway: known, without touching a page */
         uintptr_t start = (uintptr_t)address;
-        pthread_mutex_lock(&values_lock);
+        pthread_mutex_lock(&maya_values_lock);
         forget(start, start + size);
         maya_intervals_add(&known, start, start + size);
-        pthread_mutex_unlock(&values_lock);
+        pthread_mutex_unlock(&maya_values_lock);
         return;
     }
     if (maya_address_device(address) >= 0 && !maya_values_room_for(size)) {
@@ -174,4 +175,52 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
         memcpy((char *)address + offset, pattern, size - offset < pattern_size ? size - offset : pattern_size);
     }
     maya_values_known(address, size);
+}
+
+size_t maya_values_known_parts(const void *address, size_t size, int64_t *offsets, size_t room) {
+    if (size == 0 || room < 2) return 0;
+    if (maya_address_device(address) < 0) {
+        offsets[0] = 0;
+        offsets[1] = (int64_t)size;
+        return 2;
+    }
+    uintptr_t start = (uintptr_t)address, end = start + size;
+    size_t count = 0;
+    maya_interval part;
+    pthread_mutex_lock(&maya_values_lock);
+    for (uintptr_t from = start; maya_intervals_next(&known, from, end, &part); from = part.end) {
+        if (count + 2 > room) { /* the smallest of those found so far makes place, or this one is it */
+            size_t smallest = 0;
+            for (size_t i = 2; i < count; i += 2) {
+                if (offsets[i + 1] - offsets[i] < offsets[smallest + 1] - offsets[smallest]) smallest = i;
+            }
+            if (offsets[smallest + 1] - offsets[smallest] >= (int64_t)(part.end - part.start)) continue;
+            count -= 2;
+            memmove(offsets + smallest, offsets + smallest + 2, (count - smallest) * sizeof *offsets);
+        }
+        offsets[count++] = (int64_t)(part.start - start);
+        offsets[count++] = (int64_t)(part.end - start);
+    }
+    pthread_mutex_unlock(&maya_values_lock);
+    return count;
+}
+
+void maya_values_receive(void *address, const void *bytes, size_t size, const int64_t *known_parts, size_t count) {
+    uintptr_t start = (uintptr_t)address;
+    if (maya_address_device(address) < 0) {
+        memcpy(address, bytes, size);
+        return;
+    }
+    const maya_settings *settings = maya_get_settings();
+    pthread_mutex_lock(&maya_values_lock);
+    forget(start, start + size);
+    if (settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes) {
+        memcpy(address, bytes, size);
+        maya_intervals_add(&dirty, start, start + size);
+        for (size_t i = 0; i + 1 < count; i += 2) {
+            uintptr_t from = (uintptr_t)known_parts[i], to = (uintptr_t)known_parts[i + 1];
+            if (from < to && to <= size) maya_intervals_add(&known, start + from, start + to);
+        }
+    }
+    pthread_mutex_unlock(&maya_values_lock);
 }

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "internal.h"
 #include "regions.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ typedef struct mapping {
     struct mapping *next;
 } mapping;
 
-static pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t maya_vmm_lock = PTHREAD_MUTEX_INITIALIZER;
 static physical *memories;
 static mapping *mappings;
 static uint64_t handle_count;
@@ -89,30 +90,30 @@ int maya_vmm_create(int device, size_t size, unsigned handle_types, uint64_t *ha
     int status = maya_use_device(device);
     if (status == CUDA_OK) status = maya_device_charge(device, (int64_t)size);
     if (status != CUDA_OK) return status;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = add_memory((physical){.device = device, .size = size, .handle_types = handle_types,
                                              .file_descriptor = -1});
     if (memory) *handle = memory->number;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return memory ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
 int maya_vmm_release(uint64_t handle) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = find(handle);
     bool held = memory != NULL && memory->references > 0;
     if (held) {
         memory->references--;
         drop_if_unused(memory);
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return held ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
 int maya_vmm_retain_by_address(const void *address, uint64_t *handle) {
     uintptr_t at = (uintptr_t)address;
     int status = CUDA_INVALID_VALUE;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     for (mapping *map = mappings; map; map = map->next) {
         if (at < map->start || at >= map->start + map->size) continue;
         map->memory->references++;
@@ -120,7 +121,7 @@ int maya_vmm_retain_by_address(const void *address, uint64_t *handle) {
         status = CUDA_OK;
         break;
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return status;
 }
 
@@ -146,7 +147,7 @@ static bool share(physical *memory) {
 }
 
 int maya_vmm_map(void *address, size_t size, size_t offset, uint64_t handle) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = find(handle);
     int status = CUDA_INVALID_VALUE;
     if (memory != NULL && offset + size <= memory->size) {
@@ -161,7 +162,7 @@ int maya_vmm_map(void *address, size_t size, size_t offset, uint64_t handle) {
             status = CUDA_OK;
         }
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return status;
 }
 
@@ -169,7 +170,7 @@ int maya_vmm_unmap(void *address, size_t size) {
     uintptr_t start = (uintptr_t)address, end = start + size;
     int device = maya_address_device(address);
     if (device >= 0) maya_device_drain(device);
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     bool found = false;
     for (mapping **link = &mappings; *link;) {
         mapping *map = *link;
@@ -187,16 +188,16 @@ int maya_vmm_unmap(void *address, size_t size) {
         drop_if_unused(map->memory);
         free(map);
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return found ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
 int maya_vmm_export(uint64_t handle, int *file_descriptor) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = find(handle);
     bool done = memory != NULL && share(memory);
     if (done) *file_descriptor = dup(memory->file_descriptor);
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return done && *file_descriptor >= 0 ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
@@ -205,21 +206,21 @@ int maya_vmm_import(int file_descriptor, uint64_t *handle) {
     int own = dup(file_descriptor);
     maya_note_shared_memory();
     if (own < 0 || fstat(own, &about) != 0) return CUDA_INVALID_VALUE;
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = add_memory((physical){.device = maya_current_device(), .size = (size_t)about.st_size,
                                              .handle_types = 1, .file_descriptor = own, .imported = true});
     if (memory) *handle = memory->number;
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return memory ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
 int maya_vmm_describe(uint64_t handle, int *device, unsigned *handle_types) {
-    pthread_mutex_lock(&vmm_lock);
+    pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = find(handle);
     if (memory) {
         *device = memory->device;
         *handle_types = memory->handle_types;
     }
-    pthread_mutex_unlock(&vmm_lock);
+    pthread_mutex_unlock(&maya_vmm_lock);
     return memory ? CUDA_OK : CUDA_INVALID_VALUE;
 }

@@ -1,0 +1,478 @@
+/* The connection to the coordinator (coordinator.h): a ZeroMQ DEALER socket, and the thread that owns it.
+ *
+ * maya_connect_lock is held around the first connection, maya_outgoing_lock around changes of the batch. The receiver is
+ * called without them. */
+
+#define _GNU_SOURCE
+#include "coordinator.h"
+#include "process.h"
+#include "zmq.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    ALIVE_MILLISECONDS = 5000,
+    WELCOME_MILLISECONDS = 300000, /* a thousand ranks may connect at once, on two cores */
+    GOODBYE_MILLISECONDS = 1000,
+    STACK_BYTES = 256 << 10, /* a thousand ranks share a machine */
+    BATCH_HEADER = 5,        /* msgpack's largest array header */
+};
+
+typedef struct {
+    void *bytes;
+    size_t size;
+} payload;
+
+typedef struct {
+    maya_packer packer; /* room for the header, then the messages */
+    size_t messages, payload_count, payload_capacity;
+    payload *payloads;
+} batch;
+
+pthread_mutex_t maya_connect_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool tried, said; /* said: the user has been told of the problem */
+static char problem[1536]; /* why there is no connection ... */
+static _Atomic bool failed; /* ... if this is true */
+static pid_t connected_process;
+
+pthread_mutex_t maya_outgoing_lock = PTHREAD_MUTEX_INITIALIZER;
+static batch outgoing;
+static bool accepting; /* there is, or was so far, somebody to send to */
+static _Atomic bool ending;
+
+static zmq_functions zmq;
+static void *context, *dealer, *monitor;
+static const maya_receiver *receiver;
+static int wake_descriptor = -1, gone_descriptor = -1;
+static _Atomic int connection_descriptor = -1;
+static bool welcome;
+static _Atomic int64_t steps;
+
+static int64_t milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void maya_count_step(void) { atomic_fetch_add_explicit(&steps, 1, memory_order_relaxed); }
+
+/* ---- the batch ---- */
+
+maya_packer *maya_outgoing_begin(void) {
+    pthread_mutex_lock(&maya_outgoing_lock);
+    maya_packer *packer = &outgoing.packer;
+    if (packer->size == 0) {
+        packer->capacity = 512;
+        packer->bytes = malloc(packer->capacity);
+        if (packer->bytes == NULL) abort();
+        packer->size = BATCH_HEADER;
+    }
+    return packer;
+}
+
+static void keep_payload(void *bytes, size_t size) {
+    if (outgoing.payload_count == outgoing.payload_capacity) {
+        outgoing.payload_capacity = outgoing.payload_capacity * 2 + 8;
+        outgoing.payloads = realloc(outgoing.payloads, outgoing.payload_capacity * sizeof *outgoing.payloads);
+        if (outgoing.payloads == NULL) abort();
+    }
+    outgoing.payloads[outgoing.payload_count++] = (payload){bytes, size};
+}
+
+void maya_outgoing_end(void *bytes, size_t size) {
+    if (accepting) {
+        outgoing.messages++;
+        if (bytes) keep_payload(bytes, size);
+    } else {
+        outgoing.packer.size = BATCH_HEADER;
+        free(bytes);
+    }
+    pthread_mutex_unlock(&maya_outgoing_lock);
+}
+
+void maya_outgoing_send(void) {
+    uint64_t one = 1;
+    if (wake_descriptor >= 0) {
+        ssize_t written = write(wake_descriptor, &one, sizeof one);
+        (void)written; /* it fails only when the thread has been told often enough already */
+    }
+}
+
+/* What has gathered; the next batch begins. */
+static batch take_batch(void) {
+    pthread_mutex_lock(&maya_outgoing_lock);
+    batch taken = outgoing;
+    outgoing = (batch){0};
+    pthread_mutex_unlock(&maya_outgoing_lock);
+    return taken;
+}
+
+static void release(void *bytes, void *hint) {
+    (void)hint;
+    free(bytes);
+}
+
+/* Never blocks: the socket's queue has no limit. A rank has no more under way than its streams wait for. */
+static void send_frame(void *bytes, size_t size, bool more) {
+    zmq_msg frame;
+    if (zmq.msg_init_data(&frame, bytes, size, release, NULL) != 0) abort();
+    if (zmq.msg_send(&frame, dealer, more ? ZMQ_SNDMORE : 0) < 0) zmq.msg_close(&frame);
+}
+
+static void send_batch(batch *sent) {
+    if (sent->messages > 0) {
+        uint8_t *header = sent->packer.bytes;
+        header[0] = 0xdd; /* an array whose count is in the next four bytes */
+        for (int i = 0; i < 4; i++) header[1 + i] = (uint8_t)(sent->messages >> (24 - 8 * i));
+        send_frame(sent->packer.bytes, sent->packer.size, sent->payload_count > 0);
+        for (size_t i = 0; i < sent->payload_count; i++) {
+            send_frame(sent->payloads[i].bytes, sent->payloads[i].size, i + 1 < sent->payload_count);
+        }
+    } else {
+        free(sent->packer.bytes);
+    }
+    free(sent->payloads);
+}
+
+/* ---- what arrives ---- */
+
+static void refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Notes why the connection is of no use any more; the first reason counts. */
+static void refuse(const char *format, ...) {
+    if (failed) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(problem, sizeof problem, format, arguments);
+    va_end(arguments);
+    failed = true;
+}
+
+typedef struct {
+    zmq_msg *items;
+    size_t count, capacity;
+} frames;
+
+/* The frames of the next batch, if one has arrived; zmq delivers a batch as a whole. */
+static bool receive_frames(frames *received) {
+    bool more = true;
+    while (more) {
+        if (received->count == received->capacity) {
+            received->capacity = received->capacity * 2 + 8;
+            received->items = realloc(received->items, received->capacity * sizeof *received->items);
+            if (received->items == NULL) abort();
+        }
+        zmq_msg *frame = &received->items[received->count];
+        zmq.msg_init(frame);
+        if (zmq.msg_recv(frame, dealer, ZMQ_DONTWAIT) < 0) {
+            zmq.msg_close(frame);
+            return false;
+        }
+        received->count++;
+        more = zmq.msg_more(frame);
+    }
+    return true;
+}
+
+/* One message; false: it is none of this version. */
+static bool handle_message(maya_unpacker *from, frames *received, size_t *next_payload) {
+    static maya_joined joined;
+    static maya_done done;
+    size_t count;
+    int64_t kind;
+    if (!maya_unpack_array(from, &count) || !maya_unpack_number(from, &kind)) return false;
+    switch (kind) {
+    case MAYA_KIND_WELCOME: {
+        maya_welcome message;
+        if (!maya_unpack_welcome(from, count, &message)) return false;
+        welcome = true;
+        return true;
+    }
+    case MAYA_KIND_REFUSED: {
+        maya_refused message;
+        if (!maya_unpack_refused(from, count, &message)) return false;
+        refuse("the coordinator refuses this process: %.*s", (int)message.text.size, message.text.bytes);
+        return true;
+    }
+    case MAYA_KIND_JOINED:
+        if (!maya_unpack_joined(from, count, &joined)) return false;
+        receiver->joined(&joined);
+        return true;
+    case MAYA_KIND_REQUEST_FAILED: {
+        maya_request_failed message;
+        if (!maya_unpack_request_failed(from, count, &message)) return false;
+        receiver->request_failed(&message);
+        return true;
+    }
+    case MAYA_KIND_DONE: {
+        if (!maya_unpack_done(from, count, &done) || (done.payload && *next_payload == received->count)) return false;
+        zmq_msg *frame = done.payload ? &received->items[(*next_payload)++] : NULL;
+        receiver->done(&done, frame ? zmq.msg_data(frame) : NULL, frame ? zmq.msg_size(frame) : 0);
+        return true;
+    }
+    case MAYA_KIND_FAILED: {
+        maya_failed message;
+        if (!maya_unpack_failed(from, count, &message)) return false;
+        receiver->failed(&message);
+        return true;
+    }
+    default:
+        return false;
+    }
+}
+
+static void handle_batch(frames *received) {
+    const uint8_t *bytes = zmq.msg_data(&received->items[0]);
+    maya_unpacker from = {bytes, bytes + zmq.msg_size(&received->items[0])};
+    size_t messages, next_payload = 1;
+    bool understood = maya_unpack_array(&from, &messages);
+    while (understood && messages-- > 0) understood = handle_message(&from, received, &next_payload);
+    if (!understood || from.at != from.end || next_payload != received->count) {
+        refuse("the coordinator says what this process does not understand; its messages are not of version %d, or a "
+               "program that is no coordinator listens at %s", MAYA_MESSAGES_VERSION, maya_get_settings()->coordinator);
+    }
+}
+
+static void receive_batches(void) {
+    static frames received;
+    bool complete = true;
+    while (complete && !failed) {
+        complete = receive_frames(&received);
+        if (complete) handle_batch(&received);
+        while (received.count > 0) zmq.msg_close(&received.items[--received.count]);
+    }
+}
+
+/* What ZeroMQ says about the connection itself. It would connect again and again, but whoever answered then would know
+ * nothing of what was said before. */
+static void watch_connection(void) {
+    struct {
+        uint16_t event;
+        uint32_t value;
+    } __attribute__((packed)) news;
+    zmq_msg frame;
+    zmq.msg_init(&frame);
+    while (zmq.msg_recv(&frame, monitor, ZMQ_DONTWAIT) >= 0) {
+        bool is_news = zmq.msg_more(&frame) && zmq.msg_size(&frame) == sizeof news; /* the address follows */
+        if (!is_news) continue;
+        memcpy(&news, zmq.msg_data(&frame), sizeof news);
+        if (news.event == ZMQ_EVENT_CONNECTED) connection_descriptor = (int)news.value;
+        if (news.event == ZMQ_EVENT_DISCONNECTED) {
+            connection_descriptor = -1;
+            receive_batches(); /* what it said before it went */
+            refuse("the coordinator at %s has ended; without it the ranks cannot meet", maya_get_settings()->coordinator);
+        }
+    }
+    zmq.msg_close(&frame);
+}
+
+/* ---- the thread ---- */
+
+static void add_alive(int64_t count) {
+    maya_pack_alive(maya_outgoing_begin(), &(maya_alive){.steps = count});
+    maya_outgoing_end(NULL, 0);
+}
+
+static void add_bye(void) {
+    maya_pack_bye(maya_outgoing_begin(), &(maya_bye){0});
+    maya_outgoing_end(NULL, 0);
+}
+
+static void close_connection(bool lost) {
+    int linger = lost ? 0 : GOODBYE_MILLISECONDS;
+    zmq.setsockopt(dealer, ZMQ_LINGER, &linger, sizeof linger);
+    zmq.close(monitor);
+    zmq.close(dealer);
+    zmq.ctx_term(context);
+    connection_descriptor = -1;
+}
+
+static void stop_accepting(void) {
+    pthread_mutex_lock(&maya_outgoing_lock);
+    accepting = false;
+    pthread_mutex_unlock(&maya_outgoing_lock);
+    batch dropped = take_batch();
+    for (size_t i = 0; i < dropped.payload_count; i++) free(dropped.payloads[i].bytes);
+    free(dropped.payloads);
+    free(dropped.packer.bytes);
+}
+
+static void *talk(void *unused) {
+    (void)unused;
+    int64_t begun = milliseconds(), next_alive = begun + ALIVE_MILLISECONDS, steps_said = 0;
+    bool last = false;
+    while (!last && !failed) {
+        int64_t now = milliseconds();
+        zmq_pollitem items[] = {
+            {.socket = dealer, .events = ZMQ_POLLIN},
+            {.socket = monitor, .events = ZMQ_POLLIN},
+            {.file_descriptor = wake_descriptor, .events = ZMQ_POLLIN},
+        };
+        if (zmq.poll(items, 3, now < next_alive ? (long)(next_alive - now) : 0) < 0 && zmq.error_number() != EINTR) {
+            refuse("waiting for the coordinator failed: %s", zmq.strerror(zmq.error_number()));
+        }
+        if (items[2].ready) {
+            uint64_t count;
+            ssize_t read_bytes = read(wake_descriptor, &count, sizeof count);
+            (void)read_bytes;
+        }
+        now = milliseconds();
+        int64_t steps_now = atomic_load_explicit(&steps, memory_order_relaxed);
+        if (now >= next_alive || steps_now != steps_said) {
+            add_alive(steps_now);
+            steps_said = steps_now;
+            next_alive = now + ALIVE_MILLISECONDS;
+        }
+        last = ending;
+        if (last) add_bye();
+        batch sent = take_batch();
+        send_batch(&sent);
+        receive_batches();
+        if (items[1].ready) watch_connection();
+        if (!welcome && now - begun > WELCOME_MILLISECONDS) {
+            refuse("the coordinator at %s has not answered for %d s; is it one of this run (MAYA_COORDINATOR_SECRET)?",
+                   maya_get_settings()->coordinator, WELCOME_MILLISECONDS / 1000);
+        }
+    }
+    stop_accepting();
+    pthread_mutex_lock(&maya_connect_lock);
+    if (failed && !said) maya_message("NCCL: %s", problem);
+    said = failed;
+    pthread_mutex_unlock(&maya_connect_lock);
+    receiver->lost(failed ? problem : NULL);
+    close_connection(failed);
+    uint64_t one = 1;
+    ssize_t written = write(gone_descriptor, &one, sizeof one);
+    (void)written;
+    return NULL;
+}
+
+/* ---- beginning and end ---- */
+
+static bool open_sockets(const maya_settings *settings) {
+    static const char endpoint[] = "inproc://connection";
+    const int no_limit = 0, linger = GOODBYE_MILLISECONDS, retry_milliseconds = 20;
+    context = zmq.ctx_new();
+    if (context == NULL) return false;
+    zmq.ctx_set(context, ZMQ_IO_THREADS, 1);
+    zmq.ctx_set(context, ZMQ_MAX_SOCKETS, 4);
+    dealer = zmq.socket(context, ZMQ_DEALER);
+    monitor = zmq.socket(context, ZMQ_PAIR);
+    if (dealer == NULL || monitor == NULL) return false;
+    /* A limit would block the thread that also has to take answers in; see send_frame. */
+    zmq.setsockopt(dealer, ZMQ_SNDHWM, &no_limit, sizeof no_limit);
+    zmq.setsockopt(dealer, ZMQ_RCVHWM, &no_limit, sizeof no_limit);
+    zmq.setsockopt(dealer, ZMQ_LINGER, &linger, sizeof linger);
+    zmq.setsockopt(monitor, ZMQ_LINGER, &no_limit, sizeof no_limit);
+    /* Until it is connected: a thousand ranks that come at once find the coordinator's queue full. */
+    zmq.setsockopt(dealer, ZMQ_RECONNECT_IVL, &retry_milliseconds, sizeof retry_milliseconds);
+    return zmq.socket_monitor(dealer, endpoint, ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED) == 0 &&
+           zmq.connect(monitor, endpoint) == 0 && zmq.connect(dealer, settings->coordinator) == 0;
+}
+
+static bool start_thread(void) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's */
+    pthread_t thread;
+    int error = pthread_create(&thread, &attributes, talk, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+static void say_hello(const maya_settings *settings) {
+    maya_pack_hello(maya_outgoing_begin(), &(maya_hello){
+        .version = MAYA_MESSAGES_VERSION,
+        .secret = {settings->coordinator_secret, strlen(settings->coordinator_secret)},
+        .rank = settings->rank,
+        .process = getpid(),
+    });
+    maya_outgoing_end(NULL, 0);
+}
+
+static void try_to_connect(void) {
+    const maya_settings *settings = maya_get_settings();
+    if (settings->coordinator[0] == '\0') {
+        refuse("there is no coordinator (MAYA_COORDINATOR is not set); start the program with maya-torchrun and the number "
+               "of ranks it needs");
+        return;
+    }
+    const char *missing = maya_load_zmq(&zmq, settings->zmq_path);
+    if (missing) {
+        refuse("%s", missing);
+        return;
+    }
+    wake_descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    gone_descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_descriptor < 0 || gone_descriptor < 0) {
+        refuse("cannot open an event descriptor: %s; raise the limit of open files (ulimit -n)", strerror(errno));
+    } else if (!open_sockets(settings)) {
+        refuse("cannot connect to the coordinator at %s: %s", settings->coordinator, zmq.strerror(zmq.error_number()));
+    } else {
+        maya_watch_forks();
+        accepting = true;
+        say_hello(settings);
+        maya_outgoing_send();
+        connected_process = getpid();
+        atexit(maya_coordinator_end);
+        if (!start_thread()) refuse("cannot start a thread; raise the process limit (ulimit -u)");
+        if (settings->debug > 0) maya_message("connecting to the coordinator at %s", settings->coordinator);
+    }
+}
+
+const char *maya_coordinator_connect(const maya_receiver *wanted) {
+    pthread_mutex_lock(&maya_connect_lock);
+    if (!tried) {
+        tried = true;
+        receiver = wanted;
+        try_to_connect();
+    }
+    if (failed && !said) maya_message("NCCL: %s", problem);
+    said = failed;
+    pthread_mutex_unlock(&maya_connect_lock);
+    return failed ? problem : NULL;
+}
+
+void maya_coordinator_end(void) {
+    if (connected_process != getpid()) return; /* also for a vfork child, which has our memory but is not us */
+    connected_process = 0;
+    ending = true;
+    maya_outgoing_send();
+    struct pollfd gone = {.fd = gone_descriptor, .events = POLLIN};
+    poll(&gone, 1, GOODBYE_MILLISECONDS);
+}
+
+void maya_coordinator_after_fork(void) {
+    if (connection_descriptor >= 0) close(connection_descriptor); /* or the coordinator would not notice the parent's end */
+    if (wake_descriptor >= 0) close(wake_descriptor);
+    if (gone_descriptor >= 0) close(gone_descriptor);
+    connection_descriptor = wake_descriptor = gone_descriptor = -1;
+    outgoing = (batch){0};
+    accepting = false;
+    ending = false;
+    connected_process = 0;
+    tried = true;
+    said = failed = false;
+    refuse("this process was forked from a rank, and only the rank itself can join communicators; start ranks with "
+           "maya-torchrun");
+}
+
+void maya_coordinator_begin_rank(void) {
+    tried = said = welcome = failed = false;
+    steps = 0;
+}

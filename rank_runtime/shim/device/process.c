@@ -1,0 +1,47 @@
+/* Forks (process.h): every lock is taken before, and let go after, on both sides. */
+
+#include "process.h"
+#include "internal.h"
+
+static pthread_mutex_t *const locks[] = {
+    &maya_connect_lock, &maya_pool_lock,   &maya_kernels_lock, &maya_vmm_lock,      &maya_context_lock,
+    &maya_memory_lock,  &maya_values_lock, &maya_blocks_lock,  &maya_engine_lock,   &maya_outgoing_lock,
+    &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock,
+};
+enum { LOCKS = sizeof locks / sizeof *locks };
+
+static void before_fork(void) {
+    for (int i = 0; i < LOCKS; i++) pthread_mutex_lock(locks[i]);
+}
+
+static void in_parent(void) {
+    for (int i = LOCKS - 1; i >= 0; i--) pthread_mutex_unlock(locks[i]);
+}
+
+static void in_child(void) {
+    maya_streams_after_fork();
+    maya_coordinator_after_fork();
+    maya_recorder_after_fork();
+    in_parent();
+}
+
+static void watch(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+void maya_watch_forks(void) {
+    static pthread_once_t watched = PTHREAD_ONCE_INIT;
+    pthread_once(&watched, watch);
+}
+
+/* Called by the launcher's child right after fork(), when the rank's environment is set and no thread but the calling one
+ * exists. The settings are read again at their next use; a trace begins, under the rank's own name; no device has been used;
+ * there is no connection to the coordinator.
+ *
+ * What survives, because the parent's libraries hold on to it: registered kernels, interned strings, streams, events, graphs,
+ * device allocations with their contents (charged to the rank, too), the op observer if it was loaded, and the numbers that
+ * were given to all of these. A parent that has only imported torch, or initialised CUDA, leaves nothing of them but kernels. */
+MAYA_API void maya_begin_rank(void) {
+    maya_contexts_begin_rank(); /* first: needs the settings that the parent was charged by */
+    maya_settings_begin_rank();
+    maya_coordinator_begin_rank();
+    maya_recorder_begin_rank();
+}

@@ -1,0 +1,42 @@
+/* What happens to the virtual device when its process forks, becomes a rank, or ends.
+ *
+ * DataLoader workers are forked children of a rank, and other threads of the rank (autograd's, the streams', the
+ * connection's) may be anywhere at that moment. Around a fork all locks are held, so that the child finds everything whole;
+ * in the child, which has none of the threads, no work is under way. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* The locks of libmaya_device.so, in the order in which a thread may take them: whoever holds one may only take those after
+ * it. Locks of the libraries above (nccl_rendezvous.c) come before all of them. */
+extern pthread_mutex_t maya_connect_lock;   /* coordinator.c */
+extern pthread_mutex_t maya_pool_lock;      /* pool.c */
+extern pthread_mutex_t maya_kernels_lock;   /* kernels.c */
+extern pthread_mutex_t maya_vmm_lock;       /* vmm.c */
+extern pthread_mutex_t maya_context_lock;   /* context.c */
+extern pthread_mutex_t maya_memory_lock;    /* memory.c */
+extern pthread_mutex_t maya_values_lock;    /* values.c */
+extern pthread_mutex_t maya_blocks_lock;    /* blocks.c */
+extern pthread_mutex_t maya_engine_lock;    /* stream.c, graph.c */
+extern pthread_mutex_t maya_outgoing_lock;  /* coordinator.c */
+extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, and the trace file */
+extern pthread_mutex_t maya_insertion_lock; /* intern.c */
+extern pthread_mutex_t maya_reported_lock;  /* report.c */
+
+/* From now on, for as long as the process lives, forks are cared for. */
+void maya_watch_forks(void);
+
+/* In a forked child, all locks held; each forgets what only the parent goes on with. */
+void maya_streams_after_fork(void);
+void maya_coordinator_after_fork(void);
+void maya_recorder_after_fork(void);
+
+/* In a process that becomes a rank (maya_begin_rank). */
+void maya_settings_begin_rank(void);
+void maya_contexts_begin_rank(void);
+void maya_coordinator_begin_rank(void);
+void maya_recorder_begin_rank(void);
+
+/* The process ends: says goodbye to the coordinator. Waits for a second at most. */
+void maya_coordinator_end(void);

@@ -1,0 +1,283 @@
+/* How the members of a communicator meet, and part.
+ *
+ * Out: Join, Split and Shrink, which the coordinator answers when every member has sent its own, and Leave. In: those
+ * answers, in the thread of the connection. A communicator of one rank asks nobody: it exists when it is asked for. */
+
+#include "nccl_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+pthread_mutex_t nccl_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t nccl_changed = PTHREAD_COND_INITIALIZER;
+
+/* What the coordinator has been asked and has not answered. */
+typedef struct request {
+    int64_t number;
+    nccl_communicator *communicator; /* NULL: nobody wants it any more */
+    struct request *next;
+} request;
+
+static request *requests;
+static int64_t request_count;
+static bool lost; /* the coordinator does not answer any more */
+
+bool nccl_coordinator_is_lost(void) { return lost; }
+
+/* ---- requests; nccl_lock is held ---- */
+
+static int64_t new_request(nccl_communicator *communicator) {
+    request *made = malloc(sizeof *made);
+    if (made == NULL) abort();
+    *made = (request){.number = ++request_count, .communicator = communicator, .next = requests};
+    requests = made;
+    return made->number;
+}
+
+/* true if it was a request; whose, if it still is anybody's. */
+static bool take_request(int64_t number, nccl_communicator **communicator) {
+    for (request **link = &requests; *link; link = &(*link)->next) {
+        request *found = *link;
+        if (found->number != number) continue;
+        *communicator = found->communicator;
+        *link = found->next;
+        free(found);
+        return true;
+    }
+    return false;
+}
+
+static void forget_requests_of(const nccl_communicator *communicator) {
+    for (request *each = requests; each; each = each->next) {
+        if (each->communicator == communicator) each->communicator = NULL;
+    }
+}
+
+static void send_leave(int64_t identifier, bool aborted) {
+    int ending = aborted ? MAYA_ENDING_ABORTED : MAYA_ENDING_DESTROYED;
+    maya_pack_leave(maya_outgoing_begin(), &(maya_leave){.communicator = identifier, .ending = ending});
+    maya_outgoing_end(NULL, 0);
+    maya_outgoing_send();
+}
+
+void nccl_drop_reference(nccl_communicator *communicator) {
+    if (--communicator->references > 0) return;
+    free(communicator->members);
+    free(communicator->sent);
+    free(communicator->received);
+    free(communicator);
+}
+
+void nccl_note_error(nccl_communicator *communicator, nccl_result result, const char *text, size_t length) {
+    if (communicator->state != NCCL_SUCCESS && communicator->state != NCCL_IN_PROGRESS) return; /* the first one counts */
+    communicator->state = result;
+    if (length >= sizeof communicator->error) length = sizeof communicator->error - 1;
+    memcpy(communicator->error, text, length);
+    communicator->error[length] = '\0';
+    pthread_cond_broadcast(&nccl_changed);
+}
+
+/* ---- answers, in the thread of the connection ---- */
+
+static void joined(const maya_joined *message) {
+    nccl_communicator *communicator = NULL;
+    pthread_mutex_lock(&nccl_lock);
+    bool was_asked = take_request(message->request, &communicator);
+    if (was_asked && communicator == NULL && message->communicator != 0) send_leave(message->communicator, true);
+    if (communicator != NULL) {
+        communicator->identifier = message->communicator;
+        communicator->ranks = (int)message->members.count;
+        communicator->rank = (int)message->member;
+        communicator->instance = message->instance;
+        size_t bytes = message->members.count * sizeof *communicator->members;
+        communicator->members = malloc(bytes);
+        if (communicator->members == NULL) abort();
+        memcpy(communicator->members, message->members.items, bytes);
+        communicator->state = NCCL_SUCCESS;
+        pthread_cond_broadcast(&nccl_changed);
+    }
+    pthread_mutex_unlock(&nccl_lock);
+}
+
+static nccl_result valid_result(int64_t number) {
+    return number > NCCL_SUCCESS && number <= NCCL_TIMEOUT ? (nccl_result)number : NCCL_INTERNAL_ERROR;
+}
+
+static void request_failed(const maya_request_failed *message) {
+    nccl_communicator *communicator = NULL;
+    pthread_mutex_lock(&nccl_lock);
+    take_request(message->request, &communicator);
+    if (communicator != NULL) {
+        nccl_note_error(communicator, valid_result(message->result), message->text.bytes, message->text.size);
+    }
+    pthread_mutex_unlock(&nccl_lock);
+    maya_message("NCCL: %.*s", (int)message->text.size, message->text.bytes);
+}
+
+static void coordinator_lost(const char *why) {
+    const char *text = why ? why : "the process ends";
+    pthread_mutex_lock(&nccl_lock);
+    lost = true;
+    for (request *each = requests; each; each = each->next) {
+        if (each->communicator) nccl_note_error(each->communicator, NCCL_SYSTEM_ERROR, text, strlen(text));
+        each->communicator = NULL;
+    }
+    pthread_mutex_unlock(&nccl_lock);
+    nccl_drop_operations(NULL, text);
+}
+
+/* ---- meeting ---- */
+
+static void before_fork(void) { pthread_mutex_lock(&nccl_lock); }
+
+static void after_fork(void) { pthread_mutex_unlock(&nccl_lock); }
+
+/* Whoever was waiting, and whoever would have answered, is in the parent. */
+static void after_fork_in_child(void) {
+    pthread_cond_init(&nccl_changed, NULL);
+    nccl_operations_after_fork();
+    requests = NULL;
+    lost = true;
+    after_fork();
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
+
+static nccl_result connect_to_coordinator(const char *function, int ranks) {
+    static const maya_receiver receiver = {
+        .joined = joined,
+        .request_failed = request_failed,
+        .done = nccl_operation_done,
+        .failed = nccl_operation_failed,
+        .lost = coordinator_lost,
+    };
+    static pthread_once_t forks = PTHREAD_ONCE_INIT;
+    const char *problem = maya_coordinator_connect(&receiver);
+    if (problem) return nccl_fail(NCCL_SYSTEM_ERROR, "%s: a communicator of %d ranks: %s", function, ranks, problem);
+    pthread_once(&forks, watch_forks);
+    return NCCL_SUCCESS;
+}
+
+/* The members of a communicator have the same key, and no others have. */
+static void make_key(uint64_t key[2], const void *identifiers, size_t bytes) {
+    const unsigned char *byte = identifiers;
+    key[0] = 0xCBF29CE484222325u;
+    key[1] = 0x9E3779B97F4A7C15u;
+    for (size_t i = 0; i < bytes; i++) {
+        key[0] = (key[0] ^ byte[i]) * 0x100000001B3u;
+        key[1] = (key[1] + byte[i]) * 0xD6E8FEB86659FD93u;
+        key[1] ^= key[1] >> 32;
+    }
+}
+
+static nccl_result exists_alone(nccl_communicator *communicator) {
+    static int64_t instances;
+    pthread_mutex_lock(&nccl_lock);
+    communicator->ranks = 1;
+    communicator->rank = 0;
+    communicator->instance = instances++;
+    communicator->state = NCCL_SUCCESS;
+    pthread_mutex_unlock(&nccl_lock);
+    return NCCL_SUCCESS;
+}
+
+nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, size_t identifier_bytes) {
+    if (communicator->ranks == 1) return exists_alone(communicator);
+    nccl_result result = connect_to_coordinator(communicator->function, communicator->ranks);
+    if (result != NCCL_SUCCESS) return result;
+    uint64_t key[2];
+    make_key(key, identifiers, identifier_bytes);
+    pthread_mutex_lock(&nccl_lock);
+    maya_join message = {
+        .request = new_request(communicator),
+        .key = {(const char *)key, sizeof key},
+        .member = communicator->rank,
+        .ranks = communicator->ranks,
+    };
+    maya_pack_join(maya_outgoing_begin(), &message);
+    maya_outgoing_end(NULL, 0);
+    pthread_mutex_unlock(&nccl_lock);
+    maya_outgoing_send();
+    if (maya_get_settings()->debug > 0) {
+        maya_message("NCCL: %s: communicator %u: rank %d of %d wants to meet at %016llx%016llx", communicator->function,
+                     communicator->number, communicator->rank, communicator->ranks, (unsigned long long)key[0],
+                     (unsigned long long)key[1]);
+    }
+    return NCCL_SUCCESS;
+}
+
+nccl_result nccl_split(nccl_communicator *parent, nccl_communicator *communicator, int color, int key) {
+    if (parent->identifier == 0) return communicator ? exists_alone(communicator) : NCCL_SUCCESS;
+    pthread_mutex_lock(&nccl_lock);
+    maya_split message = {
+        .request = new_request(communicator),
+        .parent = parent->identifier,
+        .sequence = parent->offspring++,
+        .color = color,
+        .key = key,
+    };
+    maya_pack_split(maya_outgoing_begin(), &message);
+    maya_outgoing_end(NULL, 0);
+    pthread_mutex_unlock(&nccl_lock);
+    maya_outgoing_send();
+    if (maya_get_settings()->debug > 0) {
+        maya_message("NCCL: ncclCommSplit: communicator %u: color %d, key %d", parent->number, color, key);
+    }
+    return NCCL_SUCCESS;
+}
+
+nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicator, const int *excluded, int count) {
+    int64_t *ranks = malloc((size_t)count * sizeof *ranks);
+    if (ranks == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
+    for (int i = 0; i < count; i++) ranks[i] = excluded[i];
+    pthread_mutex_lock(&nccl_lock);
+    maya_shrink message = {
+        .request = new_request(communicator),
+        .parent = parent->identifier,
+        .sequence = parent->offspring++,
+        .excluded = {ranks, (size_t)count},
+    };
+    maya_pack_shrink(maya_outgoing_begin(), &message);
+    maya_outgoing_end(NULL, 0);
+    pthread_mutex_unlock(&nccl_lock);
+    free(ranks);
+    maya_outgoing_send();
+    if (maya_get_settings()->debug > 0) {
+        maya_message("NCCL: ncclCommShrink: communicator %u: %d of %d ranks excluded", parent->number, count, parent->ranks);
+    }
+    return NCCL_SUCCESS;
+}
+
+nccl_result nccl_settle(nccl_communicator *communicator) {
+    pthread_mutex_lock(&nccl_lock);
+    nccl_result state = communicator->state;
+    bool first = state == NCCL_SUCCESS && !communicator->settled;
+    if (first) communicator->settled = true;
+    pthread_mutex_unlock(&nccl_lock);
+    if (!first) return state;
+    nccl_record_birth(communicator);
+    if (maya_get_settings()->debug > 0) {
+        maya_message("NCCL: %s: communicator %u: rank %d of %d has met the others", communicator->function,
+                     communicator->number, communicator->rank, communicator->ranks);
+    }
+    return state;
+}
+
+/* ---- parting ---- */
+
+void nccl_give_up(nccl_communicator *communicator) {
+    pthread_mutex_lock(&nccl_lock);
+    communicator->gone = true;
+    pthread_mutex_unlock(&nccl_lock);
+    nccl_drop_operations(communicator, NULL);
+}
+
+void nccl_leave(nccl_communicator *communicator, bool aborted) {
+    nccl_give_up(communicator);
+    pthread_mutex_lock(&nccl_lock);
+    communicator->destroyed = !aborted;
+    forget_requests_of(communicator); /* if it is still to come, it is left when it does */
+    if (communicator->identifier != 0) send_leave(communicator->identifier, aborted);
+    nccl_drop_reference(communicator);
+    pthread_mutex_unlock(&nccl_lock);
+}
