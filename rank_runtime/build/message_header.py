@@ -98,8 +98,12 @@ def _message(node: ast.ClassDef) -> Message | None:
 def _message_lines(message: Message) -> list[str]:
     name, count = message.name, len(message.fields)
     members = [f"    {FIELD_TYPES[annotation][0]} {field};" for field, annotation in message.fields]
-    writes = [f"    maya_pack_{FIELD_TYPES[annotation][1]}(to, message->{field});" for field, annotation in message.fields]
-    reads = [f"maya_unpack_{FIELD_TYPES[annotation][1]}(from, &message->{field})" for field, annotation in message.fields]
+    writes = [
+        f"    maya_pack_{FIELD_TYPES[annotation][1]}(to, message->{field});" for field, annotation in message.fields
+    ]
+    reads = [
+        f"maya_unpack_{FIELD_TYPES[annotation][1]}(from, &message->{field})" for field, annotation in message.fields
+    ]
     return [
         f"enum {{ MAYA_KIND_{name.upper()} = {message.kind} }};",
         "typedef struct {",

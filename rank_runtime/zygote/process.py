@@ -17,6 +17,7 @@ import traceback
 from typing import Any, NoReturn
 
 from rank_runtime.zygote.ending import Ending
+from rank_runtime.zygote.memory import fill_holes
 from rank_runtime.zygote.preload import Preload
 from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
 from rank_runtime.zygote.rank import (
@@ -92,6 +93,7 @@ class Zygote:
         self._ending.share_modules(self._preload.shared)
         gc.enable()
         gc.collect()
+        fill_holes()
         gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares
         self.report({"ready": True})
         while not self._start_came:
