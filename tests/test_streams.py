@@ -291,6 +291,75 @@ def test_values_in_stream_order(maya_run: MayaRun) -> None:
     assert run.stdout == "right\n"
 
 
+def test_what_the_host_needs_of_a_held_stream(maya_run: MayaRun) -> None:
+    """Ops whose result has a size that depends on values, recomputation, and pageable memory that changes at once."""
+    run = maya_run(
+        _script(
+            """
+            import numpy
+            from torch.utils.checkpoint import checkpoint
+
+            def held_for_a_while(stream):
+                gate = hold(stream)
+                timer = threading.Timer(0.2, gate.set)
+                timer.start()
+                return timer
+
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                x = torch.zeros(8).cuda()
+                ones = torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]).cuda()
+                timers = [held_for_a_while(stream)]
+                x += ones
+                assert x.nonzero().flatten().tolist() == [1, 3, 4]
+                timers.append(held_for_a_while(stream))
+                x += ones
+                assert x.unique().tolist() == [0, 2] and (x[x > 0] == 2).all()
+
+                # a recomputation that ends in the middle of its last op
+                def block(x):
+                    return (x.exp() * 2).sin()
+
+                leaf = torch.linspace(0, 1, 8)
+                on_cpu = leaf.clone().requires_grad_()
+                block(on_cpu).sum().backward()
+                on_gpu = leaf.cuda().requires_grad_()
+                timers.append(held_for_a_while(stream))
+                checkpoint(block, on_gpu, use_reentrant=False).sum().backward()
+                assert torch.allclose(on_gpu.grad.cpu(), on_cpu.grad), (on_gpu.grad, on_cpu.grad)
+
+                # pageable memory belongs to the program again as soon as the copy is submitted
+                rows = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
+                flat, pitched = torch.zeros(3, 4).cuda(), torch.zeros(3, 4).cuda()
+                timers.append(held_for_a_while(stream))
+                flat.copy_(torch.from_numpy(rows), non_blocking=True)
+                pitch, width = ctypes.c_size_t(16), ctypes.c_size_t(8)
+                assert runtime.cudaMemcpy2DAsync(
+                    ctypes.c_void_p(pitched.data_ptr()), pitch, ctypes.c_void_p(rows.ctypes.data), pitch, width,
+                    ctypes.c_size_t(3), 1, ctypes.c_void_p(stream.cuda_stream)
+                ) == 0
+                rows[:] = -1
+                assert flat.tolist() == numpy.arange(12).reshape(3, 4).tolist()
+                assert pitched.tolist() == [[0, 1, 0, 0], [4, 5, 0, 0], [8, 9, 0, 0]]
+            for timer in timers:
+                timer.join()
+
+            # memory that is given back while a stream is held up is forgotten when it no longer is
+            gate = hold(stream)
+            kept = torch.ones(1000, device="cuda")
+            address = kept.data_ptr()
+            del kept
+            gate.set()
+            stream.synchronize()
+            torch.empty(1, device="cuda")
+            assert torch.empty(1000, device="cuda").data_ptr() == address
+            print("right")
+            """
+        )
+    )
+    assert (run.exit_code, run.stdout) == (0, "right\n"), run.output
+
+
 def test_any_program_runs_in_an_order_that_cuda_allows(maya_run: MayaRun) -> None:
     run = maya_run(
         _script(

@@ -242,6 +242,51 @@ void run_make_up(void* argument) {
 
 void release_make_up(void* argument) { delete static_cast<MakeUp*>(argument); }
 
+// Memory that PyTorch's allocator handed out.
+struct Block {
+  void* address;
+  size_t size;
+};
+
+void apply_to_blocks(const Call& call, const std::vector<Block>& blocks) {
+  if (!inputs_are_known(call)) return;
+  std::vector<at::Tensor> results;
+  try {
+    PlainDispatch plain;
+    results = results_of(call);
+  } catch (const std::exception& error) {
+    say_once(*call.op, error.what());
+    return;
+  }
+  // Blocks are given to results of their size, in order; dropout allocates its second result, the mask, first.
+  if (call.op->name == "aten::native_dropout") std::reverse(results.begin(), results.end());
+  uint32_t taken = 0;  // a bit for every block
+  for (const at::Tensor& result : results) {
+    if (!result.defined() || result.nbytes() == 0 || !result.is_non_overlapping_and_dense()) continue;
+    for (size_t i = 0; i < blocks.size(); i++) {
+      const Block& block = blocks[i];
+      const size_t rounded = (result.nbytes() + 511) / 512 * 512;  // as the allocator rounds
+      if (taken >> i & 1 || block.size != rounded) continue;
+      taken |= 1u << i;
+      memcpy(block.address, result.const_data_ptr(), result.nbytes());
+      maya_values_known(block.address, result.nbytes());
+      break;
+    }
+  }
+}
+
+struct Abandoned {
+  Call call;
+  std::vector<Block> blocks;
+};
+
+void run_abandoned(void* argument) {
+  const auto* job = static_cast<Abandoned*>(argument);
+  apply_to_blocks(job->call, job->blocks);
+}
+
+void release_abandoned(void* argument) { delete static_cast<Abandoned*>(argument); }
+
 void submit(void* stream, void (*run)(void*), void (*release)(void*), void* argument) {
   maya_work work{};
   work.run = run;
@@ -297,33 +342,17 @@ bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs
   return is_statistic && inputs[op.training_flag].isBool() && inputs[op.training_flag].toBool();
 }
 
-void apply_to_new_blocks(const Call& call, uint32_t blocks_before) {
+void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before) {
   const maya_thread* thread = maya_this_thread();
   const uint32_t count = thread->blocks - blocks_before;
-  if (count == 0 || count > MAYA_RECENT_BLOCKS || !inputs_are_known(call)) return;
-  std::vector<at::Tensor> results;
-  try {
-    PlainDispatch plain;
-    results = results_of(call);
-  } catch (const std::exception& error) {
-    say_once(*call.op, error.what());
-    return;
+  if (count == 0 || count > MAYA_RECENT_BLOCKS) return;
+  std::vector<Block> blocks;
+  for (uint32_t i = 0; i < count; i++) {
+    const auto& block = thread->recent_blocks[(blocks_before + i) % MAYA_RECENT_BLOCKS];
+    blocks.push_back({block.address, block.size});
   }
-  // Blocks are given to results of their size, in order; dropout allocates its second result, the mask, first.
-  if (call.op->name == "aten::native_dropout") std::reverse(results.begin(), results.end());
-  uint32_t taken = 0;  // a bit for every block
-  for (const at::Tensor& result : results) {
-    if (!result.defined() || result.nbytes() == 0 || !result.is_non_overlapping_and_dense()) continue;
-    for (uint32_t i = 0; i < count; i++) {
-      const auto& block = thread->recent_blocks[(blocks_before + i) % MAYA_RECENT_BLOCKS];
-      const size_t rounded = (result.nbytes() + 511) / 512 * 512;  // as the allocator rounds
-      if (taken >> i & 1 || block.size != rounded) continue;
-      taken |= 1u << i;
-      memcpy(block.address, result.const_data_ptr(), result.nbytes());
-      maya_values_known(block.address, result.nbytes());
-      break;
-    }
-  }
+  if (!maya_work_is_queued()) apply_to_blocks(call, blocks);
+  else submit(stream, run_abandoned, release_abandoned, new Abandoned{std::move(call), std::move(blocks)});
 }
 
 int64_t count_of_elements(const Call& call) {

@@ -35,7 +35,7 @@ bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs
 // For an op that launched its kernels and then failed, so that its outputs are not known: finds them among the blocks that
 // the thread was given since it had `blocks_before`. Non-reentrant activation checkpointing stops a recomputation that way,
 // with an exception out of its last op, and goes on to use what that op computed.
-void apply_to_new_blocks(const Call& call, uint32_t blocks_before);
+void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before);
 // Number of elements that nonzero, unique, ... will report; -1 if their inputs are not known.
 int64_t count_of_elements(const Call& call);
 

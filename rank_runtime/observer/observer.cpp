@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstring>
@@ -190,9 +191,28 @@ class Computing {
   Frame& frame_;
 };
 
+// The op is going to wait for its stream anyway: its arguments are what they will be then.
+void wait_for_arguments(Thread& self, const Frame& frame) {
+  const c10::impl::VirtualGuardImpl device_type(c10::DeviceType::CUDA);
+  c10::Device device = device_type.getDevice();
+  for (size_t i = 0; i < frame.argument_count; i++) {
+    for (const TensorView& view : frame.arguments[i].tensors) {
+      const int index = view.on_gpu() ? maya_address_device(view.data) : -1;
+      if (index >= 0) device.set_index(static_cast<c10::DeviceIndex>(index));
+    }
+  }
+  self.device->waits_unrecorded = true;
+  try {
+    device_type.synchronizeStream(device_type.getStream(device));
+  } catch (const c10::Error&) {
+    // captured into a graph, where the op itself will fail for the same reason
+  }
+  self.device->waits_unrecorded = false;
+}
+
 // nonzero and unique copy a count to the host before anything is computed; the answer has to be there by then.
 void answer_count(Frame& frame) {
-  if (maya_work_is_queued()) return;
+  if (maya_work_is_queued()) wait_for_arguments(this_thread(), frame);
   Computing computing(this_thread(), frame);
   const int64_t count = count_of_elements(frame.call);
   if (count >= 0) maya_answer_next_read(count, 64, false);
@@ -327,9 +347,9 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
 
 // The op launched its kernels and then threw.
 void apply_abandoned(Thread& self, Frame& frame, void* stream) {
-  if (frame.op->writes_any || maya_work_is_queued() || maya_stream_is_capturing(stream)) return;
+  if (frame.op->writes_any || maya_stream_is_capturing(stream)) return;
   Computing computing(self, frame);
-  apply_to_new_blocks(frame.call, frame.blocks_before);
+  apply_to_new_blocks(stream, frame.call, frame.blocks_before);
 }
 
 uint32_t name_signature_of(Thread& self, const char* name) {

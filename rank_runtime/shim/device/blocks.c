@@ -6,6 +6,7 @@
 
 #define _GNU_SOURCE
 #include "internal.h"
+#include "intervals.h"
 #include "process.h"
 
 #include <dlfcn.h>
@@ -86,11 +87,31 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
                 number, 0);
 }
 
+/* A block starts and ends its life without known bytes. While streams are held up, work that still uses the bytes may be
+ * queued: then those of a block that is given back wait until nothing is, and one that is handed out keeps what its previous
+ * owner left, until something is written there in stream order. */
+static void forget_values(void *address, size_t bytes, bool handed_out) {
+    static maya_intervals given_back; /* while streams were held up */
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&maya_blocks_lock);
+    if (maya_work_is_queued()) {
+        if (handed_out) maya_intervals_remove(&given_back, start, start + bytes);
+        else maya_intervals_add(&given_back, start, start + bytes);
+    } else {
+        for (size_t i = 0; i < given_back.count; i++) {
+            maya_interval part = given_back.items[i];
+            maya_values_made_up((void *)part.start, part.end - part.start);
+        }
+        given_back.count = 0;
+        given_back.total = 0;
+        maya_values_made_up(address, bytes);
+    }
+    pthread_mutex_unlock(&maya_blocks_lock);
+}
+
 static void note_block(void *address, int64_t size) {
     size_t bytes = (size_t)(size < 0 ? -size : size);
-    /* A block starts and ends its life without known bytes. While streams are held up, work that still uses the previous
-     * owner's bytes may be queued; then they are left alone, and whatever is written next replaces them. */
-    if (!maya_work_is_queued()) maya_values_made_up(address, bytes);
+    forget_values(address, bytes, size >= 0);
     if (size >= 0) {
         maya_thread *thread = maya_this_thread();
         uint32_t slot = thread->blocks++ % MAYA_RECENT_BLOCKS;

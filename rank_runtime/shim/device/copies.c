@@ -17,8 +17,12 @@ typedef struct {
     maya_copy copy;
     maya_copy_kind kind;
     bool snapshot;  /* source is our own copy of pageable memory, taken when the copy was submitted */
+    bool unread;    /* source is pageable memory that is too large to keep, and may be gone by the time of the copy */
+    bool armed;     /* made-up values read as `answer` (maya_answer_next_read) */
+    bool is_guess;
+    int64_t answer;
     bool made_up;   /* out: the host got bytes that nothing produced */
-    bool done;      /* out: it ran */
+    _Atomic bool done; /* out: it ran */
     pthread_t submitter;
     int references; /* the queue's and the submitting thread's */
 } copy_job;
@@ -57,11 +61,13 @@ static void report_made_up(size_t size, bool find_line) {
     }
 }
 
-static bool answer_read(void *destination, size_t size) {
-    if (armed_count <= 0 || size > sizeof armed_answer) return false;
+/* The copy may run in another thread: what the submitting one has been promised goes with it. */
+static void take_answer(copy_job *job) {
+    if (armed_count <= 0 || job->kind != MAYA_DTOH || job->copy.width > sizeof job->answer) return;
     armed_count--;
-    memcpy(destination, &armed_answer, size);
-    return true;
+    job->armed = true;
+    job->answer = armed_answer;
+    job->is_guess = armed_guess;
 }
 
 static void run_copy(void *argument) {
@@ -71,9 +77,11 @@ static void run_copy(void *argument) {
     for (size_t row = 0; row < copy->rows; row++) {
         char *destination = (char *)copy->destination + row * copy->destination_pitch;
         const char *source = (const char *)copy->source + row * copy->source_pitch;
-        maya_values_copy(destination, source, copy->width);
+        if (job->unread) maya_values_made_up(destination, copy->width);
+        else maya_values_copy(destination, source, copy->width);
         if (job->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
-        if (!answer_read(destination, copy->width) || armed_guess) job->made_up = true;
+        if (job->armed) memcpy(destination, &job->answer, copy->width);
+        if (!job->armed || job->is_guess) job->made_up = true;
     }
     /* The submitting thread reports what it can see itself: finding the line takes Python's lock, and a thread that has
      * it may be waiting for this stream. */
@@ -86,6 +94,19 @@ static void release_copy(void *argument) {
     if (__atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) > 0) return;
     if (job->snapshot) free((void *)job->copy.source);
     free(job);
+}
+
+/* Our own copy of the rows. */
+static void take_snapshot(copy_job *job) {
+    maya_copy *copy = &job->copy;
+    char *snapshot = malloc(copy->width * copy->rows);
+    if (snapshot == NULL) abort();
+    for (size_t row = 0; row < copy->rows; row++) {
+        memcpy(snapshot + row * copy->width, (const char *)copy->source + row * copy->source_pitch, copy->width);
+    }
+    copy->source = snapshot;
+    copy->source_pitch = copy->width;
+    job->snapshot = true;
 }
 
 static maya_copy_kind kind_by_address(const maya_copy *copy) {
@@ -134,21 +155,19 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
                            maya_address_device(copy->source) != maya_address_device(copy->destination);
     size_t bytes = copy->width * copy->rows;
     bool waits = copy->blocking && !capturing;
-    /* the caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own */
-    if (job->kind == MAYA_HTOD && pageable && !capturing && maya_stream_query(stream) != CUDA_OK &&
-        copy->rows == 1 && maya_values_room_for(bytes)) {
-        void *snapshot = malloc(bytes);
-        if (snapshot == NULL) abort();
-        memcpy(snapshot, copy->source, bytes);
-        copy->source = snapshot;
-        job->snapshot = true;
-    }
+    /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own. */
+    bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
+    job->unread = from_pageable && !maya_values_room_for(bytes);
+    if (from_pageable && !job->unread && maya_stream_query(stream) != CUDA_OK) take_snapshot(job);
+    take_answer(job);
     job->references = 2;
     job->submitter = pthread_self();
     maya_work work = {.run = run_copy, .release = release_copy, .argument = job, .kind = MAYA_RECORD_MEMCPY,
                       .signature = copy_signature(job->kind, pageable, between_devices), .value = bytes};
     int status = maya_submit(stream, &work);
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
+    /* The stream was idle when we looked, and yet something stood before the copy. */
+    if (from_pageable && !job->snapshot && !job->unread && !job->done) maya_stream_drain(stream);
     if (!capturing && job->done && job->made_up) {
         report_made_up(bytes, true);
         if (maya_get_settings()->strict_values) status = CUDA_NOT_PERMITTED;

@@ -143,7 +143,8 @@ MAYA_API int maya_stream_destroy(void *stream);
 MAYA_API int maya_stream_query(void *stream);
 MAYA_API int maya_stream_info(void *stream, unsigned *flags, int *priority, int *device, uint64_t *id);
 MAYA_API int maya_device_synchronize(void);
-/* All work of all streams of one device, without the record of a host synchronisation. */
+/* All work of a stream, or of all streams of one device, without the record of a host synchronisation. */
+void maya_stream_drain(void *stream);
 void maya_device_drain(int device);
 /* true while some stream is held up, so that work may happen later than it was submitted. */
 MAYA_API bool maya_work_is_queued(void);

@@ -183,9 +183,10 @@ static uint32_t launch_signature(const launch_key *key) {
     if (launches_used * 2 >= launches_size) grow_launches();
     launch_entry *entry = find_launch(key);
     if (entry->key.kernel == NULL) {
-        *entry = (launch_entry){*key, make_signature(key)};
+        entry->key = *key;
         launches_used++;
     }
+    if (entry->signature == 0) entry->signature = make_signature(key); /* 0: nothing was recorded when it was made */
     uint32_t signature = entry->signature;
     pthread_mutex_unlock(&maya_kernels_lock);
     return signature;

@@ -83,7 +83,8 @@ static uint32_t signature_of(const char *format, va_list arguments) {
     va_end(again);
     if (!hashed) return make_signature(format, arguments);
     size_t slot = hash.first % REMEMBERED;
-    if (remembered[slot].hash.first != hash.first || remembered[slot].hash.second != hash.second) {
+    bool is_known = remembered[slot].hash.first == hash.first && remembered[slot].hash.second == hash.second;
+    if (!is_known || remembered[slot].signature == 0) { /* 0: nothing was recorded when it was made */
         remembered[slot].signature = make_signature(format, arguments);
         remembered[slot].hash = hash;
     }

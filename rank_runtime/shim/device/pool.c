@@ -42,7 +42,9 @@ static block *reuse(int device, size_t size) {
     return best;
 }
 
-static void trim(int device, uint64_t keep) {
+/* Takes cached blocks out of the pool until no more than `keep` is left. */
+static block *take_cached(int device, uint64_t keep) {
+    block *taken = NULL;
     for (block **link = &blocks; *link && pools[device].reserved > keep;) {
         block *candidate = *link;
         if (!candidate->cached || candidate->device != device) {
@@ -51,24 +53,28 @@ static void trim(int device, uint64_t keep) {
         }
         *link = candidate->next;
         count(&pools[device], -(int64_t)candidate->size, 0);
-        maya_device_free(candidate->address);
-        free(candidate);
+        candidate->next = taken;
+        taken = candidate;
     }
+    return taken;
 }
 
+/* Freeing waits for the device, whose streams may have work that needs the lock of the pool. */
 void maya_pool_trim(int device, uint64_t keep) {
     pthread_mutex_lock(&maya_pool_lock);
-    trim(device, keep);
+    block *taken = take_cached(device, keep);
     pthread_mutex_unlock(&maya_pool_lock);
+    while (taken) {
+        block *next = taken->next;
+        maya_device_free(taken->address);
+        free(taken);
+        taken = next;
+    }
 }
 
 static block *new_block(int device, size_t size) {
     void *address;
     int status = maya_device_malloc(device, size, &address);
-    if (status != CUDA_OK) {
-        trim(device, 0);
-        status = maya_device_malloc(device, size, &address);
-    }
     block *made = status == CUDA_OK ? malloc(sizeof *made) : NULL;
     if (made == NULL) return NULL;
     *made = (block){.address = address, .size = size, .device = device, .next = blocks};
@@ -84,6 +90,12 @@ int maya_pool_malloc(int device, size_t size, void *stream, void **address) {
     pthread_mutex_lock(&maya_pool_lock);
     block *found = reuse(device, size);
     if (found == NULL) found = new_block(device, size);
+    if (found == NULL) {
+        pthread_mutex_unlock(&maya_pool_lock);
+        maya_pool_trim(device, 0);
+        pthread_mutex_lock(&maya_pool_lock);
+        found = new_block(device, size);
+    }
     if (found) {
         found->cached = false;
         count(&pools[device], 0, (int64_t)found->size);

@@ -42,17 +42,26 @@ static maya_stream *new_stream(int device, unsigned flags, int priority, bool is
     return stream;
 }
 
-static maya_stream *lazily(maya_stream **slot, int device, bool is_legacy) {
-    if (*slot == NULL) *slot = new_stream(device, 0, 0, is_legacy);
-    return *slot;
+static maya_stream *thread_stream(int device) {
+    if (thread_streams[device] == NULL) thread_streams[device] = new_stream(device, 0, 0, false);
+    return thread_streams[device];
+}
+
+/* All threads have the same legacy stream, and any of them may be the first to ask for it. */
+static maya_stream *legacy_stream(int device) {
+    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&making);
+    if (legacy_streams[device] == NULL) legacy_streams[device] = new_stream(device, 0, 0, true);
+    pthread_mutex_unlock(&making);
+    return legacy_streams[device];
 }
 
 maya_stream *maya_stream_resolve(void *handle) {
     uintptr_t value = (uintptr_t)handle;
     if (value > 2) return handle;
     int device = maya_current_device();
-    if (value == 2) return lazily(&thread_streams[device], device, false);
-    return legacy_streams[device] ? legacy_streams[device] : lazily(&legacy_streams[device], device, true);
+    if (value == 2) return thread_stream(device);
+    return legacy_streams[device] ? legacy_streams[device] : legacy_stream(device);
 }
 
 int maya_stream_create(unsigned flags, int priority, void **stream) {
@@ -323,6 +332,7 @@ void maya_streams_leave_capture(const maya_capture *capture) {
 /* ---- the host waits ---- */
 
 static void record_wait(const char *what, uint32_t stream_number, uint64_t value) {
+    if (maya_this_thread()->waits_unrecorded) return;
     char text[32];
     int length = snprintf(text, sizeof text, "{\"wait\":\"%s\"}", what);
     maya_record(MAYA_RECORD_SYNCHRONIZE, stream_number, maya_intern(text, (size_t)length), value, 0);
@@ -335,10 +345,8 @@ static void wait_until(maya_stream *stream, uint64_t position) {
     }
 }
 
-int maya_stream_synchronize(void *handle) {
+void maya_stream_drain(void *handle) {
     maya_stream *stream = maya_stream_resolve(handle);
-    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
-    record_wait("stream", stream->number, 0);
     pthread_mutex_lock(&maya_engine_lock);
     wait_until(stream, stream->submitted);
     if (stream->is_legacy) {
@@ -349,6 +357,13 @@ int maya_stream_synchronize(void *handle) {
         }
     }
     pthread_mutex_unlock(&maya_engine_lock);
+}
+
+int maya_stream_synchronize(void *handle) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
+    record_wait("stream", stream->number, 0);
+    maya_stream_drain(handle);
     return CUDA_OK;
 }
 
