@@ -670,6 +670,35 @@ def test_the_trace_says_who_the_members_are(ranks: Ranks, tmp_path: Path) -> Non
     ]
 
 
+def test_buffers_take_device_memory(ranks: Ranks) -> None:
+    """About 150 MiB a communicator of several ranks; none where they are shared or nobody is to be reached."""
+    ranks(
+        2,
+        """
+        def free_bytes():
+            free, total = size_t(), size_t()
+            checked("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+            return free.value
+
+        before = free_bytes()
+        world = Communicator.join()
+        taken = before - free_bytes()
+        assert 100 << 20 < taken < 200 << 20
+        alone = world.split(RANK)
+        assert before - free_bytes() == taken
+        again = world.split(0)
+        assert before - free_bytes() == 2 * taken
+        for each in (alone, again, world):
+            each.destroy()
+        assert free_bytes() == before
+        everything = ctypes.c_void_p()
+        checked("cudaMalloc", ctypes.byref(everything), size_t(before - taken // 2))
+        assert refusal(lambda: Communicator.join("too much")) == 1  # ncclUnhandledCudaError
+        assert b"out of memory" in nccl.ncclGetLastError(None)
+        """,
+    )
+
+
 @pytest.mark.parametrize("ends", ["killed", "refuses", "absent"])
 def test_without_a_coordinator(build: Build, tmp_path: Path, ends: str) -> None:
     """One message says what is the matter, and NCCL's results say so, too."""

@@ -22,7 +22,13 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
 
     KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}
     LIBRARY        {"call": function, and its sizes, types and options}
-    COLLECTIVE     {"call": function, "communicator": …, "count": …, "dtype": …}
+    COLLECTIVE     {"call": function, "communicator": number, "ranks": …, "rank": …, "count": …, "dtype": …, "op": …,
+                   "root" or "peer": …}; its value is the sequence number: of a collective on its communicator, of a
+                   message among those from its sender to its receiver
+                   or, when the members of a communicator have met, {"call": the function that made it, "communicator":
+                   number, "ranks": …, "rank": …, "members": ranks of the job, "instance": …}. Members are ranges in the
+                   order of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; together with "instance" they
+                   name a communicator alike on all its ranks. A number names it in its own trace only.
     MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
     MEMSET         {"memset": value}
     MALLOC, BLOCK_ALLOC      {"bytes": n}

@@ -10,6 +10,7 @@
 #include "nccl_internal.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +30,19 @@ typedef struct {
     char bytes[UNIQUE_ID_BYTES];
 } nccl_unique_id;
 
-/* The beginning of ncclConfig_t, which grows at its end with nearly every release; `size` is what the caller knows. */
+/* The beginning of ncclConfig_t, which grows at its end with nearly every release; `size` is what the caller knows. A number
+ * that was not chosen is INT_MIN. */
 typedef struct {
     size_t size;
     unsigned magic, version;
     int blocking;
+    /* not in the oldest configurations: */
+    int cluster_size, min_channels, max_channels;
+    const char *network;
+    int split_shares;
 } nccl_config;
+
+enum { SMALLEST_CONFIG = offsetof(nccl_config, cluster_size) };
 
 /* ---- errors ---- */
 
@@ -110,7 +118,7 @@ MAYA_API nccl_result ncclGetUniqueId(nccl_unique_id *identifier) {
 static nccl_result check_config(const nccl_config *config, const char *function) {
     enum { CONFIG_MAGIC = 0xcafebeef };
     if (config == NULL) return NCCL_SUCCESS;
-    if (config->magic != (unsigned)CONFIG_MAGIC || config->size < sizeof *config) {
+    if (config->magic != (unsigned)CONFIG_MAGIC || config->size < SMALLEST_CONFIG) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the configuration does not begin as NCCL_CONFIG_INITIALIZER does",
                          function);
     }
@@ -119,6 +127,8 @@ static nccl_result check_config(const nccl_config *config, const char *function)
     }
     return NCCL_SUCCESS;
 }
+
+static bool has_option(const nccl_config *config, size_t end) { return config != NULL && config->size >= end; }
 
 /* A communicator that has met nobody yet; NULL without memory. A configuration that is not given is that of `parent`. */
 static nccl_communicator *new_communicator(const char *function, int ranks, int rank, int device,
@@ -132,6 +142,10 @@ static nccl_communicator *new_communicator(const char *function, int ranks, int 
         .function = function,
         .device = device,
         .blocking = config ? config->blocking != 0 : parent == NULL || parent->blocking,
+        .shares_buffers = parent && has_option(config, offsetof(nccl_config, split_shares) + sizeof(int)) &&
+                          config->split_shares == 1,
+        .channel_limit = has_option(config, offsetof(nccl_config, max_channels) + sizeof(int)) && config->max_channels > 0
+                             ? config->max_channels : 0,
         .references = 1,
         .state = NCCL_IN_PROGRESS,
         .ranks = ranks,

@@ -92,6 +92,8 @@ typedef struct nccl_communicator {
     const char *function; /* that made it */
     int device;
     bool blocking;
+    bool shares_buffers;  /* with the communicator that it was split from */
+    int channel_limit;    /* of the configuration; 0: none */
     nccl_scaled_sum scaled_sums[NCCL_MAX_SCALED_SUMS];
 
     /* guarded by nccl_lock */
@@ -102,7 +104,8 @@ typedef struct nccl_communicator {
     int64_t identifier; /* the coordinator's; 0: it does not know of it */
     int64_t *members;   /* ranks of the job; NULL for a communicator of one rank that met nobody */
     int64_t instance;
-    bool settled;      /* recorded and paid for */
+    bool settled;      /* recorded and paid for ... */
+    int64_t charged;   /* ... with so many bytes of device memory */
     bool finalized;    /* no further operations */
     bool gone;         /* destroyed, aborted or revoked: what is still under way is dropped */
     bool destroyed;    /* after all its operations; only a graph can come with others */
@@ -192,6 +195,11 @@ void nccl_operation_failed(const maya_failed *message);
 void nccl_drop_operations(nccl_communicator *communicator, const char *why);
 /* In a forked child: those are the parent's. */
 void nccl_operations_after_fork(void);
+
+/* ---- nccl_memory.c ---- */
+
+/* Device memory that NCCL takes for the buffers of a communicator. */
+int64_t nccl_buffer_bytes(const nccl_communicator *communicator);
 
 /* ---- nccl_one_rank.c ---- */
 

@@ -1,5 +1,5 @@
-/* Memory that NCCL allocates, and memory made known to it: buffers and windows. Registration changes how fast NCCL is, not
- * what it does. */
+/* Memory that NCCL takes for itself, memory that it allocates for the program, and memory made known to it: buffers and
+ * windows. Registration changes how fast NCCL is, not what it does. */
 
 #include "nccl_internal.h"
 
@@ -10,6 +10,27 @@ enum {
     /* What cuMemCreate, which NCCL allocates with, rounds to. */
     ALLOCATION_GRANULARITY = 2 << 20,
 };
+
+static int64_t chosen(const char *variable, int64_t otherwise) {
+    const char *text = getenv(variable);
+    long long number = text ? strtoll(text, NULL, 10) : 0;
+    return number > 0 ? number : otherwise;
+}
+
+/* An estimate; how much it really is depends on links, GPUs and the algorithms that come to be used. NCCL connects when a
+ * connection is first needed (since 2.22), and what nearly every program needs is a ring: on each channel one connection
+ * to receive from, with a buffer for each of the three protocols. Those of the simple one have NCCL_BUFFSIZE bytes (4 MiB),
+ * those of the other two are fixed: 8 steps for 640 threads of 120 eight-byte words, and 8 steps for 512 threads of 8
+ * sixteen-byte lines. 16 channels are what NCCL chooses on an H100 with NVLink. */
+int64_t nccl_buffer_bytes(const nccl_communicator *communicator) {
+    const int64_t line_128 = 8 * 640 * 120 * 8, line_8 = 8 * 512 * 8 * 16;
+    if (communicator->ranks == 1 || communicator->shares_buffers) return 0;
+    int64_t channels = chosen("NCCL_MAX_NCHANNELS", 16);
+    if (channels > 16) channels = 16;
+    if (communicator->channel_limit > 0 && communicator->channel_limit < channels) channels = communicator->channel_limit;
+    int64_t bytes = channels * (chosen("NCCL_BUFFSIZE", 4 << 20) + line_128 + line_8);
+    return (bytes + ALLOCATION_GRANULARITY - 1) / ALLOCATION_GRANULARITY * ALLOCATION_GRANULARITY;
+}
 
 MAYA_API nccl_result ncclMemAlloc(void **address, size_t size) {
     if (address == NULL || size == 0) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %zu bytes", __func__, size);

@@ -5,6 +5,7 @@
 
 #include "nccl_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,6 +249,23 @@ nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicat
     return NCCL_SUCCESS;
 }
 
+/* false: the device has no room for the communicator's buffers. */
+static bool pay(nccl_communicator *communicator) {
+    int64_t bytes = nccl_buffer_bytes(communicator);
+    if (bytes == 0) return true;
+    if (maya_use_device(communicator->device) == 0 && maya_device_charge(communicator->device, bytes) == 0) {
+        communicator->charged = bytes;
+        return true;
+    }
+    char text[128];
+    int length = snprintf(text, sizeof text, "out of memory: device %d has no room for NCCL's buffers of %lld MiB",
+                          communicator->device, (long long)(bytes >> 20));
+    pthread_mutex_lock(&nccl_lock);
+    nccl_note_error(communicator, NCCL_CUDA_ERROR, text, (size_t)length);
+    pthread_mutex_unlock(&nccl_lock);
+    return false;
+}
+
 nccl_result nccl_settle(nccl_communicator *communicator) {
     pthread_mutex_lock(&nccl_lock);
     nccl_result state = communicator->state;
@@ -255,6 +273,7 @@ nccl_result nccl_settle(nccl_communicator *communicator) {
     if (first) communicator->settled = true;
     pthread_mutex_unlock(&nccl_lock);
     if (!first) return state;
+    if (!pay(communicator)) return NCCL_CUDA_ERROR;
     nccl_record_birth(communicator);
     if (maya_get_settings()->debug > 0) {
         maya_message("NCCL: %s: communicator %u: rank %d of %d has met the others", communicator->function,
@@ -278,6 +297,9 @@ void nccl_leave(nccl_communicator *communicator, bool aborted) {
     communicator->destroyed = !aborted;
     forget_requests_of(communicator); /* if it is still to come, it is left when it does */
     if (communicator->identifier != 0) send_leave(communicator->identifier, aborted);
+    int device = communicator->device;
+    int64_t charged = communicator->charged;
     nccl_drop_reference(communicator);
     pthread_mutex_unlock(&nccl_lock);
+    if (charged > 0) maya_device_charge(device, -charged);
 }
