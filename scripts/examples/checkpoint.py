@@ -26,9 +26,7 @@ class Training(Stateful):
         return {"model": model, "optimizer": optimizer, "step": self.step, "ranks": dist.get_world_size()}
 
     def load_state_dict(self, state):
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.step, self.ranks = state["step"], state["ranks"]
 
 

@@ -56,7 +56,8 @@ def main():
             module.reset_parameters()
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=True)
     if rank == 0:
-        print(f"embedding: {model.tokens.weight.placements} of {mesh.shape}, {model.tokens.weight.to_local().shape} here")
+        weight = model.tokens.weight
+        print(f"embedding of {tuple(weight.shape)}: {tuple(weight.to_local().shape)} here, {weight.placements}")
 
     for step in range(args.steps):
         for part in range(args.accumulate):

@@ -1,4 +1,4 @@
-"""Collectives of all kinds, on several process groups: NCCL for the GPU's memory, Gloo for the host's, and parts of both.
+"""Collectives of all kinds on several process groups: NCCL for GPU memory, Gloo for host memory, and parts of both.
 
 torchrun --nproc-per-node 8 mixed_groups.py
 

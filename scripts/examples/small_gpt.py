@@ -24,7 +24,8 @@ class Attention(nn.Module):
 
     def forward(self, x):
         # The number of heads is left to the size: under tensor parallelism a rank has some of them.
-        q, k, v = (part(x).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        parts = self.query, self.key, self.value
+        q, k, v = (part(x).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.projection(y.transpose(1, 2).flatten(2))
 

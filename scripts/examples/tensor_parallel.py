@@ -1,4 +1,4 @@
-"""Tensor parallelism with DTensor: column- and row-wise layers, sequence and loss parallelism, data parallelism beside it.
+"""Tensor parallelism with DTensor: column- and row-wise layers, sequence and loss parallelism; with FSDP2 beside it.
 
 torchrun --nproc-per-node 8 tensor_parallel.py --tensor-ranks 4 --sequence-parallel --loss-parallel
 """
