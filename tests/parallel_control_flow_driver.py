@@ -1,7 +1,7 @@
 """Programs that steer by what ranks tell each other, for test_parallel_control_flow.
 
-`torchrun ... THIS_FILE FILE [PROGRAM...]`; the file is one they may write. Each prints what it decided. On GPUs they use
-NCCL, without them Gloo; what a rank prints must not depend on that.
+`torchrun ... THIS_FILE FILE [PROGRAM...]`; the file is one they may write. Each prints what it decided. On GPUs they
+use NCCL, without them Gloo; what a rank prints must not depend on that.
 """
 
 from __future__ import annotations
