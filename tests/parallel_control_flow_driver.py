@@ -96,6 +96,33 @@ def early_stop() -> None:
             break
 
 
+def sizes_of_results() -> None:
+    """What is selected from a reduced tensor, and how much that is, while one rank keeps the others waiting."""
+    found: list[Any] = []
+    for turn in range(3):
+        if turn == RANK:
+            time.sleep(0.1)
+        tensor = torch.arange(8, device=DEVICE) % (RANK + 2)
+        dist.all_reduce(tensor)
+        found.append(
+            [
+                tensor.nonzero().flatten().tolist(),
+                tensor[tensor > tensor.float().mean()].tolist(),
+                tensor.unique().tolist(),
+                [part.tolist() for part in torch.unique(tensor, return_counts=True)],
+                [part.tolist() for part in torch.where(tensor > 5)],
+                tensor.masked_select(tensor > turn).tolist(),
+                torch.repeat_interleave(tensor).numel(),
+                tensor.topk(3).values.tolist(),
+            ][turn:]
+        )
+        other = torch.tensor([0, 5, turn], device=DEVICE)
+        work = dist.all_reduce(tensor, async_op=True)  # selections from what it does not concern need not wait
+        found.append(other.nonzero().flatten().tolist())
+        work.wait()
+    say(found)
+
+
 def counters() -> None:
     """Numbers of tokens and of hits are summed; what is printed is their ratio, and the best rank."""
     seen, hits = 100 + 7 * RANK, 40 + (13 * RANK) % 17
@@ -248,6 +275,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
         tensors_of_different_sizes,
         tokens_to_experts,
         early_stop,
+        sizes_of_results,
         counters,
         work_on_demand,
         barriers,

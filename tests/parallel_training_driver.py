@@ -7,26 +7,32 @@ full. The way `alone` needs no other rank, no process group and no GPU: what the
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_gpt import batch_of, build, loss_of, start  # type: ignore[import-not-found]
+from small_gpt import Block, batch_of, build, loss_of, start  # type: ignore[import-not-found]
 from tensor_parallel import parallelize  # type: ignore[import-not-found]
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
 Step = Callable[[int], Any]  # trains on the batch of that number; returns the loss, or None where it is not known
 BATCH = 8  # sequences in all, whatever the number of ranks
+LEARNING_RATE = 3e-3
 
 
 def optimizer_of(model: Any) -> Any:
-    return torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
+    return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, foreach=False)
 
 
 def rows(args: Any, step: int, rank: int, ranks: int, device: Any) -> tuple[Any, Any]:
@@ -45,17 +51,37 @@ def ddp(args: Any, device: Any) -> Step:
     return data_parallel(args, model, device, dist.get_rank(), dist.get_world_size())
 
 
+def zero(args: Any, device: Any) -> Step:
+    model = DistributedDataParallel(build(args).to(device), device_ids=[device] if device.type == "cuda" else None)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, foreach=False)
+    return data_parallel(args, model, device, dist.get_rank(), dist.get_world_size(), optimizer)
+
+
+def fsdp1(args: Any, device: Any) -> Step:
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    model = FullyShardedDataParallel(build(args), device_id=device, auto_wrap_policy=policy)
+    return data_parallel(args, model, device, dist.get_rank(), dist.get_world_size())
+
+
 def fsdp2(args: Any, device: Any) -> Step:
+    return fully_sharded(args, device, (dist.get_world_size(),))
+
+
+def hsdp(args: Any, device: Any) -> Step:
+    return fully_sharded(args, device, (2, dist.get_world_size() // 2))
+
+
+def fully_sharded(args: Any, device: Any, shape: tuple[int, ...]) -> Step:
     model = build(args).to(device)
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    mesh = init_device_mesh(device.type, shape)
     for block in model.blocks.values():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return data_parallel(args, model, device, dist.get_rank(), dist.get_world_size())
 
 
-def data_parallel(args: Any, model: Any, device: Any, rank: int, ranks: int) -> Step:
-    optimizer = optimizer_of(model)
+def data_parallel(args: Any, model: Any, device: Any, rank: int, ranks: int, optimizer: Any = None) -> Step:
+    optimizer = optimizer or optimizer_of(model)
 
     def train(step: int) -> Any:
         inputs, targets = rows(args, step, rank, ranks, device)
@@ -83,6 +109,32 @@ def tensor_parallel(args: Any, device: Any, *, sequence_parallel: bool) -> Step:
     model = build(args).to(device)
     parallelize(model, init_device_mesh(device.type, (dist.get_world_size(),)), sequence_parallel, False)
     return data_parallel(args, model, device, 0, 1)
+
+
+def cp(args: Any, device: Any) -> Step:
+    """Every rank has a part of every sequence. GPUs only."""
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh(device.type, (ranks,))
+    model = build(args).to(device)
+    fully_shard(model, mesh=mesh)
+    optimizer = optimizer_of(model)
+
+    def train(step: int) -> Any:
+        inputs, targets = (tensor.contiguous() for tensor in batch_of(args, step % 2, device))
+        split = [inputs, targets, torch.arange(args.sequence, device=device)]
+        with (
+            sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
+            context_parallel(mesh, buffers=split, buffer_seq_dims=[1, 1, 0], no_restore_buffers=set(split)),
+        ):
+            loss = loss_of(model(split[0], split[2]), split[1])
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = loss.detach()
+        dist.all_reduce(loss)
+        return loss / ranks
+
+    return train
 
 
 def pp(args: Any, device: Any) -> Step:
@@ -118,7 +170,13 @@ def pipeline(args: Any, device: Any, schedule_class: Any, numbers: list[int], co
     return train
 
 
-WAYS = {way.__name__: way for way in (alone, ddp, fsdp2, tp, tp_sequence, pp, pp_interleaved, pp_zero_bubble)}
+WAYS = {
+    way.__name__: way
+    for way in (
+        *(alone, ddp, zero, fsdp1, fsdp2, hsdp),
+        *(tp, tp_sequence, cp, pp, pp_interleaved, pp_zero_bubble),
+    )
+}
 
 
 def main() -> None:
