@@ -73,7 +73,7 @@ def hsdp(args: Any, device: Any) -> Step:
 
 def fully_sharded(args: Any, device: Any, shape: tuple[int, ...]) -> Step:
     model = build(args).to(device)
-    mesh = init_device_mesh(device.type, shape)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "shards")[-len(shape) :])
     for block in model.blocks.values():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
