@@ -112,7 +112,7 @@ def tensor_parallel(args: Any, device: Any, *, sequence_parallel: bool) -> Step:
 
 
 def cp(args: Any, device: Any) -> Step:
-    """Every rank has a part of every sequence. GPUs only."""
+    """Every rank has two parts of every sequence, of a multiple of 32 tokens each. GPUs only."""
     ranks = dist.get_world_size()
     mesh = init_device_mesh(device.type, (ranks,))
     model = build(args).to(device)
@@ -183,9 +183,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("ways", nargs="+", choices=list(WAYS))
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--sequence", type=int, default=16)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", default="cuda")
-    parser.set_defaults(vocabulary=96, sequence=16, hidden=64, heads=8, batch=BATCH)
+    parser.set_defaults(vocabulary=96, hidden=64, heads=8, batch=BATCH)
     args = parser.parse_args()
     device = torch.device("cpu") if args.ways == ["alone"] else start(args)
     rank = int(os.environ.get("RANK", 0))
