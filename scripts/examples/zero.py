@@ -37,7 +37,8 @@ def main():
         inputs, targets = batch_of(args, step, device, rank, ranks)
         loss = loss_of(model(inputs), targets)
         loss.backward()
-        optimizer.step()
+        if not args.overlap:
+            optimizer.step()
         optimizer.zero_grad()
         report(step, loss)
 

@@ -1,0 +1,84 @@
+"""The distributed programs of scripts/examples on eight virtual GPUs, few of their values computed: each runs to its end.
+
+That what they would compute is right, where everything is computed, is for test_parallel_training to say.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from parallel_launch import EXAMPLES, Launched, maya_torchrun
+
+from maya.trace import Kind, read
+
+RANKS = 8
+
+# What each prints besides its steps.
+PROGRAMS = {
+    "ddp.py": "",
+    "ddp.py --find-unused-parameters --accumulate 2 --hook fp16": "",
+    "ddp.py --static-graph --bucket-view --hook bf16": "",
+    "ddp.py --hook powersgd --steps 4": "",
+    "zero.py --hidden 256": "the whole optimizer: state of 69 parameters",
+    "zero.py --overlap --steps 5": "",
+    "fsdp1.py": "2108800 of the parameters are on rank 0",
+    "fsdp1.py --sharding gradients --original-parameters": "the whole model: 69 tensors of 16870400 elements",
+    "fsdp1.py --sharding hybrid --mixed-precision --checkpointing": "8435200 of the parameters are on rank 0",
+    "fsdp2.py": "embedding of (4096, 512): (512, 512) here, (Shard(dim=0),)",
+    "fsdp2.py --shards 4 --mixed-precision --accumulate 2": (
+        "embedding of (4096, 512): (1024, 512) here, (Replicate(), Shard(dim=0))"
+    ),
+    "fsdp2.py --offload --reshard-after-forward partly --hidden 64": "embedding of (4096, 64): (512, 64) here",
+    "tensor_parallel.py": "weight of (2048, 512): (256, 512) here, (Shard(dim=0),)",
+    "tensor_parallel.py --tensor-ranks 4 --sequence-parallel --loss-parallel": "weight of (2048, 512): (256, 512) here",
+    "pipeline.py --schedule GPipe": "",
+    "pipeline.py --schedule 1F1B --pipeline-ranks 4": "",
+    "pipeline.py --schedule Interleaved1F1B": "",
+    "pipeline.py --schedule InterleavedZeroBubble": "",
+    "pipeline.py --schedule ZBVZeroBubble": "",
+    "context_parallel.py --attention flash": "128 of 1024 tokens a rank",
+    "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4": "256 of 1024 tokens a rank",
+    "context_parallel.py --attention cudnn": "128 of 1024 tokens a rank",
+}
+
+
+def run_program(folder: Path, program: str, ranks: int = RANKS) -> Launched:
+    """A program that has to succeed, given as a command line whose first word is a file of scripts/examples."""
+    name, *arguments = program.split()
+    run = maya_torchrun(folder, ranks, EXAMPLES / name, *arguments)
+    assert run.exit_code == 0, run.output
+    assert "is not emulated" not in run.stderr
+    return run
+
+
+def steps(run: Launched) -> list[int]:
+    """The steps that were reported, each with a loss that is a number."""
+    return [int(step) for step in re.findall(r"^step (\d+)  loss \d+\.\d+", run.stdout, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
+    run = run_program(tmp_path, program)
+    asked = re.search(r"--steps (\d+)", program)
+    assert steps(run) == list(range(int(asked.group(1)) if asked else 3))
+    assert PROGRAMS[program] in run.stdout
+    for rank in range(RANKS):
+        trace = read(tmp_path / "out" / f"rank{rank}.trace")
+        assert trace.complete, trace.problem
+        assert len(trace.kernels()) > 100
+        assert len(trace.select(Kind.COLLECTIVE)) > 3
+
+
+@pytest.mark.parametrize("way", ["synchronous", "asynchronous"])
+def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    program = f"checkpoint.py --hidden 128 --steps 2 --folder {folder}{' --asynchronous' * (way == 'asynchronous')}"
+    run = run_program(tmp_path / "eight", program)
+    assert steps(run) == [0, 1]
+    assert "saved in step0002: 8 files" in run.stdout
+    run = run_program(tmp_path / "four", program, ranks=4)
+    assert run.stdout.startswith("4 ranks resume at step 2, saved by 8 ranks\n")
+    assert steps(run) == [2, 3]
+    assert "saved in step0004: 4 files" in run.stdout
