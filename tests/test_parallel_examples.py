@@ -1,4 +1,4 @@
-"""The distributed programs of scripts/examples on eight virtual GPUs, few of their values computed: each runs to its end.
+"""The distributed programs of scripts/examples on eight virtual GPUs, few values computed: each runs to its end.
 
 That what they would compute is right, where everything is computed, is for test_parallel_training to say.
 """
