@@ -46,8 +46,9 @@ class Ending:
 
     def share_modules(self, others: SharedModules) -> None:
         """In the zygote: everything imported until now is shared, and so are the others."""
-        self._shared = frozenset([*sys.modules, *others.modules]) - self._started_with
-        self._kept = [*sys.modules.values(), *others.modules.values()]
+        modules = {**others.modules, **sys.modules}
+        self._shared = frozenset(modules) - self._started_with
+        self._kept = [modules[name] for name in self._shared]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))  # never given back
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             finalizer.atexit = False

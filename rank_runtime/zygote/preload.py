@@ -142,6 +142,8 @@ class Preload:
     def _import_for_script(self, close: Iterable[int]) -> None:
         """Find out which modules the ranks can share, import those, and set them aside."""
         candidates = self._candidates()
+        missing = {name for name in self._preparation.modules if PathFinder.find_spec(name.partition(".")[0]) is None}
+        self.unshared = dict.fromkeys(sorted(missing), "cannot be found")
         import_quietly(name for name in candidates if _is_standard_name(name))
         candidates = [name for name in candidates if name not in sys.modules]
         candidates = [
@@ -151,7 +153,8 @@ class Preload:
         ]
         if not candidates:
             return
-        records, self.unshared = shareable(probe(candidates, frozenset(self._preparation.rank_variables), close))
+        records, reasons = shareable(probe(candidates, frozenset(self._preparation.rank_variables), close))
+        self.unshared.update(reasons)
         before = set(sys.modules)
         brought: dict[str, list[str]] = {}
         for record in records:

@@ -173,7 +173,7 @@ class _Probe:
         self._attribute()
         self._executing.pop()
         if error is not None:
-            record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:200])
+            record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:100])
             if record.origin is not None and record.origin.endswith(".py"):
                 package = getattr(module, "__package__", "") or ""
                 self._sources.append((record.origin, package))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import select
 import signal
@@ -32,7 +33,7 @@ from rank_runtime.zygote.rank import (
 )
 
 _COORDINATOR_END_SECONDS = 5.0
-_MOST_REASONS = 20
+_LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
 
 
 def main(root: str, descriptors: str, python_has: frozenset[str]) -> None:
@@ -237,5 +238,8 @@ def _signal_group(process: int, number: int) -> None:
 
 def _shortened(reasons: dict[str, str]) -> dict[str, str]:
     """Few enough for a line that is written at once: those that are not merely a consequence of others."""
-    causes = {name: reason for name, reason in reasons.items() if not reason.startswith("imports ")}
-    return {name: causes[name][:80] for name in list(causes)[:_MOST_REASONS]}
+    causes: dict[str, str] = {}
+    for name, reason in reasons.items():
+        if not reason.startswith("imports ") and len(json.dumps(causes)) + len(name) < _LONGEST_REPORT:
+            causes[name] = reason
+    return causes

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from rank_runtime.zygote.protocol import RankStart
@@ -87,9 +88,18 @@ def begin_device() -> None:
         _libc.maya_begin_rank()
 
 
+def _own(value: object) -> object:
+    return {} if value == {} else value  # annotations
+
+
 def begin_interpreter() -> None:
-    """Give this process what every Python process has to itself: seeds and identities drawn at random when modules were
-    imported, the time at which the program began. (`random` and `tempfile` look after themselves.)"""
+    """Give this process what every Python process has to itself: the module to run the script in (the one that is there
+    is exempt from garbage collection), seeds and identities drawn at random when modules were imported, the time at
+    which the program began. (`random` and `tempfile` look after themselves.)"""
+    main = ModuleType("__main__")
+    vars(main).clear()
+    vars(main).update({name: _own(value) for name, value in vars(sys.modules["__main__"]).items()})
+    sys.modules["__main__"] = main
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -1,0 +1,456 @@
+"""Ranks are forked from a process that has imported torch, and a script must not notice.
+
+The measure is Python itself: what a script finds when it is started as `python -u script.py`, it finds in a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rank_runtime.build import Build
+from rank_runtime.zygote.probe import Record
+from rank_runtime.zygote.shared import shareable
+from rank_runtime.zygote.source import Assignment, assignments_before, imported_modules, parse
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+    MayaRun = Callable[..., Run]
+
+STATE = """
+    import gc, inspect, json, os, pathlib, signal, sys, threading
+    import __main__
+
+    print(json.dumps({
+        "argv": sys.argv,
+        "orig_argv": sys.orig_argv,
+        "command_line": pathlib.Path("/proc/self/cmdline").read_text(),
+        "name": pathlib.Path("/proc/self/comm").read_text(),
+        "path": sys.path,
+        "executable": sys.executable,
+        "flags": list(sys.flags),
+        "main": {name: repr(value).split(" at 0x")[0] for name, value in vars(__main__).items() if name != "__builtins__"},
+        "main_is_imported": __main__ is sys.modules["__main__"] and __main__.__dict__ is globals(),
+        "builtins": repr(__builtins__),
+        "frames": len(inspect.stack()),
+        "folder": os.getcwd(),
+        "umask": os.umask(0o22),
+        "streams": [
+            [s.name, s.encoding, s.errors, s.line_buffering, s.write_through, type(s.buffer).__name__, s.fileno()]
+            for s in (sys.stdin, sys.stdout, sys.stderr)
+        ],
+        "hooks": [sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile()],
+        "signals": [str(signal.getsignal(number)).split(" at 0x")[0] for number in sorted(signal.valid_signals())],
+        "blocked": [str(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        "threads": [thread.name for thread in threading.enumerate()],
+        "main_thread": threading.current_thread() is threading.main_thread(),
+        "garbage": [gc.isenabled(), gc.get_threshold(), gc.garbage],
+        "limits": [sys.getrecursionlimit(), sys.getswitchinterval(), sys.dont_write_bytecode],
+        "ours": [name for name in sys.modules if name.split(".")[0] in (
+            "maya", "coordinator", "netmodel", "rank_runtime", "sitecustomize")],
+    }))
+"""
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "maya.torchrun", "--out", str(folder / "run"), "--no-trace", *words],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def unshared(folder: Path) -> dict[str, str]:
+    """Modules that every rank imported itself, and why."""
+    content: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
+    modules: dict[str, str] = content["unshared_modules"]
+    return modules
+
+
+# ---- what a script finds ----
+
+
+def test_a_script_finds_what_python_gives_it(tmp_path: Path, build: Build) -> None:
+    write(tmp_path, {"train.py": STATE})
+    words = [str(tmp_path / "train.py"), "--fast", "a b"]
+    direct = subprocess.run([sys.executable, "-u", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    expected = json.loads(direct.stdout)
+    for ranks in ("1", "2"):
+        ended = launch(tmp_path, "--nproc", ranks, *words)
+        assert ended.returncode == 0, ended.stderr
+        found = [json.loads(line) for line in ended.stdout.splitlines()]
+        assert len(found) == int(ranks)
+        for state in found:
+            assert {name: value for name, value in state.items() if value != expected[name]} == {}
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path, build: Build) -> None:
+    files = {"package/__init__.py": "print('package', __name__)\n", "package/part.py": "VALUE = 7\n"}
+    write(tmp_path, {**files, "package/train.py": STATE + "\n    from .part import VALUE\n    print(VALUE)\n"})
+    words = ["-m", "package.train", "-m", "x"]
+    direct = subprocess.run([sys.executable, "-u", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = launch(tmp_path, "--nproc", "2", "--tee", "1", *words)
+    assert ended.returncode == 0, ended.stderr
+    for rank in range(2):
+        lines = [line.removeprefix(f"[default{rank}]:") for line in ended.stdout.splitlines() if f"t{rank}]" in line]
+        package, state, value = direct.stdout.splitlines()
+        assert (lines[0], lines[2]) == (package, value)
+        expected = json.loads(state)
+        assert {name: v for name, v in json.loads(lines[1]).items() if v != expected[name]} == {}
+
+
+ENDINGS = {
+    "end": "print('done')",
+    "exit": "import sys; sys.exit(3)",
+    "exit_without_code": "import sys; sys.exit()",
+    "exit_with_a_message": "import sys; sys.exit('wrong arguments')",
+    "system_exit": "raise SystemExit(-1)",
+    "error": "def inner():\n    raise ValueError('bad')\n\ninner()",
+    "chained_error": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('x') from error",
+    "syntax_error": "if:\n",
+    "interrupt": "raise KeyboardInterrupt",
+    "own_hook": "import sys; sys.excepthook = lambda *_: print('hooked', _[0].__name__)\nraise OSError",
+    "os_exit": "import os; print('bye'); os._exit(9)",
+    "signal": "import os; os.kill(os.getpid(), 15)",
+    "atexit": "import atexit\nfor n in range(3): atexit.register(print, 'at exit', n)\nraise SystemExit(4)",
+    "destructor": "class Thing:\n    def __del__(self): print('gone', self.name)\nthing = Thing(); thing.name = 'a'\n"
+    "cycle = Thing(); cycle.name = 'b'; cycle.me = cycle",
+    "thread": "import threading, time\n"
+    "threading.Thread(target=lambda: (time.sleep(0.2), print('thread done'))).start()\nprint('main done')",
+    "daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    "error_in_thread": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='worker').start()",
+    "c_output": "import ctypes; ctypes.CDLL(None).printf(b'from C\\n')",
+    "buffered": "import sys; sys.stdout = open(1, 'w', closefd=False); print('kept')",
+    "closed_stdout": "import sys; sys.stdout.close()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_script_ends_as_it_does_in_python(tmp_path: Path, build: Build, ending: str) -> None:
+    write(tmp_path, {"train.py": ENDINGS[ending]})
+    words = [sys.executable, "-u", "train.py"]
+    direct = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = launch(tmp_path, "--redirects", "3", "train.py")
+    [output] = (tmp_path / "run").glob("logs/*/attempt_0/0/stdout.log")
+    errors = output.with_name("stderr.log").read_text()
+    [rank] = json.loads((tmp_path / "run" / "summary.json").read_text())["ranks"]
+    assert (rank["exit_code"], output.read_text()) == (direct.returncode, direct.stdout)
+    assert errors == direct.stderr
+    assert ended.returncode == (0 if direct.returncode == 0 else 1)
+
+
+def test_the_end_of_ranks_that_share_torch(tmp_path: Path, build: Build) -> None:
+    text = """
+        import atexit, os, threading, time, weakref
+        import torch
+
+        class Thing:
+            def __init__(self):
+                self.tensor = torch.ones(3)
+            def __del__(self):
+                print(f"gone {os.environ['RANK']} {self.tensor.sum().item():g}", flush=True)
+
+        thing = Thing()
+        threading.Thread(target=lambda: time.sleep(0.3)).start()
+        atexit.register(lambda: print(f"end {os.environ['RANK']} {torch.zeros(2).tolist()}", flush=True))
+        weakref.finalize(thing, print, "finalized", flush=True)
+        raise SystemExit(0)
+    """
+    write(tmp_path, {"train.py": text})
+    ended = launch(tmp_path, "--nproc", "3", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    lines = [f"end {rank} [0.0, 0.0]" for rank in range(3)] + [f"gone {rank} 3" for rank in range(3)]
+    assert sorted(ended.stdout.splitlines()) == sorted([*lines, *["finalized"] * 3])
+
+
+def test_the_users_own_modules_win(tmp_path: Path, build: Build) -> None:
+    names = ("maya", "coordinator", "netmodel", "rank_runtime", "tests", "scripts", "utils")
+    write(tmp_path, {f"mine/{name}.py": f"NAME = 'my {name}'" for name in names})
+    write(tmp_path, {"custom/sitecustomize.py": "import builtins, os\nbuiltins.RANK = os.environ.get('RANK')\n"})
+    imports = "".join(f"import {name}; print({name}.NAME)\n" for name in names)
+    write(tmp_path, {"mine/train.py": imports + "print(RANK)"})
+    path = os.pathsep.join(filter(None, [str(tmp_path / "custom"), os.environ.get("PYTHONPATH")]))
+    ended = launch(tmp_path, "--nproc", "2", "mine/train.py", environment={"PYTHONPATH": path})
+    expected = ["0", "1", *(f"my {name}" for name in names for _ in range(2))]
+    assert (ended.returncode, sorted(ended.stdout.splitlines())) == (0, sorted(expected)), ended.stderr
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_module_in_the_place_of_one_that_is_imported_already(tmp_path: Path, build: Build, ranks: str) -> None:
+    write(tmp_path, {"mine/json.py": "NAME = 'mine'", "mine/train.py": "import json; print(json.NAME)"})
+    ended = launch(tmp_path, "--nproc", ranks, "mine/train.py")
+    assert (ended.returncode, ended.stdout) == (0, "mine\n" * int(ranks)), ended.stderr
+    assert f"{tmp_path / 'mine' / 'json.py'} takes the place of the module json" in ended.stderr
+
+
+# ---- modules of the script's own ----
+
+MODULES = {
+    "plain.py": "import os\nVALUE = [1, 2]\nprocess = lambda: os.getpid()",
+    "package/__init__.py": "from . import deep",
+    "package/deep.py": "import plain\nREFERENCE = plain.VALUE",
+    "thread.py": "import threading, time\nT = threading.Thread(target=time.sleep, args=(60,), daemon=True)\nT.start()",
+    "rank.py": "import os\nRANK = os.environ.get('RANK')",
+    "whole_environment.py": "import os\nRANK = dict(os.environ).get('RANK')",
+    "above.py": "import plain, rank\nRANK = rank.RANK",
+    "must_have_rank.py": "import os\nimport late\nRANK = os.environ['RANK']\nimport after_error",
+    "late.py": "",
+    "after_error.py": "",
+    "gpu.py": "import torch\nAVAILABLE = torch.cuda.is_available()",
+    "file.py": "FILE = open(__file__)",
+    "writer.py": "import os, pathlib\npathlib.Path(f'made{os.environ[\"RANK\"]}').touch()",
+    "printer.py": "print('printed')",
+    "arguments.py": "import sys\nWORDS = sys.argv[1:]",
+    "clock.py": "import time\nBEGAN = time.time()",
+    "process.py": "import os\nPROCESS = os.getpid()",
+    "dice.py": "import random\nVALUE = random.random()",
+    "numpy_dice.py": "import numpy\nVALUE = numpy.random.rand()",
+    "torch_dice.py": "import torch\nVALUE = torch.rand(1)",
+    "unique.py": "import uuid\nVALUE = uuid.uuid4().hex",
+    "setting.py": "import os\nos.environ['SETTING'] = 'set'",
+    "handler.py": "import signal\nsignal.signal(signal.SIGUSR1, print)",
+    "child.py": "import subprocess\nOUTPUT = subprocess.run(['echo', 'child'], capture_output=True).stdout",
+    "precision.py": "import torch\ntorch.set_default_dtype(torch.float64)",
+    "patch.py": "import torch\ntorch.nn.functional.gelu = lambda x: x",
+    "ending.py": "import atexit\natexit.register(lambda: None)",
+    "hook.py": "import sys\nsys.excepthook = sys.excepthook\nsys.displayhook = lambda value: None",
+    "path.py": "import sys\nsys.path.append('/nowhere')",
+}
+REASONS = {
+    "thread": "starts a thread",
+    "rank": "reads RANK",
+    "whole_environment": "reads the whole environment",
+    "must_have_rank": "reads RANK",
+    "gpu": "uses the GPU",
+    "file": "opens files",
+    "writer": "reads RANK",
+    "printer": "prints",
+    "arguments": "reads sys.argv",
+    "clock": "reads the clock",
+    "process": "takes something of the process's own",
+    "dice": "uses random numbers",
+    "numpy_dice": "uses random numbers",
+    "torch_dice": "uses random numbers",
+    "unique": "takes something of the process's own",
+    "setting": "changes the environment",
+    "handler": "handles signals",
+    "child": "starts a process",
+    "precision": "changes torch's settings",
+    "patch": "replaces parts of torch",
+    "ending": "registers a function for the end",
+    "hook": "replaces standard streams or hooks",
+    "path": "changes sys.path",
+}
+
+
+def test_modules_that_do_something_are_imported_by_every_rank(tmp_path: Path, build: Build) -> None:
+    names = [name.removesuffix(".py").removesuffix("/__init__") for name in MODULES if "deep" not in name]
+    checks = """
+        import json, os, pathlib, sys
+        me = os.environ["RANK"]
+        assert "plain" in sys.modules and package.deep.REFERENCE is plain.VALUE
+        assert plain.__spec__.origin == plain.__file__ and type(plain.__loader__).__name__ == "SourceFileLoader"
+        assert plain.process() == process.PROCESS == os.getpid()
+        assert thread.T.is_alive()
+        assert rank.RANK == above.RANK == must_have_rank.RANK == whole_environment.RANK == me
+        assert gpu.AVAILABLE and not file.FILE.closed and child.OUTPUT == b"child\\n"
+        assert pathlib.Path("made" + me).exists()
+        assert arguments.WORDS == ["word"]
+        assert os.environ["SETTING"] == "set" and sys.path[-1] == "/nowhere"
+        import torch
+        assert torch.get_default_dtype() is torch.float64 and torch.nn.functional.gelu(3) == 3
+        print(json.dumps([dice.VALUE, numpy_dice.VALUE, unique.VALUE, process.PROCESS]))
+        print(json.dumps(torch_dice.VALUE.item()))
+    """
+    write(tmp_path, MODULES)
+    script = "\n".join(f"import {name}" for name in names) + textwrap.dedent(checks)
+    (tmp_path / "train.py").write_text(script)
+    ended = launch(tmp_path, "--nproc", "3", "--redirects", "1", "train.py", "word")
+    assert ended.returncode == 0, ended.stderr
+    outputs = [file.read_text().splitlines() for file in sorted(tmp_path.glob("run/logs/*/*/*/stdout.log"))]
+    assert [lines[0] for lines in outputs] == ["printed"] * 3
+    own = [json.loads(lines[1]) for lines in outputs]
+    assert all(len(set(values)) == 3 for values in zip(*own, strict=True))  # each rank has its own
+    assert len({lines[2] for lines in outputs}) == 1  # torch's generator begins the same everywhere
+    assert unshared(tmp_path) == REASONS
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
+    """Once by the probe and once by the zygote, and not by the ranks: of the two, only the second one's memory is seen."""
+    text = """
+        import os, sys
+        assert "once" not in sys.modules and "deeper" not in sys.modules
+        import importlib.util
+        assert importlib.util.find_spec("once").origin.endswith("once.py") and "once" not in sys.modules
+        import once
+        assert "deeper" in sys.modules and once.deeper is sys.modules["deeper"]
+        print(id(once) == id(sys.modules["once"]), once.__spec__.name, id(once))
+        import once_with_variable
+        os.environ["VARIABLE"] = input_value = "other"
+        import late_variable
+        assert late_variable.VALUE == "other", late_variable.VALUE
+        sys.path.insert(0, "vendored")
+        import twice
+        assert twice.WHERE == "vendored"
+    """
+    files = {
+        "train.py": text,
+        "once.py": "import deeper\nLIST = []",
+        "deeper.py": "",
+        "once_with_variable.py": "import os\nVALUE = os.getenv('VARIABLE')",
+        "late_variable.py": "import os\nVALUE = os.getenv('VARIABLE')",
+        "twice.py": "WHERE = 'here'",
+        "vendored/twice.py": "WHERE = 'vendored'",
+    }
+    write(tmp_path, files)
+    ended = launch(tmp_path, "--nproc", "3", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert unshared(tmp_path) == {}
+    assert len(set(ended.stdout.splitlines())) == 1  # the same object, at the same address, in every rank
+
+
+def test_preload(tmp_path: Path, build: Build) -> None:
+    write(tmp_path, {"train.py": "import os, late\nprint(late.VALUE)", "late.py": "import os\nVALUE = os.getenv('A')"})
+    ended = launch(tmp_path, "--nproc", "2", "--no-preload", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "None\nNone\n")
+    shutil.rmtree(tmp_path / "run")
+    text = "def main():\n    import printing\n\nmain()"
+    write(tmp_path, {"train.py": text, "printing.py": "print('imported')"})
+    ended = launch(tmp_path, "--nproc", "2", "--preload", "printing,no_such_module", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "imported\nimported\n")
+    assert unshared(tmp_path) == {"printing": "prints", "no_such_module": "cannot be found"}
+
+
+def test_variables_set_before_torch_is_imported(tmp_path: Path, build: Build) -> None:
+    known = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())"
+    write(tmp_path, {"train.py": known})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "2\n2\n"), ended.stderr
+    assert "started anew" not in ended.stderr
+    shutil.rmtree(tmp_path / "run")
+    write(tmp_path, {"train.py": known.replace("'2'", "str(1 + int(os.environ['RANK']))")})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.returncode, sorted(ended.stdout.split())) == (0, ["1", "2"]), ended.stderr
+    assert "train.py sets OMP_NUM_THREADS before it imports torch" in ended.stderr
+
+
+# ---- children of ranks ----
+
+
+def test_children_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
+    text = """
+        import multiprocessing, os, subprocess, sys
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+        def seen(queue):
+            queue.put((torch.cuda.device_count(), os.environ["RANK"], torch.ones(2, device="cuda").tolist()))
+
+        class Numbers(Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, index): return torch.tensor([index, int(os.environ["RANK"])])
+
+        if __name__ == "__main__":
+            me = os.environ["RANK"]
+            loader = DataLoader(Numbers(), batch_size=4, num_workers=2)
+            assert [batch.tolist() for batch in loader] == [[[n, int(me)] for n in range(b, b + 4)] for b in (0, 4)]
+            for method in ("spawn", "forkserver", "fork"):
+                context = multiprocessing.get_context(method)
+                queue = context.SimpleQueue()
+                child = context.Process(target=seen, args=(queue,))
+                child.start()
+                assert queue.get() == (8, me, [1.0, 1.0])
+                child.join()
+                assert child.exitcode == 0, (method, child.exitcode)
+            program = "import os, torch; print(torch.cuda.device_count(), os.environ['RANK'], os.environ.get('MAYA_ZYGOTE'))"
+            output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+            assert output == f"8 {me} None\\n", output
+            assert os.popen("echo $RANK").read() == me + "\\n"
+            print("fine")
+    """
+    write(tmp_path, {"train.py": text})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "fine\nfine\n"), ended.stderr
+
+
+# ---- what is read from source ----
+
+
+def test_imports_of_a_source() -> None:
+    text = """
+        import a.b, c as d
+        from e import f, g as h
+        from . import sibling
+        from ..up import thing
+        try:
+            import fast as impl
+        except ImportError:
+            import slow as impl
+        if TYPE_CHECKING:
+            import types_only
+        else:
+            import really
+        def function():
+            import hidden
+        from star import *
+    """
+    tree = parse(textwrap.dedent(text))
+    assert tree is not None
+    names = ["a.b", "c", "e", "e.f", "e.g", "p.q", "p.q.sibling", "p.up", "p.up.thing", "fast", "slow", "really", "star"]
+    assert imported_modules(tree, "p.q") == names
+    assert parse("if:") is None
+
+
+def test_assignments_of_a_source() -> None:
+    text = """
+        import os
+        os.environ["A"] = "1"
+        os.environ["B"] = str(2)
+        if True:
+            os.environ["C"] = "3"
+        os.environ.setdefault("D", "4")
+        os.environ.update({"E": "5"}, F="6", **more)
+        def function():
+            os.environ["G"] = "7"
+        import torch
+        os.environ["H"] = "8"
+    """
+    tree = parse(textwrap.dedent(text))
+    assert tree is not None
+    found = [("A", "1"), ("B", None), ("C", None), ("D", None), ("F", "6"), (None, None), ("E", "5")]
+    assert assignments_before(tree, frozenset({"torch"})) == [Assignment(*each) for each in found]
+    assert Assignment("H", "8") in assignments_before(tree, frozenset())
+
+
+def test_what_imports_something_unshared_is_not_shared() -> None:
+    records = [
+        Record("leaf", "leaf.py"),
+        Record("bad", "bad.py", effects=["prints"]),
+        Record("middle", "middle.py", imports=["leaf", "bad"]),
+        Record("top", "top.py", imports=["middle"]),
+        Record("fine", "fine.py", imports=["leaf"]),
+    ]
+    shared, reasons = shareable(records)
+    assert [record.name for record in shared] == ["leaf", "fine"]
+    assert reasons == {"bad": "prints", "middle": "imports bad", "top": "imports middle"}
