@@ -48,9 +48,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str, **environment: str)
 
 
 def test_everything_after_the_script_is_the_scripts(script: str) -> None:
-    launch = parse(["--gpu", "a40", script, "--gpu", "b200", "--help", "-m", "--", "--nproc=3"], {})
+    own = ["--gpu", "b200", "--help", "-m", "--", "--nproc=3", "--local", "--no=4"]  # even what could be two of ours
+    launch = parse(["--gpu", "a40", script, *own], {})
     assert launch.gpu == "a40"
-    assert launch.command == (sys.executable, "-u", script, "--gpu", "b200", "--help", "-m", "--", "--nproc=3")
+    assert launch.command == (sys.executable, "-u", script, *own)
 
 
 def test_defaults(script: str) -> None:

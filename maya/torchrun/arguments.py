@@ -92,8 +92,17 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
         parser.error(str(error))
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse looks at all words first, those after the script included, and gives up on one that could be the beginning
+    of several options. It is the script's to know."""
+
+    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        found = super()._get_option_tuples(option_string)
+        return found if len(found) == 1 else []
+
+
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="maya-torchrun",
         description="Run a PyTorch training script on virtual GPUs. Takes torchrun's options and these of its own:",
     )
