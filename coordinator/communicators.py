@@ -42,21 +42,42 @@ class Wait:
 
 
 class Communicator:
-    """Members of one communicator, by their rank in it."""
+    """Members of one communicator, by their rank in it.
+
+    A process that drives several devices can be several members (ncclCommInitAll). The messages of ranks do not say for
+    which member they are, so then every member knows the communicator by a number of its own.
+    """
 
     def __init__(self, number: int, members: tuple[int, ...]) -> None:
-        self.number = number
         self.members = members
         self.member_of = {rank: member for member, rank in enumerate(members)}
+        self.has_repeated_ranks = len(self.member_of) < len(members)
+        self.numbers = range(number, number + (len(members) if self.has_repeated_ranks else 1))
         self._gone: set[int] = set()  # members that left or ended
         self._collectives: dict[int, Collective] = {}
         self._finished = Sequences()
         self._channels: dict[tuple[int, int], Channel] = {}
         self.completed = 0
 
-    def post(self, rank: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
+    @property
+    def number(self) -> int:
+        """The first of its numbers."""
+        return self.numbers[0]
+
+    def number_of(self, member: int) -> int:
+        """The number by which a member knows it."""
+        return self.numbers[member] if self.has_repeated_ranks else self.number
+
+    def member(self, rank: int, number: int) -> int | None:
+        """The member that a rank is, which knows the communicator by `number`."""
+        if not self.has_repeated_ranks:
+            return self.member_of.get(rank)
+        member = number - self.number
+        return member if self.members[member] == rank else None
+
+    def post(self, member: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
         """A post of a member."""
-        member = self.member_of[rank]
+        rank = self.members[member]
         if member in self._gone:
             return self._refuse(rank, post, "it has left the communicator")
         if post.call >= Call.SEND:
@@ -83,9 +104,8 @@ class Communicator:
         except MemoryError:
             return self._out_of_memory(collective)
 
-    def leave(self, rank: int, *, withdraw: bool) -> None:
+    def leave(self, member: int, *, withdraw: bool) -> None:
         """A member will not post again, nor read answers. What it posted stays posted, unless it is withdrawn."""
-        member = self.member_of[rank]
         self._gone.add(member)
         for collective in self._collectives.values():
             if collective.tokens.get(member) is None:

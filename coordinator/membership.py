@@ -82,8 +82,6 @@ class Joining(_Requests):
             return f"{failure}rank {rank} joined it as member {join.member}, expected 0 to {self.ranks - 1}"
         if join.member in self._came:
             return f"{failure}rank {self._came[join.member][0]} and rank {rank} both joined it as member {join.member}"
-        if rank in self._ranks:
-            return f"{failure}rank {rank} joined it twice"
         return ""
 
     def forget(self, rank: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from coordinator.arithmetic import Buffer
 from coordinator.communicators import Communicator, Outgoing, Wait
 from coordinator.membership import Dividing, Joining, Outcome
-from coordinator.results import INVALID_ARGUMENT
+from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
 from rank_runtime.messages import (
     Alive,
     Ending,
@@ -34,12 +34,13 @@ class State:
     """Communicators and requests for new ones."""
 
     def __init__(self) -> None:
-        self._communicators: dict[int, Communicator] = {}
+        self._communicators: dict[int, Communicator] = {}  # by each of its numbers
         self._communicators_of: dict[int, set[int]] = {}  # rank -> numbers
         self._joining: dict[bytes, Joining] = {}
         self._dividing: dict[tuple[int, int], Dividing] = {}  # parent, sequence
         self._instances: dict[tuple[int, ...], int] = {}  # members -> communicators made of them
         self._last_number = 0
+        self._made = 0
         self._steps: dict[int, int] = {}
         self._ended: set[int] = set()
         self._posts = 0
@@ -57,11 +58,12 @@ class State:
         if type(message) is Post:
             self._posts += 1
             communicator = self._communicators.get(message.communicator)
-            if communicator is None or rank not in communicator.member_of:
+            member = None if communicator is None else communicator.member(rank, message.communicator)
+            if communicator is None or member is None:
                 return [
                     (rank, Failed(message.token, INVALID_ARGUMENT, self._unknown(rank, message.communicator)), None)
                 ]
-            return communicator.post(rank, message, payload)
+            return communicator.post(member, message, payload)
         if type(message) is Alive:
             self._steps[rank] = message.steps
             return []
@@ -81,7 +83,7 @@ class State:
         for dividing in self._dividing.values():
             dividing.forget(rank)
         for number in list(self._communicators_of.get(rank, ())):
-            self._leave_communicator(rank, self._communicators[number], withdraw=False)
+            self._leave_communicator(rank, number, withdraw=False)
 
     # ---- what is going on ----
 
@@ -93,7 +95,7 @@ class State:
         for (parent, sequence), dividing in self._dividing.items():
             if dividing.waiting():
                 yield Wait(dividing.what, parent, sequence, dividing.waiting(), dividing.missing())
-        for communicator in self._communicators.values():
+        for communicator in self._each_communicator():
             yield from communicator.waits()
 
     def describe(self) -> dict[int, list[Wait]]:
@@ -125,14 +127,17 @@ class State:
     @property
     def collectives(self) -> int:
         """How many are complete."""
-        return self._collectives + sum(communicator.completed for communicator in self._communicators.values())
+        return self._collectives + sum(communicator.completed for communicator in self._each_communicator())
 
     @property
     def communicators(self) -> int:
         """How many were ever made."""
-        return self._last_number
+        return self._made
 
     # ---- communicators ----
+
+    def _each_communicator(self) -> Iterator[Communicator]:
+        return (communicator for number, communicator in self._communicators.items() if number == communicator.number)
 
     def _unknown(self, rank: int, number: int) -> str:
         if number in self._communicators:
@@ -153,6 +158,9 @@ class State:
         if parent is None or rank not in parent.member_of:
             text = self._unknown(rank, request.parent)
             return [(rank, RequestFailed(request.request, INVALID_ARGUMENT, text), None)]
+        if parent.has_repeated_ranks:
+            text = "a communicator that has several members in one process cannot be split or shrunk here"
+            return [(rank, RequestFailed(request.request, INVALID_USAGE, text), None)]
         key = (request.parent, request.sequence)
         dividing = self._dividing.get(key)
         if dividing is None:
@@ -166,34 +174,42 @@ class State:
         answers: list[Outgoing] = [(rank, failure, None) for rank, failure in outcome.failures]
         answers += [(rank, Joined(request, 0, 0, (), 0), None) for rank, request in outcome.without]
         for group in outcome.groups:
-            number, instance = self._make(group.members)
+            communicator, instance = self._make(group.members)
             for member, (rank, request) in enumerate(zip(group.members, group.requests, strict=True)):
+                number = communicator.number_of(member)
                 if request is not None:
                     answers.append((rank, Joined(request, number, member, group.members, instance), None))
                 else:
-                    self._leave_communicator(rank, self._communicators[number], withdraw=False)
+                    self._leave_communicator(rank, number, withdraw=False)
         return answers
 
-    def _make(self, members: tuple[int, ...]) -> tuple[int, int]:
-        """A communicator's number, and which one of these members it is."""
-        self._last_number += 1
+    def _make(self, members: tuple[int, ...]) -> tuple[Communicator, int]:
+        """A communicator, and which one of these members it is."""
+        communicator = Communicator(self._last_number + 1, members)
+        self._last_number = communicator.numbers[-1]
+        self._made += 1
         instance = self._instances.get(members, 0)
         self._instances[members] = instance + 1
-        self._communicators[self._last_number] = Communicator(self._last_number, members)
-        for rank in members:
-            self._communicators_of.setdefault(rank, set()).add(self._last_number)
-        return self._last_number, instance
+        for number in communicator.numbers:
+            self._communicators[number] = communicator
+        for member, rank in enumerate(members):
+            self._communicators_of.setdefault(rank, set()).add(communicator.number_of(member))
+        return communicator, instance
 
     def _leave(self, rank: int, leave: Leave) -> None:
         communicator = self._communicators.get(leave.communicator)
-        if communicator is not None and rank in communicator.member_of:
-            self._leave_communicator(rank, communicator, withdraw=leave.ending == Ending.ABORTED)
+        if communicator is not None and communicator.member(rank, leave.communicator) is not None:
+            self._leave_communicator(rank, leave.communicator, withdraw=leave.ending == Ending.ABORTED)
 
-    def _leave_communicator(self, rank: int, communicator: Communicator, *, withdraw: bool) -> None:
-        communicator.leave(rank, withdraw=withdraw)
-        self._communicators_of[rank].discard(communicator.number)
+    def _leave_communicator(self, rank: int, number: int, *, withdraw: bool) -> None:
+        communicator = self._communicators[number]
+        member = communicator.member(rank, number)
+        assert member is not None
+        communicator.leave(member, withdraw=withdraw)
+        self._communicators_of[rank].discard(number)
         if communicator.is_abandoned:
             self._collectives += communicator.completed
-            del self._communicators[communicator.number]
+            for each in communicator.numbers:
+                del self._communicators[each]
             for key in [key for key in self._dividing if key[0] == communicator.number]:
                 del self._dividing[key]

@@ -188,7 +188,9 @@ class Joined:
 
     KIND: ClassVar[int] = 34
     request: int
-    communicator: int  # 0: the rank has no part in it (Split with color -1)
+    communicator: (
+        int  # 0: the rank has no part in it (Split with color -1); a rank that is several members gets several
+    )
     member: int
     members: Sequence[int]  # ranks of the job, in the order of the communicator
     instance: int  # 0, 1, ... among the communicators with exactly these members; with them, a name that does not
