@@ -41,20 +41,23 @@ at::Tensor causal_mask(int64_t queries, int64_t keys, bool from_bottom_right) {
   return at::ones({queries, keys}, at::kBool).tril(shift).logical_not();
 }
 
-// query, key, value as [batch, heads, sequence, size] in float32 -> output, log-sum-exp of the scores
-std::pair<at::Tensor, at::Tensor> attend(const at::Tensor& query, at::Tensor key, at::Tensor value, const Problem& problem) {
-  const int64_t repeats = query.size(1) / key.size(1);  // grouped-query attention
-  if (repeats > 1) {
-    key = key.repeat_interleave(repeats, 1);
-    value = value.repeat_interleave(repeats, 1);
-  }
+// Query, key and value are [batch, heads, sequence, size] in float32 here and below; those heads of key and value that
+// several heads of the query share (grouped-query attention) are repeated.
+at::Tensor scores_of(const at::Tensor& query, const at::Tensor& key, const Problem& problem) {
   at::Tensor scores = at::matmul(query, key.transpose(-2, -1)) * problem.scale;
   if (problem.bias.defined()) scores = scores + problem.bias.to(at::kFloat);
-  if (problem.causal) {
-    scores = scores.masked_fill(causal_mask(scores.size(-2), scores.size(-1), problem.causal_from_bottom_right),
-                                -std::numeric_limits<float>::infinity());
-  }
-  return {at::matmul(at::softmax(scores, -1), value), at::logsumexp(scores, {-1})};
+  if (!problem.causal) return scores;
+  return scores.masked_fill(causal_mask(scores.size(-2), scores.size(-1), problem.causal_from_bottom_right),
+                            -std::numeric_limits<float>::infinity());
+}
+
+at::Tensor repeat_heads(const at::Tensor& tensor, int64_t heads) {
+  return tensor.size(1) == heads ? tensor : tensor.repeat_interleave(heads / tensor.size(1), 1);
+}
+
+// The gradient of what repeat_heads was given.
+at::Tensor sum_repeated_heads(const at::Tensor& gradient, int64_t heads) {
+  return gradient.size(1) == heads ? gradient : gradient.unflatten(1, {heads, -1}).sum(2);
 }
 
 // Sequences of different lengths packed into one [tokens, heads, size] tensor are not covered.
@@ -67,7 +70,10 @@ void refuse_packed(const Arguments& arguments) {
 Results forward(const Arguments& arguments, Order order, const Problem& problem, bool sequence_lse_padded) {
   refuse_packed(arguments);
   auto prepare = [&](const char* name) { return to_heads_first(arguments.tensor(name).to(at::kFloat), order); };
-  auto [output, lse] = attend(prepare("query"), prepare("key"), prepare("value"), problem);
+  const at::Tensor query = prepare("query");
+  const at::Tensor scores = scores_of(query, repeat_heads(prepare("key"), query.size(1)), problem);
+  const at::Tensor output = at::matmul(at::softmax(scores, -1), repeat_heads(prepare("value"), query.size(1)));
+  at::Tensor lse = at::logsumexp(scores, {-1});
   if (sequence_lse_padded) {  // memory-efficient attention rounds the sequence up to 32
     const int64_t padding = (32 - lse.size(-1) % 32) % 32;
     lse = at::constant_pad_nd(lse, {0, padding}, std::numeric_limits<float>::infinity());
@@ -76,21 +82,24 @@ Results forward(const Arguments& arguments, Order order, const Problem& problem,
   return {to_heads_first(output, order), lse, nothing, nothing, nothing, nothing, nothing, nothing, nothing};
 }
 
+// Output and log-sum-exp are taken as they are given, as the CUDA kernels do: where a sequence is split over ranks they are
+// those of the whole sequence, of which the keys here are a part.
 Results backward(const Arguments& arguments, Order order, const Problem& problem, const char* gradient_name) {
   refuse_packed(arguments);
-  const auto run = [&](const std::vector<at::Tensor>& inputs) -> std::vector<at::Tensor> {
-    Problem with_bias = problem;
-    if (inputs.size() > 3) with_bias.bias = inputs[3];
-    return {to_heads_first(attend(to_heads_first(inputs[0], order), to_heads_first(inputs[1], order),
-                                  to_heads_first(inputs[2], order), with_bias).first, order)};
-  };
-  std::vector<at::Tensor> inputs;
-  for (const char* name : {"query", "key", "value"}) inputs.push_back(arguments.tensor(name).to(at::kFloat));
-  if (problem.bias.defined()) inputs.push_back(problem.bias.to(at::kFloat));
-  const auto gradients = gradients_of(run, inputs, {arguments.tensor(gradient_name).to(at::kFloat)});
-  Results results(gradients.begin(), gradients.end());
-  results.resize(4, at::Tensor());
-  return results;
+  auto prepare = [&](const char* name) { return to_heads_first(arguments.tensor(name).to(at::kFloat), order); };
+  const at::Tensor query = prepare("query"), key = prepare("key"), gradient = prepare(gradient_name);
+  const int64_t heads = query.size(1), key_heads = key.size(1);
+  const at::Tensor keys = repeat_heads(key, heads), values = repeat_heads(prepare("value"), heads);
+  const at::Tensor lse = arguments.tensor("logsumexp").to(at::kFloat).reshape({query.size(0), heads, -1, 1});
+  const at::Tensor weights = (scores_of(query, keys, problem) - lse.narrow(2, 0, query.size(2))).exp();
+  const at::Tensor mean = (gradient * prepare("out")).sum(-1, true);
+  const at::Tensor of_scores = weights * (at::matmul(gradient, values.transpose(-2, -1)) - mean);
+  const at::Tensor of_keys = at::matmul(of_scores.transpose(-2, -1), query) * problem.scale;
+  const at::Tensor of_values = at::matmul(weights.transpose(-2, -1), gradient);
+  return {to_heads_first(at::matmul(of_scores, keys) * problem.scale, order),
+          to_heads_first(sum_repeated_heads(of_keys, key_heads), order),
+          to_heads_first(sum_repeated_heads(of_values, key_heads), order),
+          problem.bias.defined() ? of_scores.sum_to_size(problem.bias.sizes()) : at::Tensor()};
 }
 
 Problem flash_problem(const Arguments& arguments) {
