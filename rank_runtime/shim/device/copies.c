@@ -13,6 +13,11 @@
 /* The addresses tell. */
 typedef enum { MAYA_HTOH = 0, MAYA_HTOD = 1, MAYA_DTOH = 2, MAYA_DTOD = 3 } maya_copy_kind;
 
+/* Who looks at the device. */
+typedef struct {
+    char op[256], line[512];
+} maya_reader;
+
 typedef struct {
     maya_copy copy;
     maya_copy_kind kind;
@@ -21,7 +26,9 @@ typedef struct {
     bool armed;     /* made-up values read as `answer` (maya_answer_next_read) */
     bool is_guess;
     int64_t answer;
+    maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
     bool made_up;   /* out: the host got bytes that nothing produced */
+    bool at_once;   /* out: the submitting thread ran it */
     _Atomic bool done; /* out: it ran */
     pthread_t submitter;
     int references; /* the queue's and the submitting thread's */
@@ -47,17 +54,23 @@ const char *maya_op_name(void) { return op_namer ? op_namer() : ""; }
 
 /* ---- copies ---- */
 
-static void report_made_up(size_t size, bool find_line) {
+/* What the calling thread is doing. */
+static void find_reader(maya_reader *reader) {
     enum { LINES_FOUND = 10000 }; /* finding the line takes Python's lock; a program that polls should not pay for ever */
     static _Atomic int reads;
-    char line[512] = "", text[1024];
-    if (find_line && source_finder && reads++ < LINES_FOUND) source_finder(line, sizeof line);
-    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu}", maya_op_name(), line,
+    *reader = (maya_reader){0};
+    snprintf(reader->op, sizeof reader->op, "%s", maya_op_name());
+    if (source_finder && reads++ < LINES_FOUND) source_finder(reader->line, sizeof reader->line);
+}
+
+static void report_made_up(size_t size, const maya_reader *reader) {
+    char text[1024];
+    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu}", reader->op, reader->line,
                           size);
     maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(text, (size_t)length), size, 0);
     if (maya_get_settings()->strict_values) {
-        maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", *maya_op_name() ? maya_op_name() : "the program",
-                     size, *line ? ", at " : "", line);
+        maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", *reader->op ? reader->op : "the program",
+                     size, *reader->line ? ", at " : "", reader->line);
     }
 }
 
@@ -83,9 +96,8 @@ static void run_copy(void *argument) {
         if (job->armed) memcpy(destination, &job->answer, copy->width);
         if (!job->armed || job->is_guess) job->made_up = true;
     }
-    /* The submitting thread reports what it can see itself: finding the line takes Python's lock, and a thread that has
-     * it may be waiting for this stream. */
-    if (job->made_up && !copy->blocking && !pthread_equal(job->submitter, pthread_self())) report_made_up(bytes, false);
+    if (pthread_equal(job->submitter, pthread_self())) job->at_once = true; /* it reports what it can see itself */
+    else if (job->made_up && !copy->blocking) report_made_up(bytes, job->reader ? job->reader : &(maya_reader){0});
     job->done = true;
 }
 
@@ -93,6 +105,7 @@ static void release_copy(void *argument) {
     copy_job *job = argument;
     if (__atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) > 0) return;
     if (job->snapshot) free((void *)job->copy.source);
+    free(job->reader);
     free(job);
 }
 
@@ -160,6 +173,13 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     job->unread = from_pageable && !maya_values_room_for(bytes);
     if (from_pageable && !job->unread && maya_stream_query(stream) != CUDA_OK) take_snapshot(job);
     take_answer(job);
+    /* The thread that runs the copy later must not look for the line itself: that takes Python's lock, and a thread that has
+     * it may be waiting for this stream. */
+    if (job->kind == MAYA_DTOH && !capturing && !waits && maya_stream_query(stream) != CUDA_OK) {
+        job->reader = malloc(sizeof *job->reader);
+        if (job->reader == NULL) abort();
+        find_reader(job->reader);
+    }
     job->references = 2;
     job->submitter = pthread_self();
     maya_work work = {.run = run_copy, .release = release_copy, .argument = job, .kind = MAYA_RECORD_MEMCPY,
@@ -168,8 +188,10 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
     /* The stream was idle when we looked, and yet something stood before the copy. */
     if (from_pageable && !job->snapshot && !job->unread && !job->done) maya_stream_drain(stream);
-    if (!capturing && job->done && job->made_up) {
-        report_made_up(bytes, true);
+    if (status == CUDA_OK && !capturing && (waits || job->at_once) && job->made_up) {
+        maya_reader reader;
+        find_reader(&reader);
+        report_made_up(bytes, &reader);
         if (maya_get_settings()->strict_values) status = CUDA_NOT_PERMITTED;
     }
     release_copy(job);
