@@ -71,6 +71,14 @@ def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
         assert len(trace.select(Kind.COLLECTIVE)) > 3
 
 
+def test_reads_that_wait_for_a_collective_are_reported_with_their_line(tmp_path: Path) -> None:
+    run = run_program(tmp_path, "ddp.py --steps 2", ranks=2)
+    (line,) = (line for line in run.stderr.splitlines() if "made-up values" in line)
+    assert "small_gpt.py:" in line  # the loss, reduced over the ranks
+    assert "ddp.py:" in line  # the norm of the reduced gradients
+    assert "an unknown line" not in line
+
+
 @pytest.mark.parametrize("way", ["synchronous", "asynchronous"])
 def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
