@@ -1,5 +1,5 @@
-"""maya-torchrun with several ranks: what each finds in its environment, output, restarts, the summary; and the parts that
-say how a job of many ranks is doing, whether it fits, and how it failed.
+"""maya-torchrun with several ranks: what each finds in its environment, output, restarts, the summary; and the parts
+that say how a job of many ranks is doing, whether it fits, and how it failed.
 
 The scripts here use Gloo, or nothing at all: how ranks communicate over NCCL is tested elsewhere.
 """
@@ -74,9 +74,9 @@ def test_the_environment_is_torchruns(maya_run: MayaRun, build: Build, tmp_path:
     different |= {"MAYA_COORDINATOR", "MAYA_COORDINATOR_SECRET", "MAYA_ZMQ"}
     for real, ours in zip(outputs(log_folder), outputs(run.folder / "logs"), strict=True):
         real, ours = json.loads(real), json.loads(ours)
-        assert {name: (real.get(name), ours.get(name)) for name in real.keys() | ours.keys() if name not in different} == {
-            name: (ours[name], ours[name]) for name in ours if name not in different
-        }
+        assert {
+            name: (real.get(name), ours.get(name)) for name in real.keys() | ours.keys() if name not in different
+        } == {name: (ours[name], ours[name]) for name in ours if name not in different}
         assert different <= ours.keys()
 
 
@@ -154,7 +154,15 @@ def test_all_ranks_are_restarted(maya_run: MayaRun) -> None:
 
 
 def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
-    words = ["--nproc", "3", "--no-python", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE on $0 ${local_rank}", "$LOCAL_RANK"]
+    words = [
+        "--nproc",
+        "3",
+        "--no-python",
+        "/bin/sh",
+        "-c",
+        "echo $RANK of $WORLD_SIZE on $0 ${local_rank}",
+        "$LOCAL_RANK",
+    ]
     ended = subprocess.run(
         [sys.executable, "-m", "maya.torchrun", *words], cwd=tmp_path, capture_output=True, text=True, timeout=180
     )
@@ -261,7 +269,9 @@ def test_limits_of_this_machine() -> None:
 
 
 def test_a_failure_of_many_ranks_is_told_in_few_lines() -> None:
-    failures = [Failure(rank, rank % 8, 100 + rank, -15, "<N/A>", "text", 50) for rank in (7, *range(7), *range(9, 1024))]
+    failures = [
+        Failure(rank, rank % 8, 100 + rank, -15, "<N/A>", "text", 50) for rank in (7, *range(7), *range(9, 1024))
+    ]
     block = failure_block("train.py", failures)
     others, root = block.split("Root Cause (first observed failure):")
     assert "rank      : 7 (" in root

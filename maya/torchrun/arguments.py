@@ -93,8 +93,8 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse looks at all words first, those after the script included, and gives up on one that could be the beginning
-    of several options. It is the script's to know."""
+    """argparse looks at all words first, those after the script included, and gives up on one that could be the
+    beginning of several options. It is the script's to know."""
 
     def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
         found = super()._get_option_tuples(option_string)

@@ -12,13 +12,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from maya.torchrun.environment import Meeting
 from maya.torchrun.progress import Progress
+from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.zygote.protocol import Start
 
@@ -74,24 +74,20 @@ class Attempt:
         self._forked = False
         self._finished = False
         self._deadline: float | None = None
-        self._signals: list[signal.Signals] = []
 
-    def run(self, signals: tuple[signal.Signals, ...]) -> Outcome:
-        with self._watching(signals) as wakeup:
-            while not self._zygote.ended:
-                ready = select.select([self._zygote.descriptor, wakeup], [], [], self._seconds())[0]
-                if wakeup in ready:
-                    os.read(wakeup, 4096)
-                for number in self._taken_signals():
-                    self._told_to_stop(number)
-                if self._zygote.descriptor in ready:
-                    for report in self._zygote.reports():
-                        self._heard(report)
-                if self._deadline is not None and time.monotonic() > self._deadline:
-                    self._deadline = None
-                    self._zygote.signal(signal.SIGKILL)
-                self._proceed()
-                self._progress.show()
+    def run(self, signals: Signals) -> Outcome:
+        while not self._zygote.ended:
+            ready = select.select([self._zygote.descriptor, signals.descriptor], [], [], self._seconds())[0]
+            for number in signals.taken():
+                self._told_to_stop(number)
+            if self._zygote.descriptor in ready:
+                for report in self._zygote.reports():
+                    self._heard(report)
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                self._deadline = None
+                self._zygote.signal(signal.SIGKILL)
+            self._proceed()
+            self._progress.show()
         self._zygote.close()
         self._look_at_what_is_left()
         self._progress.close()
@@ -172,29 +168,6 @@ class Attempt:
         if self._deadline is not None:
             seconds.append(max(0.0, self._deadline - time.monotonic()))
         return min((s for s in seconds if s is not None), default=None)
-
-    @contextlib.contextmanager
-    def _watching(self, signals: tuple[signal.Signals, ...]) -> Iterator[int]:
-        # A launcher started with nohup is meant to outlive its terminal.
-        handled = [s for s in signals if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
-        wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        before = {number: signal.signal(number, self._on_signal) for number in handled}
-        try:
-            yield wakeup_read
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(-1)
-            os.close(wakeup_read)
-            os.close(wakeup_write)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append(signal.Signals(number))
-
-    def _taken_signals(self) -> list[signal.Signals]:
-        taken, self._signals = self._signals, []
-        return taken
 
 
 def _ended(status: int | None) -> str:

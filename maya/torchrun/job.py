@@ -23,6 +23,7 @@ from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file
 from maya.torchrun.limits import examine
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
+from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.build import Build
 from rank_runtime.environment import rank_environment
@@ -51,12 +52,13 @@ class Job:
         self._check_limits()
         began = time.monotonic()
         exit_code, attempt = None, -1
-        while exit_code is None:
-            attempt += 1
-            outcome = self._attempt(attempt)
-            exit_code = self._verdict(outcome, attempt)
-            if exit_code is None:
-                self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
+        with Signals(self._launch.signals) as signals:
+            while exit_code is None:
+                attempt += 1
+                outcome = self._attempt(attempt, signals)
+                exit_code = self._verdict(outcome, attempt)
+                if exit_code is None:
+                    self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
         return self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
 
     def _check_program(self) -> None:
@@ -76,7 +78,7 @@ class Job:
         """Whether the ranks can be forked from a Python that has imported what they need."""
         return self._launch.own_python and not _has_macro(self._launch.command) and self._launch.preload is not None
 
-    def _attempt(self, attempt: int) -> Outcome:
+    def _attempt(self, attempt: int, signals: Signals) -> Outcome:
         launch = self._launch
         ranks = range(launch.world_size)
         files = [make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks]
@@ -97,7 +99,7 @@ class Job:
         follower = Follower(followed)
         try:
             progress = Progress(launch.world_size, sys.stderr)
-            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds).run(launch.signals)
+            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds).run(signals)
         finally:
             follower.finish()
 
