@@ -383,7 +383,8 @@ def test_children_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
                 assert queue.get() == (8, me, [1.0, 1.0])
                 child.join()
                 assert child.exitcode == 0, (method, child.exitcode)
-            program = "import os, torch; print(torch.cuda.device_count(), os.environ['RANK'], 'MAYA_ZYGOTE' in os.environ)"
+            values = "torch.cuda.device_count(), os.environ['RANK'], 'MAYA_ZYGOTE' in os.environ"
+            program = f"import os, torch; print({values})"
             output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
             assert output == f"8 {me} False\\n", output
             assert os.popen("echo $RANK").read() == me + "\\n"

@@ -19,6 +19,7 @@ import sys
 import time
 import weakref
 from types import ModuleType
+from typing import Any
 
 from rank_runtime.zygote.shared import SharedModules
 
@@ -68,6 +69,7 @@ class Ending:
         self._state[self._rank] = _WAITING
         os.eventfd_read(self._admission)
         self._state[self._rank] = _ADMITTED
+        _drop_process_groups()
         for name in self._shared:
             sys.modules.pop(name, None)
 
@@ -86,3 +88,12 @@ class Ending:
     def _admit(self) -> None:
         os.eventfd_write(self._admission, 1)
         self._last_change = time.monotonic()
+
+
+def _drop_process_groups() -> None:
+    """Those that the program has not destroyed are kept by a module that is shared. They complain when they end."""
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if module is not None and module.GroupMember.WORLD is not None:
+        module.GroupMember.WORLD = None
+        for name in ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag"):
+            getattr(module, name, {}).clear()

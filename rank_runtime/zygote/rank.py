@@ -84,8 +84,7 @@ def _refuse(text: str) -> NoReturn:
 
 def begin_device() -> None:
     """Give this process virtual GPUs of its own."""
-    if hasattr(_libc, "maya_begin_rank"):
-        _libc.maya_begin_rank()
+    _libc.maya_begin_rank()
 
 
 def _own(value: object) -> object:
