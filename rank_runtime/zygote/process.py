@@ -25,6 +25,7 @@ from rank_runtime.zygote.rank import (
     become_rank,
     begin_device,
     begin_interpreter,
+    begin_memory,
     end_with,
     name_of_process,
     name_process,
@@ -180,6 +181,7 @@ class Zygote:
         become_rank(start, self.process, self._own)
         if not self._preparation.share or self._preload.problem is not None:
             start_anew(start.command)
+        begin_memory()
         begin_device()
         begin_interpreter()
         self._preload.shared.begin()
