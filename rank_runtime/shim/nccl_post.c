@@ -492,8 +492,9 @@ nccl_result nccl_post(const nccl_operation *operations, size_t count) {
         nccl_result result = check_own_message(operations, count, i);
         if (result != NCCL_SUCCESS) return result;
     }
-    post **items = calloc(count, sizeof *items);
-    if (items == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
+    post **items = calloc(count, sizeof *items);           /* where each operation is, until its stream has it ... */
+    stream_posts **streams = calloc(count, sizeof *streams); /* ... and those that begin with it */
+    if (items == NULL || streams == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
     nccl_result result = NCCL_SUCCESS;
     int error = 0;
     /* First the numbers, in the order of the calls, whatever streams they are on; then the work of each stream. */
@@ -501,19 +502,18 @@ nccl_result nccl_post(const nccl_operation *operations, size_t count) {
         if (is_alone(&operations[i])) {
             result = post_alone(operations, count, i);
         } else {
-            if (items[i] == NULL) gather(operations, count, i, items);
+            if (items[i] == NULL) streams[i] = gather(operations, count, i, items);
             error = submit_record(items[i]);
         }
     }
     for (size_t i = 0; i < count; i++) {
-        if (items[i] == NULL) continue;
-        stream_posts *posts = items[i]->posts;
-        if (items[i] != &posts->items[0]) continue;
-        maya_work work = {.start = start_posts, .release = release_posts, .argument = posts, .renew = renew_posts,
+        if (streams[i] == NULL) continue;
+        maya_work work = {.start = start_posts, .release = release_posts, .argument = streams[i], .renew = renew_posts,
                           .unrecorded = true};
         int status = submit(&operations[i], &work);
         if (error == 0) error = status;
     }
     free(items);
+    free(streams);
     return error == 0 ? result : nccl_fail(NCCL_CUDA_ERROR, "CUDA error %d", error);
 }

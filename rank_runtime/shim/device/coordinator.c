@@ -408,8 +408,8 @@ static void say_hello(const maya_settings *settings) {
 static void try_to_connect(void) {
     const maya_settings *settings = maya_get_settings();
     if (settings->coordinator[0] == '\0') {
-        refuse("there is no coordinator (MAYA_COORDINATOR is not set); start the program with maya-torchrun and the number "
-               "of ranks it needs");
+        refuse("there is no coordinator: a run of one rank has none; start the program with maya-torchrun and the number of "
+               "ranks it needs or, if it drives several GPUs itself (nn.DataParallel), with CUDA_VISIBLE_DEVICES=0");
         return;
     }
     const char *missing = maya_load_zmq(&zmq, settings->zmq_path);
