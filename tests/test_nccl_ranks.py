@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import msgpack
 import pytest
 import zmq
 
@@ -20,6 +21,7 @@ from maya.devices import load_device
 from maya.trace import Kind, read
 from rank_runtime.build import Build
 from rank_runtime.environment import rank_environment
+from rank_runtime.messages import VERSION
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
@@ -79,7 +81,7 @@ def ranks(build: Build, tmp_path: Path) -> Ranks:
             for rank in range(count):
                 environment = {
                     **os.environ,
-                    **_variables(build, coordinator, rank, count, tmp_path),
+                    **_variables(build, coordinator.endpoint, coordinator.secret, rank, count, tmp_path),
                     **(variables or {}),
                 }
                 running.append(
@@ -104,10 +106,10 @@ def ranks(build: Build, tmp_path: Path) -> Ranks:
     return run
 
 
-def _variables(build: Build, coordinator: Coordinator, rank: int, count: int, folder: Path) -> dict[str, str]:
+def _variables(build: Build, endpoint: str, secret: str, rank: int, count: int, folder: Path) -> dict[str, str]:
     chosen = {
-        "MAYA_COORDINATOR": coordinator.endpoint,
-        "MAYA_COORDINATOR_SECRET": coordinator.secret,
+        "MAYA_COORDINATOR": endpoint,
+        "MAYA_COORDINATOR_SECRET": secret,
         "MAYA_ZMQ": _zmq_library(),
         "MAYA_TRACE": str(folder / "rank%r.trace"),
     }
@@ -687,7 +689,7 @@ def test_a_process_that_forks_its_ranks(build: Build, tmp_path: Path) -> None:
             """
         )
     )
-    environment = {**os.environ, **_variables(build, coordinator, 0, 2, tmp_path)}
+    environment = {**os.environ, **_variables(build, coordinator.endpoint, coordinator.secret, 0, 2, tmp_path)}
     try:
         ended = subprocess.run(
             [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60
@@ -787,7 +789,11 @@ def test_without_a_coordinator(build: Build, tmp_path: Path, ends: str) -> None:
         "else:\n"
         "    print('joined', flush=True)\n"
     )
-    environment = {**os.environ, **_variables(build, coordinator, 0, 2, tmp_path), "RANKS": "2"}
+    environment = {
+        **os.environ,
+        **_variables(build, coordinator.endpoint, coordinator.secret, 0, 2, tmp_path),
+        "RANKS": "2",
+    }
     if ends == "absent":
         environment["MAYA_COORDINATOR"] = ""
     if ends == "refuses":
@@ -808,6 +814,42 @@ def test_without_a_coordinator(build: Build, tmp_path: Path, ends: str) -> None:
     said = {"killed": "has ended", "refuses": "refuses this process", "absent": "there is no coordinator"}[ends]
     assert err.count("maya: [rank") == 1, err
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\xc1 no msgpack"],
+        [msgpack.packb([[99]])],
+        [msgpack.packb([[36, 1, [], True]])],  # a payload that does not follow
+        [msgpack.packb([[32, 1]]), b"a payload too much"],
+        [msgpack.packb([[34, 1, 1, 0, "members", 0]])],
+    ],
+)
+def test_a_coordinator_that_is_none(build: Build, tmp_path: Path, frames: list[bytes]) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        router.setsockopt(zmq.RCVTIMEO, 30000)
+        script = tmp_path / "program.py"
+        script.write_text("from nccl_driver import *\nprint(refusal(lambda: Communicator.join()))\n")
+        environment = {
+            **os.environ,
+            **_variables(build, f"tcp://127.0.0.1:{port}", "secret", 0, 2, tmp_path),
+        }
+        with subprocess.Popen(
+            [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                name, hello = router.recv_multipart()
+                assert msgpack.unpackb(hello)[0][1:4] == [VERSION, "secret", 0]
+                router.send_multipart([name, *frames])
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+    assert (out, process.returncode) == ("2\n", 0), err
+    assert err.count("maya: [rank") == 1, err
+    assert "does not understand" in err
 
 
 def _wait_for_a_rank(coordinator: Coordinator) -> None:
