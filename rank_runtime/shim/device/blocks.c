@@ -9,8 +9,9 @@
 #include "process.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
+
+#include "recorder.h"
 
 typedef struct {
     int8_t type, index;
@@ -38,8 +39,7 @@ typedef struct {
     uint64_t number;   /* 0: given back */
 } block;
 
-pthread_mutex_t maya_blocks_lock = PTHREAD_MUTEX_INITIALIZER;
-static block *blocks;
+static block *blocks; /* under the recorder's lock, as all that follows */
 static size_t capacity, occupied; /* occupied: slots that were ever used since the table was made */
 static uint64_t block_count;
 
@@ -66,7 +66,6 @@ static void make_room(void) {
 
 /* Counts the blocks handed out; the number of the one at `address`. */
 static uint64_t number_of(const void *address, bool handed_out) {
-    pthread_mutex_lock(&maya_blocks_lock);
     make_room();
     block *slot = slot_of((uintptr_t)address);
     if (slot->address == 0) {
@@ -76,14 +75,16 @@ static uint64_t number_of(const void *address, bool handed_out) {
     if (handed_out) slot->number = ++block_count;
     uint64_t number = slot->number;
     if (!handed_out) slot->number = 0;
-    pthread_mutex_unlock(&maya_blocks_lock);
     return number;
 }
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number) {
-    uint64_t number = number_of(address, handed_out);
-    maya_record(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, maya_bytes_signature(size),
-                number, 0);
+    if (!maya_is_recording()) return;
+    uint32_t signature = maya_bytes_signature(size);
+    pthread_mutex_lock(&maya_recorder_lock);
+    maya_record_locked(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, signature,
+                       number_of(address, handed_out), 0);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 static void note_block(void *address, int64_t size) {

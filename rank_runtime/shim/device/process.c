@@ -5,7 +5,7 @@
 
 static pthread_mutex_t *const locks[] = {
     &maya_connect_lock, &maya_pool_lock,   &maya_kernels_lock, &maya_vmm_lock,      &maya_context_lock,
-    &maya_memory_lock,  &maya_values_lock, &maya_blocks_lock,  &maya_engine_lock,   &maya_outgoing_lock,
+    &maya_memory_lock,  &maya_values_lock, &maya_engine_lock,   &maya_outgoing_lock,
     &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock,
 };
 enum { LOCKS = sizeof locks / sizeof *locks };

@@ -31,8 +31,9 @@ static void zero(uintptr_t start, uintptr_t end) {
 
 static void forget(uintptr_t start, uintptr_t end) {
     maya_interval part;
-    for (uintptr_t from = start; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
-    maya_intervals_remove(&dirty, start, end);
+    uintptr_t from = start;
+    for (; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
+    if (from != start) maya_intervals_remove(&dirty, start, end);
     maya_intervals_remove(&known, start, end);
 }
 
