@@ -66,6 +66,12 @@ bool may_launch(const c10::OperatorHandle& handle) {
   return true;
 }
 
+Operator::Shortcut shortcut_of(const c10::OperatorName& name) {
+  if (name.name == "aten::copy_") return Operator::Shortcut::kCopy;
+  if (name.name == "aten::_foreach_add_" && name.overload_name == "Scalar") return Operator::Shortcut::kAddNumber;
+  return Operator::Shortcut::kNone;
+}
+
 std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   auto made = std::make_unique<Operator>();
   made->name = name.name;
@@ -86,7 +92,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
-  made->is_copy = made->name == "aten::copy_";
+  made->shortcut = shortcut_of(name);
   for (const auto& result : made->handle->schema().returns()) {
     made->reports_errors = made->reports_errors || result.name() == "info";
   }
