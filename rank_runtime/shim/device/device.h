@@ -117,6 +117,7 @@ typedef struct {
     uint32_t ops_uncounted; /* ops begun on this thread since its last record; goes into the next record's `ops` column */
     uint32_t device_work;   /* kernels and library calls so far on this thread: how an op knows that it launched */
     void *work_stream;      /* the stream of the last of them */
+    void *observer;         /* what the op observer keeps about the thread */
     uint32_t blocks;        /* blocks that PyTorch's allocator has handed out to this thread, and the last of them: */
     struct {
         void *address;

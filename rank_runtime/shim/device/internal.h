@@ -63,6 +63,12 @@ MAYA_API int maya_ipc_close(void *address);
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number);
 
+/* ---- announcements.c: what torch announces to observers beside ops ---- */
+
+/* begins: called with the place of an at::RecordFunction and its scope instead of its constructor; true: it has been made.
+ * ends: called before an at::RecordFunction is destroyed. */
+MAYA_API void maya_set_announcement_observer(bool (*begins)(void *function, uint8_t scope), void (*ends)(void *function));
+
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
 
 typedef struct {
