@@ -51,6 +51,12 @@ void Thread::record(maya_record_kind kind, uint32_t signature) {
   maya_record_op(kind, frame.number, frame.parent, signature, frame.start_ns, maya_now_ns() - frame.start_ns, sequence);
 }
 
+uint32_t Thread::find_signature(const Fingerprint& print) {
+  auto& slot = signatures[print.first % signatures.size()];
+  if (slot.second == 0 || !(slot.first == print)) slot = {print, maya::find_signature(print)};
+  return slot.second;
+}
+
 uint32_t Thread::signature_of_name(const char* name) {
   auto found = name_signatures.find(name);
   if (found != name_signatures.end()) return found->second;

@@ -3,6 +3,7 @@
 
 #include <ATen/record_function.h>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -56,6 +57,7 @@ struct Thread {
   Node node;               // the innermost one
   maya_thread* device = maya_this_thread();
   std::vector<TensorView> outputs;  // scratch
+  std::array<std::pair<Fingerprint, uint32_t>, 512> signatures;  // by fingerprint, the last of each slot
   std::unordered_map<std::string_view, uint32_t> name_signatures;
   std::deque<std::string> names;    // what the views view
   std::string node_name;            // for messages
@@ -70,6 +72,8 @@ struct Thread {
   void pop(uint32_t work);
   // Records the top frame, which ends now, as an op or an annotation.
   void record(maya_record_kind kind, uint32_t signature);
+  // As the function of that name, which it asks only if the thread did not lately.
+  uint32_t find_signature(const Fingerprint& print);
   // Number of the text {"op": name}.
   uint32_t signature_of_name(const char* name);
 };

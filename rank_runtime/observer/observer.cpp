@@ -71,12 +71,12 @@ void guess_count(const at::Tensor& sparse) {
 
 // ---- callbacks ----
 
-void look_at_arguments(Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
+void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   const maya_settings* settings = maya_get_settings();
   if (frame.op->counts_elements && inputs[0].toTensor().is_sparse()) guess_count(inputs[0].toTensor());
   const Scan scan = scan_arguments(*frame.op, inputs);
   frame.fingerprint = scan.fingerprint;
-  frame.signature = find_signature(scan.fingerprint);
+  frame.signature = self.find_signature(scan.fingerprint);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
                       scan.gpu_bytes <= settings->compute_bytes;
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
@@ -101,11 +101,11 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
   if (self.computing || function.isAsync()) return nullptr;
-  if (announces_node(function)) {
+  const Operator* op = operator_of(function);
+  if (op == nullptr && announces_node(function)) {
     node_begins(self, &function);
     return nullptr;
   }
-  const Operator* op = operator_of(function);
   Frame& frame = self.push(&function);
   frame.op = op;
   frame.name = function.name();
@@ -116,7 +116,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   }
   // autograd's number of the op; in backward, that of the forward op whose gradient is computed
   frame.sequence = self.node.address != nullptr ? self.node.sequence : function.seqNr();
-  if (op != nullptr) look_at_arguments(frame, function.inputs());
+  if (op != nullptr) look_at_arguments(self, frame, function.inputs());
   return nullptr;  // the end finds its frame by the function's address, without an allocation per op
 }
 

@@ -12,10 +12,10 @@ static size_t first_ending_after(maya_intervals *set, uintptr_t address) {
         (recent == 0 || set->items[recent - 1].end <= address)) {
         return recent;
     }
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (set->items[middle].end > address) high = middle;
-        else low = middle + 1;
+    for (size_t left = high; left > 0;) { /* without jumps that depend on the data: nobody could foresee them */
+        size_t half = (left + 1) / 2;
+        low = set->items[low + half - 1].end <= address ? low + half : low;
+        left -= half;
     }
     set->recent = low;
     return low;

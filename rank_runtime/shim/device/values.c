@@ -11,11 +11,36 @@
 #include "process.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
 pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_intervals known, dirty;
+
+/* A first answer without the lock, for the thousands of blocks a second that never had a known byte: a bit for every chunk of
+ * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
+ * so nobody else is about to write there. */
+enum { CHUNK_BITS = 21, FILTER_BITS = 17, WORD = 64 };
+static _Atomic uint64_t filter[(1 << FILTER_BITS) / WORD];
+
+static _Atomic uint64_t *filter_word(uintptr_t chunk) { return &filter[chunk / WORD % ((1 << FILTER_BITS) / WORD)]; }
+
+static bool may_hold_values(uintptr_t start, uintptr_t end) {
+    if (start >= end) return false;
+    for (uintptr_t chunk = start >> CHUNK_BITS; chunk <= (end - 1) >> CHUNK_BITS; chunk++) {
+        if (atomic_load_explicit(filter_word(chunk), memory_order_relaxed) >> chunk % WORD & 1) return true;
+    }
+    return false;
+}
+
+/* The caller holds the lock. */
+static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
+    for (uintptr_t chunk = start >> CHUNK_BITS; start < end && chunk <= (end - 1) >> CHUNK_BITS; chunk++) {
+        atomic_fetch_or_explicit(filter_word(chunk), (uint64_t)1 << chunk % WORD, memory_order_relaxed);
+    }
+    maya_intervals_add(set, start, end);
+}
 
 static void zero(uintptr_t start, uintptr_t end) {
     enum { PAGE = 4096, WORTH_A_SYSTEM_CALL = 256 << 10 };
@@ -41,8 +66,8 @@ void maya_values_known(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
-    maya_intervals_add(&known, start, start + size);
-    maya_intervals_add(&dirty, start, start + size);
+    add(&known, start, start + size);
+    add(&dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -51,7 +76,7 @@ void maya_values_guessed(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
     maya_intervals_remove(&known, start, start + size);
-    maya_intervals_add(&dirty, start, start + size);
+    add(&dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -67,18 +92,22 @@ void maya_values_doubt(const void *address) {
 
 void maya_values_made_up(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
+    if (!may_hold_values(start, start + size)) return;
     pthread_mutex_lock(&maya_values_lock);
     forget(start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
-    pthread_mutex_lock(&maya_values_lock);
+    bool locked = false;
     for (size_t i = 0; i < count; i++) {
-        uintptr_t start = (uintptr_t)ranges[i].address;
-        forget(start, start + ranges[i].size);
+        uintptr_t start = (uintptr_t)ranges[i].address, end = start + ranges[i].size;
+        if (!may_hold_values(start, end)) continue;
+        if (!locked) pthread_mutex_lock(&maya_values_lock);
+        locked = true;
+        forget(start, end);
     }
-    pthread_mutex_unlock(&maya_values_lock);
+    if (locked) pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_forget_without_zeroing(const void *address, size_t size) {
@@ -138,12 +167,12 @@ static void copy_out(char *destination, const char *source, size_t size, bool to
     while (maya_intervals_next(&dirty, from, end, &part)) {
         if (!to_device) memset((char *)from + shift, 0, part.start - from);
         memmove((char *)part.start + shift, (char *)part.start, part.end - part.start);
-        if (to_device) maya_intervals_add(&dirty, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+        if (to_device) add(&dirty, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
         from = part.end;
     }
     if (!to_device) memset((char *)from + shift, 0, end - from);
     for (from = start; to_device && maya_intervals_next(&known, from, end, &part); from = part.end) {
-        maya_intervals_add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+        add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
     }
     pthread_mutex_unlock(&maya_values_lock);
 }
@@ -164,7 +193,7 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
         uintptr_t start = (uintptr_t)address;
         pthread_mutex_lock(&maya_values_lock);
         forget(start, start + size);
-        maya_intervals_add(&known, start, start + size);
+        add(&known, start, start + size);
         pthread_mutex_unlock(&maya_values_lock);
         return;
     }
@@ -217,10 +246,10 @@ void maya_values_receive(void *address, const void *bytes, size_t size, const in
     forget(start, start + size);
     if (settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes) {
         memcpy(address, bytes, size);
-        maya_intervals_add(&dirty, start, start + size);
+        add(&dirty, start, start + size);
         for (size_t i = 0; i + 1 < count; i += 2) {
             uintptr_t from = (uintptr_t)known_parts[i], to = (uintptr_t)known_parts[i + 1];
-            if (from < to && to <= size) maya_intervals_add(&known, start + from, start + to);
+            if (from < to && to <= size) add(&known, start + from, start + to);
         }
     }
     pthread_mutex_unlock(&maya_values_lock);
