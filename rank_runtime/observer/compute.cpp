@@ -24,7 +24,7 @@
 namespace maya {
 namespace {
 
-constexpr size_t kGuessBytes = 4096;
+constexpr size_t kGuessBytes = 1024;
 
 // CPU kernels only: no autograd, autocast or dispatch modes of the program's.
 struct PlainDispatch {

@@ -40,6 +40,15 @@ void announcement_ends(void* function) {
   if (top->is_node && top->function == function) node_ends(self);
 }
 
+// The engine makes a thread's observers those of the thread that called backward(), and back, for every node; each time torch
+// goes through all observers of all scopes. Most threads have none of their own, before and after.
+bool observers_are_set(const void* observers) {
+  const auto& wanted = *static_cast<const at::RecordFunctionTLS*>(observers);
+  const auto& present = at::get_record_function_tls_();
+  return wanted.tls_record_function_enabled_ == present.tls_record_function_enabled_ && wanted.sorted_tls_callbacks_.empty() &&
+         present.sorted_tls_callbacks_.empty();
+}
+
 }  // namespace
 
 bool announces_node(const at::RecordFunction& function) {
@@ -69,7 +78,8 @@ std::string current_node_name() {
 
 void take_over_announcements(StartCallback only_observer) {
   our_callback = only_observer;
-  maya_set_announcement_observer(announcement_begins, announcement_ends);
+  static const maya_announcement_observer observer = {announcement_begins, announcement_ends, observers_are_set};
+  maya_set_announcement_observer(&observer);
 }
 
 }  // namespace maya

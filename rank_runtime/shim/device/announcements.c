@@ -1,8 +1,9 @@
 /* Announcements: what PyTorch tells observers beside ops, most of all the autograd nodes that it evaluates.
  *
- * In: calls of two functions of libtorch_cpu.so, the constructor of at::RecordFunction that takes a scope and its destructor.
- * Out: the observer (observer/nodes.cpp) is asked first, then they are passed on. As this library is loaded before
- * libtorch_cpu.so, its functions of these names are the ones that are called, also from within libtorch_cpu.so. */
+ * In: calls of three functions of libtorch_cpu.so: the constructor of at::RecordFunction that takes a scope, its destructor,
+ * and the one that makes the observers of one thread those of another. Out: the observer (observer/nodes.cpp) is asked first,
+ * then they are passed on. As this library is loaded before libtorch_cpu.so, its functions of these names are the ones that
+ * are called, also from within libtorch_cpu.so. */
 
 #define _GNU_SOURCE
 #include "internal.h"
@@ -12,14 +13,11 @@
 
 #define CONSTRUCTOR _ZN2at14RecordFunctionC1ENS_11RecordScopeE
 #define DESTRUCTOR _ZN2at14RecordFunctionD1Ev
+#define SET_OBSERVERS _ZN2at24set_record_function_tls_ERKNS_17RecordFunctionTLSE
 
-static bool (*announcement_begins)(void *function, uint8_t scope);
-static void (*announcement_ends)(void *function);
+static const maya_announcement_observer *observer;
 
-void maya_set_announcement_observer(bool (*begins)(void *function, uint8_t scope), void (*ends)(void *function)) {
-    announcement_ends = ends;
-    announcement_begins = begins;
-}
+void maya_set_announcement_observer(const maya_announcement_observer *to_ask) { observer = to_ask; }
 
 static void *find_in_torch(const char *name) {
     void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -31,16 +29,26 @@ static void *find_in_torch(const char *name) {
     return function;
 }
 
+#define TEXT_OF(name) #name
+#define FIND(name) find_in_torch(TEXT_OF(name))
+
 MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
     static void (*make)(void *, uint8_t);
-    if (announcement_begins && announcement_begins(function, scope)) return;
-    if (make == NULL) make = (void (*)(void *, uint8_t))find_in_torch("_ZN2at14RecordFunctionC1ENS_11RecordScopeE");
+    if (observer && observer->begins(function, scope)) return;
+    if (make == NULL) make = (void (*)(void *, uint8_t))FIND(CONSTRUCTOR);
     make(function, scope);
 }
 
 MAYA_API void DESTRUCTOR(void *function) {
     static void (*destroy)(void *);
-    if (announcement_ends) announcement_ends(function);
-    if (destroy == NULL) destroy = (void (*)(void *))find_in_torch("_ZN2at14RecordFunctionD1Ev");
+    if (observer) observer->ends(function);
+    if (destroy == NULL) destroy = (void (*)(void *))FIND(DESTRUCTOR);
     destroy(function);
+}
+
+MAYA_API void SET_OBSERVERS(const void *observers) {
+    static void (*set)(const void *);
+    if (observer && observer->is_set(observers)) return;
+    if (set == NULL) set = (void (*)(const void *))FIND(SET_OBSERVERS);
+    set(observers);
 }

@@ -65,9 +65,16 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
 
 /* ---- announcements.c: what torch announces to observers beside ops ---- */
 
-/* begins: called with the place of an at::RecordFunction and its scope instead of its constructor; true: it has been made.
- * ends: called before an at::RecordFunction is destroyed. */
-MAYA_API void maya_set_announcement_observer(bool (*begins)(void *function, uint8_t scope), void (*ends)(void *function));
+typedef struct {
+    /* Called with the place of an at::RecordFunction and its scope instead of its constructor; true: it has been made. */
+    bool (*begins)(void *function, uint8_t scope);
+    /* Called before an at::RecordFunction is destroyed. */
+    void (*ends)(void *function);
+    /* Called with an at::RecordFunctionTLS that is to be the thread's; true: it is the same already. */
+    bool (*is_set)(const void *observers);
+} maya_announcement_observer;
+
+MAYA_API void maya_set_announcement_observer(const maya_announcement_observer *observer);
 
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
 
