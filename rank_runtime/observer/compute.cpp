@@ -178,7 +178,7 @@ void make_up(const Call& call) {
 void apply(const Call& call) {
   const bool known = inputs_are_known(call);
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
-  if (!known && !all && (call.gpu_bytes() > kGuessBytes || call.op->reports_errors)) {
+  if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors)) {
     make_up(call);
     return;
   }

@@ -7,6 +7,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 
@@ -97,6 +98,16 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
   if (frame.op->counts_elements) answer_count(frame);
 }
 
+// New blocks hold no known bytes when they are handed out, unless work is queued that may still use them.
+bool needs_outputs(const Frame& frame) {
+  switch (frame.op->results) {
+    case Operator::Results::kArguments: return false;
+    case Operator::Results::kNewBlocks: return frame.may_compute || maya_work_is_queued();
+    case Operator::Results::kAnywhere: break;
+  }
+  return true;
+}
+
 std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
@@ -116,7 +127,10 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   }
   // autograd's number of the op; in backward, that of the forward op whose gradient is computed
   frame.sequence = self.node.address != nullptr ? self.node.sequence : function.seqNr();
-  if (op != nullptr) look_at_arguments(self, frame, function.inputs());
+  if (op != nullptr) {
+    look_at_arguments(self, frame, function.inputs());
+    if (!needs_outputs(frame)) spare_outputs(function);
+  }
   return nullptr;  // the end finds its frame by the function's address, without an allocation per op
 }
 
@@ -145,6 +159,15 @@ bool results_are_small(const Frame& frame, const std::vector<TensorView>& output
   return bytes <= maya_get_settings()->compute_bytes;
 }
 
+// In place of outputs that were not asked for.
+void add_new_blocks(Thread& self, Frame& frame) {
+  const uint32_t count = std::min<uint32_t>(self.device->blocks - frame.blocks_before, MAYA_RECENT_BLOCKS);
+  for (uint32_t i = 1; i <= count; i++) {
+    const auto& block = self.device->recent_blocks[(self.device->blocks - i) % MAYA_RECENT_BLOCKS];
+    frame.written.ranges.push_back({block.address, block.size});
+  }
+}
+
 // The op launched kernels of its own: do what they would have done to values, or say that it was not done.
 void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function, void* stream) {
   if (frame.may_compute) {
@@ -154,6 +177,7 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
   if (!frame.may_compute || !results_are_small(frame, self.outputs)) {
     if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) say_once(*frame.op, "it works on sparse or nested tensors");
     for (const c10::IValue& value : function.outputs()) frame.written.add(value);
+    if (!function.needsOutputs() && frame.op->results == Operator::Results::kNewBlocks) add_new_blocks(self, frame);
     results_are_made_up(stream, *frame.op, frame.written);
     return;
   }

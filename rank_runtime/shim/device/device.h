@@ -108,7 +108,7 @@ MAYA_API void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_
 /* Nanoseconds since this process's trace began. */
 MAYA_API uint64_t maya_now_ns(void);
 
-enum { MAYA_RECENT_BLOCKS = 8 };
+enum { MAYA_RECENT_BLOCKS = 32 };
 
 /* What the op observer and the recorder share about one host thread. */
 typedef struct {
