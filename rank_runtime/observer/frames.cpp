@@ -3,6 +3,15 @@
 #include "frames.h"
 
 namespace maya {
+namespace {
+
+// Ends with its thread; what torch still does there afterwards gets a new one.
+struct Owner {
+  std::unique_ptr<Thread> thread;
+  ~Owner() { maya_this_thread()->observer = nullptr; }
+};
+
+}  // namespace
 
 Frame& Thread::push(const void* function) {
   if (depth == frames.size()) frames.push_back(std::make_unique<Frame>());
@@ -68,9 +77,9 @@ uint32_t Thread::signature_of_name(const char* name) {
 Thread& this_thread() {
   maya_thread* device = maya_this_thread();
   if (device->observer == nullptr) {
-    static thread_local std::unique_ptr<Thread> owner;
-    owner = std::make_unique<Thread>();
-    device->observer = owner.get();
+    static thread_local Owner owner;
+    owner.thread = std::make_unique<Thread>();
+    device->observer = owner.thread.get();
   }
   return *static_cast<Thread*>(device->observer);
 }
