@@ -39,14 +39,22 @@ typedef struct {
     uint64_t number;   /* 0: given back */
 } block;
 
-static block *blocks; /* under the recorder's lock, as all that follows */
-static size_t capacity, occupied; /* occupied: slots that were ever used since the table was made */
+/* Changed under the recorder's lock, all of them. */
+static block *_Atomic blocks;
+static _Atomic size_t capacity;
+static size_t occupied; /* slots that were ever used since the table was made */
 static uint64_t block_count;
 
+static size_t first_slot_of(uintptr_t address) { return (address >> 9) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1); }
+
+/* The slot is seldom in the cache, and there is something else to do until it is. */
+static void fetch_slot_of(const void *address) { __builtin_prefetch(blocks + first_slot_of((uintptr_t)address)); }
+
 static block *slot_of(uintptr_t address) {
-    size_t slot = (address >> 9) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1);
-    while (blocks[slot].address != 0 && blocks[slot].address != address) slot = (slot + 1) & (capacity - 1);
-    return &blocks[slot];
+    block *table = blocks;
+    size_t slot = first_slot_of(address), last = capacity - 1;
+    while (table[slot].address != 0 && table[slot].address != address) slot = (slot + 1) & last;
+    return &table[slot];
 }
 
 static void make_room(void) {
@@ -54,9 +62,12 @@ static void make_room(void) {
     block *old = blocks;
     size_t old_capacity = capacity, in_use = 0;
     for (size_t i = 0; i < old_capacity; i++) in_use += old[i].number != 0;
-    while (capacity < in_use * 4 + 1024) capacity = capacity ? capacity * 2 : 1024;
-    blocks = calloc(capacity, sizeof *blocks);
-    if (blocks == NULL) abort();
+    size_t wanted = old_capacity ? old_capacity : 1024;
+    while (wanted < in_use * 4 + 1024) wanted *= 2;
+    block *table = calloc(wanted, sizeof *table);
+    if (table == NULL) abort();
+    blocks = table;
+    capacity = wanted;
     occupied = in_use;
     for (size_t i = 0; i < old_capacity; i++) {
         if (old[i].number != 0) *slot_of(old[i].address) = old[i];
@@ -89,6 +100,7 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
 
 static void note_block(void *address, int64_t size) {
     size_t bytes = (size_t)(size < 0 ? -size : size);
+    fetch_slot_of(address);
     /* A block starts and ends its life without known bytes. While streams are held up, work that still uses the previous
      * owner's bytes may be queued; then they are left alone, and whatever is written next replaces them. */
     if (!maya_work_is_queued()) maya_values_made_up(address, bytes);

@@ -21,23 +21,35 @@ static maya_intervals known, dirty;
 /* A first answer without the lock, for the thousands of blocks a second that never had a known byte: a bit for every chunk of
  * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
  * so nobody else is about to write there. */
-enum { CHUNK_BITS = 21, FILTER_BITS = 17, WORD = 64 };
-static _Atomic uint64_t filter[(1 << FILTER_BITS) / WORD];
+enum { CHUNK_BITS = 16, FILTER_BITS = 21, WORD = 64, WORDS = (1 << FILTER_BITS) / WORD };
+static _Atomic uint64_t filter[WORDS];
 
-static _Atomic uint64_t *filter_word(uintptr_t chunk) { return &filter[chunk / WORD % ((1 << FILTER_BITS) / WORD)]; }
+/* The bits of the chunks from `first` to `last` that are in the word with that index. */
+static uint64_t bits_in_word(uintptr_t word, uintptr_t first, uintptr_t last) {
+    uint64_t bits = UINT64_MAX;
+    if (word == first / WORD) bits &= UINT64_MAX << first % WORD;
+    if (word == last / WORD) bits &= UINT64_MAX >> (WORD - 1 - last % WORD);
+    return bits;
+}
 
 static bool may_hold_values(uintptr_t start, uintptr_t end) {
     if (start >= end) return false;
-    for (uintptr_t chunk = start >> CHUNK_BITS; chunk <= (end - 1) >> CHUNK_BITS; chunk++) {
-        if (atomic_load_explicit(filter_word(chunk), memory_order_relaxed) >> chunk % WORD & 1) return true;
+    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+    for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
+        uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
+        if (held & bits_in_word(word, first, last)) return true;
     }
     return false;
 }
 
-/* The caller holds the lock. */
+/* The caller holds the lock, so that no two change a word at a time. */
 static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
-    for (uintptr_t chunk = start >> CHUNK_BITS; start < end && chunk <= (end - 1) >> CHUNK_BITS; chunk++) {
-        atomic_fetch_or_explicit(filter_word(chunk), (uint64_t)1 << chunk % WORD, memory_order_relaxed);
+    if (start >= end) return;
+    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+    for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
+        uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
+        uint64_t more = bits_in_word(word, first, last) & ~held;
+        if (more) atomic_store_explicit(&filter[word % WORDS], held | more, memory_order_relaxed);
     }
     maya_intervals_add(set, start, end);
 }
