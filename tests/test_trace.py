@@ -167,10 +167,10 @@ def encode(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[int]], np
         "uint32_t encode(const uint64_t *values, int count, uint8_t **bytes) {\n"
         "    static maya_column column;\n"
         "    uint64_t previous = 0;\n"
-        "    column.length = column.significant = 0;\n"
+        "    column.length = 0;\n"
         "    for (int i = 0; i < count; i++) maya_column_append(&column, &previous, values[i]);\n"
         "    *bytes = column.bytes;\n"
-        "    return column.significant;\n"
+        "    return maya_column_significant(&column);\n"
         "}\n"
     )
     compile_c("-shared", "-fPIC", "-o", folder / "column.so", folder / "column.c")

@@ -162,6 +162,44 @@ def test_ops_know_their_inputs_and_where_they_come_from(maya_run: MayaRun) -> No
     assert kernel["thread"] == one("aten::tanh")["thread"]
 
 
+def test_nodes_of_backward_nest_and_stay_visible_to_the_profiler(maya_run: MayaRun) -> None:
+    """A checkpointed block evaluates nodes inside a node; with a profiler, torch announces nodes as it always does."""
+    run = maya_run(
+        """
+        import torch
+        from torch.profiler import profile
+        from torch.utils.checkpoint import checkpoint
+
+        x = torch.randn(200, 200, device="cuda", requires_grad=True)
+
+        def step():
+            checkpoint(lambda t: torch.tanh(t) * 3, x, use_reentrant=True).sum().backward()
+
+        step()
+        with profile() as profiler:
+            step()
+        names = [event.name for event in profiler.events()]
+        print(names.count("autograd::engine::evaluate_function: TanhBackward0"))
+        step()
+        """
+    )
+    assert run.exit_code == 0, run.stderr
+    assert run.stdout == "1\n"
+    ops = read(run.trace).ops
+    outer = ops[ops["name"] == "CheckpointFunctionBackward"]
+    inner = ops[ops["name"] == "TanhBackward0"]
+    gradients = ops[ops["name"] == "aten::tanh_backward"]
+    assert len(outer) == len(inner) == len(gradients) == 3
+    assert inner["parent"].tolist() == outer["op"].tolist()
+    assert gradients["parent"].tolist() == inner["op"].tolist()
+    assert gradients["sequence"].tolist() == inner["sequence"].tolist()
+    assert (outer["start_ns"] + outer["duration_ns"] >= inner["start_ns"] + inner["duration_ns"]).all()
+    # what comes after a node is no longer in it
+    losses = ops[ops["name"] == "aten::sum"]
+    assert np.count_nonzero(losses["parent"] == 0) == 3
+    assert set(losses["parent"]) <= {0, *losses["op"]}
+
+
 MANY_LAUNCHES = """
     import sys, threading
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from maya.trace import read, summarise
+from maya.trace import Kind, read, summarise
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -497,6 +497,52 @@ def test_memory_never_written_reads_as_zero(maya_run: MayaRun) -> None:
     )
     assert run.exit_code == 0, run.output
     assert run.stdout == "zeros\n"
+
+
+def test_what_a_large_op_wrote_is_not_taken_for_known(maya_run: MayaRun) -> None:
+    """Wherever the result lies: in an argument, in new memory, in memory that was set to zero before."""
+    run = maya_run(
+        """
+        import torch
+
+        def known():
+            return torch.arange(1, 100_001, dtype=torch.float32).cuda()
+
+        def made_up(result):
+            assert not result.cpu().any()
+
+        there = known()
+        there.mul_(2)
+        made_up(there)
+        made_up(torch.exp(there, out=known()))
+        made_up(torch.exp(there, out=torch.empty(0, device="cuda")))
+        torch._foreach_add_(several := [known(), known()], 1)
+        for each in several:
+            made_up(each)
+        every_second = known()[::2]
+        every_second.add_(1)
+        made_up(every_second)
+        for _ in range(3):
+            known()
+            made_up(torch.tanh(there))
+        for each in torch._foreach_exp([there] * 40):
+            made_up(each)
+        weight = torch.zeros(5_000, 40, device="cuda", requires_grad=True)
+        torch.nn.functional.embedding(torch.arange(5_000).cuda(), weight).sum().backward()
+        made_up(weight.grad)
+
+        captured, graph = known(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = torch.exp(captured)
+        result.copy_(known())
+        graph.replay()
+        made_up(result)
+        print("made up")
+        """
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "made up\n"
+    assert len(read(run.trace).select(Kind.MADE_UP_READ)) == 51
 
 
 def test_how_much_is_kept(maya_run: MayaRun) -> None:

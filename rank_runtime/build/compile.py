@@ -39,7 +39,8 @@ MAXIMUM_JOBS = 8
 C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
 # NDEBUG: without it, torch's headers check at every op that the observer asks only for what it announced.
 CXX_FLAGS = ("-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread")
-LINK_FLAGS = ("-shared", "-pthread", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
+# Symbolic: a call of one of its own functions need not go through the table by which others could replace it.
+LINK_FLAGS = ("-shared", "-pthread", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN", "-Wl,-Bsymbolic-functions")
 # An undefined symbol would show only in the middle of somebody's run.
 COMPLETE = "-Wl,-z,defs"
 SYSTEM_LIBRARIES = ("-Wl,--as-needed", "-lm", "-ldl", "-lrt")

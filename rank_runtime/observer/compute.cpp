@@ -17,13 +17,14 @@
 #include <unordered_set>
 
 #include "../shim/device/internal.h"
+#include "direct.h"
 #include "random.h"
 #include "substitutes.h"
 
 namespace maya {
 namespace {
 
-constexpr size_t kGuessBytes = 4096;
+constexpr size_t kGuessBytes = 1024;
 
 // CPU kernels only: no autograd, autocast or dispatch modes of the program's.
 struct PlainDispatch {
@@ -85,32 +86,6 @@ bool is_written_argument(const Call& call, const TensorView& output) {
   return false;
 }
 
-template <typename To, typename From>
-void convert(const TensorView& to, const TensorView& from) {
-  const auto* source = static_cast<const From*>(from.data);
-  auto* target = static_cast<To*>(to.data);
-  for (size_t i = 0; i < from.bytes / sizeof(From); i++) target[i] = static_cast<To>(static_cast<float>(source[i]));
-}
-
-// Copies and casts between dense tensors of one arrangement are by far the most frequent small ops (autocast makes one of
-// every bias), and need no kernel.
-bool copy_directly(const Call& call) {
-  if (!call.op->is_copy || call.arguments[1].kind != Argument::Kind::kTensor) return false;
-  const TensorView &to = call.arguments[0].tensors[0], &from = call.arguments[1].tensors[0];
-  if (!to.on_gpu() || !from.on_gpu() || !to.dense || !from.dense || to.sizes != from.sizes || to.strides != from.strides ||
-      to.conjugate != from.conjugate || to.negative != from.negative) {
-    return false;
-  }
-  using c10::ScalarType;
-  if (to.dtype == from.dtype) memmove(to.data, from.data, from.bytes);
-  else if (to.dtype == ScalarType::BFloat16 && from.dtype == ScalarType::Float) convert<c10::BFloat16, float>(to, from);
-  else if (to.dtype == ScalarType::Float && from.dtype == ScalarType::BFloat16) convert<float, c10::BFloat16>(to, from);
-  else if (to.dtype == ScalarType::Half && from.dtype == ScalarType::Float) convert<c10::Half, float>(to, from);
-  else if (to.dtype == ScalarType::Float && from.dtype == ScalarType::Half) convert<float, c10::Half>(to, from);
-  else return false;
-  return true;
-}
-
 // Runs the op; throws what it throws.
 std::vector<at::Tensor> results_of(const Call& call) {
   std::vector<c10::IValue> stack = stack_of(call);
@@ -130,7 +105,7 @@ std::vector<at::Tensor> results_of(const Call& call) {
 
 // Runs the op and puts its results where they belong.
 void compute(const Call& call) {
-  if (copy_directly(call)) return;
+  if (compute_directly(call)) return;
   PlainDispatch plain;
   const std::vector<at::Tensor> results = results_of(call);
   TORCH_CHECK(results.size() >= call.outputs.size(), "its CPU kernel has ", results.size(), " results instead of ",
@@ -203,7 +178,7 @@ void make_up(const Call& call) {
 void apply(const Call& call) {
   const bool known = inputs_are_known(call);
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
-  if (!known && !all && (call.gpu_bytes() > kGuessBytes || call.op->reports_errors)) {
+  if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors)) {
     make_up(call);
     return;
   }

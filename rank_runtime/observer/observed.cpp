@@ -1,6 +1,6 @@
-// Turning torch's per-operator "observed" flag off. It has no setter; naming a private member in an explicit template
-// instantiation is the one place where the language does not check access, and the compiler knows its offset in the headers
-// of the torch that is installed.
+// Turning flags of torch's off: per operator "is observed", per op call "outputs are needed". They have no setters; naming a
+// private member in an explicit template instantiation is the one place where the language does not check access, and the
+// compiler knows its offset in the headers of the torch that is installed.
 
 #include "observed.h"
 
@@ -22,11 +22,21 @@ struct Observed {
 };
 template struct Reveal<&c10::impl::OperatorEntry::is_observed_, Observed>;
 
+struct Callbacks {
+  friend constexpr auto member(Callbacks);
+};
+template struct Reveal<&at::RecordFunction::step_callbacks_, Callbacks>;
+
 }  // namespace
 
 void stop_observing(const c10::OperatorHandle& handle) {
   const bool& flag = (handle.*member(Definition())) -> op.*member(Observed());
   const_cast<volatile bool&>(flag) = false;
+}
+
+void spare_outputs(const at::RecordFunction& function) {
+  auto& callbacks = const_cast<at::StepCallbacks&>(function.*member(Callbacks()));
+  if (callbacks.callbacks_.size() == 1) callbacks.needs_outputs_ = false;
 }
 
 }  // namespace maya

@@ -66,6 +66,29 @@ bool may_launch(const c10::OperatorHandle& handle) {
   return true;
 }
 
+Operator::Results results_of(const c10::FunctionSchema& schema) {
+  bool all_written = true, all_tensors = true;
+  for (const auto& result : schema.returns()) {
+    const auto* alias = result.alias_info();
+    all_written = all_written && alias != nullptr && alias->isWrite();
+    all_tensors = all_tensors && alias == nullptr && result.type()->kind() == c10::TypeKind::TensorType;
+  }
+  // An `out` argument may get its size and memory only from the op.
+  for (const auto& argument : schema.arguments()) {
+    const auto* alias = argument.alias_info();
+    if (alias != nullptr && alias->isWrite() && argument.kwarg_only()) return Operator::Results::kAnywhere;
+  }
+  // What `all` says of made-up values is put into its result, which therefore has to be known exactly.
+  if (schema.name() == "aten::all") return Operator::Results::kAnywhere;
+  return all_written ? Operator::Results::kArguments : all_tensors ? Operator::Results::kNewBlocks : Operator::Results::kAnywhere;
+}
+
+Operator::Shortcut shortcut_of(const c10::OperatorName& name) {
+  if (name.name == "aten::copy_") return Operator::Shortcut::kCopy;
+  if (name.name == "aten::_foreach_add_" && name.overload_name == "Scalar") return Operator::Shortcut::kAddNumber;
+  return Operator::Shortcut::kNone;
+}
+
 std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   auto made = std::make_unique<Operator>();
   made->name = name.name;
@@ -86,7 +109,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
-  made->is_copy = made->name == "aten::copy_";
+  made->results = results_of(made->handle->schema());
+  made->shortcut = shortcut_of(name);
   for (const auto& result : made->handle->schema().returns()) {
     made->reports_errors = made->reports_errors || result.name() == "info";
   }

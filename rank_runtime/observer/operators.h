@@ -16,9 +16,11 @@ struct Operator {
   std::vector<bool> writes;                   // per argument: the op writes to it ...
   std::vector<bool> reads;                    // ... and what it held before matters
   bool writes_any = false;
+  // Where its results are: all of them arguments; memory that it takes for them, a few blocks at most; or anywhere.
+  enum class Results : uint8_t { kArguments, kNewBlocks, kAnywhere } results = Results::kAnywhere;
   int first_statistic = -1, training_flag = -1;  // batch norm: positions of running_mean and of training
   bool may_launch = true;  // false: whatever it does on a device, other ops do for it
-  bool is_copy = false;
+  enum class Shortcut : uint8_t { kNone, kCopy, kAddNumber } shortcut = Shortcut::kNone;  // see direct.h
   bool reports_errors = false;  // returns an "info" that the host checks: computed from made-up zeros, it would be alarming
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout

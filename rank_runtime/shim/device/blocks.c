@@ -10,8 +10,9 @@
 #include "process.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
+
+#include "recorder.h"
 
 typedef struct {
     int8_t type, index;
@@ -39,15 +40,22 @@ typedef struct {
     uint64_t number;   /* 0: given back */
 } block;
 
-pthread_mutex_t maya_blocks_lock = PTHREAD_MUTEX_INITIALIZER;
-static block *blocks;
-static size_t capacity, occupied; /* occupied: slots that were ever used since the table was made */
+/* Changed under the recorder's lock, all of them. */
+static block *_Atomic blocks;
+static _Atomic size_t capacity;
+static size_t occupied; /* slots that were ever used since the table was made */
 static uint64_t block_count;
 
+static size_t first_slot_of(uintptr_t address) { return (address >> 9) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1); }
+
+/* The slot is seldom in the cache, and there is something else to do until it is. */
+static void fetch_slot_of(const void *address) { __builtin_prefetch(blocks + first_slot_of((uintptr_t)address)); }
+
 static block *slot_of(uintptr_t address) {
-    size_t slot = (address >> 9) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1);
-    while (blocks[slot].address != 0 && blocks[slot].address != address) slot = (slot + 1) & (capacity - 1);
-    return &blocks[slot];
+    block *table = blocks;
+    size_t slot = first_slot_of(address), last = capacity - 1;
+    while (table[slot].address != 0 && table[slot].address != address) slot = (slot + 1) & last;
+    return &table[slot];
 }
 
 static void make_room(void) {
@@ -55,9 +63,12 @@ static void make_room(void) {
     block *old = blocks;
     size_t old_capacity = capacity, in_use = 0;
     for (size_t i = 0; i < old_capacity; i++) in_use += old[i].number != 0;
-    while (capacity < in_use * 4 + 1024) capacity = capacity ? capacity * 2 : 1024;
-    blocks = calloc(capacity, sizeof *blocks);
-    if (blocks == NULL) abort();
+    size_t wanted = old_capacity ? old_capacity : 1024;
+    while (wanted < in_use * 4 + 1024) wanted *= 2;
+    block *table = calloc(wanted, sizeof *table);
+    if (table == NULL) abort();
+    blocks = table;
+    capacity = wanted;
     occupied = in_use;
     for (size_t i = 0; i < old_capacity; i++) {
         if (old[i].number != 0) *slot_of(old[i].address) = old[i];
@@ -67,7 +78,6 @@ static void make_room(void) {
 
 /* Counts the blocks handed out; the number of the one at `address`. */
 static uint64_t number_of(const void *address, bool handed_out) {
-    pthread_mutex_lock(&maya_blocks_lock);
     make_room();
     block *slot = slot_of((uintptr_t)address);
     if (slot->address == 0) {
@@ -77,15 +87,19 @@ static uint64_t number_of(const void *address, bool handed_out) {
     if (handed_out) slot->number = ++block_count;
     uint64_t number = slot->number;
     if (!handed_out) slot->number = 0;
-    pthread_mutex_unlock(&maya_blocks_lock);
     return number;
 }
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number) {
-    uint64_t number = number_of(address, handed_out);
-    maya_record(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, maya_bytes_signature(size),
-                number, 0);
+    if (!maya_is_recording()) return;
+    uint32_t signature = maya_bytes_signature(size);
+    pthread_mutex_lock(&maya_recorder_lock);
+    maya_record_locked(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, signature,
+                       number_of(address, handed_out), 0);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
+
+pthread_mutex_t maya_blocks_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what is given back */
 
 /* A block starts and ends its life without known bytes. While streams are held up, work that still uses the bytes may be
  * queued: then those of a block that is given back wait until nothing is, and one that is handed out keeps what its previous
@@ -111,6 +125,7 @@ static void forget_values(void *address, size_t bytes, bool handed_out) {
 
 static void note_block(void *address, int64_t size) {
     size_t bytes = (size_t)(size < 0 ? -size : size);
+    fetch_slot_of(address);
     forget_values(address, bytes, size >= 0);
     if (size >= 0) {
         maya_thread *thread = maya_this_thread();

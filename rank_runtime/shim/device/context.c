@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-static __thread int current_device;
+static __thread int current_device __attribute__((tls_model("initial-exec"))); /* asked for at every other call */
 pthread_mutex_t maya_context_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool in_use[MAYA_MAX_DEVICES];
 static _Atomic bool observer_considered;

@@ -213,6 +213,18 @@ static void run_fill(void *argument) {
     }
 }
 
+/* Nearly all fill with zeros. */
+static uint32_t fill_signature(uint32_t pattern) {
+    static __thread uint32_t last_pattern, last_signature;
+    if (last_signature == 0 || last_pattern != pattern) {
+        char text[48];
+        int length = snprintf(text, sizeof text, "{\"memset\":%u}", pattern);
+        last_pattern = pattern;
+        last_signature = maya_intern(text, (size_t)length);
+    }
+    return last_signature;
+}
+
 int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width, size_t rows,
                      size_t pitch, bool blocking) {
     if (width == 0 || rows == 0 || maya_get_settings()->bare) return CUDA_OK;
@@ -220,10 +232,8 @@ int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t patte
     fill_job *job = malloc(sizeof *job);
     if (job == NULL) return CUDA_OUT_OF_MEMORY;
     *job = (fill_job){address, pattern, pattern_size, width, rows, pitch};
-    char text[48];
-    int length = snprintf(text, sizeof text, "{\"memset\":%u}", pattern);
     maya_work work = {.run = run_fill, .release = free, .argument = job, .kind = MAYA_RECORD_MEMSET,
-                      .signature = maya_intern(text, (size_t)length), .value = width * rows};
+                      .signature = fill_signature(pattern), .value = width * rows};
     int status = maya_submit(stream, &work);
     return status == CUDA_OK && blocking && maya_address_device(address) < 0 ? maya_stream_synchronize(stream) : status;
 }

@@ -108,7 +108,7 @@ MAYA_API void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_
 /* Nanoseconds since this process's trace began. */
 MAYA_API uint64_t maya_now_ns(void);
 
-enum { MAYA_RECENT_BLOCKS = 8 };
+enum { MAYA_RECENT_BLOCKS = 32 };
 
 /* What the op observer and the recorder share about one host thread. */
 typedef struct {
@@ -118,6 +118,7 @@ typedef struct {
     uint32_t device_work;   /* kernels and library calls so far on this thread: how an op knows that it launched */
     void *work_stream;      /* the stream of the last of them */
     bool waits_unrecorded;  /* synchronising leaves no record: the program did not ask for it */
+    void *observer;         /* what the op observer keeps about the thread */
     uint32_t blocks;        /* blocks that PyTorch's allocator has handed out to this thread, and the last of them: */
     struct {
         void *address;

@@ -63,6 +63,19 @@ MAYA_API int maya_ipc_close(void *address);
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number);
 
+/* ---- announcements.c: what torch announces to observers beside ops ---- */
+
+typedef struct {
+    /* Called with the place of an at::RecordFunction and its scope instead of its constructor; true: it has been made. */
+    bool (*begins)(void *function, uint8_t scope);
+    /* Called before an at::RecordFunction is destroyed. */
+    void (*ends)(void *function);
+    /* Called with an at::RecordFunctionTLS that is to be the thread's; true: it is the same already. */
+    bool (*is_set)(const void *observers);
+} maya_announcement_observer;
+
+MAYA_API void maya_set_announcement_observer(const maya_announcement_observer *observer);
+
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
 
 typedef struct {

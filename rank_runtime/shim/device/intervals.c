@@ -6,13 +6,18 @@
 #include <string.h>
 
 /* Index of the first item that ends after `address`. */
-static size_t first_ending_after(const maya_intervals *set, uintptr_t address) {
-    size_t low = 0, high = set->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (set->items[middle].end > address) high = middle;
-        else low = middle + 1;
+static size_t first_ending_after(maya_intervals *set, uintptr_t address) {
+    size_t low = 0, high = set->count, recent = set->recent;
+    if (recent <= high && (recent == high || set->items[recent].end > address) &&
+        (recent == 0 || set->items[recent - 1].end <= address)) {
+        return recent;
     }
+    for (size_t left = high; left > 0;) { /* without jumps that depend on the data: nobody could foresee them */
+        size_t half = (left + 1) / 2;
+        low = set->items[low + half - 1].end <= address ? low + half : low;
+        left -= half;
+    }
+    set->recent = low;
     return low;
 }
 
@@ -57,13 +62,13 @@ void maya_intervals_remove(maya_intervals *set, uintptr_t start, uintptr_t end) 
     splice(set, from, to, rest, kept);
 }
 
-bool maya_intervals_cover(const maya_intervals *set, uintptr_t start, uintptr_t end) {
+bool maya_intervals_cover(maya_intervals *set, uintptr_t start, uintptr_t end) {
     if (start >= end) return true;
     size_t index = first_ending_after(set, start);
     return index < set->count && set->items[index].start <= start && set->items[index].end >= end;
 }
 
-bool maya_intervals_next(const maya_intervals *set, uintptr_t start, uintptr_t end, maya_interval *part) {
+bool maya_intervals_next(maya_intervals *set, uintptr_t start, uintptr_t end, maya_interval *part) {
     size_t index = first_ending_after(set, start);
     if (start >= end || index == set->count || set->items[index].start >= end) return false;
     *part = set->items[index];
@@ -72,6 +77,6 @@ bool maya_intervals_next(const maya_intervals *set, uintptr_t start, uintptr_t e
     return true;
 }
 
-uintptr_t maya_intervals_end(const maya_intervals *set, uintptr_t address) {
+uintptr_t maya_intervals_end(maya_intervals *set, uintptr_t address) {
     return set->items[first_ending_after(set, address)].end;
 }

@@ -143,12 +143,12 @@ static int allocate(int device, size_t size, maya_region_kind kind, void **addre
 
 /* A few sizes recur all the time: their texts are made once per thread. */
 uint32_t maya_bytes_signature(size_t size) {
-    enum { REMEMBERED = 256 };
+    enum { BITS = 8 };
     static __thread struct {
         size_t size;
         uint32_t signature;
-    } remembered[REMEMBERED];
-    size_t slot = (size >> 9) * 0x9E3779B1u % REMEMBERED;
+    } remembered[1 << BITS];
+    size_t slot = (size_t)((uint64_t)size * 0x9E3779B97F4A7C15u >> (64 - BITS)); /* sizes are often multiples of large powers of two */
     if (remembered[slot].signature == 0 || remembered[slot].size != size) {
         char text[48];
         int length = snprintf(text, sizeof text, "{\"bytes\":%zu}", size);

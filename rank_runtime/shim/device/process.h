@@ -20,7 +20,7 @@ extern pthread_mutex_t maya_blocks_lock;    /* blocks.c */
 extern pthread_mutex_t maya_values_lock;    /* values.c */
 extern pthread_mutex_t maya_engine_lock;    /* stream.c, graph.c */
 extern pthread_mutex_t maya_outgoing_lock;  /* coordinator.c */
-extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, and the trace file */
+extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, blocks.c, and the trace file */
 extern pthread_mutex_t maya_insertion_lock; /* intern.c */
 extern pthread_mutex_t maya_reported_lock;  /* report.c */
 

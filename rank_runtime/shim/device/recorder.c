@@ -70,7 +70,8 @@ uint64_t maya_now_ns(void) {
 }
 
 maya_thread *maya_this_thread(void) {
-    static __thread maya_thread thread;
+    /* initial-exec: its place is known when the library is loaded, which saves a call at every access */
+    static __thread maya_thread thread __attribute__((tls_model("initial-exec")));
     if (!thread.number)
         thread.number = atomic_fetch_add(&threads_seen, 1) + 1;
     return &thread;
@@ -111,7 +112,7 @@ static bool write_records(void) {
     uint32_t lengths[COLUMNS];
     struct iovec pieces[1 + COLUMNS] = {{lengths, sizeof lengths}};
     for (int i = 0; i < COLUMNS; i++) {
-        lengths[i] = columns[i].significant;
+        lengths[i] = maya_column_significant(&columns[i]);
         pieces[1 + i] = (struct iovec){columns[i].bytes, lengths[i]};
     }
     if (!maya_trace_file_append(MAYA_BLOCK_RECORDS, buffered, pieces, 1 + COLUMNS))
@@ -122,7 +123,7 @@ static bool write_records(void) {
 
 static void empty_buffer(void) {
     for (int i = 0; i < COLUMNS; i++)
-        columns[i].length = columns[i].significant = columns[i].zeros = 0;
+        columns[i].length = columns[i].zeros = 0;
     memset(previous, 0, sizeof previous);
     memset(previous_by_kind, 0, sizeof previous_by_kind);
     buffered = 0;
@@ -221,14 +222,13 @@ typedef struct {
 } record;
 
 /* The caller holds the lock; `now_ns` is the time of the call, which for an op is not the time it began. */
-static void append(const record *record, uint64_t now_ns) {
+static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (state != RECORDING) /* it ended while the caller waited for the lock */
         return;
     if (!maya_trace_file_is_open() && !maya_trace_file_open(clock_ns(CLOCK_REALTIME) - now_ns)) {
         state = OFF;
         return;
     }
-    maya_thread *thread = maya_this_thread();
     uint32_t number = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
     if (!buffered)
         block_began_ns = now_ns;
@@ -256,14 +256,19 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
         thread->device_work++; /* also without a trace: the op observer goes by it */
     if (!maya_is_recording())
         return;
+    pthread_mutex_lock(&maya_recorder_lock);
+    maya_record_locked(kind, stream_number, signature, value, flags);
+    pthread_mutex_unlock(&maya_recorder_lock);
+}
+
+void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
+    maya_thread *thread = maya_this_thread();
+    uint64_t now_ns = maya_now_ns(); /* under the lock, so that times never go back in the order of submission */
     record record = {
-        .signature = signature, .op = thread->current_op, .stream = stream_number,
+        .host_ns = now_ns, .signature = signature, .op = thread->current_op, .stream = stream_number,
         .value = value, .kind = (uint8_t)kind, .flags = flags,
     };
-    pthread_mutex_lock(&maya_recorder_lock);
-    record.host_ns = maya_now_ns(); /* under the lock, so that times never go back in the order of submission */
-    append(&record, record.host_ns);
-    pthread_mutex_unlock(&maya_recorder_lock);
+    append(&record, thread, now_ns);
 }
 
 void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
@@ -278,6 +283,6 @@ void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_
         .kind = (uint8_t)kind, .flags = is_long ? MAYA_FLAG_MICROSECONDS : 0,
     };
     pthread_mutex_lock(&maya_recorder_lock);
-    append(&record, start_ns + duration_ns);
+    append(&record, maya_this_thread(), start_ns + duration_ns);
     pthread_mutex_unlock(&maya_recorder_lock);
 }

@@ -13,10 +13,17 @@ enum { MAYA_RECORDS_PER_BLOCK = 4096, MAYA_LONGEST_VARINT = 10 };
 
 typedef struct {
     uint32_t length;
-    uint32_t significant; /* the length without the zeros at the end: what is written */
     uint32_t zeros;       /* in a column of runs: zeros so far that are not in `bytes` yet */
     uint8_t bytes[MAYA_RECORDS_PER_BLOCK * MAYA_LONGEST_VARINT]; /* pages beyond `length` are never touched */
 } maya_column;
+
+/* The length without the zeros at the end: what is written. Only a zero ends with a byte of zero. */
+static inline uint32_t maya_column_significant(const maya_column *column) {
+    uint32_t length = column->length;
+    while (length && column->bytes[length - 1] == 0)
+        length--;
+    return length;
+}
 
 static inline uint8_t *maya_varint(uint8_t *to, uint64_t value) {
     while (value >= 0x80) {
@@ -35,9 +42,10 @@ static inline uint64_t maya_fold(uint64_t value, uint64_t previous) {
 static inline void maya_column_append(maya_column *column, uint64_t *previous, uint64_t value) {
     uint64_t folded = maya_fold(value, *previous);
     *previous = value;
-    column->length = (uint32_t)(maya_varint(column->bytes + column->length, folded) - column->bytes);
-    if (folded)
-        column->significant = column->length;
+    if (__builtin_expect(folded < 0x80, 1))
+        column->bytes[column->length++] = (uint8_t)folded;
+    else
+        column->length = (uint32_t)(maya_varint(column->bytes + column->length, folded) - column->bytes);
 }
 
 static inline void maya_column_append_in_runs(maya_column *column, uint64_t *previous, uint64_t value) {
@@ -53,5 +61,5 @@ static inline void maya_column_append_in_runs(maya_column *column, uint64_t *pre
         to = maya_varint(to, column->zeros);
         column->zeros = 0;
     }
-    column->length = column->significant = (uint32_t)(maya_varint(to, folded) - column->bytes);
+    column->length = (uint32_t)(maya_varint(to, folded) - column->bytes);
 }

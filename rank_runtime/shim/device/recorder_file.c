@@ -75,6 +75,7 @@ static uint32_t checksum(uint32_t so_far, const void *data, size_t length) {
         memcpy(&word, byte, sizeof word);
         word ^= crc;
         crc = 0;
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i++)
             crc ^= crc_tables[7 - i][word >> 8 * i & 0xFF];
     }

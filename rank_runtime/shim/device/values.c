@@ -11,11 +11,48 @@
 #include "process.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
 pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_intervals known, dirty;
+
+/* A first answer without the lock, for the thousands of blocks a second that never had a known byte: a bit for every chunk of
+ * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
+ * so nobody else is about to write there. */
+enum { CHUNK_BITS = 16, FILTER_BITS = 21, WORD = 64, WORDS = (1 << FILTER_BITS) / WORD };
+static _Atomic uint64_t filter[WORDS];
+
+/* The bits of the chunks from `first` to `last` that are in the word with that index. */
+static uint64_t bits_in_word(uintptr_t word, uintptr_t first, uintptr_t last) {
+    uint64_t bits = UINT64_MAX;
+    if (word == first / WORD) bits &= UINT64_MAX << first % WORD;
+    if (word == last / WORD) bits &= UINT64_MAX >> (WORD - 1 - last % WORD);
+    return bits;
+}
+
+static bool may_hold_values(uintptr_t start, uintptr_t end) {
+    if (start >= end) return false;
+    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+    for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
+        uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
+        if (held & bits_in_word(word, first, last)) return true;
+    }
+    return false;
+}
+
+/* The caller holds the lock, so that no two change a word at a time. */
+static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
+    if (start >= end) return;
+    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+    for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
+        uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
+        uint64_t more = bits_in_word(word, first, last) & ~held;
+        if (more) atomic_store_explicit(&filter[word % WORDS], held | more, memory_order_relaxed);
+    }
+    maya_intervals_add(set, start, end);
+}
 
 static void zero(uintptr_t start, uintptr_t end) {
     enum { PAGE = 4096, WORTH_A_SYSTEM_CALL = 256 << 10 };
@@ -31,8 +68,9 @@ static void zero(uintptr_t start, uintptr_t end) {
 
 static void forget(uintptr_t start, uintptr_t end) {
     maya_interval part;
-    for (uintptr_t from = start; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
-    maya_intervals_remove(&dirty, start, end);
+    uintptr_t from = start;
+    for (; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
+    if (from != start) maya_intervals_remove(&dirty, start, end);
     maya_intervals_remove(&known, start, end);
 }
 
@@ -40,8 +78,8 @@ void maya_values_known(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
-    maya_intervals_add(&known, start, start + size);
-    maya_intervals_add(&dirty, start, start + size);
+    add(&known, start, start + size);
+    add(&dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -50,7 +88,7 @@ void maya_values_guessed(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
     maya_intervals_remove(&known, start, start + size);
-    maya_intervals_add(&dirty, start, start + size);
+    add(&dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -66,18 +104,22 @@ void maya_values_doubt(const void *address) {
 
 void maya_values_made_up(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
+    if (!may_hold_values(start, start + size)) return;
     pthread_mutex_lock(&maya_values_lock);
     forget(start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
-    pthread_mutex_lock(&maya_values_lock);
+    bool locked = false;
     for (size_t i = 0; i < count; i++) {
-        uintptr_t start = (uintptr_t)ranges[i].address;
-        forget(start, start + ranges[i].size);
+        uintptr_t start = (uintptr_t)ranges[i].address, end = start + ranges[i].size;
+        if (!may_hold_values(start, end)) continue;
+        if (!locked) pthread_mutex_lock(&maya_values_lock);
+        locked = true;
+        forget(start, end);
     }
-    pthread_mutex_unlock(&maya_values_lock);
+    if (locked) pthread_mutex_unlock(&maya_values_lock);
 }
 
 void maya_values_forget_without_zeroing(const void *address, size_t size) {
@@ -137,12 +179,12 @@ static void copy_out(char *destination, const char *source, size_t size, bool to
     while (maya_intervals_next(&dirty, from, end, &part)) {
         if (!to_device) memset((char *)from + shift, 0, part.start - from);
         memmove((char *)part.start + shift, (char *)part.start, part.end - part.start);
-        if (to_device) maya_intervals_add(&dirty, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+        if (to_device) add(&dirty, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
         from = part.end;
     }
     if (!to_device) memset((char *)from + shift, 0, end - from);
     for (from = start; to_device && maya_intervals_next(&known, from, end, &part); from = part.end) {
-        maya_intervals_add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+        add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
     }
     pthread_mutex_unlock(&maya_values_lock);
 }
@@ -163,7 +205,7 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
         uintptr_t start = (uintptr_t)address;
         pthread_mutex_lock(&maya_values_lock);
         forget(start, start + size);
-        maya_intervals_add(&known, start, start + size);
+        add(&known, start, start + size);
         pthread_mutex_unlock(&maya_values_lock);
         return;
     }
@@ -216,10 +258,10 @@ void maya_values_receive(void *address, const void *bytes, size_t size, const in
     forget(start, start + size);
     if (settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes) {
         memcpy(address, bytes, size);
-        maya_intervals_add(&dirty, start, start + size);
+        add(&dirty, start, start + size);
         for (size_t i = 0; i + 1 < count; i += 2) {
             uintptr_t from = (uintptr_t)known_parts[i], to = (uintptr_t)known_parts[i + 1];
-            if (from < to && to <= size) maya_intervals_add(&known, start + from, start + to);
+            if (from < to && to <= size) add(&known, start + from, start + to);
         }
     }
     pthread_mutex_unlock(&maya_values_lock);

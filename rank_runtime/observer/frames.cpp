@@ -1,0 +1,87 @@
+// The ops that a thread is in.
+
+#include "frames.h"
+
+namespace maya {
+namespace {
+
+// Ends with its thread; what torch still does there afterwards gets a new one.
+struct Owner {
+  std::unique_ptr<Thread> thread;
+  ~Owner() { maya_this_thread()->observer = nullptr; }
+};
+
+}  // namespace
+
+Frame& Thread::push(const void* function) {
+  if (depth == frames.size()) frames.push_back(std::make_unique<Frame>());
+  Frame& frame = *frames[depth++];
+  frame.op = nullptr;
+  frame.is_node = false;
+  frame.name = nullptr;
+  frame.number = maya_next_op();
+  frame.parent = device->current_op;
+  frame.work_before = device->device_work;
+  frame.work_of_children = 0;
+  frame.blocks_before = device->blocks;
+  frame.sequence = -1;
+  frame.may_compute = false;
+  frame.described = false;
+  frame.signature = 0;
+  frame.written.clear();
+  frame.function = function;
+  frame.argument_count = 0;
+  device->current_op = frame.number;
+  device->ops_uncounted++;
+  frame.start_ns = maya_now_ns();
+  return frame;
+}
+
+bool Thread::pop_to(const void* function) {
+  size_t found = depth;
+  while (found > 0 && frames[found - 1]->function != function) found--;
+  if (found == 0) return false;
+  for (; depth > found; depth--) {
+    if (top()->is_node) node = top()->around;
+  }
+  return true;
+}
+
+void Thread::pop(uint32_t work) {
+  if (top()->is_node) node = top()->around;
+  device->current_op = top()->parent;
+  depth--;
+  if (Frame* around = top()) around->work_of_children += work;
+}
+
+void Thread::record(maya_record_kind kind, uint32_t signature) {
+  const Frame& frame = *top();
+  const uint32_t sequence = frame.sequence < 0 ? UINT32_MAX : static_cast<uint32_t>(frame.sequence);
+  maya_record_op(kind, frame.number, frame.parent, signature, frame.start_ns, maya_now_ns() - frame.start_ns, sequence);
+}
+
+uint32_t Thread::find_signature(const Fingerprint& print) {
+  auto& slot = signatures[print.first % signatures.size()];
+  if (slot.second == 0 || !(slot.first == print)) slot = {print, maya::find_signature(print)};
+  return slot.second;
+}
+
+uint32_t Thread::signature_of_name(const char* name) {
+  auto found = name_signatures.find(name);
+  if (found != name_signatures.end()) return found->second;
+  names.emplace_back(name);
+  return name_signatures.emplace(names.back(), name_signature(name)).first->second;
+}
+
+// The device library keeps the pointer: its thread-local memory is cheaper to reach than that of a library loaded later.
+Thread& this_thread() {
+  maya_thread* device = maya_this_thread();
+  if (device->observer == nullptr) {
+    static thread_local Owner owner;
+    owner.thread = std::make_unique<Thread>();
+    device->observer = owner.thread.get();
+  }
+  return *static_cast<Thread*>(device->observer);
+}
+
+}  // namespace maya

@@ -1,0 +1,54 @@
+/* Announcements: what PyTorch tells observers beside ops, most of all the autograd nodes that it evaluates.
+ *
+ * In: calls of three functions of libtorch_cpu.so: the constructor of at::RecordFunction that takes a scope, its destructor,
+ * and the one that makes the observers of one thread those of another. Out: the observer (observer/nodes.cpp) is asked first,
+ * then they are passed on. As this library is loaded before libtorch_cpu.so, its functions of these names are the ones that
+ * are called, also from within libtorch_cpu.so. */
+
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#define CONSTRUCTOR _ZN2at14RecordFunctionC1ENS_11RecordScopeE
+#define DESTRUCTOR _ZN2at14RecordFunctionD1Ev
+#define SET_OBSERVERS _ZN2at24set_record_function_tls_ERKNS_17RecordFunctionTLSE
+
+static const maya_announcement_observer *observer;
+
+void maya_set_announcement_observer(const maya_announcement_observer *to_ask) { observer = to_ask; }
+
+static void *find_in_torch(const char *name) {
+    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *function = library ? dlsym(library, name) : NULL;
+    if (function == NULL) {
+        maya_message("%s is not in libtorch_cpu.so, which calls it", name);
+        abort();
+    }
+    return function;
+}
+
+#define TEXT_OF(name) #name
+#define FIND(name) find_in_torch(TEXT_OF(name))
+
+MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
+    static void (*make)(void *, uint8_t);
+    if (observer && observer->begins(function, scope)) return;
+    if (make == NULL) make = (void (*)(void *, uint8_t))FIND(CONSTRUCTOR);
+    make(function, scope);
+}
+
+MAYA_API void DESTRUCTOR(void *function) {
+    static void (*destroy)(void *);
+    if (observer) observer->ends(function);
+    if (destroy == NULL) destroy = (void (*)(void *))FIND(DESTRUCTOR);
+    destroy(function);
+}
+
+MAYA_API void SET_OBSERVERS(const void *observers) {
+    static void (*set)(const void *);
+    if (observer && observer->is_set(observers)) return;
+    if (set == NULL) set = (void (*)(const void *))FIND(SET_OBSERVERS);
+    set(observers);
+}
