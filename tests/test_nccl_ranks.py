@@ -816,6 +816,63 @@ def test_without_a_coordinator(build: Build, tmp_path: Path, ends: str) -> None:
     assert said in err
 
 
+def test_a_coordinator_that_ends_during_the_run(build: Build, tmp_path: Path) -> None:
+    """Streams go on, every communicator has the error, and new operations are refused."""
+    coordinator = Coordinator(1)
+    script = tmp_path / "program.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            from nccl_driver import *
+            import time
+
+            handles = (ctypes.c_void_p * 2)()
+            check("ncclCommInitAll", handles, 2, None)
+            busy, idle = (Communicator(ctypes.c_void_p(handle)) for handle in handles)
+            x, stream = Buffer(np.array([1.0])), Stream()
+            busy.all_reduce(x, stream=stream)  # the other member never comes
+            print("posted", flush=True)
+            stream.synchronize()
+            assert busy.error == idle.error == SYSTEM_ERROR
+            assert refusal(lambda: idle.all_reduce(x)) == SYSTEM_ERROR
+            busy.destroy(), idle.destroy()
+            assert refusal(lambda: Communicator.join("another", 2, 0)) == SYSTEM_ERROR
+            """
+        )
+    )
+    environment = {**os.environ, **_variables(build, coordinator.endpoint, coordinator.secret, 0, 1, tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "posted\n"
+            coordinator.process.kill()
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            coordinator.close()
+    assert process.returncode == 0, err
+    assert err.count("maya: [rank") == 1, err
+
+
+def test_a_program_that_ends_in_the_middle(ranks: Ranks) -> None:
+    """What is still under way at the end of a process holds up nothing."""
+    ranks(
+        2,
+        """
+        import atexit
+
+        world, stream = Communicator.join(), Stream()
+        atexit.register(stream.synchronize) if RANK == 1 else None
+        x = Buffer(np.array([1.0]))
+        world.all_reduce(x, stream=stream)
+        if RANK == 0:
+            world.all_reduce(x, stream=stream)  # rank 1 never comes
+        """,
+    )
+
+
 @pytest.mark.parametrize(
     "frames",
     [

@@ -21,7 +21,8 @@ typedef struct request {
 
 static request *requests;
 static int64_t request_count;
-static bool lost; /* the coordinator does not answer any more */
+static bool lost;             /* the coordinator does not answer any more */
+static const char *lost_text; /* why, unless it is because the process ends */
 
 bool nccl_coordinator_is_lost(void) { return lost; }
 
@@ -119,12 +120,13 @@ static void coordinator_lost(const char *why) {
     const char *text = why ? why : "the process ends";
     pthread_mutex_lock(&nccl_lock);
     lost = true;
+    lost_text = why;
     for (request *each = requests; each; each = each->next) {
         if (each->communicator) nccl_note_error(each->communicator, NCCL_SYSTEM_ERROR, text, strlen(text));
         each->communicator = NULL;
     }
     pthread_mutex_unlock(&nccl_lock);
-    nccl_drop_operations(NULL, text);
+    nccl_drop_operations(NULL, why);
 }
 
 /* ---- meeting ---- */
@@ -139,6 +141,7 @@ static void after_fork_in_child(void) {
     nccl_operations_after_fork();
     requests = NULL;
     lost = true;
+    lost_text = "this process was forked from the rank that is the member";
     after_fork();
 }
 
@@ -268,6 +271,9 @@ static bool pay(nccl_communicator *communicator) {
 
 nccl_result nccl_settle(nccl_communicator *communicator) {
     pthread_mutex_lock(&nccl_lock);
+    if (lost_text && communicator->identifier != 0) {
+        nccl_note_error(communicator, NCCL_SYSTEM_ERROR, lost_text, strlen(lost_text));
+    }
     nccl_result state = communicator->state;
     bool first = state == NCCL_SUCCESS && !communicator->settled;
     if (first) communicator->settled = true;

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@ enum {
     ALIVE_MILLISECONDS = 5000,
     WELCOME_MILLISECONDS = 300000, /* a thousand ranks may connect at once, on two cores */
     GOODBYE_MILLISECONDS = 1000,
-    STACK_BYTES = 256 << 10, /* a thousand ranks share a machine */
+    STACK_BYTES = 256 << 10,
     BATCH_HEADER = 5,        /* msgpack's largest array header */
 };
 
@@ -380,21 +379,6 @@ static bool open_sockets(const maya_settings *settings) {
            zmq.connect(monitor, endpoint) == 0 && zmq.connect(dealer, settings->coordinator) == 0;
 }
 
-static bool start_thread(void) {
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's */
-    pthread_t thread;
-    int error = pthread_create(&thread, &attributes, talk, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return error == 0;
-}
-
 static void say_hello(const maya_settings *settings) {
     maya_pack_hello(maya_outgoing_begin(), &(maya_hello){
         .version = MAYA_MESSAGES_VERSION,
@@ -430,7 +414,7 @@ static void try_to_connect(void) {
         maya_outgoing_send();
         connected_process = getpid();
         atexit(maya_coordinator_end);
-        if (!start_thread()) refuse("cannot start a thread; raise the process limit (ulimit -u)");
+        if (!maya_start_thread(talk, NULL, STACK_BYTES)) refuse("cannot start a thread; raise the process limit (ulimit -u)");
         if (settings->debug > 0) maya_message("connecting to the coordinator at %s", settings->coordinator);
     }
 }

@@ -30,5 +30,3 @@ MAYA_API maya_packer *maya_outgoing_begin(void);
 MAYA_API void maya_outgoing_end(void *payload, size_t payload_bytes);
 MAYA_API void maya_outgoing_send(void);
 
-/* The program has done an optimizer step. */
-MAYA_API void maya_count_step(void);

@@ -177,6 +177,11 @@ MAYA_API uint32_t maya_stream_number(void *stream);
 MAYA_API int maya_stream_synchronize(void *stream);
 MAYA_API int maya_current_device(void);
 
+/* ---- coordinator.c; the rest of it is in coordinator.h ---- */
+
+/* The program has done an optimizer step: the coordinator is told, now and then, how far the rank is. */
+MAYA_API void maya_count_step(void);
+
 /* ---- memory.c ---- */
 
 /* Device memory of `device`; 0, or cudaErrorMemoryAllocation (2) when its capacity is exceeded. */

@@ -1,7 +1,9 @@
-/* Forks (process.h): every lock is taken before, and let go after, on both sides. */
+/* Threads and forks (process.h). Every lock is taken before a fork, and let go after it on both sides. */
 
 #include "process.h"
 #include "internal.h"
+
+#include <signal.h>
 
 static pthread_mutex_t *const locks[] = {
     &maya_connect_lock, &maya_pool_lock,   &maya_kernels_lock, &maya_vmm_lock,      &maya_context_lock,
@@ -23,6 +25,21 @@ static void in_child(void) {
     maya_coordinator_after_fork();
     maya_recorder_after_fork();
     in_parent();
+}
+
+bool maya_start_thread(void *(*run)(void *argument), void *argument, size_t stack_bytes) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    if (stack_bytes > 0) pthread_attr_setstacksize(&attributes, stack_bytes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    int error = pthread_create(&thread, &attributes, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
 }
 
 static void watch(void) { pthread_atfork(before_fork, in_parent, in_child); }

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 /* The locks of libmaya_device.so, in the order in which a thread may take them: whoever holds one may only take those after
  * it. Locks of the libraries above (nccl_rendezvous.c) come before all of them. */
@@ -23,6 +24,10 @@ extern pthread_mutex_t maya_outgoing_lock;  /* coordinator.c */
 extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, blocks.c, and the trace file */
 extern pthread_mutex_t maya_insertion_lock; /* intern.c */
 extern pthread_mutex_t maya_reported_lock;  /* report.c */
+
+/* A thread of ours, which nobody joins and which takes no signals: they are the program's. A thousand ranks share a machine,
+ * so it gets the stack it needs and no more; 0: as much as any other thread. false: there can be no further one. */
+bool maya_start_thread(void *(*run)(void *argument), void *argument, size_t stack_bytes);
 
 /* From now on, for as long as the process lives, forks are cared for. */
 void maya_watch_forks(void);

@@ -197,22 +197,16 @@ static void *work_forever(void *host_functions) {
     return NULL;
 }
 
-/* A thousand ranks share a machine: the thread that computes gets the stack it needs and no more; what the user's own
- * functions need is not known. */
+/* The one thread computes, with torch's CPU kernels; what the user's own functions need is not known. */
 static void start_worker(bool host_functions) {
     enum { COMPUTING_STACK = 1 << 20 };
     if (workers_started[host_functions]) return;
     workers_started[host_functions] = true;
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    if (!host_functions) pthread_attr_setstacksize(&attributes, COMPUTING_STACK);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_t thread;
-    if (pthread_create(&thread, &attributes, work_forever, host_functions ? "host functions" : NULL) != 0) {
+    void *argument = host_functions ? "host functions" : NULL;
+    if (!maya_start_thread(work_forever, argument, host_functions ? 0 : COMPUTING_STACK)) {
         maya_message("cannot start a thread for asynchronous work; raise the process limit (ulimit -u)");
         abort();
     }
-    pthread_attr_destroy(&attributes);
 }
 
 static queued_work *append(maya_stream *stream, queued_work fields) {
