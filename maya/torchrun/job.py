@@ -15,14 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from maya.devices import Device
-from maya.doctor import Verdict
 from maya.torchrun.arguments import Launch, UsageError
 from maya.torchrun.attempt import Attempt, Outcome
 from maya.torchrun.environment import Meeting, free_port, worker_variables
 from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file, root_cause
-from maya.torchrun.limits import examine
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
+from maya.torchrun.run import Run, write_summary
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.build import Build
@@ -67,6 +66,11 @@ class Job:
             raise UsageError(f"cannot start {program}: {os.strerror(2)}")
 
     def _check_limits(self) -> None:
+        if self._launch.world_size == 1:
+            return
+        from maya.doctor import Verdict  # only now: one rank is to start at once
+        from maya.torchrun.limits import examine
+
         for check in examine(self._launch.world_size, shared=self._shares()):
             text = f"{check.subject}: {check.found}; {check.advice}"
             if check.verdict is Verdict.FAIL:
@@ -175,11 +179,9 @@ class Job:
 
     def _summarise(self, outcome: Outcome, exit_code: int, attempt: int, seconds: float) -> int:
         """The exit code, which is another one if the summary cannot be written."""
-        from maya.torchrun import summary  # brings numpy, which the launcher does not need to start a script
-
         launch = self._launch
         files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
-        run = summary.Run(
+        run = Run(
             script=launch.script,
             nodes=launch.nodes,
             ranks_per_node=launch.ranks_per_node,
@@ -195,10 +197,13 @@ class Job:
             unshared=outcome.unshared,
             coordinator=outcome.coordinator,
         )
-        for line in summary.summary(run, self._run_folder) if launch.trace else []:
-            self._say(line)
+        if launch.trace:
+            from maya.torchrun.summary import summary  # brings numpy, which is not needed to run a script
+
+            for line in summary(run, self._run_folder):
+                self._say(line)
         try:
-            summary.write_summary(run, self._run_folder)
+            write_summary(run, self._run_folder)
         except OSError as error:
             self._say(f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}")
             return exit_code or FAILED

@@ -25,10 +25,9 @@ _FEWEST_THREADS = 2
 
 def examine(world_size: int, *, shared: bool) -> Iterator[Check]:
     """`shared`: whether the ranks are forked from one process that has imported torch."""
-    if world_size > 1:
-        yield check_open_files(world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        yield check_processes(world_size, *_process_limit())
-        yield check_memory(world_size, available_memory(), shared=shared)
+    yield check_open_files(world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    yield check_processes(world_size, *_process_limit())
+    yield check_memory(world_size, available_memory(), shared=shared)
 
 
 def check_open_files(world_size: int, hard: int) -> Check:

@@ -1,85 +1,20 @@
-"""What maya-torchrun says at the end of a run: how it ended, what was recorded, which values were made up, and what to
-open next; and the same in summary.json."""
+"""What maya-torchrun says at the end of a run: what there was, what was recorded, which values were made up, and what
+to open next."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from maya.torchrun.attempt import Exit
+from maya.torchrun.run import Run
 from maya.trace import Kind, MadeUpRead, TraceError, read, summarise
 
-VERSION = 1  # of summary.json
 _PLACES_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, as far as the summary is concerned."""
-
-    script: str
-    nodes: int
-    ranks_per_node: int
-    cluster: str | None
-    gpu: str
-    exit_code: int
-    attempts: int
-    seconds: float
-    exits: Sequence[Exit]  # of the last attempt
-    traces: Mapping[int, Path]  # of its ranks, where they were written
-    stopped_by: str | None
-    problem: str | None
-    unshared: Mapping[str, str]
-    coordinator: Mapping[str, Any]
-
-    @property
-    def ranks(self) -> int:
-        return self.nodes * self.ranks_per_node
 
 
 def summary(run: Run, folder: Path) -> list[str]:
     """Lines for the terminal: the run as a whole, if it had several ranks, and what its first rank recorded."""
     return [*(_whole_run(run) if run.ranks > 1 else []), *_recorded(run, folder)]
-
-
-def write_summary(run: Run, folder: Path) -> None:
-    """The same for programs, as summary.json."""
-    content = {
-        "version": VERSION,
-        "script": run.script,
-        "world_size": run.ranks,
-        "nodes": run.nodes,
-        "ranks_per_node": run.ranks_per_node,
-        "cluster": run.cluster,
-        "gpu": run.gpu,
-        "exit_code": run.exit_code,
-        "attempts": run.attempts,
-        "seconds": round(run.seconds, 3),
-        "stopped_by": run.stopped_by,
-        "problem": run.problem,
-        "ranks": [
-            {
-                "rank": end.rank,
-                "exit_code": end.exit_code,
-                "trace": run.traces[end.rank].name if end.rank in run.traces else None,
-            }
-            for end in sorted(run.exits, key=lambda end: end.rank)
-        ],
-        "coordinator": run.coordinator,
-        "unshared_modules": run.unshared,
-    }
-    file = folder / "summary.json"
-    temporary = file.with_suffix(".tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _whole_run(run: Run) -> list[str]:

@@ -1,0 +1,73 @@
+"""A finished run, and its record for programs: summary.json in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maya.torchrun.attempt import Exit
+
+VERSION = 1  # of summary.json
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run when it is over."""
+
+    script: str
+    nodes: int
+    ranks_per_node: int
+    cluster: str | None
+    gpu: str
+    exit_code: int
+    attempts: int
+    seconds: float
+    exits: Sequence[Exit]  # of the last attempt
+    traces: Mapping[int, Path]  # of its ranks, where they were written
+    stopped_by: str | None
+    problem: str | None
+    unshared: Mapping[str, str]
+    coordinator: Mapping[str, Any]
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+def write_summary(run: Run, folder: Path) -> None:
+    """Written under another name first, so that whoever finds it finds it complete."""
+    content = {
+        "version": VERSION,
+        "script": run.script,
+        "world_size": run.ranks,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "cluster": run.cluster,
+        "gpu": run.gpu,
+        "exit_code": run.exit_code,
+        "attempts": run.attempts,
+        "seconds": round(run.seconds, 3),
+        "stopped_by": run.stopped_by,
+        "problem": run.problem,
+        "ranks": [
+            {
+                "rank": end.rank,
+                "exit_code": end.exit_code,
+                "trace": run.traces[end.rank].name if end.rank in run.traces else None,
+            }
+            for end in sorted(run.exits, key=lambda end: end.rank)
+        ],
+        "coordinator": run.coordinator,
+        "unshared_modules": run.unshared,
+    }
+    file = folder / "summary.json"
+    temporary = file.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
