@@ -305,7 +305,8 @@ def _rendezvous(options: argparse.Namespace, nodes: int) -> tuple[str, str, int 
     if options.rdzv_backend == "c10d":
         return options.rdzv_id, "127.0.0.1", None
     if not options.rdzv_endpoint:
-        return options.rdzv_id, options.master_addr, 29500 if options.master_port is None else options.master_port
+        # torchrun's nodes must agree on a port, 29500 unless one is given; ours are told.
+        return options.rdzv_id, options.master_addr, options.master_port or None
     address, _, port = options.rdzv_endpoint.rpartition(":")
     if not address or not port.isdigit():
         raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: expected <host>:<port>")

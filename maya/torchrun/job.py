@@ -5,6 +5,7 @@ In: a `Launch`, a GPU, the fake libraries and a folder for the run. Out: the lau
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -63,7 +64,8 @@ class Job:
     def _check_program(self) -> None:
         program = self._launch.command[0]
         if shutil.which(program) is None:
-            raise UsageError(f"cannot start {program}: {os.strerror(2)}")
+            reason = errno.EACCES if Path(program).exists() else errno.ENOENT
+            raise UsageError(f"cannot start {program}: {os.strerror(reason)}")
 
     def _check_limits(self) -> None:
         if self._launch.world_size == 1:

@@ -3,7 +3,8 @@
 A forked rank shares every page with the zygote until it writes to it. What it allocates would go into the holes first,
 which lie all over the heap, and cost it a copy of as many pages. So the zygote takes all of them itself, once: of the C
 library's heap and of Python's pools of small objects. From then on ranks allocate from fresh pages, close together; and
-all their threads from the same heap, because each would otherwise begin one of its own.
+all their threads from the same heap, because each would otherwise begin one of its own. Large blocks that a rank has
+freed go back to the operating system.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import sys
 
 _kept: list[object] = []  # what fills the holes, for as long as the process lives
 
-_M_ARENA_MAX = -8  # of malloc.h
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of malloc.h
+_LARGE_BLOCK = 128 << 10  # bytes; the C library's own threshold, which rises with use unless it is set
 _BYTES_OVERHEAD = sys.getsizeof(b"")
 _POOL_LINE = re.compile(rb"^\s*\d+\s+(\d+)\s+\d+\s+\d+\s+(\d+)\s*$", re.MULTILINE)  # class, size, pools, blocks, free
 
@@ -40,6 +42,13 @@ def fill_holes() -> None:
     with contextlib.suppress(AttributeError):  # a C library other than glibc, or one before 2.33
         _fill_heap(libc)
         libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def give_back_large_blocks() -> None:
+    """A rank builds its model in host memory, usually, and moves it to the GPU. Left to itself, the C library would then
+    keep the room for another one."""
+    if not any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _fill_heap(libc: ctypes.CDLL) -> None:

@@ -158,11 +158,14 @@ class Preload:
         before = set(sys.modules)
         brought: dict[str, list[str]] = {}
         for record in records:
-            importlib.import_module(record.name)
+            try:
+                importlib.import_module(record.name)
+            except Exception as error:  # though the probe could
+                self.unshared[record.name] = f"raises {type(error).__name__}"
             new = [name for name in sys.modules if name not in before]
             brought[record.name] = [name for name in new if not is_standard(_file(name) or name)]
             before.update(new)
-        self.shared.set_aside(records, brought)
+        self.shared.set_aside([record for record in records if record.name in sys.modules], brought)
 
     def _candidates(self) -> list[str]:
         module = (self._preparation.module or "").split(".")

@@ -18,14 +18,13 @@ import traceback
 from typing import Any, NoReturn
 
 from rank_runtime.zygote.ending import Ending
-from rank_runtime.zygote.memory import fill_holes
+from rank_runtime.zygote.memory import fill_holes, give_back_large_blocks
 from rank_runtime.zygote.preload import Preload
 from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
 from rank_runtime.zygote.rank import (
     become_rank,
     begin_device,
     begin_interpreter,
-    begin_memory,
     end_with,
     name_of_process,
     name_process,
@@ -96,6 +95,7 @@ class Zygote:
         gc.enable()
         gc.collect()
         fill_holes()
+        give_back_large_blocks()
         gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares
         self.report({"ready": True})
         while not self._start_came:
@@ -181,7 +181,6 @@ class Zygote:
         become_rank(start, self.process, self._own)
         if not self._preparation.share or self._preload.problem is not None:
             start_anew(start.command)
-        begin_memory()
         begin_device()
         begin_interpreter()
         self._preload.shared.begin()

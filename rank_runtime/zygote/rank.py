@@ -19,8 +19,6 @@ from typing import Any, NoReturn
 from rank_runtime.zygote.protocol import RankStart
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_M_MMAP_THRESHOLD = -3
-_LARGE_BLOCK = 128 << 10  # bytes; the C library's own threshold, which rises with use unless it is set
 
 _libc = ctypes.CDLL(None)
 
@@ -82,13 +80,6 @@ def _redirect(path: str | None, descriptor: int) -> None:
 def _refuse(text: str) -> NoReturn:
     os.write(2, f"maya-torchrun: {text}\n".encode())
     os._exit(1)
-
-
-def begin_memory() -> None:
-    """Give memory back that is no longer used. A rank builds its model in host memory, usually, and moves it to the
-    GPU; left to itself, the C library would keep the room for another one."""
-    if not any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
-        _libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def begin_device() -> None:
