@@ -1,6 +1,6 @@
-"""The distributed programs of scripts/examples on eight virtual GPUs, few values computed: each runs to its end.
+"""The distributed programs of scripts/examples on eight virtual GPUs: each runs to its end.
 
-That what they would compute is right, where everything is computed, is for test_parallel_training to say.
+Few of their values are computed. That all would be right is for test_parallel_training to say.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
-from parallel_launch import EXAMPLES, Launched, maya_torchrun
+from parallel_launch import EXAMPLES, Launched, maya_torchrun, stock_torchrun
 
 from maya.trace import Kind, read
+from rank_runtime.build import Build
 
 RANKS = 8
 
@@ -44,25 +45,25 @@ PROGRAMS = {
 }
 
 
-def run_program(folder: Path, program: str, ranks: int = RANKS) -> Launched:
+def run_program(folder: Path, program: str, *options: str, ranks: int = RANKS) -> Launched:
     """A program that has to succeed, given as a command line whose first word is a file of scripts/examples."""
     name, *arguments = program.split()
-    run = maya_torchrun(folder, ranks, EXAMPLES / name, *arguments)
+    run = maya_torchrun(folder, ranks, EXAMPLES / name, *arguments, options=options)
     assert run.exit_code == 0, run.output
     assert "is not emulated" not in run.stderr
     return run
 
 
-def steps(run: Launched) -> list[int]:
-    """The steps that were reported, each with a loss that is a number."""
-    return [int(step) for step in re.findall(r"^step (\d+)  loss \d+\.\d+", run.stdout, re.MULTILINE)]
+def losses(run: Launched) -> list[float]:
+    """Those of the steps that were reported."""
+    return [float(loss) for loss in re.findall(r"^step \d+  loss (\d+\.\d+)", run.stdout, re.MULTILINE)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
     run = run_program(tmp_path, program)
     asked = re.search(r"--steps (\d+)", program)
-    assert steps(run) == list(range(int(asked.group(1)) if asked else 3))
+    assert len(losses(run)) == (int(asked.group(1)) if asked else 3)
     assert PROGRAMS[program] in run.stdout
     for rank in range(RANKS):
         trace = read(tmp_path / "out" / f"rank{rank}.trace")
@@ -80,13 +81,21 @@ def test_reads_that_wait_for_a_collective_are_reported_with_their_line(tmp_path:
 
 
 @pytest.mark.parametrize("way", ["synchronous", "asynchronous"])
-def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    program = f"checkpoint.py --hidden 128 --steps 2 --folder {folder}{' --asynchronous' * (way == 'asynchronous')}"
-    run = run_program(tmp_path / "eight", program)
-    assert steps(run) == [0, 1]
+def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, build: Build, tmp_path: Path) -> None:
+    """Everything computed, so that what is saved and loaded are values: training goes on as if nothing had happened."""
+    model = "--layers 2 --hidden 64 --vocabulary 96 --sequence 16 --lr 0.02"
+    script = EXAMPLES / "checkpoint.py"
+    alone = f"{model} --batch 8 --steps 4 --device cpu --folder {tmp_path / 'other'}".split()
+    expected = losses(stock_torchrun(build, tmp_path / "alone", 1, script, *alone))
+    assert len(expected) == 4
+
+    program = (
+        f"{script.name} {model} --steps 2 --folder {tmp_path / 'saved'}{' --asynchronous' * (way == 'asynchronous')}"
+    )
+    run = run_program(tmp_path / "eight", f"{program} --batch 1", "--compute", "all")
+    assert losses(run) == pytest.approx(expected[:2], abs=2e-4)
     assert "saved in step0002: 8 files" in run.stdout
-    run = run_program(tmp_path / "four", program, ranks=4)
-    assert run.stdout.startswith("4 ranks resume at step 2, saved by 8 ranks\n")
-    assert steps(run) == [2, 3]
+    run = run_program(tmp_path / "four", f"{program} --batch 2", "--compute", "all", ranks=4)
+    assert run.stdout.startswith("4 ranks resume at step 2, saved by 8 ranks\nstep 2 ")
+    assert losses(run) == pytest.approx(expected[2:], abs=2e-4)
     assert "saved in step0004: 4 files" in run.stdout

@@ -112,7 +112,8 @@ def start(args, backend=None):
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group(backend or "nccl", device_id=device)
+    # With a device named, further groups are split off the first one. NCCL is good at that, Gloo takes seconds.
+    dist.init_process_group(backend or "nccl", device_id=None if backend else device)
     return device
 
 
