@@ -306,7 +306,7 @@ def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
         import once
         assert "deeper" in sys.modules and once.deeper is sys.modules["deeper"]
         print(id(once) == id(sys.modules["once"]), once.__spec__.name, id(once))
-        import once_with_variable
+        import once_with_variable, folder_that_is_there
         os.environ["VARIABLE"] = input_value = "other"
         import late_variable
         assert late_variable.VALUE == "other", late_variable.VALUE
@@ -318,6 +318,7 @@ def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
         "train.py": text,
         "once.py": "import deeper\nLIST = []",
         "deeper.py": "",
+        "folder_that_is_there.py": "import os\nos.makedirs('vendored', exist_ok=True)",
         "once_with_variable.py": "import os\nVALUE = os.getenv('VARIABLE')",
         "late_variable.py": "import os\nVALUE = os.getenv('VARIABLE')",
         "twice.py": "WHERE = 'here'",
@@ -328,6 +329,44 @@ def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
     assert ended.returncode == 0, ended.stderr
     assert unshared(tmp_path) == {}
     assert len(set(ended.stdout.splitlines())) == 1  # the same object, at the same address, in every rank
+
+
+def test_modules_of_a_package_that_is_not_shared(tmp_path: Path, build: Build) -> None:
+    """Importing any of them would import the package first, also from a folder without __init__.py in between."""
+    files = {
+        "train.py": "import package.folder.module, torch\nprint(torch.ones(1, device='cuda').item())",
+        "package/__init__.py": "import torch\nAVAILABLE = torch.cuda.is_available()",
+        "package/folder/module.py": "",
+    }
+    write(tmp_path, files)
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "1.0\n1.0\n"), ended.stderr
+    assert unshared(tmp_path) == {"package": "uses the GPU"}
+
+
+def test_torchs_own_modules_are_imported_once(tmp_path: Path, build: Build) -> None:
+    """Also if the script's modules that import them must be imported anew: this one defines operators, and there can be
+    only one definition."""
+    files = {
+        "train.py": "import os\nos.chdir('elsewhere')\nimport operators\nprint('imported')",
+        "operators.py": "import torch.ao.quantization.fx._decomposed",
+        "elsewhere/nothing": "",
+    }
+    write(tmp_path, files)
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "imported\nimported\n"), ended.stderr
+
+
+def test_what_could_not_be_imported_and_need_not_be(tmp_path: Path, build: Build) -> None:
+    files = {
+        "train.py": "import user\nprint(user.optional)",
+        "user.py": "try:\n    import optional\nexcept ImportError:\n    optional = None",
+        "optional.py": "import no_such_module",
+    }
+    write(tmp_path, files)
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "None\nNone\n"), ended.stderr
+    assert unshared(tmp_path) == {}
 
 
 def test_preload(tmp_path: Path, build: Build) -> None:

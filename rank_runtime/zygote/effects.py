@@ -152,6 +152,8 @@ class Effects:
                 self._refuse("writes files")
         elif event == "_thread.start_new_thread":
             self._note("starts a thread")
+        elif event == "os.mkdir" and os.path.isdir(arguments[0]):  # noqa: PTH112
+            pass  # makedirs(..., exist_ok=True) of a folder that is there
         elif event in _OUTSIDE:
             self._refuse(_OUTSIDE[event])
         elif event.startswith("shutil."):

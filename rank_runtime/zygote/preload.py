@@ -39,9 +39,10 @@ _TORCH = (
     "torch.utils.checkpoint",
     "torch.utils.data.distributed",
     "torch.profiler",
-    "torch._dynamo",
-    "torch._inductor",
+    "torch._dynamo.repro.after_dynamo",  # as soon as torch.compile is applied, which modules do while they are imported
+    "torch._inductor.compiler_bisector",
 )
+_PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
 _READ_BY_LIBRARIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "LD_")
 
 
@@ -163,7 +164,12 @@ class Preload:
             except Exception as error:  # though the probe could
                 self.unshared[record.name] = f"raises {type(error).__name__}"
             new = [name for name in sys.modules if name not in before]
-            brought[record.name] = [name for name in new if not is_standard(_file(name) or name)]
+            # Torch's own modules stay: they register themselves with others of torch's, which works only once.
+            brought[record.name] = [
+                name
+                for name in new
+                if not is_standard(_file(name) or name) and name.partition(".")[0] not in _PARTS_OF_TORCH
+            ]
             before.update(new)
         self.shared.set_aside([record for record in records if record.name in sys.modules], brought)
 

@@ -165,13 +165,19 @@ class _Probe:
         self._attribute()
         if self._executing:
             self._executing[-1].imports.append(record.name)
-        if "." in record.name:
-            record.imports.append(record.name.rpartition(".")[0])
+        parts = record.name.split(".")
+        # All of them: a folder without __init__.py, for which there is no record, may lie in between.
+        record.imports += [".".join(parts[:length]) for length in range(1, len(parts))]
         self._executing.append(record)
 
     def end(self, record: Record, error: BaseException | None, module: ModuleType | None) -> None:
         self._attribute()
         self._executing.pop()
+        if isinstance(error, ImportError) and self._executing and not record.effects:
+            # What a module may do without is missing for the zygote and the ranks as well. The attempt was its own.
+            self._executing[-1].imports += record.imports
+            self._executing[-1].variables.update(record.variables)
+            return
         if error is not None:
             record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:100])
             if record.origin is not None and record.origin.endswith(".py"):
