@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,54 +15,45 @@ PUBLISHED_GIB = 82.4  # by torchtitan's team, for the job of fsdp.toml on H100s 
 STEPS = 4
 
 
-@dataclass(frozen=True)
-class Step:
-    """A line of torchtitan's log."""
-
-    number: int
-    loss: float
-    gradient_norm: float
-    memory_gib: float
-
-
-def run_job(folder: Path, job: str, *options: str) -> list[Step]:
-    """Runs scripts/torchtitan and returns what rank 0 or, with a pipeline, the last stage's first rank says."""
+def run_job(folder: Path, job: str, ranks: int) -> dict[int, list[float]]:
+    """Runs scripts/torchtitan and returns, for each step, the memory in GiB that the ranks say they needed."""
+    command = [str(ROOT / "scripts" / "torchtitan"), "--out", str(folder / "run"), job]
     ended = subprocess.run(
-        [
-            *[str(ROOT / "scripts" / "torchtitan"), "--out", str(folder / "run"), job],
-            *["--job.dump_folder", str(folder / "output"), *options],
-        ],
-        capture_output=True,
-        text=True,
-        timeout=1800,
+        [*command, "--job.dump_folder", str(folder / "output")], capture_output=True, text=True, timeout=3600
     )
     output = ended.stdout + ended.stderr
     assert ended.returncode == 0, output[-10000:]
     assert "is not emulated" not in output
-    assert "Training completed" in output
-    line = re.compile(r"step: +(\d+) +loss: +(\S+) +grad_norm: +(\S+) +memory: +([\d.]+)GiB")
-    found = {
-        Step(int(step), float(loss), float(norm), float(memory)) for step, loss, norm, memory in line.findall(output)
-    }
-    return sorted(found, key=lambda step: step.number)
+    assert output.count("Training completed") == 1  # rank 0 says so
+    assert len(list((folder / "run").glob("rank*.trace"))) == ranks
+    memory: dict[int, list[float]] = {}
+    for step, gib in re.findall(r"step: +(\d+) .* memory: +([\d.]+)GiB", output):
+        memory.setdefault(int(step), []).append(float(gib))
+    assert {step: len(said) for step, said in memory.items()} == dict.fromkeys(range(1, STEPS + 1), ranks)
+    return memory
 
 
 @pytest.mark.slow
 def test_fsdp_needs_the_memory_that_was_measured(tmp_path: Path) -> None:
-    steps = run_job(tmp_path, "fsdp")
-    assert [step.number for step in steps] == list(range(1, STEPS + 1))
-    assert abs(steps[-1].memory_gib / PUBLISHED_GIB - 1) < 0.02
-    assert len(list((tmp_path / "run").glob("rank*.trace"))) == 8
+    memory = run_job(tmp_path, "fsdp", 8)
+    assert len(set(memory[STEPS])) == 1, "all ranks do the same"
+    assert memory[STEPS] == memory[STEPS - 1]
+    assert abs(memory[STEPS][0] / PUBLISHED_GIB - 1) < 0.02
     packages = ROOT / ".venv" / "torchtitan" / "packages"
     assert not [path.name for path in packages.iterdir() if path.name.startswith(("torch-", "nvidia"))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "ranks"), [("fsdp_tp", 16), ("fsdp_tp_pp", 32)])
-def test_more_dimensions(job: str, ranks: int, tmp_path: Path) -> None:
-    steps = run_job(tmp_path, job)
-    assert {step.number for step in steps} == set(range(1, STEPS + 1))
-    assert len(list((tmp_path / "run").glob("rank*.trace"))) == ranks
+def test_tensor_parallel(tmp_path: Path) -> None:
+    memory = run_job(tmp_path, "fsdp_tp", 16)
+    assert len(set(memory[STEPS])) == 1
+
+
+@pytest.mark.slow
+def test_pipeline(tmp_path: Path) -> None:
+    memory = run_job(tmp_path, "fsdp_tp_pp", 32)
+    # An early stage keeps the activations of more micro-batches than a late one, but the last one has the logits.
+    assert max(memory[STEPS]) > 1.3 * min(memory[STEPS])
 
 
 def test_generated_data(tmp_path: Path) -> None:
