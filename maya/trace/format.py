@@ -27,8 +27,8 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
                    message among those from its sender to its receiver
                    or, when the members of a communicator have met, {"call": the function that made it, "communicator":
                    number, "ranks": …, "rank": …, "members": ranks of the job, "instance": …}. Members are ranges in the
-                   order of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; together with "instance" they
-                   name a communicator alike on all its ranks. A number names it in its own trace only.
+                   order of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; together with "instance"
+                   they name a communicator alike on all its ranks. A number names it in its own trace only.
     MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
     MEMSET         {"memset": value}
     MALLOC, BLOCK_ALLOC      {"bytes": n}

@@ -1,9 +1,9 @@
 """The process that ranks are forked from: it has imported torch, so that a rank need not, and its memory is shared.
 
 The zygote is started as the user's own command, `python -u train.py ...`, but with `entry` on PYTHONPATH. There lies a
-`sitecustomize`, which Python imports just before it begins with the script. It imports modules, forks a process for each
-rank, and returns in these only. So it is Python itself that runs the script in every rank, as it would have without us:
-`sys.argv`, `sys.path`, `__main__`, tracebacks, exit codes and the end of the interpreter are its own.
+`sitecustomize`, which Python imports just before it begins with the script. It imports modules, forks a process for
+each rank, and returns in these only. So it is Python itself that runs the script in every rank, as it would have
+without us: `sys.argv`, `sys.path`, `__main__`, tracebacks, exit codes and the end of the interpreter are its own.
 
 Which modules are imported before the fork
 ------------------------------------------
@@ -23,13 +23,14 @@ Which modules are imported before the fork
 
 What a rank makes of it
 -----------------------
-Modules of 3 are not in `sys.modules` until the rank imports them; then they are taken from memory, with all they import,
-if they would still be the same: found in the same place, with the same values of the environment variables that they had
-read, the same working directory and type of new tensors. Otherwise Python imports them anew.
+Modules of 3 are not in `sys.modules` until the rank imports them; then they are taken from memory, with all they
+import, if they would still be the same: found in the same place, with the same values of the environment variables that
+they had read, the same working directory and type of new tensors. Otherwise Python imports them anew.
 
 Variables that the script sets by plain assignments before it imports torch hold while torch is imported for it. If it
-computes one that torch's libraries read (OMP_NUM_THREADS, ...), or if a file next to the script has the name of a module
-that was imported already, ranks are started anew instead of being forked, and the user is told: they need more memory.
+computes one that torch's libraries read (OMP_NUM_THREADS, ...), or if a file next to the script has the name of a
+module that was imported already, ranks are started anew instead of being forked, and the user is told: they need more
+memory.
 
 What remains different from processes of their own: all ranks have the same seed for hashes of strings; warnings that
 torch prints when it is imported appear once; destructors of libraries loaded before the fork do not run.

@@ -45,8 +45,8 @@ def fill_holes() -> None:
 
 
 def give_back_large_blocks() -> None:
-    """A rank builds its model in host memory, usually, and moves it to the GPU. Left to itself, the C library would then
-    keep the room for another one."""
+    """A rank builds its model in host memory, usually, and moves it to the GPU. Left to itself, the C library would
+    then keep the room for another one."""
     if not any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
