@@ -47,6 +47,7 @@ enum { SMALLEST_CONFIG = offsetof(nccl_config, cluster_size) };
 /* ---- errors ---- */
 
 static __thread char last_error[512];
+static char first_late_error[512]; /* for threads that have none of their own, such as torch's watchdog */
 
 nccl_result nccl_fail(nccl_result result, const char *format, ...) {
     va_list arguments;
@@ -55,6 +56,10 @@ nccl_result nccl_fail(nccl_result result, const char *format, ...) {
     va_end(arguments);
     if (maya_get_settings()->debug > 0) maya_message("NCCL: %s", last_error);
     return result;
+}
+
+void nccl_keep_late_error(const char *text) {
+    if (first_late_error[0] == '\0') snprintf(first_late_error, sizeof first_late_error, "%s", text);
 }
 
 nccl_result nccl_check_communicator(const nccl_communicator *communicator, const char *function) {
@@ -95,7 +100,8 @@ MAYA_API const char *ncclGetErrorString(nccl_result result) {
 
 MAYA_API const char *ncclGetLastError(const nccl_communicator *communicator) {
     bool has_error = communicator != NULL && communicator->magic == COMMUNICATOR_MAGIC && communicator->error[0];
-    return has_error ? communicator->error : last_error;
+    if (has_error) return communicator->error;
+    return last_error[0] ? last_error : first_late_error;
 }
 
 MAYA_API nccl_result ncclGetVersion(int *version) {

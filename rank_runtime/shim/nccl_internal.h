@@ -5,7 +5,8 @@
  * nccl_collective.c   the collectives and point-to-point calls: argument checks
  * nccl_group.c        groups: what is called inside one happens at its end
  * nccl_rendezvous.c   how the members of a communicator meet, and part
- * nccl_post.c         operations among several ranks: what is sent to the coordinator and what comes back
+ * nccl_post.c         operations among several ranks: posts to the coordinator, in stream order, and its answers
+ * nccl_bytes.c        their bytes: what is sent and what is received
  * nccl_one_rank.c     operations on communicators whose only member is this process
  * nccl_record.c       what is written into the trace
  * nccl_arithmetic.c   element arithmetic on NCCL's data types
@@ -138,6 +139,8 @@ extern pthread_cond_t nccl_changed; /* with nccl_lock: the state or the operatio
 
 /* Says what was wrong to ncclGetLastError() and returns `result`. */
 nccl_result nccl_fail(nccl_result result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* An error that no call returns, for ncclGetLastError(), too. nccl_lock is held. */
+void nccl_keep_late_error(const char *text);
 /* NCCL_SUCCESS if `communicator` is one of ours. */
 nccl_result nccl_check_communicator(const nccl_communicator *communicator, const char *function);
 /* The same, and its members have met and nothing has gone wrong. */
@@ -195,6 +198,23 @@ void nccl_operation_failed(const maya_failed *message);
 void nccl_drop_operations(nccl_communicator *communicator, const char *why);
 /* In a forked child: those are the parent's. */
 void nccl_operations_after_fork(void);
+
+/* ---- nccl_bytes.c ---- */
+
+enum { NCCL_KNOWN_PARTS = 64 }; /* of a send buffer that the coordinator is told of */
+
+typedef struct {
+    void *bytes; /* from malloc; NULL: nothing is sent */
+    size_t size;
+    int64_t known[2 * NCCL_KNOWN_PARTS]; /* as in maya_values_known_parts */
+    size_t known_count;
+} nccl_contribution;
+
+/* What the operation sends, as its send buffer is now. */
+void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation);
+/* What it has received, or that nothing has come. */
+void nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known);
+void nccl_write_nothing(const nccl_operation *operation);
 
 /* ---- nccl_memory.c ---- */
 

@@ -3,18 +3,13 @@
  * A group comes in. Its operations on one stream become one piece of asynchronous work: when its turn has come, each of them
  * is posted to the coordinator with the bytes that its send buffer holds then, and the stream stands still until all are
  * answered. In the thread of the connection the answers are written to the receive buffers. A message to the own rank that
- * meets its counterpart in the same group and stream goes nowhere.
- *
- * Bytes travel as messages.py says: if the larger of an operation's buffers is at most MAYA_COLLECTIVE_BYTES (integers, by
- * which programs steer, at any size) and something of the send buffer is known. Where none arrive, the receive buffer is made
- * up, except for what this rank itself contributes to it. */
+ * meets its counterpart in the same group and stream goes nowhere. What an operation sends, and what becomes of its receive
+ * buffer, is in nccl_bytes.c. */
 
 #include "nccl_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { KNOWN_PARTS = 64 }; /* of a send buffer that the coordinator is told of */
 
 struct stream_posts;
 
@@ -94,60 +89,10 @@ static uint64_t next_sequence(const nccl_operation *operation) {
     return counters(of_peers, communicator->ranks)[operation->peer]++;
 }
 
-/* ---- bytes that leave ---- */
-
-typedef struct {
-    void *bytes; /* NULL: nothing is sent */
-    size_t size;
-    int64_t known[2 * KNOWN_PARTS];
-    size_t known_count;
-} contribution;
-
-/* Of each known part, the whole elements. */
-static size_t whole_elements(int64_t *parts, size_t count, int64_t element) {
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i += 2) {
-        int64_t start = (parts[i] + element - 1) / element * element, end = parts[i + 1] / element * element;
-        if (start >= end) continue;
-        parts[kept++] = start;
-        parts[kept++] = end;
-    }
-    return kept;
-}
-
-/* Multiply what is known by the scalar of ncclRedOpCreatePreMulSum; without a known scalar nothing is known. */
-static void scale(contribution *given, const nccl_operation *operation) {
-    size_t element = nccl_type_size(operation->type);
-    const void *scalar = operation->scaling.device_scalar;
-    if (scalar != NULL && !maya_values_are_known(scalar, element)) {
-        given->known_count = 0;
-        return;
-    }
-    if (scalar == NULL) scalar = operation->scaling.host_scalar;
-    given->known_count = whole_elements(given->known, given->known_count, (int64_t)element);
-    nccl_scale(given->bytes, given->bytes, scalar, given->size / element, operation->type);
-}
-
-static void read_contribution(contribution *given, const nccl_operation *operation) {
-    size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
-    int64_t larger = (int64_t)(sent > received ? sent : received);
-    given->bytes = NULL;
-    given->size = sent;
-    given->known_count = 0;
-    if (sent == 0 || (operation->type > NCCL_UINT64 && larger > maya_get_settings()->collective_bytes)) return;
-    given->known_count = maya_values_known_parts(operation->send, sent, given->known, 2 * KNOWN_PARTS);
-    if (given->known_count == 0) return;
-    given->bytes = malloc(sent);
-    if (given->bytes == NULL) abort();
-    maya_values_copy(given->bytes, operation->send, sent);
-    if (operation->scaling.used) scale(given, operation);
-    if (given->known_count > 0) return;
-    free(given->bytes);
-    given->bytes = NULL;
-}
+/* ---- the turn of a stream's operations ---- */
 
 /* Adds the operation to the batch. nccl_lock is held; takes over the contribution's bytes. */
-static void send_post(post *item, contribution *given) {
+static void send_post(post *item, nccl_contribution *given) {
     const nccl_operation *operation = &item->operation;
     maya_post message = {
         .token = new_token(item),
@@ -167,8 +112,6 @@ static void send_post(post *item, contribution *given) {
     maya_outgoing_end(given->bytes, given->size);
 }
 
-/* ---- the turn of a stream's operations ---- */
-
 /* One answer less is missing. true: it was the last, and the caller says so to the stream. nccl_lock is held. */
 static bool is_answered(stream_posts *posts) { return --posts->unanswered == 0; }
 
@@ -180,13 +123,13 @@ static void say_destroyed(const nccl_communicator *communicator) {
 /* Returns whether something is to be sent. */
 static bool start_one(post *item) {
     nccl_communicator *communicator = item->operation.communicator;
-    contribution given;
+    nccl_contribution given;
     bool is_local = item->own_message != NULL || item->is_delivered;
     if (item->own_message) {
         size_t bytes = nccl_receive_bytes(&item->operation);
         maya_values_copy(item->operation.receive, item->own_message, bytes);
     }
-    if (!is_local) read_contribution(&given, &item->operation);
+    if (!is_local) nccl_read_contribution(&given, &item->operation);
     pthread_mutex_lock(&nccl_lock);
     bool dropped = communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();
     bool is_sent = !is_local && !dropped;
@@ -234,48 +177,6 @@ static void release_posts(void *argument) {
 
 /* ---- answers, in the thread of the connection ---- */
 
-/* What this rank contributes to its own receive buffer, as far as no arithmetic is involved. */
-static size_t own_part(const nccl_operation *operation, const char **source, char **target) {
-    size_t bytes = operation->count * nccl_type_size(operation->type);
-    size_t offset = (size_t)operation->communicator->rank * bytes;
-    *source = operation->send;
-    *target = operation->receive;
-    switch (operation->call) {
-    case NCCL_ALL_GATHER:
-    case NCCL_GATHER:
-        *target += offset;
-        return bytes;
-    case NCCL_ALL_TO_ALL:
-        *source += offset;
-        *target += offset;
-        return bytes;
-    case NCCL_SCATTER:
-        if (operation->peer != operation->communicator->rank) return 0;
-        *source += offset;
-        return bytes;
-    case NCCL_BROADCAST:
-        return operation->peer == operation->communicator->rank ? bytes : 0;
-    default:
-        return 0;
-    }
-}
-
-static void receive_nothing(const nccl_operation *operation) {
-    size_t bytes = nccl_receive_bytes(operation);
-    const char *source;
-    char *target;
-    if (bytes == 0) return;
-    size_t own = own_part(operation, &source, &target);
-    if (own == 0) {
-        maya_values_made_up(operation->receive, bytes);
-        return;
-    }
-    size_t before = (size_t)(target - (char *)operation->receive);
-    maya_values_copy(target, source, own);
-    maya_values_made_up(operation->receive, before);
-    maya_values_made_up(target + own, bytes - before - own);
-}
-
 /* The operation that the token belongs to, if its answer is still wanted. Its communicator waits until it is delivered. */
 static post *begin_delivery(int64_t token) {
     pthread_mutex_lock(&nccl_lock);
@@ -299,16 +200,8 @@ void nccl_operation_done(const maya_done *message, const void *payload, size_t p
     post *item = begin_delivery(message->token);
     if (item == NULL) return;
     const nccl_operation *operation = &item->operation;
-    size_t expected = nccl_receive_bytes(operation);
-    if (message->payload && expected > 0 && payload_bytes == expected) {
-        maya_values_receive(operation->receive, payload, payload_bytes, message->known.items, message->known.count);
-    } else {
-        receive_nothing(operation);
-        if (message->payload && payload_bytes != expected) {
-            maya_message("NCCL: the coordinator answers an operation on %zu bytes with %zu; they are left out", expected,
-                         payload_bytes);
-        }
-    }
+    if (payload) nccl_write_result(operation, payload, payload_bytes, message->known);
+    else nccl_write_nothing(operation);
     end_delivery(item);
 }
 

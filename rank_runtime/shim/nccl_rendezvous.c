@@ -76,6 +76,7 @@ void nccl_note_error(nccl_communicator *communicator, nccl_result result, const 
     if (length >= sizeof communicator->error) length = sizeof communicator->error - 1;
     memcpy(communicator->error, text, length);
     communicator->error[length] = '\0';
+    nccl_keep_late_error(communicator->error);
     pthread_cond_broadcast(&nccl_changed);
 }
 

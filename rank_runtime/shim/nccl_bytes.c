@@ -1,0 +1,111 @@
+/* The bytes of an operation among several ranks: what leaves the send buffer, and what comes into the receive buffer.
+ *
+ * Bytes travel if the larger of an operation's buffers is at most MAYA_COLLECTIVE_BYTES (integers, by which programs steer, at
+ * any size that memory is kept for) and something of the send buffer is known. Where none arrive, the receive buffer is made
+ * up, except for what this rank itself contributes to it. */
+
+#include "nccl_internal.h"
+
+#include <stdlib.h>
+
+/* ---- out ---- */
+
+/* Of each known part, the whole elements. */
+static size_t whole_elements(int64_t *parts, size_t count, int64_t element) {
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i += 2) {
+        int64_t start = (parts[i] + element - 1) / element * element, end = parts[i + 1] / element * element;
+        if (start >= end) continue;
+        parts[kept++] = start;
+        parts[kept++] = end;
+    }
+    return kept;
+}
+
+/* Multiply what is known by the scalar of ncclRedOpCreatePreMulSum; without a known scalar nothing is known. */
+static void scale(nccl_contribution *given, const nccl_operation *operation) {
+    size_t element = nccl_type_size(operation->type);
+    const void *scalar = operation->scaling.device_scalar;
+    if (scalar != NULL && !maya_values_are_known(scalar, element)) {
+        given->known_count = 0;
+        return;
+    }
+    if (scalar == NULL) scalar = operation->scaling.host_scalar;
+    given->known_count = whole_elements(given->known, given->known_count, (int64_t)element);
+    nccl_scale(given->bytes, given->bytes, scalar, given->size / element, operation->type);
+}
+
+void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation) {
+    size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
+    int64_t larger = (int64_t)(sent > received ? sent : received);
+    given->bytes = NULL;
+    given->size = sent;
+    given->known_count = 0;
+    const maya_settings *settings = maya_get_settings();
+    /* More than kept_bytes nobody could keep: a tensor of zeros is known at any size. */
+    if (sent == 0 || larger > (operation->type > NCCL_UINT64 ? settings->collective_bytes : settings->kept_bytes)) return;
+    given->known_count = maya_values_known_parts(operation->send, sent, given->known, 2 * NCCL_KNOWN_PARTS);
+    if (given->known_count == 0) return;
+    given->bytes = malloc(sent);
+    if (given->bytes == NULL) abort();
+    maya_values_copy(given->bytes, operation->send, sent);
+    if (operation->scaling.used) scale(given, operation);
+    if (given->known_count > 0) return;
+    free(given->bytes);
+    given->bytes = NULL;
+}
+
+/* ---- in ---- */
+
+/* What this rank contributes to its own receive buffer, as far as no arithmetic is involved. */
+static size_t own_part(const nccl_operation *operation, const char **source, char **target) {
+    size_t bytes = operation->count * nccl_type_size(operation->type);
+    size_t offset = (size_t)operation->communicator->rank * bytes;
+    *source = operation->send;
+    *target = operation->receive;
+    switch (operation->call) {
+    case NCCL_ALL_GATHER:
+    case NCCL_GATHER:
+        *target += offset;
+        return bytes;
+    case NCCL_ALL_TO_ALL:
+        *source += offset;
+        *target += offset;
+        return bytes;
+    case NCCL_SCATTER:
+        if (operation->peer != operation->communicator->rank) return 0;
+        *source += offset;
+        return bytes;
+    case NCCL_BROADCAST:
+        return operation->peer == operation->communicator->rank ? bytes : 0;
+    default:
+        return 0;
+    }
+}
+
+void nccl_write_nothing(const nccl_operation *operation) {
+    size_t bytes = nccl_receive_bytes(operation);
+    const char *source;
+    char *target;
+    if (bytes == 0) return;
+    size_t own = own_part(operation, &source, &target);
+    if (own == 0) {
+        maya_values_made_up(operation->receive, bytes);
+        return;
+    }
+    size_t before = (size_t)(target - (char *)operation->receive);
+    maya_values_copy(target, source, own);
+    maya_values_made_up(operation->receive, before);
+    maya_values_made_up(target + own, bytes - before - own);
+}
+
+void nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known) {
+    size_t expected = nccl_receive_bytes(operation);
+    if (size == expected) {
+        maya_values_receive(operation->receive, bytes, size, known.items, known.count);
+        return;
+    }
+    maya_message("NCCL: the coordinator answers an operation that receives %zu bytes with %zu; they are left out", expected,
+                 size);
+    nccl_write_nothing(operation);
+}
