@@ -75,9 +75,11 @@ def env() -> None:
     """List the MAYA_ environment variables."""
     from rank_runtime.environment import RANK_VARIABLES, SETUP_VARIABLES
 
-    for variable in (*RANK_VARIABLES, *SETUP_VARIABLES):
+    variables = (*RANK_VARIABLES, *SETUP_VARIABLES)
+    width = max(len(variable.name) for variable in variables)
+    for variable in variables:
         default = f" [{variable.default}]" if variable.default else ""
-        click.echo(f"{variable.name:<22}{variable.meaning}{default}")
+        click.echo(f"{variable.name:<{width}}  {variable.meaning}{default}")
 
 
 @main.group()
