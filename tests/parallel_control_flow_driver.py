@@ -123,6 +123,22 @@ def sizes_of_results() -> None:
     say(found)
 
 
+def random_numbers_of_the_host() -> None:
+    """What is drawn in host memory while the device waits for another rank is not the device's concern."""
+    torch.manual_seed(RANK)
+    total = 0.0
+    for turn in range(RANKS):
+        if turn == RANK:
+            time.sleep(0.05)
+        tensor = torch.ones(1, 2, 16, 8, device=DEVICE)
+        dist.all_reduce(tensor)
+        for _ in range(50):
+            tensor = nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
+        for _ in range(2000):
+            total += torch.rand(10).sum().item()
+        say(f"{total:.3f} {tensor.sum().item():.3f}")
+
+
 def counters() -> None:
     """Numbers of tokens and of hits are summed; what is printed is their ratio, and the best rank."""
     seen, hits = 100 + 7 * RANK, 40 + (13 * RANK) % 17
@@ -276,6 +292,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
         tokens_to_experts,
         early_stop,
         sizes_of_results,
+        random_numbers_of_the_host,
         counters,
         work_on_demand,
         barriers,

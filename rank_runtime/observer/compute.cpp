@@ -89,13 +89,14 @@ bool is_written_argument(const Call& call, const TensorView& output) {
 // Runs the op; throws what it throws.
 std::vector<at::Tensor> results_of(const Call& call) {
   std::vector<c10::IValue> stack = stack_of(call);
-  std::optional<DefaultGeneratorLoan> loan;
-  if (call.op->draws_by_default) loan.emplace(call.random_seed, call.random_offset);
   const Substitute substitute = substitute_for(*call.op);
   if (substitute != nullptr) {
-    stack = substitute(Arguments(*call.op, std::move(stack)));
+    at::Generator generator;
+    if (call.op->draws_by_default) generator = cpu_generator(call.random_seed, call.random_offset);
+    stack = substitute(Arguments(*call.op, std::move(stack), std::move(generator)));
   } else {
     TORCH_CHECK(call.op->has_cpu_kernel(), "it has no CPU kernel");
+    TORCH_CHECK(!call.op->draws_by_default, "its CPU kernel would take the program's own random numbers");
     call.op->handle->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   }
   std::vector<at::Tensor> results;

@@ -39,18 +39,6 @@ at::Generator cpu_generator(uint64_t seed, uint64_t offset) {
   return sequence.generator;
 }
 
-DefaultGeneratorLoan::DefaultGeneratorLoan(uint64_t seed, uint64_t offset)
-    : lender_(cpu_generator(seed, offset)), programs_state_(at::detail::getDefaultCPUGenerator().get_state()) {
-  at::Generator borrower = at::detail::getDefaultCPUGenerator();
-  borrower.set_state(lender_.get_state());
-}
-
-DefaultGeneratorLoan::~DefaultGeneratorLoan() {
-  at::Generator borrower = at::detail::getDefaultCPUGenerator();
-  lender_.set_state(borrower.get_state());
-  borrower.set_state(programs_state_);
-}
-
 bool is_generator_argument(const Operator& op, size_t index) {
   const auto& arguments = op.handle->schema().arguments();
   if (index >= arguments.size()) return false;

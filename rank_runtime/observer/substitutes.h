@@ -1,6 +1,7 @@
-// CPU equivalents of ops that exist only for CUDA: attention kernels, cuDNN, fused cells.
+// CPU equivalents of ops that exist only for CUDA (attention kernels, cuDNN, fused cells), or whose CPU kernel will not do.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -15,7 +16,8 @@ namespace maya {
 // The arguments of one call, by name: positions differ between torch releases.
 class Arguments {
  public:
-  Arguments(const Operator& op, std::vector<c10::IValue>&& stack) : op_(op), stack_(std::move(stack)) {}
+  Arguments(const Operator& op, std::vector<c10::IValue>&& stack, at::Generator generator)
+      : op_(op), stack_(std::move(stack)), generator_(std::move(generator)) {}
 
   const c10::IValue& value(const char* name) const;
   bool has(const char* name) const;  // there is such an argument and it is not None
@@ -26,10 +28,12 @@ class Arguments {
   double number(const char* name, double otherwise = 0.0) const;
   bool flag(const char* name) const;
   std::vector<int64_t> integers(const char* name) const;
+  const at::Generator& generator() const { return generator_; }  // for an op that draws without being given one
 
  private:
   const Operator& op_;
   std::vector<c10::IValue> stack_;
+  at::Generator generator_;
 };
 
 using Results = std::vector<c10::IValue>;

@@ -1,5 +1,5 @@
 // Smaller ops that exist only for CUDA, or whose CPU kernel refuses what CUDA accepts: fused recurrent cells, softmax that
-// widens its input, scaled matrix products.
+// widens its input, scaled matrix products; and dropout, whose CPU kernel draws from the program's own generator.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_log_softmax.h>
@@ -7,7 +7,9 @@
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
@@ -111,9 +113,21 @@ Results scaled_mm(const Arguments& arguments) {
   return {product};
 }
 
+// ---- dropout ----
+
+Results dropout(const Arguments& arguments) {
+  const at::Tensor input = arguments.tensor("input");
+  const auto options = input.options().dtype(at::kBool);
+  if (arguments.has("train") && !arguments.flag("train")) return {input.clone(), at::ones_like(input, options)};
+  const double kept = 1.0 - arguments.number("p");
+  const at::Tensor mask = at::empty_like(input, options).bernoulli_(kept, arguments.generator());
+  return {input.mul(mask).mul_(kept == 0.0 ? 0.0 : 1.0 / kept), mask};
+}
+
 }  // namespace
 
 Substitute cell_substitute(const std::string& name) {
+  if (name == "aten::native_dropout") return dropout;
   if (name == "aten::_thnn_fused_lstm_cell") return lstm_cell;
   if (name == "aten::_thnn_fused_lstm_cell_backward_impl") return lstm_cell_backward;
   if (name == "aten::_thnn_fused_gru_cell") return gru_cell;
