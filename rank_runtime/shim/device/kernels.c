@@ -4,6 +4,7 @@
 
 #include "internal.h"
 #include "process.h"
+#include "recorder.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -187,7 +188,7 @@ static uint32_t find_signature(const launch_key *key) {
         entry->key = *key;
         launches_used++;
     }
-    if (entry->signature == 0) entry->signature = make_signature(key); /* 0: nothing was recorded when it was made */
+    if (entry->signature == 0 && maya_is_recording()) entry->signature = make_signature(key);
     uint32_t signature = entry->signature;
     pthread_mutex_unlock(&maya_kernels_lock);
     return signature;
@@ -196,10 +197,13 @@ static uint32_t find_signature(const launch_key *key) {
 /* Without it, those that the thread made lately. */
 static uint32_t launch_signature(const launch_key *key) {
     enum { BITS = 8 };
-    static __thread launch_entry remembered[1 << BITS];
+    static __thread launch_entry *remembered;
+    if (remembered == NULL) maya_thread_table((void **)&remembered, (1 << BITS) * sizeof *remembered);
     uint64_t mixed = (uintptr_t)key->kernel ^ (uint64_t)key->grid[0] << 24 ^ (uint64_t)key->grid[1] << 48 ^ key->block[0];
     launch_entry *entry = &remembered[mixed * 0x9E3779B97F4A7C15u >> (64 - BITS)];
-    if (memcmp(&entry->key, key, sizeof *key) != 0) *entry = (launch_entry){*key, find_signature(key)};
+    bool is_known = memcmp(&entry->key, key, sizeof *key) == 0;
+    /* a signature of 0: nothing was recorded when it was looked for */
+    if (!is_known || (entry->signature == 0 && maya_is_recording())) *entry = (launch_entry){*key, find_signature(key)};
     return entry->signature;
 }
 

@@ -5,6 +5,8 @@
  * of the texts it has made. */
 
 #include "device.h"
+#include "process.h"
+#include "recorder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +77,8 @@ static uint32_t signature_of(const char *format, va_list arguments) {
     static __thread struct {
         call_hash hash;
         uint32_t signature;
-    } remembered[REMEMBERED];
+    } *remembered;
+    if (remembered == NULL) maya_thread_table((void **)&remembered, REMEMBERED * sizeof *remembered);
     call_hash hash;
     va_list again;
     va_copy(again, arguments);
@@ -84,7 +87,8 @@ static uint32_t signature_of(const char *format, va_list arguments) {
     if (!hashed) return make_signature(format, arguments);
     size_t slot = hash.first % REMEMBERED;
     bool is_known = remembered[slot].hash.first == hash.first && remembered[slot].hash.second == hash.second;
-    if (!is_known || remembered[slot].signature == 0) { /* 0: nothing was recorded when it was made */
+    /* a signature of 0: nothing was recorded when it was made */
+    if (!is_known || (remembered[slot].signature == 0 && maya_is_recording())) {
         remembered[slot].signature = make_signature(format, arguments);
         remembered[slot].hash = hash;
     }

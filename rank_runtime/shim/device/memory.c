@@ -147,7 +147,8 @@ uint32_t maya_bytes_signature(size_t size) {
     static __thread struct {
         size_t size;
         uint32_t signature;
-    } remembered[1 << BITS];
+    } *remembered;
+    if (remembered == NULL) maya_thread_table((void **)&remembered, (1 << BITS) * sizeof *remembered);
     size_t slot = (size_t)((uint64_t)size * 0x9E3779B97F4A7C15u >> (64 - BITS)); /* sizes are often multiples of large powers of two */
     if (remembered[slot].signature == 0 || remembered[slot].size != size) {
         char text[48];

@@ -4,6 +4,59 @@
 #include "internal.h"
 
 #include <signal.h>
+#include <stdlib.h>
+
+/* ---- threads ---- */
+
+bool maya_start_thread(void *(*run)(void *argument), void *argument, size_t stack_bytes) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    if (stack_bytes > 0) pthread_attr_setstacksize(&attributes, stack_bytes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    int error = pthread_create(&thread, &attributes, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+/* ---- tables of threads ---- */
+
+typedef struct thread_table {
+    struct thread_table *next; /* of the same thread */
+    void **slot;
+    _Alignas(16) char zeros[];
+} thread_table;
+
+static pthread_key_t tables_key;
+
+static void free_tables(void *first) {
+    for (thread_table *table = first, *next; table; table = next) {
+        next = table->next;
+        *table->slot = NULL; /* whoever comes after us at the end of the thread makes a new one */
+        free(table);
+    }
+}
+
+static void make_tables_key(void) {
+    if (pthread_key_create(&tables_key, free_tables) != 0) abort();
+}
+
+void maya_thread_table(void **slot, size_t bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_tables_key);
+    thread_table *table = calloc(1, sizeof *table + bytes);
+    if (table == NULL) abort();
+    table->next = pthread_getspecific(tables_key);
+    table->slot = slot;
+    pthread_setspecific(tables_key, table);
+    *slot = table->zeros;
+}
+
+/* ---- forks ---- */
 
 static pthread_mutex_t *const locks[] = {
     &maya_connect_lock, &maya_pool_lock,   &maya_kernels_lock, &maya_vmm_lock,      &maya_context_lock,
@@ -25,21 +78,6 @@ static void in_child(void) {
     maya_coordinator_after_fork();
     maya_recorder_after_fork();
     in_parent();
-}
-
-bool maya_start_thread(void *(*run)(void *argument), void *argument, size_t stack_bytes) {
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    if (stack_bytes > 0) pthread_attr_setstacksize(&attributes, stack_bytes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_t thread;
-    int error = pthread_create(&thread, &attributes, run, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return error == 0;
 }
 
 static void watch(void) { pthread_atfork(before_fork, in_parent, in_child); }

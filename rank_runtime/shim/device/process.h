@@ -29,6 +29,10 @@ extern pthread_mutex_t maya_reported_lock;  /* report.c */
  * so it gets the stack it needs and no more; 0: as much as any other thread. false: there can be no further one. */
 bool maya_start_thread(void *(*run)(void *argument), void *argument, size_t stack_bytes);
 
+/* Points `slot`, a thread-local pointer, to zeros that go with the thread. What is large must not be thread-local itself: then
+ * the library could only be preloaded, and not opened by a process that runs already. */
+void maya_thread_table(void **slot, size_t bytes);
+
 /* From now on, for as long as the process lives, forks are cared for. */
 void maya_watch_forks(void);
 
