@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
-def states(text: str) -> list[dict[str, Any]]:
-    """What the ranks printed, in their order."""
-    return sorted((json.loads(line) for line in text.splitlines()), key=lambda state: int(state["RANK"]))
-
-
 def outputs(log_folder: Path, name: str = "stdout.log", attempt: int = 0) -> list[str]:
     files = log_folder.glob(f"*/attempt_{attempt}/*/{name}")
     return [file.read_text() for file in sorted(files, key=lambda file: int(file.parent.name))]
@@ -86,10 +81,12 @@ def test_nodes_and_the_cluster(maya_run: MayaRun) -> None:
         import json, os, torch
         print(json.dumps({**os.environ, "GPUS": torch.cuda.device_count(), "NAME": torch.cuda.get_device_name()}))
         """,
-        *("--nproc", "8", "--cluster", "gb200-nvl72"),
+        *("--nproc", "8", "--cluster", "gb200-nvl72", "--redirects", "1"),
     )
     assert run.exit_code == 0, run.stderr
-    for rank, state in enumerate(states(run.stdout)):
+    states = [json.loads(output) for output in logs(run, "stdout.log")]
+    assert len(states) == 8
+    for rank, state in enumerate(states):
         assert (state["RANK"], state["LOCAL_RANK"], state["GROUP_RANK"]) == (str(rank), str(rank % 4), str(rank // 4))
         assert (state["WORLD_SIZE"], state["LOCAL_WORLD_SIZE"], state["GROUP_WORLD_SIZE"]) == ("8", "4", "2")
         assert (state["GPUS"], state["NAME"]) == (4, load_device("gb200").name)
@@ -120,8 +117,8 @@ def test_gloo(maya_run: MayaRun) -> None:
 def test_output(maya_run: MayaRun) -> None:
     text = """
         import os, sys
-        print("out", os.environ["RANK"])
-        print("err", os.environ["RANK"], file=sys.stderr)
+        sys.stdout.write(f"out {os.environ['RANK']}\\n")  # in one piece: the ranks share some of their streams
+        sys.stderr.write(f"err {os.environ['RANK']}\\n")
     """
     run = maya_run(text, "--nproc", "4", "--nnodes", "2", "--redirects", "0:3", "--tee", "1:1", "--role", "trainer")
     assert run.exit_code == 0, run.stderr
@@ -154,26 +151,21 @@ def test_all_ranks_are_restarted(maya_run: MayaRun) -> None:
 
 
 def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
-    words = [
-        "--nproc",
-        "3",
-        "--no-python",
-        "/bin/sh",
-        "-c",
-        "echo $RANK of $WORLD_SIZE on $0 ${local_rank}",
-        "$LOCAL_RANK",
-    ]
+    command = "echo $RANK of $WORLD_SIZE on $0 ${local_rank}"
+    words = ["--nproc", "3", "--tee", "1", "--no-python", "/bin/sh", "-c", command, "$LOCAL_RANK"]
     ended = subprocess.run(
         [sys.executable, "-m", "maya.torchrun", *words], cwd=tmp_path, capture_output=True, text=True, timeout=180
     )
     assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.splitlines()) == [f"{rank} of 3 on $LOCAL_RANK {rank}" for rank in range(3)]
+    lines = [f"[default{rank}]:{rank} of 3 on $LOCAL_RANK {rank}" for rank in range(3)]
+    assert sorted(ended.stdout.splitlines()) == lines
 
 
 def test_the_local_rank_in_arguments(maya_run: MayaRun) -> None:
-    run = maya_run("import sys; print(sys.argv[1:])", "--nproc", "2", script_arguments=["--local=${local_rank}", "$x"])
+    arguments = ["--local=${local_rank}", "$x"]
+    run = maya_run("import sys; print(sys.argv[1:])", "--nproc", "2", "--redirects", "1", script_arguments=arguments)
     assert run.exit_code == 0, run.stderr
-    assert sorted(run.stdout.splitlines()) == ["['--local=0', '$x']", "['--local=1', '$x']"]
+    assert logs(run, "stdout.log") == ["['--local=0', '$x']\n", "['--local=1', '$x']\n"]
 
 
 def test_summary(maya_run: MayaRun) -> None:

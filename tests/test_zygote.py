@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,6 @@ from rank_runtime.build import Build
 from rank_runtime.zygote.probe import Record
 from rank_runtime.zygote.shared import shareable
 from rank_runtime.zygote.source import Assignment, assignments_before, imported_modules, parse
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 STATE = """
     import gc, inspect, json, os, pathlib, signal, sys, threading
@@ -68,15 +64,28 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(textwrap.dedent(text), encoding="utf-8")
 
 
-def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "maya.torchrun", "--out", str(folder / "run"), "--no-trace", *words],
+@dataclass(frozen=True)
+class Ended:
+    """A finished maya-torchrun."""
+
+    exit_code: int
+    errors: str
+    outputs: list[str]  # of the ranks
+
+
+def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> Ended:
+    """Each rank's output goes to a file of its own: what they write to one place is mixed within lines."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "maya.torchrun", "--out", str(folder / "run"), "--no-trace", "--redirects", "1", *words],
         cwd=folder,
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
     )
+    files = sorted(folder.glob("run/logs/*/attempt_0/*/stdout.log"), key=lambda file: int(file.parent.name))
+    return Ended(ended.returncode, ended.stderr, [file.read_text() for file in files])
 
 
 def unshared(folder: Path) -> dict[str, str]:
@@ -96,12 +105,10 @@ def test_a_script_finds_what_python_gives_it(tmp_path: Path, build: Build) -> No
     expected = json.loads(direct.stdout)
     for ranks in ("1", "2"):
         ended = launch(tmp_path, "--nproc", ranks, *words)
-        assert ended.returncode == 0, ended.stderr
-        found = [json.loads(line) for line in ended.stdout.splitlines()]
-        assert len(found) == int(ranks)
-        for state in found:
+        assert ended.exit_code == 0, ended.errors
+        assert len(ended.outputs) == int(ranks)
+        for state in map(json.loads, ended.outputs):
             assert {name: value for name, value in state.items() if value != expected[name]} == {}
-        shutil.rmtree(tmp_path / "run")
 
 
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path, build: Build) -> None:
@@ -109,11 +116,11 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path, build: Build) -> None
     write(tmp_path, {**files, "package/train.py": STATE + "\n    from .part import VALUE\n    print(VALUE)\n"})
     words = ["-m", "package.train", "-m", "x"]
     direct = subprocess.run([sys.executable, "-u", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    ended = launch(tmp_path, "--nproc", "2", "--tee", "1", *words)
-    assert ended.returncode == 0, ended.stderr
-    for rank in range(2):
-        lines = [line.removeprefix(f"[default{rank}]:") for line in ended.stdout.splitlines() if f"t{rank}]" in line]
-        package, state, value = direct.stdout.splitlines()
+    ended = launch(tmp_path, "--nproc", "2", *words)
+    assert ended.exit_code == 0, ended.errors
+    package, state, value = direct.stdout.splitlines()
+    for output in ended.outputs:
+        lines = output.splitlines()
         assert (lines[0], lines[2]) == (package, value)
         expected = json.loads(state)
         assert {name: v for name, v in json.loads(lines[1]).items() if v != expected[name]} == {}
@@ -151,12 +158,11 @@ def test_a_script_ends_as_it_does_in_python(tmp_path: Path, build: Build, ending
     words = [sys.executable, "-u", "train.py"]
     direct = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     ended = launch(tmp_path, "--redirects", "3", "train.py")
-    [output] = (tmp_path / "run").glob("logs/*/attempt_0/0/stdout.log")
-    errors = output.with_name("stderr.log").read_text()
+    [errors] = tmp_path.glob("run/logs/*/attempt_0/0/stderr.log")
     [rank] = json.loads((tmp_path / "run" / "summary.json").read_text())["ranks"]
-    assert (rank["exit_code"], output.read_text()) == (direct.returncode, direct.stdout)
-    assert errors == direct.stderr
-    assert ended.returncode == (0 if direct.returncode == 0 else 1)
+    assert (rank["exit_code"], ended.outputs) == (direct.returncode, [direct.stdout])
+    assert errors.read_text() == direct.stderr
+    assert ended.exit_code == (0 if direct.returncode == 0 else 1)
 
 
 def test_the_end_of_ranks_that_share_torch(tmp_path: Path, build: Build) -> None:
@@ -168,19 +174,19 @@ def test_the_end_of_ranks_that_share_torch(tmp_path: Path, build: Build) -> None
             def __init__(self):
                 self.tensor = torch.ones(3)
             def __del__(self):
-                print(f"gone {os.environ['RANK']} {self.tensor.sum().item():g}", flush=True)
+                print(f"gone {os.environ['RANK']} {self.tensor.sum().item():g}")
 
         thing = Thing()
-        threading.Thread(target=lambda: time.sleep(0.3)).start()
-        atexit.register(lambda: print(f"end {os.environ['RANK']} {torch.zeros(2).tolist()}", flush=True))
-        weakref.finalize(thing, print, "finalized", flush=True)
+        threading.Thread(target=lambda: (time.sleep(0.3), print("thread done"))).start()
+        atexit.register(lambda: print(f"end {os.environ['RANK']} {torch.zeros(2).tolist()}"))
+        weakref.finalize(thing, print, "finalized")
         raise SystemExit(0)
     """
     write(tmp_path, {"train.py": text})
     ended = launch(tmp_path, "--nproc", "3", "train.py")
-    assert ended.returncode == 0, ended.stderr
-    lines = [f"end {rank} [0.0, 0.0]" for rank in range(3)] + [f"gone {rank} 3" for rank in range(3)]
-    assert sorted(ended.stdout.splitlines()) == sorted([*lines, *["finalized"] * 3])
+    assert ended.exit_code == 0, ended.errors
+    lines = ["thread done", "end {} [0.0, 0.0]", "finalized", "gone {} 3", ""]
+    assert ended.outputs == ["\n".join(lines).format(rank, rank) for rank in range(3)]
 
 
 def test_the_users_own_modules_win(tmp_path: Path, build: Build) -> None:
@@ -191,16 +197,16 @@ def test_the_users_own_modules_win(tmp_path: Path, build: Build) -> None:
     write(tmp_path, {"mine/train.py": imports + "print(RANK)"})
     path = os.pathsep.join(filter(None, [str(tmp_path / "custom"), os.environ.get("PYTHONPATH")]))
     ended = launch(tmp_path, "--nproc", "2", "mine/train.py", environment={"PYTHONPATH": path})
-    expected = ["0", "1", *(f"my {name}" for name in names for _ in range(2))]
-    assert (ended.returncode, sorted(ended.stdout.splitlines())) == (0, sorted(expected)), ended.stderr
+    mine = "".join(f"my {name}\n" for name in names)
+    assert (ended.exit_code, ended.outputs) == (0, [f"{mine}0\n", f"{mine}1\n"]), ended.errors
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_a_module_in_the_place_of_one_that_is_imported_already(tmp_path: Path, build: Build, ranks: str) -> None:
     write(tmp_path, {"mine/json.py": "NAME = 'mine'", "mine/train.py": "import json; print(json.NAME)"})
     ended = launch(tmp_path, "--nproc", ranks, "mine/train.py")
-    assert (ended.returncode, ended.stdout) == (0, "mine\n" * int(ranks)), ended.stderr
-    assert f"{tmp_path / 'mine' / 'json.py'} takes the place of the module json" in ended.stderr
+    assert (ended.exit_code, ended.outputs) == (0, ["mine\n"] * int(ranks)), ended.errors
+    assert f"{tmp_path / 'mine' / 'json.py'} takes the place of the module json" in ended.errors
 
 
 # ---- modules of the script's own ----
@@ -285,9 +291,9 @@ def test_modules_that_do_something_are_imported_by_every_rank(tmp_path: Path, bu
     write(tmp_path, MODULES)
     script = "\n".join(f"import {name}" for name in names) + textwrap.dedent(checks)
     (tmp_path / "train.py").write_text(script)
-    ended = launch(tmp_path, "--nproc", "3", "--redirects", "1", "train.py", "word")
-    assert ended.returncode == 0, ended.stderr
-    outputs = [file.read_text().splitlines() for file in sorted(tmp_path.glob("run/logs/*/*/*/stdout.log"))]
+    ended = launch(tmp_path, "--nproc", "3", "train.py", "word")
+    assert ended.exit_code == 0, ended.errors
+    outputs = [output.splitlines() for output in ended.outputs]
     assert [lines[0] for lines in outputs] == ["printed"] * 3
     own = [json.loads(lines[1]) for lines in outputs]
     assert all(len(set(values)) == 3 for values in zip(*own, strict=True))  # each rank has its own
@@ -326,9 +332,9 @@ def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
     }
     write(tmp_path, files)
     ended = launch(tmp_path, "--nproc", "3", "train.py")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.exit_code == 0, ended.errors
     assert unshared(tmp_path) == {}
-    assert len(set(ended.stdout.splitlines())) == 1  # the same object, at the same address, in every rank
+    assert len(set(ended.outputs)) == 1  # the same object, at the same address, in every rank
 
 
 def test_modules_of_a_package_that_is_not_shared(tmp_path: Path, build: Build) -> None:
@@ -372,12 +378,11 @@ def test_what_could_not_be_imported_and_need_not_be(tmp_path: Path, build: Build
 def test_preload(tmp_path: Path, build: Build) -> None:
     write(tmp_path, {"train.py": "import os, late\nprint(late.VALUE)", "late.py": "import os\nVALUE = os.getenv('A')"})
     ended = launch(tmp_path, "--nproc", "2", "--no-preload", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "None\nNone\n")
-    shutil.rmtree(tmp_path / "run")
+    assert (ended.exit_code, ended.outputs) == (0, ["None\n"] * 2)
     text = "def main():\n    import printing\n\nmain()"
     write(tmp_path, {"train.py": text, "printing.py": "print('imported')"})
     ended = launch(tmp_path, "--nproc", "2", "--preload", "printing,no_such_module", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "imported\nimported\n")
+    assert (ended.exit_code, ended.outputs) == (0, ["imported\n"] * 2)
     assert unshared(tmp_path) == {"printing": "prints", "no_such_module": "cannot be found"}
 
 
@@ -385,13 +390,12 @@ def test_variables_set_before_torch_is_imported(tmp_path: Path, build: Build) ->
     known = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())"
     write(tmp_path, {"train.py": known})
     ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "2\n2\n"), ended.stderr
-    assert "started anew" not in ended.stderr
-    shutil.rmtree(tmp_path / "run")
+    assert (ended.exit_code, ended.outputs) == (0, ["2\n"] * 2), ended.errors
+    assert "started anew" not in ended.errors
     write(tmp_path, {"train.py": known.replace("'2'", "str(1 + int(os.environ['RANK']))")})
     ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.returncode, sorted(ended.stdout.split())) == (0, ["1", "2"]), ended.stderr
-    assert "train.py sets OMP_NUM_THREADS before it imports torch" in ended.stderr
+    assert (ended.exit_code, ended.outputs) == (0, ["1\n", "2\n"]), ended.errors
+    assert "train.py sets OMP_NUM_THREADS before it imports torch" in ended.errors
 
 
 # ---- children of ranks ----
@@ -431,7 +435,7 @@ def test_children_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
     """
     write(tmp_path, {"train.py": text})
     ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "fine\nfine\n"), ended.stderr
+    assert (ended.exit_code, ended.outputs) == (0, ["fine\n"] * 2), ended.errors
 
 
 # ---- what is read from source ----
