@@ -56,7 +56,12 @@ RANK_VARIABLES = (
     ),
     Variable("MAYA_COMPUTE_BYTES", "largest size of a small op's tensors together, in bytes", "65536", is_number=True),
     Variable("MAYA_COPY_BYTES", "copies up to this many bytes keep their contents", "16777216", is_number=True),
-    Variable("MAYA_KEPT_BYTES", "most bytes of such contents kept at once", "268435456", is_number=True),
+    Variable(
+        "MAYA_KEPT_BYTES",
+        "most bytes of such contents that a rank keeps at once (2 GiB shared by all ranks, but at most this)",
+        str(256 << 20),
+        is_number=True,
+    ),
     Variable(
         "MAYA_OBSERVE",
         "ops that torch announces to observers: launching (those that may launch kernels; cheaper) or all (so that "
@@ -91,6 +96,11 @@ SETUP_VARIABLES = (
     Variable("MAYA_PYTHON", "scripts/setup: the interpreter to use (default: the newest python3, 3.10 or later)"),
     Variable("MAYA_TORCH_VERSION", "scripts/setup: the torch to install", "2.12.1"),
 )
+
+
+def kept_bytes(world_size: int) -> int:
+    """What a rank may keep of the contents of copies, unless the user says otherwise: all ranks are on one machine."""
+    return min(256 << 20, (2 << 30) // world_size)
 
 
 def rank_environment(

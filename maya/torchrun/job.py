@@ -26,7 +26,7 @@ from maya.torchrun.run import Run, write_summary
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.build import Build
-from rank_runtime.environment import rank_environment
+from rank_runtime.environment import kept_bytes, rank_environment
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 SUCCESS, FAILED = 0, 1
@@ -116,6 +116,8 @@ class Job:
         if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
         chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables()}
+        if not self._inherited.get("MAYA_KEPT_BYTES"):
+            chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
         return {
             **environment,
             **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),
