@@ -346,7 +346,7 @@ def test_modules_of_a_package_that_is_not_shared(tmp_path: Path, build: Build) -
     }
     write(tmp_path, files)
     ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "1.0\n1.0\n"), ended.stderr
+    assert (ended.exit_code, ended.outputs) == (0, ["1.0\n"] * 2), ended.errors
     assert unshared(tmp_path) == {"package": "uses the GPU"}
 
 
@@ -360,7 +360,7 @@ def test_torchs_own_modules_are_imported_once(tmp_path: Path, build: Build) -> N
     }
     write(tmp_path, files)
     ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "imported\nimported\n"), ended.stderr
+    assert (ended.exit_code, ended.outputs) == (0, ["imported\n"] * 2), ended.errors
 
 
 def test_what_could_not_be_imported_and_need_not_be(tmp_path: Path, build: Build) -> None:
@@ -371,7 +371,7 @@ def test_what_could_not_be_imported_and_need_not_be(tmp_path: Path, build: Build
     }
     write(tmp_path, files)
     ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.returncode, ended.stdout) == (0, "None\nNone\n"), ended.stderr
+    assert (ended.exit_code, ended.outputs) == (0, ["None\n"] * 2), ended.errors
     assert unshared(tmp_path) == {}
 
 
