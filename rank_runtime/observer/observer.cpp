@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <string_view>
 
 #include "../shim/device/internal.h"
 #include "arguments.h"
@@ -220,6 +221,12 @@ uint32_t signature_of(Thread& self, Frame& frame, const char* name) {
   return self.signature_of_name(name);
 }
 
+// torch.optim announces every step as "Optimizer.step#AdamW.step".
+bool is_optimizer_step(const char* name) {
+  constexpr std::string_view kStep = "Optimizer.step#";
+  return std::string_view(name).substr(0, kStep.size()) == kStep;
+}
+
 void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   Thread& self = this_thread();
   if (self.computing || !self.pop_to(&function)) return;
@@ -234,6 +241,7 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   if (work > 0 || is_annotation) {
     const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name;
     self.record(is_annotation ? MAYA_RECORD_ANNOTATION : MAYA_RECORD_OP, signature_of(self, frame, name));
+    if (is_annotation && is_optimizer_step(name)) maya_count_step();
   }
   if (work > frame.work_of_children && frame.op != nullptr) {
     const bool failed = std::uncaught_exceptions() > frame.exceptions;
