@@ -160,6 +160,26 @@ def test_a_rank_fails(start: Start, fault: str, expected: str, said: str) -> Non
     assert (job.folder / "run" / "logs").is_dir()
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_rank_fails_that_others_wait_for(start: Start, backend: str) -> None:
+    text = f"""
+        import os, torch, torch.distributed as dist
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("{backend}")
+        x = torch.ones(4, device="{"cuda" if backend == "nccl" else "cpu"}")
+        dist.all_reduce(x)
+        if dist.get_rank() == 1:
+            os._exit(7)
+        dist.all_reduce(x)
+        print(x.tolist())
+        torch.cuda.synchronize()
+    """
+    exit_code, output, errors = start(text, "--nproc", "3", "train.py").end()
+    assert (exit_code, output) == (1, "")
+    assert "rank      : 1 (local_rank: 1)" in root_cause(errors)
+    assert "exitcode  : 7 (pid: " in root_cause(errors)
+
+
 def test_several_ranks_fail_at_once(start: Start) -> None:
     text = """
         import os
