@@ -189,6 +189,27 @@ def test_the_end_of_ranks_that_share_torch(tmp_path: Path, build: Build) -> None
     assert ended.outputs == ["\n".join(lines).format(rank, rank) for rank in range(3)]
 
 
+def test_ranks_that_wait_for_each_other_at_the_very_end(tmp_path: Path, build: Build) -> None:
+    """Only a few end at a time, unless they cannot do so one after the other."""
+    text = """
+        import os, pathlib, time
+
+        class Thing:
+            def __del__(self):
+                self.touch()
+                while len(self.list()) < 10:
+                    self.sleep(0.01)
+
+        thing = Thing()
+        thing.touch = pathlib.Path("here" + os.environ["RANK"]).touch
+        thing.list = lambda path=pathlib.Path(): [*path.glob("here*")]
+        thing.sleep = time.sleep
+    """
+    write(tmp_path, {"train.py": text})
+    ended = launch(tmp_path, "--nproc", "10", "--nproc-per-node", "10", "train.py")
+    assert ended.exit_code == 0, ended.errors
+
+
 def test_the_users_own_modules_win(tmp_path: Path, build: Build) -> None:
     names = ("maya", "coordinator", "netmodel", "rank_runtime", "tests", "scripts", "utils")
     write(tmp_path, {f"mine/{name}.py": f"NAME = 'my {name}'" for name in names})

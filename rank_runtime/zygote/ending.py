@@ -38,6 +38,7 @@ class Ending:
         self._state = mmap.mmap(-1, max(world_size, 1))
         self._admission = os.eventfd(_AT_ONCE, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._last_change = time.monotonic()
+        self._impatience = 1
         self._started_with = frozenset(sys.modules)
         self._shared: frozenset[str] = frozenset()
         self._kept: list[ModuleType] = []
@@ -75,18 +76,20 @@ class Ending:
 
     def gone(self, rank: int) -> None:
         """In the zygote: the rank has ended, so another one may."""
+        self._impatience = 1
         if self._state[rank] == _ADMITTED:
-            self._admit()
+            self._admit(1)
 
     def look_after(self) -> float:
-        """In the zygote, now and then: admit another one if nothing has happened for a while, since ranks may wait for
-        each other even now. Returns the seconds until the next look."""
+        """In the zygote, now and then: if nothing has happened for a while, admit others, and every time more of them,
+        since ranks may wait for each other even now. Returns the seconds until the next look."""
         if time.monotonic() - self._last_change > _PATIENCE_SECONDS and _WAITING in self._state[:]:
-            self._admit()
+            self._admit(self._impatience)
+            self._impatience *= 2
         return _PATIENCE_SECONDS
 
-    def _admit(self) -> None:
-        os.eventfd_write(self._admission, 1)
+    def _admit(self, number: int) -> None:
+        os.eventfd_write(self._admission, number)
         self._last_change = time.monotonic()
 
 
