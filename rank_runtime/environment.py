@@ -45,6 +45,9 @@ class Variable:
             raise VariableError(f"{self.name}={value}: expected a whole number, e.g. {self.default}")
 
 
+_MOST_KEPT_BYTES = 256 << 20
+_KEPT_BYTES_IN_ALL = 2 << 30
+
 RANK_VARIABLES = (
     Variable("MAYA_GPU_PROPERTIES", 'the GPU, as "key=value;..."; set by maya-torchrun from --gpu (default: an H100)'),
     Variable("MAYA_GPUS", "GPUs of a node, before CUDA_VISIBLE_DEVICES; at most 64", "8", is_number=True),
@@ -59,7 +62,7 @@ RANK_VARIABLES = (
     Variable(
         "MAYA_KEPT_BYTES",
         "most bytes of such contents that a rank keeps at once (2 GiB shared by all ranks, but at most this)",
-        str(256 << 20),
+        str(_MOST_KEPT_BYTES),
         is_number=True,
     ),
     Variable(
@@ -100,7 +103,7 @@ SETUP_VARIABLES = (
 
 def kept_bytes(world_size: int) -> int:
     """What a rank may keep of the contents of copies, unless the user says otherwise: all ranks are on one machine."""
-    return min(256 << 20, (2 << 30) // world_size)
+    return min(_MOST_KEPT_BYTES, _KEPT_BYTES_IN_ALL // world_size)
 
 
 def rank_environment(
