@@ -1,9 +1,9 @@
 """One collective: who has posted it, whether the posts agree, and what every member receives.
 
 In: the members' posts, in any order. Out: for each member what its receive buffer holds and which bytes of it are
-known. A contribution is worked into the result when it arrives, so that buffers do not pile up: reductions are combined
-(arithmetic.py), gathered buffers are laid into their place. Contributions without a payload count as zeros, none of
-which is known. Of a reduction only those elements are known that are known of every member.
+known. Of the members' buffers only the known bytes come and go (intervals.py). A contribution to a reduction is combined
+with the others when it arrives, so that they do not pile up (arithmetic.py); of the result only those elements are known
+that are known of every member.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Collective:
         """A member's post, which agrees with the others'."""
         self.tokens[member] = post.token
         self.missing -= 1
-        if payload is not None:
+        if payload is not None and post.known:
             if self._parts is None:
                 self._parts = _parts_for(post, self._members)
             self._parts.add(member, post.known, payload)
@@ -67,7 +67,7 @@ class Collective:
             self._parts = _NothingKnown()  # whatever else comes
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
-        """What a member receives, and which of its bytes are known; no payload if none are."""
+        """Which bytes of a member's receive buffer are known, and these; no payload if none are."""
         if self._parts is None or (self.post.call in _TO_ROOT and member != self.post.peer):
             return _NOTHING
         return self._parts.result(member)
@@ -117,7 +117,7 @@ def _parts_for(post: Post, members: int) -> _Parts:
         return _Gathered(members, part_bytes)
     if post.call == Call.ALL_TO_ALL:
         return _Exchanged(members, part_bytes)
-    return _FromRoot(part_bytes, scattered=post.call == Call.SCATTER)
+    return _FromRoot(part_bytes, members if post.call == Call.SCATTER else 0)
 
 
 class _NothingKnown:
@@ -137,32 +137,34 @@ class _Reduced:
         self._item_bytes = ITEM_BYTES[post.data_type]
         scattered = post.call == Call.REDUCE_SCATTER
         count = post.count * (members if scattered else 1)
+        self._size = count * self._item_bytes
         self._part_bytes = post.count * self._item_bytes if scattered else 0
-        self._known: Intervals = (0, count * self._item_bytes)
+        self._known: Intervals = (0, self._size)
         self._reducer: Reducer | None = Reducer(members, count, post.data_type, post.reduction)
-        self._result: Buffer | None = None
+        self._total: memoryview | None = None
+        self._result: Buffer | None = None  # the known bytes of the total
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
         if self._reducer is None:
             return
-        if len(known) != 2 or known[0] != 0 or known[1] != len(payload):
+        if len(payload) != self._size:
             common = intervals.intersection(self._known, known)
             self._known = intervals.whole_elements(common, self._item_bytes)
         if not self._known:
             self._reducer = None  # whatever comes: nothing of the result will be known
             return
-        self._reducer.add(member, payload)
+        self._reducer.add(member, intervals.unpacked(known, payload, self._size))
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
         if self._reducer is None:
             return _NOTHING
-        if self._result is None:
-            self._result = memoryview(self._reducer.result())
+        if self._total is None:
+            self._total = memoryview(self._reducer.result())
         if self._part_bytes == 0:
+            if self._result is None:
+                self._result = intervals.packed(self._known, self._total)
             return self._known, self._result
-        first = member * self._part_bytes
-        known = intervals.part(self._known, first, first + self._part_bytes)
-        return (known, self._result[first : first + self._part_bytes]) if known else _NOTHING
+        return _part_of(self._known, self._total, member, self._part_bytes)
 
 
 class _Gathered:
@@ -170,18 +172,19 @@ class _Gathered:
 
     def __init__(self, members: int, part_bytes: int) -> None:
         self._part_bytes = part_bytes
-        self._buffer = np.zeros(members * part_bytes, np.uint8).data
         self._known: list[Intervals] = [intervals.NONE] * members
-        self._all_known: Intervals | None = None
+        self._payloads: list[Buffer] = [b""] * members
+        self._result: tuple[Intervals, Buffer | None] | None = None
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
         self._known[member] = known
-        self._buffer[member * self._part_bytes : (member + 1) * self._part_bytes] = payload
+        self._payloads[member] = payload
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
-        if self._all_known is None:
-            self._all_known = intervals.concatenation(self._known, self._part_bytes)
-        return (self._all_known, self._buffer) if self._all_known else _NOTHING
+        if self._result is None:
+            known = intervals.concatenation(self._known, self._part_bytes)
+            self._result = known, b"".join(self._payloads)
+        return self._result
 
 
 class _Exchanged:
@@ -197,10 +200,12 @@ class _Exchanged:
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
         members = len(self._known)
-        self._buffer[:, member, :] = np.frombuffer(payload, np.uint8).reshape(members, self._part_bytes)
-        if len(known) == 2 and known[0] == 0 and known[1] == len(payload):
+        size = members * self._part_bytes
+        buffer = intervals.unpacked(known, payload, size)
+        self._buffer[:, member, :] = np.frombuffer(buffer, np.uint8).reshape(members, self._part_bytes)
+        if len(payload) == size:
             self._known[member] = (0, self._part_bytes)
-        elif known:
+        else:
             self._partly_known[member] = known
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
@@ -211,25 +216,33 @@ class _Exchanged:
             for sender, its_known in self._partly_known.items():
                 known[sender] = intervals.part(its_known, first, first + self._part_bytes)
         all_known = intervals.concatenation(known, self._part_bytes)
-        return (all_known, self._buffer[member].reshape(-1).data) if all_known else _NOTHING
+        if not all_known:
+            return _NOTHING
+        return all_known, intervals.packed(all_known, self._buffer[member].reshape(-1).data)
 
 
 class _FromRoot:
     """Broadcast, scatter."""
 
-    def __init__(self, part_bytes: int, *, scattered: bool) -> None:
+    def __init__(self, part_bytes: int, scattered_to: int) -> None:
         self._part_bytes = part_bytes
-        self._scattered = scattered
+        self._scattered_to = scattered_to  # members; 0: everybody gets everything
         self._known: Intervals = intervals.NONE
-        self._payload: Buffer | None = None
+        self._payload: Buffer = b""
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
-        if known:
-            self._known, self._payload = known, payload
+        self._known, self._payload = known, payload
+        if self._scattered_to:
+            self._payload = intervals.unpacked(known, payload, self._scattered_to * self._part_bytes)
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
-        if self._payload is None or not self._scattered:
+        if not self._scattered_to:
             return self._known, self._payload
-        first = member * self._part_bytes
-        known = intervals.part(self._known, first, first + self._part_bytes)
-        return (known, memoryview(self._payload)[first : first + self._part_bytes]) if known else _NOTHING
+        return _part_of(self._known, memoryview(self._payload), member, self._part_bytes)
+
+
+def _part_of(known: Intervals, buffer: memoryview, member: int, part_bytes: int) -> tuple[Intervals, Buffer | None]:
+    """What a member gets of a buffer that has a part for each."""
+    first, last = member * part_bytes, (member + 1) * part_bytes
+    its_known = intervals.part(known, first, last)
+    return (its_known, intervals.packed(its_known, buffer[first:last])) if its_known else _NOTHING

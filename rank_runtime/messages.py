@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 1
+VERSION = 2
 
 
 class Call(IntEnum):
@@ -136,7 +136,7 @@ class Post:
     reduction: int  # 0 where the call has none
     peer: int  # root or peer; -1 where the call has none
     known: Sequence[int]  # which bytes of the send buffer are known: start, end, start, end, ...
-    payload: bool  # the send buffer follows; otherwise it counts as zeros, none of which is known
+    payload: bool  # these bytes follow, one part after the other; otherwise nothing is known
 
 
 @dataclass(slots=True)
@@ -213,8 +213,8 @@ class Done:
 
     KIND: ClassVar[int] = 36
     token: int
-    known: Sequence[int]  # which bytes of the payload are known, as in Post
-    payload: bool  # what the receive buffer holds now follows; otherwise nothing of it is known
+    known: Sequence[int]  # which bytes of the receive buffer are known now, as in Post
+    payload: bool  # these bytes follow, as in Post
 
 
 @dataclass(slots=True)
@@ -269,7 +269,7 @@ def unpack(frame: bytes, payloads: Sequence[Payload] = ()) -> list[tuple[Message
                     raise MessageError(f"{layout.name}: its payload is missing")
                 payload = payloads[used]
                 used += 1
-            if item[layout.known]:
+            if item[layout.known] or payload is not None:
                 _check_known(layout.name, item[layout.known], payload)
         elif layout.lists:
             for position in layout.lists:
@@ -302,16 +302,17 @@ def _array(frame: bytes) -> list[Any]:
 
 
 def _check_known(name: str, known: Sequence[object], payload: Sized | None) -> None:
-    """Intervals in order, and within the payload."""
+    """Intervals in order, and as many bytes as they have."""
     if payload is None or len(known) % 2:
         raise MessageError(f"{name}: known intervals without {'an end' if payload is not None else 'a payload'}")
-    last = 0
+    last = total = 0
     for start, end in zip(known[::2], known[1::2], strict=True):
         if type(start) is not int or type(end) is not int or not last <= start < end:
             raise MessageError(f"{name}: {_shortened(start)} to {_shortened(end)} is no known interval after {last}")
         last = end
-    if last > len(payload):
-        raise MessageError(f"{name}: bytes up to {last} are known of a payload of {len(payload)}")
+        total += end - start
+    if total != len(payload):
+        raise MessageError(f"{name}: {total} bytes are known, and the payload has {len(payload)}")
 
 
 def _check_members(layout: _Layout, item: Sequence[Any], position: int) -> None:

@@ -1,8 +1,9 @@
-/* The bytes of an operation among several ranks: what leaves the send buffer, and what comes into the receive buffer.
+/* The bytes of an operation among several ranks: what leaves the send buffer, and what comes into the receive buffer. Only
+ * those travel that are known, one part after the other.
  *
  * Bytes travel if the larger of an operation's buffers is at most MAYA_COLLECTIVE_BYTES (integers, by which programs steer, at
- * any size that memory is kept for) and something of the send buffer is known. Where none arrive, the receive buffer is made
- * up, except for what this rank itself contributes to it. */
+ * any size that memory is kept for). Where none arrive, the receive buffer is made up, except, if none arrive at all, for
+ * what this rank itself contributes to it. */
 
 #include "nccl_internal.h"
 
@@ -22,37 +23,38 @@ static size_t whole_elements(int64_t *parts, size_t count, int64_t element) {
     return kept;
 }
 
-/* Multiply what is known by the scalar of ncclRedOpCreatePreMulSum; without a known scalar nothing is known. */
-static void scale(nccl_contribution *given, const nccl_operation *operation) {
-    size_t element = nccl_type_size(operation->type);
+/* The scalar of ncclRedOpCreatePreMulSum, by which what is known is multiplied; NULL: nobody knows it. */
+static const void *known_scalar(const nccl_operation *operation) {
     const void *scalar = operation->scaling.device_scalar;
-    if (scalar != NULL && !maya_values_are_known(scalar, element)) {
-        given->known_count = 0;
-        return;
-    }
-    if (scalar == NULL) scalar = operation->scaling.host_scalar;
-    given->known_count = whole_elements(given->known, given->known_count, (int64_t)element);
-    nccl_scale(given->bytes, given->bytes, scalar, given->size / element, operation->type);
+    if (scalar == NULL) return operation->scaling.host_scalar;
+    return maya_values_are_known(scalar, nccl_type_size(operation->type)) ? scalar : NULL;
 }
 
 void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation) {
     size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
     int64_t larger = (int64_t)(sent > received ? sent : received);
     given->bytes = NULL;
-    given->size = sent;
+    given->size = 0;
     given->known_count = 0;
     const maya_settings *settings = maya_get_settings();
     /* More than kept_bytes nobody could keep: a tensor of zeros is known at any size. */
     if (sent == 0 || larger > (operation->type > NCCL_UINT64 ? settings->collective_bytes : settings->kept_bytes)) return;
-    given->known_count = maya_values_known_parts(operation->send, sent, given->known, 2 * NCCL_KNOWN_PARTS);
+    const void *scalar = operation->scaling.used ? known_scalar(operation) : NULL;
+    if (operation->scaling.used && scalar == NULL) return;
+    int64_t *parts = given->known;
+    size_t element = nccl_type_size(operation->type);
+    given->known_count = maya_values_known_parts(operation->send, sent, parts, 2 * NCCL_KNOWN_PARTS);
+    if (scalar) given->known_count = whole_elements(parts, given->known_count, (int64_t)element);
     if (given->known_count == 0) return;
-    given->bytes = malloc(sent);
-    if (given->bytes == NULL) abort();
-    maya_values_copy(given->bytes, operation->send, sent);
-    if (operation->scaling.used) scale(given, operation);
-    if (given->known_count > 0) return;
-    free(given->bytes);
-    given->bytes = NULL;
+    for (size_t i = 0; i < given->known_count; i += 2) given->size += (size_t)(parts[i + 1] - parts[i]);
+    char *to = given->bytes = malloc(given->size);
+    if (to == NULL) abort();
+    for (size_t i = 0; i < given->known_count; i += 2) {
+        size_t size = (size_t)(parts[i + 1] - parts[i]);
+        maya_values_copy(to, (const char *)operation->send + parts[i], size);
+        to += size;
+    }
+    if (scalar) nccl_scale(given->bytes, given->bytes, scalar, given->size / element, operation->type);
 }
 
 /* ---- in ---- */
@@ -100,12 +102,19 @@ void nccl_write_nothing(const nccl_operation *operation) {
 }
 
 void nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known) {
-    size_t expected = nccl_receive_bytes(operation);
-    if (size == expected) {
-        maya_values_receive(operation->receive, bytes, size, known.items, known.count);
+    size_t buffer = nccl_receive_bytes(operation), last = 0, total = 0;
+    bool in_order = known.count % 2 == 0;
+    for (size_t i = 0; in_order && i < known.count; i += 2) {
+        int64_t start = known.items[i], end = known.items[i + 1];
+        in_order = start >= (int64_t)last && start < end && end <= (int64_t)buffer;
+        last = (size_t)end;
+        total += (size_t)(end - start);
+    }
+    if (in_order && total == size) {
+        maya_values_receive(operation->receive, buffer, bytes, known.items, known.count);
         return;
     }
-    maya_message("NCCL: the coordinator answers an operation that receives %zu bytes with %zu; they are left out", expected,
-                 size);
+    maya_message("NCCL: the coordinator answers an operation that receives %zu bytes with %zu that do not fit; they are left out",
+                 buffer, size);
     nccl_write_nothing(operation);
 }

@@ -200,9 +200,9 @@ MAYA_API bool maya_values_are_known(const void *address, size_t size);
 /* Which of these bytes are known, as offsets: start, end, start, end, ... into `offsets`, which has room for that many
  * numbers; the number of numbers. Where there is no room for all parts, these are the largest. */
 MAYA_API size_t maya_values_known_parts(const void *address, size_t size, int64_t *offsets, size_t room);
-/* Write bytes that came from elsewhere. The parts in `known`, as above, are known; the others are as made up there as here,
- * and not zero. */
-MAYA_API void maya_values_receive(void *address, const void *bytes, size_t size, const int64_t *known, size_t count);
+/* What these bytes hold came from elsewhere: the parts that are known there, as above, and their bytes, one part after the
+ * other. The rest is made up. */
+MAYA_API void maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count);
 /* Copy between any two addresses, device or host: known bytes stay known, made-up ones stay made up. */
 MAYA_API void maya_values_copy(void *destination, const void *source, size_t size);
 

@@ -247,22 +247,23 @@ size_t maya_values_known_parts(const void *address, size_t size, int64_t *offset
     return count;
 }
 
-void maya_values_receive(void *address, const void *bytes, size_t size, const int64_t *known_parts, size_t count) {
+void maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count) {
     uintptr_t start = (uintptr_t)address;
-    if (maya_address_device(address) < 0) {
-        memcpy(address, bytes, size);
-        return;
-    }
+    bool on_device = maya_address_device(address) >= 0;
+    const char *from = bytes;
     const maya_settings *settings = maya_get_settings();
+    if (!on_device) memset(address, 0, size);
     pthread_mutex_lock(&maya_values_lock);
-    forget(start, start + size);
-    if (settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes) {
-        memcpy(address, bytes, size);
-        add(&dirty, start, start + size);
-        for (size_t i = 0; i + 1 < count; i += 2) {
-            uintptr_t from = (uintptr_t)known_parts[i], to = (uintptr_t)known_parts[i + 1];
-            if (from < to && to <= size) add(&known, start + from, start + to);
+    if (on_device) forget(start, start + size);
+    for (size_t i = 0; i + 1 < count; i += 2) {
+        size_t part = (size_t)(parts[i + 1] - parts[i]);
+        bool has_room = settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + part) <= settings->kept_bytes;
+        if (has_room || !on_device) memcpy((char *)address + parts[i], from, part);
+        if (has_room && on_device) {
+            add(&dirty, start + (uintptr_t)parts[i], start + (uintptr_t)parts[i + 1]);
+            add(&known, start + (uintptr_t)parts[i], start + (uintptr_t)parts[i + 1]);
         }
+        from += part;
     }
     pthread_mutex_unlock(&maya_values_lock);
 }
