@@ -1,9 +1,9 @@
 """One collective: who has posted it, whether the posts agree, and what every member receives.
 
 In: the members' posts, in any order. Out: for each member what its receive buffer holds and which bytes of it are
-known. Of the members' buffers only the known bytes come and go (intervals.py). A contribution to a reduction is combined
-with the others when it arrives, so that they do not pile up (arithmetic.py); of the result only those elements are known
-that are known of every member.
+known. Of the members' buffers only the known bytes come and go (intervals.py). A contribution to a reduction is
+combined with the others when it arrives, so that they do not pile up (arithmetic.py); of the result only those elements
+are known that are known of every member.
 """
 
 from __future__ import annotations

@@ -462,6 +462,34 @@ def test_children_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
 # ---- what is read from source ----
 
 
+IMMORTAL = """
+    import collections, json, sys
+    from rank_runtime.zygote.immortal import make_immortal
+
+    class Noisy:
+        def __del__(self):
+            print("deleted", self.name)
+
+    before = Noisy()
+    before.name = "before"
+    make_immortal()
+    print(sys.getrefcount(json.dumps) > 1 << 29, sys.getrefcount(collections.OrderedDict.__mro__) > 1 << 29)
+    after = Noisy()
+    after.name = "after"
+    print(sys.getrefcount(after), json.loads(json.dumps([1, "two"])), len("x" * 10_000))
+"""
+
+
+def test_objects_that_are_not_counted_any_more() -> None:
+    """Python goes on as before, and its end deletes what was made since."""
+    command = [sys.executable, "-c", textwrap.dedent(IMMORTAL)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    can = sys.version_info >= (3, 12)
+    deleted = ["deleted after"] if can else ["deleted before", "deleted after"]
+    assert done.stdout.splitlines() == [f"{can} {can}", "2 [1, 'two'] 10000", *deleted]
+
+
 def test_imports_of_a_source() -> None:
     text = """
         import a.b, c as d

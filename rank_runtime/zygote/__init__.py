@@ -33,7 +33,8 @@ module that was imported already, ranks are started anew instead of being forked
 memory.
 
 What remains different from processes of their own: all ranks have the same seed for hashes of strings; warnings that
-torch prints when it is imported appear once; destructors of libraries loaded before the fork do not run.
+torch prints when it is imported appear once; destructors of libraries loaded before the fork do not run; among many
+ranks, Python objects made before the fork are never deleted (`immortal`).
 
 Modules
 -------
@@ -42,6 +43,7 @@ Modules
     rank          what a forked process does to become a rank
     ending        how ranks end
     memory        what keeps their memory shared
+    immortal      the same, of Python's objects
     preload       what is imported before the fork
     source        what the script says about that
     probe         which modules can be shared

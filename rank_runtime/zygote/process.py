@@ -18,6 +18,7 @@ import traceback
 from typing import Any, NoReturn
 
 from rank_runtime.zygote.ending import Ending
+from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
 from rank_runtime.zygote.memory import fill_holes, give_back_large_blocks
 from rank_runtime.zygote.preload import Preload
 from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
@@ -94,8 +95,10 @@ class Zygote:
         self._ending.share_modules(self._preload.shared)
         gc.enable()
         gc.collect()
-        fill_holes()
         give_back_large_blocks()
+        if preparation.world_size >= WORTHWHILE:
+            make_immortal()
+        fill_holes()
         gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares
         self.report({"ready": True})
         while not self._start_came:

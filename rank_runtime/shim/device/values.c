@@ -55,7 +55,7 @@ static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
 }
 
 static void zero(uintptr_t start, uintptr_t end) {
-    enum { PAGE = 4096, WORTH_A_SYSTEM_CALL = 256 << 10 };
+    enum { PAGE = 4096, WORTH_A_SYSTEM_CALL = 16 << 10 };
     uintptr_t first_page = (start + PAGE - 1) & ~(uintptr_t)(PAGE - 1), last_page = end & ~(uintptr_t)(PAGE - 1);
     if (end - start >= WORTH_A_SYSTEM_CALL && !maya_shared_memory_exists() &&
         madvise((void *)first_page, last_page - first_page, MADV_DONTNEED) == 0) {
