@@ -10,6 +10,7 @@ import click
 
 from maya import __version__
 from maya.devices import Device, DeviceError, device_names, load_device
+from maya.net import net
 from netmodel.units import format_bytes
 
 
@@ -17,6 +18,9 @@ from netmodel.units import format_bytes
 @click.version_option(__version__, prog_name="maya")
 def main() -> None:
     """Maya runs CUDA PyTorch scripts on virtual GPUs. To run one: maya-torchrun --gpu h100 train.py"""
+
+
+main.add_command(net)
 
 
 @main.command()

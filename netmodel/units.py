@@ -1,4 +1,4 @@
-"""Quantities as people write them in configuration files: "80GiB", "1980MHz", "3352.32GB/s" -> whole base units.
+"""Quantities as people write them in configuration files: "80GiB", "1980MHz", "3352GB/s", "1.3us" -> whole base units.
 
 Decimal prefixes count in thousands (kB, MB, GB), binary ones in 1024s (KiB, MiB, GiB), as everywhere else.
 """
@@ -48,6 +48,11 @@ BYTES_PER_SECOND = Quantity(
     "a bandwidth",
     "450GB/s",
     _units("B/s", _DECIMAL | _BINARY) | _units("bps", _DECIMAL, Fraction(1, 8)),
+)
+NANOSECONDS = Quantity(
+    "a time",
+    "1.3us",
+    {"ns": Fraction(1), "us": Fraction(10**3), "ms": Fraction(10**6), "s": Fraction(10**9)},
 )
 
 

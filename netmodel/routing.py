@@ -1,0 +1,232 @@
+"""Which links a message takes: tables made once for a topology, and paths looked up in them by the thousand.
+
+In: pairs of ranks. Out: rows of link numbers, padded with -1. Where several paths are equally short, switches choose as
+real ones do: by a hash of the ends and the flow (ECMP), or by the destination alone (d-mod-k, as on InfiniBand).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netmodel.local_paths import LocalPaths
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+UNREACHABLE = 2**14
+
+
+@dataclass(frozen=True)
+class FabricRoutes:
+    """Every switch's neighbours and the links to each: those to place p of switch s are links[first[s, p]] and on."""
+
+    neighbours: Int32s  # [switch, place]; padded with the switch itself
+    cables: Int32s  # [switch, place]: parallel links that are left; 0 in the padding
+    first: Int32s  # [switch, place] -> into `links`
+    links: Int32s
+    distance: NDArray[np.int16]  # [switch, switch], in hops
+    static: bool  # d-mod-k instead of ECMP
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Everything that paths are made of."""
+
+    gpus_per_node: int
+    gpus_per_domain: int
+    links_per_domain: int
+    local: tuple[LocalPaths, ...]  # [0] is of domains as built, the others of domains with lost links
+    local_of: Int32s  # [domain] -> into `local`
+    nics: Int32s  # [rank, place], nearest first; padded by repeating
+    nic_counts: Int32s  # [rank]
+    nic_up: Int32s  # [node, NIC] -> link to its switch; -1 where lost
+    nic_down: Int32s
+    nic_switch: Int32s
+    nic_order: Int64s  # [node, NIC] -> its place among all NICs, counted switch by switch
+    fabric: FabricRoutes
+
+
+def mix(*values: Int64s) -> NDArray[np.uint64]:
+    """A hash of whole numbers: the same everywhere and always."""
+    state = np.zeros(np.broadcast_shapes(*(value.shape for value in values)), np.uint64)
+    for value in values:
+        state = (state ^ value.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def distances(neighbours: Int32s, cables: Int32s) -> NDArray[np.int16]:
+    """Hops between all switches."""
+    switches, places = neighbours.shape
+    distance = np.full((switches, switches), UNREACHABLE, np.int16)
+    np.fill_diagonal(distance, 0)
+    while True:
+        nearer = distance
+        for place in range(places):
+            joined = cables[:, place] > 0
+            through = np.where(joined[:, None], distance[neighbours[:, place]] + np.int16(1), np.int16(UNREACHABLE))
+            nearer = np.minimum(nearer, through)
+        if np.array_equal(nearer, distance):
+            return distance
+        distance = nearer
+
+
+def find_paths(
+    routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
+) -> Int32s:
+    """[pair, hop] -> link, -1 after a path's end. A NIC of -1 is the nearest, or of several the one of the flow."""
+    source_domain, target_domain = source // routes.gpus_per_domain, target // routes.gpus_per_domain
+    blocks = [np.empty((len(source), 0), np.int32)]
+    near = source_domain == target_domain
+    for number, local in enumerate(routes.local):
+        here = np.flatnonzero(near & (routes.local_of[source_domain] == number))
+        if not len(here):
+            continue
+        a, b = source[here] % routes.gpus_per_domain, target[here] % routes.gpus_per_domain
+        choices = local.gpu_gpu_choices[a, b]
+        near[here] = (choices > 0) | (a == b)
+        choice = mix(source[here], target[here], flow[here]) % np.maximum(choices, 1).astype(np.uint64)
+        rows = _shifted(local.gpu_gpu[a, b, choice.astype(np.int64)], source_domain[here] * routes.links_per_domain)
+        block = np.full((len(source), rows.shape[1]), -1, np.int32)
+        block[here] = rows
+        blocks.append(block)
+
+    far = np.flatnonzero(~near)
+    if len(far):
+        rows = _far_paths(routes, source[far], target[far], source_nic[far], target_nic[far], flow[far])
+        block = np.full((len(source), rows.shape[1]), -1, np.int32)
+        block[far] = rows
+        blocks.append(block)
+    return _compact(np.concatenate(blocks, axis=1))
+
+
+def _far_paths(
+    routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
+) -> Int32s:
+    source_nic, target_nic = choose_nics(routes, source, target, source_nic, target_nic, flow)
+    source_node, target_node = source // routes.gpus_per_node, target // routes.gpus_per_node
+    columns = [
+        _local_rows(routes, "gpu_nic", source, source_nic),
+        routes.nic_up[source_node, source_nic][:, None],
+        _fabric_rows(routes, source, target, source_nic, target_nic, flow),
+        routes.nic_down[target_node, target_nic][:, None],
+        _local_rows(routes, "nic_gpu", target, target_nic),
+    ]
+    return np.concatenate(columns, axis=1)
+
+
+def choose_nics(
+    routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
+) -> tuple[Int64s, Int64s]:
+    """The NICs at both ends: those given, else the nearest; where these are not joined, the first two that are."""
+    given_source, given_target = source_nic >= 0, target_nic >= 0
+    nearest_source = routes.nics[source, flow % routes.nic_counts[source]]
+    nearest_target = routes.nics[target, flow % routes.nic_counts[target]]
+    source_nic = np.where(given_source, source_nic, nearest_source).astype(np.int64)
+    target_nic = np.where(given_target, target_nic, nearest_target).astype(np.int64)
+    source_node, target_node = source // routes.gpus_per_node, target // routes.gpus_per_node
+    joined = _joined(routes, source_node, source_nic, target_node, target_nic)
+    for pair in np.flatnonzero(~joined):
+        sources = [int(source_nic[pair])] if given_source[pair] else usable_nics(routes, int(source[pair]))
+        targets = [int(target_nic[pair])] if given_target[pair] else usable_nics(routes, int(target[pair]))
+        for a, b in ((a, b) for a in sources for b in targets):
+            ends = [np.array([value]) for value in (source_node[pair], a, target_node[pair], b)]
+            if _joined(routes, *ends)[0]:
+                source_nic[pair], target_nic[pair] = a, b
+                break
+        else:
+            names = f"node{source_node[pair]}/nic{sources} and node{target_node[pair]}/nic{targets}"
+            raise ValueError(f"no path from rank {source[pair]} to rank {target[pair]}: nothing joins {names}")
+    return source_nic, target_nic
+
+
+def usable_nics(routes: Routes, rank: int) -> list[int]:
+    """The NICs a rank can send through, nearest first."""
+    local = routes.local[routes.local_of[rank // routes.gpus_per_domain]]
+    hops = local.gpu_nic_hops[rank % routes.gpus_per_domain]
+    node = rank // routes.gpus_per_node
+    near = routes.nics[rank, : routes.nic_counts[rank]].tolist()
+    others = [nic for nic in np.argsort(hops, kind="stable").tolist() if nic not in near]
+    return [nic for nic in [*near, *others] if hops[nic] > 0 and routes.nic_up[node, nic] >= 0]
+
+
+def _joined(
+    routes: Routes, source_node: Int64s, source_nic: Int64s, target_node: Int64s, target_nic: Int64s
+) -> NDArray[np.bool_]:
+    up, down = routes.nic_up[source_node, source_nic], routes.nic_down[target_node, target_nic]
+    first, last = routes.nic_switch[source_node, source_nic], routes.nic_switch[target_node, target_nic]
+    joined: NDArray[np.bool_] = (up >= 0) & (down >= 0) & (routes.fabric.distance[first, last] < UNREACHABLE)
+    return joined
+
+
+def _local_rows(routes: Routes, table: str, rank: Int64s, nic: Int64s) -> Int32s:
+    domain = rank // routes.gpus_per_domain
+    number = routes.local_of[domain]
+    width = max(getattr(local, table).shape[-1] for local in routes.local)
+    rows = np.full((len(rank), width), -1, np.int32)
+    for place, local in enumerate(routes.local):
+        here = np.flatnonzero(number == place)
+        if len(here):
+            found = getattr(local, table)[rank[here] % routes.gpus_per_domain, nic[here]]
+            rows[here, : found.shape[1]] = _shifted(found, domain[here] * routes.links_per_domain)
+    return rows
+
+
+def _fabric_rows(
+    routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
+) -> Int32s:
+    """From the switch of one NIC to that of the other, a hop at a time for all pairs together."""
+    fabric = routes.fabric
+    source_node, target_node = source // routes.gpus_per_node, target // routes.gpus_per_node
+    at = routes.nic_switch[source_node, source_nic].astype(np.int64)
+    end = routes.nic_switch[target_node, target_nic].astype(np.int64)
+    seed = mix(source, target, source_nic, target_nic, flow)
+    quotient = routes.nic_order[target_node, target_nic].copy()
+    columns: list[Int32s] = []
+    moving = np.flatnonzero(at != end)
+    while len(moving):
+        here, there = at[moving], end[moving]
+        pairs, inverse = np.unique(here * len(fabric.distance) + there, return_inverse=True)
+        here_of, there_of = np.divmod(pairs, len(fabric.distance))
+        distance = fabric.distance[here_of, there_of]
+        nearer = fabric.distance[fabric.neighbours[here_of], there_of[:, None]] == distance[:, None] - 1
+        cables = np.where(nearer, fabric.cables[here_of], 0)
+        if fabric.static:
+            totals = np.cumsum(cables > 0, axis=1)
+            ways = totals[:, -1][inverse]
+            chosen = quotient[moving] % ways
+            place = np.argmax(totals[inverse] > chosen[:, None], axis=1)
+            quotient[moving] //= ways
+            cable = quotient[moving] % cables[inverse, place]
+        else:
+            totals = np.cumsum(cables, axis=1)
+            hashed = mix(seed[moving].astype(np.int64), here)
+            chosen = (hashed % totals[:, -1][inverse].astype(np.uint64)).astype(np.int64)
+            place = np.argmax(totals[inverse] > chosen[:, None], axis=1)
+            cable = chosen - (totals[inverse, place] - cables[inverse, place])
+        column = np.full(len(source), -1, np.int32)
+        column[moving] = fabric.links[fabric.first[here, place] + cable]
+        columns.append(column)
+        at[moving] = fabric.neighbours[here, place]
+        moving = moving[at[moving] != there]
+    return np.stack(columns, axis=1) if columns else np.empty((len(source), 0), np.int32)
+
+
+def _shifted(rows: Int32s, offset: Int64s) -> Int32s:
+    return np.where(rows >= 0, rows + offset.astype(np.int32)[:, None], np.int32(-1)).astype(np.int32)
+
+
+def _compact(rows: Int32s) -> Int32s:
+    """The same rows with their -1 moved to the end, and no wider than the longest."""
+    filled = rows >= 0
+    lengths = filled.sum(axis=1)
+    compact = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int32)
+    row, column = np.nonzero(filled)
+    del column
+    starts = np.cumsum(lengths) - lengths
+    compact[row, np.arange(len(row)) - starts[row]] = rows[filled]
+    return compact
