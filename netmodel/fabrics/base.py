@@ -13,7 +13,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-ROUTINGS = ("ecmp", "d-mod-k")
+from netmodel.keys import ClusterError, Keys
+
+# ecmp: a hash of both ends chooses, so flows collide. d-mod-k: the destination alone chooses, as in InfiniBand's static
+# tables. adaptive: packets are spread over all equal paths (InfiniBand's adaptive routing, EFA's SRD, Spectrum-X).
+ROUTINGS = ("ecmp", "d-mod-k", "adaptive")
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Switch:
 
     name: str
     level: int
+    group: str = ""  # what adaptive routing makes one of it and its like; none: it stays alone
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,19 @@ class Fabric(ABC):
     """What joins nodes. Rates are of one direction, in bytes per second; latencies in ns."""
 
     kind: ClassVar[str]
+    own_keys: ClassVar[Keys]  # of its own, besides those of all fabrics
+    required: ClassVar[tuple[str, ...]] = ()
     rate: int  # of a cable between switches
     link_latency: int  # of a cable
     switch_latency: int  # from port to port
     routing: str  # one of ROUTINGS
     sharp: bool  # switches can reduce (SHARP)
+
+    def __post_init__(self) -> None:
+        if self.routing == "adaptive":
+            raise ClusterError(
+                f'fabric.routing: "adaptive" is for fat-tree and rail-optimised; for {self.kind} use "ecmp" or "d-mod-k"'
+            )
 
     @abstractmethod
     def wire(self, nodes: int, nics: int, nic_rate: int) -> Wiring:

@@ -1,7 +1,7 @@
 """Fat trees: leaves, spines and cores, and the rail-optimised tree, where NIC i of every node is plugged into leaf i.
 
 In: the number of ports of a switch, levels and oversubscription. Out: the smallest tree of that shape that holds the
-nodes.
+nodes: as many leaves as they need, and above these as few switches as take all their uplinks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from netmodel import keys
 from netmodel.fabrics.base import Cable, Fabric, Switch, Wiring
 from netmodel.keys import ClusterError
 
 MAX_LEVELS = 3
+
+
+def _levels(value: object) -> int:
+    levels = keys.count(value)
+    if levels > MAX_LEVELS:
+        raise ValueError(f"{levels} is too many; a tree has 1 (one switch) to {MAX_LEVELS} (leaf, spine, core)")
+    return levels
+
+
+def _oversubscription(value: object) -> tuple[float, ...]:
+    return tuple(keys.ratio(entry) for entry in value) if isinstance(value, list) else (keys.ratio(value),)
 
 
 @dataclass(frozen=True)
@@ -22,10 +35,17 @@ class FatTree(Fabric):
     """Switches of one radix in up to three levels; the NICs of a node share a leaf."""
 
     kind: ClassVar[str] = "fat-tree"
+    own_keys: ClassVar[keys.Keys] = {"radix": keys.count, "levels": _levels, "oversubscription": _oversubscription}
     rails: ClassVar[bool] = False
-    radix: int
-    levels: int  # 0: as few as hold the nodes
-    oversubscription: tuple[float, ...]  # of leaves, then of spines; what is not given is 1
+    radix: int = 64
+    levels: int = 0  # 0: as few as hold the nodes
+    oversubscription: tuple[float, ...] = (1.0,)  # of leaves, then of spines; what is not given is 1
+
+    def __post_init__(self) -> None:
+        """A tree may route as it likes."""
+
+    def summary(self) -> str:
+        return f"switches of {self.radix} ports"
 
     def ratio(self, level: int) -> float:
         """Bandwidth below a switch of this level to bandwidth above it."""
@@ -34,7 +54,7 @@ class FatTree(Fabric):
     def ports(self, level: int, down_rate: int) -> tuple[int, int]:
         """Of a switch that has a level above it: how many ports go down, how many up."""
         for down in range(self.radix - 1, 0, -1):
-            up = -(-down * down_rate // round(self.rate * self.ratio(level)))
+            up = max(1, -(-down * down_rate // round(self.rate * self.ratio(level))))
             if down + up <= self.radix:
                 return down, up
         raise ClusterError(
@@ -42,25 +62,34 @@ class FatTree(Fabric):
             "give switches more ports, or a higher oversubscription"
         )
 
-    def summary(self) -> str:
-        ratios = " and ".join(f"{ratio:g}:1" for ratio in self.oversubscription)
-        return f"switches of {self.radix} ports, oversubscription {ratios}"
-
     def wire(self, nodes: int, nics: int, nic_rate: int) -> Wiring:
         fewest = 2 if self.rails else 1  # rails that never meet are asked for by levels = 1, not made by default
         for levels in (self.levels,) if self.levels else range(fewest, MAX_LEVELS + 1):
-            down = self.radix if levels == 1 else self.ports(0, nic_rate)[0]
-            attached, leaves = self._attach(nodes, nics, down)
-            room = self._most_leaves(levels, nic_rate)
-            if leaves <= room and (levels > 1 or leaves == 1 or self.rails):
-                return self._wire(levels, leaves, attached, nic_rate)
-        most = self._most_nodes(levels, nics, nic_rate)
+            if nodes <= self._room(levels, nics, nic_rate):
+                attached, leaves = self._attach(nodes, nics, self._leaf_ports(levels, nic_rate)[0])
+                switches, cables = self._tree(levels, leaves, nic_rate)
+                return Wiring(tuple(switches), tuple(cables), attached)
+        advice = ["fabric.radix"] if levels == MAX_LEVELS else [f"fabric.levels (up to {MAX_LEVELS})", "fabric.radix"]
         raise ClusterError(
-            f"the {self.kind} of {levels} level{'s' * (levels > 1)} of {self.radix}-port switches has room for {most} "
-            f"nodes of {nics} NICs; {nodes} are asked for; raise fabric.levels (up to {MAX_LEVELS}) or fabric.radix"
+            f"the {self.kind} fabric of {levels} level{'s' * (levels > 1)} of {self.radix}-port switches has room for "
+            f"{self._room(levels, nics, nic_rate)} nodes of {nics} NICs; {nodes} are asked for; raise "
+            f"{' or '.join(advice)}"
         )
 
-    def _attach(self, nodes: int, nics: int, down: int) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.int32]], int]:
+    def _leaf_ports(self, levels: int, nic_rate: int) -> tuple[int, int]:
+        return (self.radix, 0) if levels == 1 else self.ports(0, nic_rate)
+
+    def _room(self, levels: int, nics: int, nic_rate: int) -> int:
+        """How many nodes fit."""
+        down, _ = self._leaf_ports(levels, nic_rate)
+        if levels == 1:
+            return down if self.rails else down // nics
+        leaves = self.radix if levels == 2 else self.ports(1, self.rate)[0] * self.radix
+        if self.rails:
+            return leaves // nics * down
+        return leaves * (down // nics) if nics <= down else leaves * down // nics
+
+    def _attach(self, nodes: int, nics: int, down: int) -> tuple[NDArray[np.int32], int]:
         """[node, NIC] -> leaf, and how many leaves that makes."""
         node, nic = np.divmod(np.arange(nodes * nics), nics)
         if self.rails:
@@ -71,54 +100,35 @@ class FatTree(Fabric):
             leaf = np.arange(nodes * nics) // down
         return leaf.astype(np.int32).reshape(nodes, nics), int(leaf.max()) + 1
 
-    def _most_leaves(self, levels: int, nic_rate: int) -> int:
-        if levels == 1:
-            return self.radix if self.rails else 1
-        if levels == 2:
-            return self.radix
-        return self.ports(1, self.rate)[0] * self.radix
-
-    def _most_nodes(self, levels: int, nics: int, nic_rate: int) -> int:
-        down = self.radix if levels == 1 else self.ports(0, nic_rate)[0]
-        leaves = self._most_leaves(levels, nic_rate)
-        if self.rails:
-            return leaves // nics * down if levels > 1 else down
-        return leaves * (down // nics) if nics <= down else leaves * down // nics
-
-    def _wire(
-        self, levels: int, leaves: int, attached: np.ndarray[tuple[int, int], np.dtype[np.int32]], nic_rate: int
-    ) -> Wiring:
+    def _tree(self, levels: int, leaves: int, nic_rate: int) -> tuple[list[Switch], list[Cable]]:
         switches = [Switch(f"leaf{leaf}", 0) for leaf in range(leaves)]
         cables: list[Cable] = []
-        latency = self.link_latency
 
         def join(lower: int, upper: int, parallel: int) -> None:
-            cables.extend([Cable(lower, upper, self.rate, latency)] * parallel)
+            cables.extend([Cable(lower, upper, self.rate, self.link_latency)] * parallel)
 
+        _, up = self._leaf_ports(levels, nic_rate)
         if levels == 2:
-            _, up = self.ports(0, nic_rate)
             spines = _fewest(up, leaves, self.radix)
-            switches += [Switch(f"spine{spine}", 1) for spine in range(spines)]
+            switches += [Switch(f"spine{spine}", 1, "spines") for spine in range(spines)]
             for leaf in range(leaves):
                 for spine in range(spines):
                     join(leaf, leaves + spine, up // spines)
         elif levels == 3:
-            _, up = self.ports(0, nic_rate)
             pod_leaves, pod_up = self.ports(1, self.rate)
             pods = -(-leaves // pod_leaves)
             cores = _fewest(pod_up, pods, self.radix)
-            spine_at = len(switches)
-            switches += [Switch(f"spine{spine}", 1) for spine in range(pods * up)]
-            core_at = len(switches)
-            switches += [Switch(f"core{core}", 2) for core in range(up * cores)]
+            core_at = leaves + pods * up
+            switches += [Switch(f"spine{spine}", 1, f"pod{spine // up}.spines") for spine in range(pods * up)]
+            switches += [Switch(f"core{core}", 2, "cores") for core in range(up * cores)]
             for leaf in range(leaves):
                 for spine in range(up):
-                    join(leaf, spine_at + leaf // pod_leaves * up + spine, 1)
+                    join(leaf, leaves + leaf // pod_leaves * up + spine, 1)
             for pod in range(pods):
                 for spine in range(up):
                     for core in range(cores):
-                        join(spine_at + pod * up + spine, core_at + spine * cores + core, pod_up // cores)
-        return Wiring(tuple(switches), tuple(cables), attached)
+                        join(leaves + pod * up + spine, core_at + spine * cores + core, pod_up // cores)
+        return switches, cables
 
 
 @dataclass(frozen=True)
@@ -130,8 +140,5 @@ class RailOptimised(FatTree):
 
 
 def _fewest(up: int, below: int, radix: int) -> int:
-    """The fewest upper switches that take `up` cables of each of `below` switches, spread evenly."""
-    for above in range(1, up + 1):
-        if up % above == 0 and below * (up // above) <= radix:
-            return above
-    return up
+    """The fewest upper switches that take the `up` cables of each of `below` switches, spread evenly over them."""
+    return next(above for above in range(1, up + 1) if up % above == 0 and below * (up // above) <= radix)
