@@ -38,7 +38,8 @@ class Cluster:
     gpu_link_latency: int  # of one hop
     gpu_link_nodes: int  # nodes that these links join: 18 in an NVL72 rack, 1 where they end at the node
     gpu_link_mesh: tuple[tuple[int, int, int], ...]  # of a mesh: two GPUs and how many links join them
-    pcie_rate: int  # of one GPU or NIC
+    pcie_rate: int  # of one GPU, and of a PCIe switch to its CPU
+    nic_pcie_rate: int  # of one NIC
     pcie_latency: int  # of one hop
     pcie_switches: int  # per node; 0 where GPUs and NICs are plugged into the CPUs
     sockets: int

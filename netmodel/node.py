@@ -53,13 +53,13 @@ def wire_node(cluster: Cluster) -> NodeWiring:
             rate = cluster.gpu_link_rate * links // busiest
             wires.append(Wire(first, second, LinkKind.NVLINK, rate, cluster.gpu_link_latency))
 
-    def pcie(first: int, second: int) -> None:
-        wires.append(Wire(first, second, LinkKind.PCIE, cluster.pcie_rate, cluster.pcie_latency))
+    def pcie(first: int, second: int, rate: int = cluster.pcie_rate) -> None:
+        wires.append(Wire(first, second, LinkKind.PCIE, rate, cluster.pcie_latency))
 
     for gpu in range(gpus):
         pcie(gpu, _parent(cluster, (gpu,), pcie_at, host_at))
     for nic in range(nics):
-        pcie(nic_at + nic, _parent(cluster, cluster.nic_affinity[nic], pcie_at, host_at))
+        pcie(nic_at + nic, _parent(cluster, cluster.nic_affinity[nic], pcie_at, host_at), cluster.nic_pcie_rate)
     for switch in range(switches):
         pcie(pcie_at + switch, host_at + switch * sockets // switches)
     for socket in range(sockets):

@@ -52,6 +52,7 @@ _KEYS: keys.Keys = {
     "gpu_link_mesh": _mesh,
     "pcie_generation": keys.count,
     "pcie_rate": keys.rate,
+    "nic_pcie_rate": keys.rate,
     "pcie_latency": keys.duration,
     "pcie_switches": keys.count_or_none,
     "sockets": keys.count,
@@ -85,7 +86,7 @@ def read_node(where: str, table: object) -> dict[str, Any]:
         "gpu_link_nodes": 1,
         "gpu_link_mesh": _default_mesh(gpus) if kind == "nvlink-mesh" else (),
         "pcie_rate": values["gpu_link_rate"] if kind == "pcie" else pcie_rate,
-        "pcie_latency": 250,
+        "pcie_latency": values.get("gpu_link_latency", 250) if kind == "pcie" else 250,
         "pcie_switches": 0 if kind == "pcie" else min(gpus, max(nics, gpus // 2)),
         "sockets": min(2, gpus),
         "host_link_rate": 62_400_000_000,  # three UPI links of 10.4 GT/s: 20.8 GB/s each
@@ -94,6 +95,7 @@ def read_node(where: str, table: object) -> dict[str, Any]:
         "nic_affinity": _default_affinity(gpus, nics),
     }
     values = defaults | values
+    values.setdefault("nic_pcie_rate", values["pcie_rate"])
     _check(where, values)
     return values
 

@@ -64,7 +64,7 @@ class Fabric(ABC):
     def __post_init__(self) -> None:
         if self.routing == "adaptive":
             raise ClusterError(
-                f'fabric.routing: "adaptive" is for fat-tree and rail-optimised; for {self.kind} use "ecmp" or "d-mod-k"'
+                f'fabric.routing: "adaptive" is for fat-tree or rail-optimised; for {self.kind} use "ecmp" or "d-mod-k"'
             )
 
     @abstractmethod

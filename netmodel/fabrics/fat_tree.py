@@ -26,18 +26,22 @@ def _levels(value: object) -> int:
     return levels
 
 
+def _radix(value: object) -> tuple[int, ...]:
+    return tuple(keys.count(entry) for entry in value) if isinstance(value, list) and value else (keys.count(value),)
+
+
 def _oversubscription(value: object) -> tuple[float, ...]:
     return tuple(keys.ratio(entry) for entry in value) if isinstance(value, list) else (keys.ratio(value),)
 
 
 @dataclass(frozen=True)
 class FatTree(Fabric):
-    """Switches of one radix in up to three levels; the NICs of a node share a leaf."""
+    """Up to three levels of switches; the NICs of a node share a leaf."""
 
     kind: ClassVar[str] = "fat-tree"
-    own_keys: ClassVar[keys.Keys] = {"radix": keys.count, "levels": _levels, "oversubscription": _oversubscription}
+    own_keys: ClassVar[keys.Keys] = {"radix": _radix, "levels": _levels, "oversubscription": _oversubscription}
     rails: ClassVar[bool] = False
-    radix: int = 64
+    radix: tuple[int, ...] = (64,)  # ports of a leaf, spine, core; what is not given is as below
     levels: int = 0  # 0: as few as hold the nodes
     oversubscription: tuple[float, ...] = (1.0,)  # of leaves, then of spines; what is not given is 1
 
@@ -45,7 +49,11 @@ class FatTree(Fabric):
         """A tree may route as it likes."""
 
     def summary(self) -> str:
-        return f"switches of {self.radix} ports"
+        return f"switches of {', '.join(map(str, self.radix))} ports"
+
+    def radix_of(self, level: int) -> int:
+        """How many ports a switch of this level has."""
+        return self.radix[min(level, len(self.radix) - 1)]
 
     def ratio(self, level: int) -> float:
         """Bandwidth below a switch of this level to bandwidth above it."""
@@ -53,12 +61,13 @@ class FatTree(Fabric):
 
     def ports(self, level: int, down_rate: int) -> tuple[int, int]:
         """Of a switch that has a level above it: how many ports go down, how many up."""
-        for down in range(self.radix - 1, 0, -1):
+        radix = self.radix_of(level)
+        for down in range(radix - 1, 0, -1):
             up = max(1, -(-down * down_rate // round(self.rate * self.ratio(level))))
-            if down + up <= self.radix:
+            if down + up <= radix:
                 return down, up
         raise ClusterError(
-            f"fabric.radix: {self.radix} ports are too few for oversubscription {self.ratio(level):g}; "
+            f"fabric.radix: {radix} ports are too few for oversubscription {self.ratio(level):g}; "
             "give switches more ports, or a higher oversubscription"
         )
 
@@ -71,20 +80,20 @@ class FatTree(Fabric):
                 return Wiring(tuple(switches), tuple(cables), attached)
         advice = ["fabric.radix"] if levels == MAX_LEVELS else [f"fabric.levels (up to {MAX_LEVELS})", "fabric.radix"]
         raise ClusterError(
-            f"the {self.kind} fabric of {levels} level{'s' * (levels > 1)} of {self.radix}-port switches has room for "
+            f"the {self.kind} fabric of {levels} level{'s' * (levels > 1)} and {self.summary()} has room for "
             f"{self._room(levels, nics, nic_rate)} nodes of {nics} NICs; {nodes} are asked for; raise "
             f"{' or '.join(advice)}"
         )
 
     def _leaf_ports(self, levels: int, nic_rate: int) -> tuple[int, int]:
-        return (self.radix, 0) if levels == 1 else self.ports(0, nic_rate)
+        return (self.radix_of(0), 0) if levels == 1 else self.ports(0, nic_rate)
 
     def _room(self, levels: int, nics: int, nic_rate: int) -> int:
         """How many nodes fit."""
         down, _ = self._leaf_ports(levels, nic_rate)
         if levels == 1:
             return down if self.rails else down // nics
-        leaves = self.radix if levels == 2 else self.ports(1, self.rate)[0] * self.radix
+        leaves = self.radix_of(1) if levels == 2 else self.ports(1, self.rate)[0] * self.radix_of(2)
         if self.rails:
             return leaves // nics * down
         return leaves * (down // nics) if nics <= down else leaves * down // nics
@@ -109,7 +118,7 @@ class FatTree(Fabric):
 
         _, up = self._leaf_ports(levels, nic_rate)
         if levels == 2:
-            spines = _fewest(up, leaves, self.radix)
+            spines = _fewest(up, leaves, self.radix_of(1))
             switches += [Switch(f"spine{spine}", 1, "spines") for spine in range(spines)]
             for leaf in range(leaves):
                 for spine in range(spines):
@@ -117,7 +126,7 @@ class FatTree(Fabric):
         elif levels == 3:
             pod_leaves, pod_up = self.ports(1, self.rate)
             pods = -(-leaves // pod_leaves)
-            cores = _fewest(pod_up, pods, self.radix)
+            cores = _fewest(pod_up, pods, self.radix_of(2))
             core_at = leaves + pods * up
             switches += [Switch(f"spine{spine}", 1, f"pod{spine // up}.spines") for spine in range(pods * up)]
             switches += [Switch(f"core{core}", 2, "cores") for core in range(up * cores)]
