@@ -63,3 +63,21 @@ def format_bytes(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"
+
+
+def format_rate(rate: int, *, bits: bool = False) -> str:
+    """A rate for people, in bytes ("450 GB/s") or as networks count ("400 Gbps")."""
+    amount, unit = (rate * 8, "bps") if bits else (rate, "B/s")
+    for prefix, factor in (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        # Networks are counted in Gbps up to a Tbps and beyond: 3200 Gbps, not 3.2 Tbps.
+        if amount >= factor * (10**4 if bits and prefix in "PT" else 1):
+            return f"{amount / factor:.4g} {prefix}{unit}"
+    return f"{amount} {unit}"
+
+
+def format_nanoseconds(count: int) -> str:
+    """A time for people: "250 ns", "1.3 us", "12 ms"."""
+    for unit, factor in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count} ns"

@@ -1,10 +1,15 @@
-"""`maya net`: the network model from the command line. Each command is a module of its own, loaded when it is run."""
+"""`maya net`: the network model from the command line. Each command is a module of its own."""
 
 from __future__ import annotations
 
 import click
 
+from maya.net.show import show
+
 
 @click.group()
 def net() -> None:
     """Look at a cluster's network, and ask it how long collectives take."""
+
+
+net.add_command(show)

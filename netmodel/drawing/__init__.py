@@ -1,0 +1,1 @@
+"""Clusters drawn: as text for a terminal, and as SVG."""

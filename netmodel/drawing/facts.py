@@ -1,0 +1,121 @@
+"""What drawings say in words: the levels of a fabric, what its rates are, how far apart its ends are.
+
+In: a cluster, its wiring as built and its topology. Out: lines and numbers for people.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from netmodel.bisection import bisection_rate
+from netmodel.cluster import Cluster
+from netmodel.fabrics import FatTree, Wiring
+from netmodel.topology import Topology
+from netmodel.units import format_nanoseconds, format_rate
+
+LEVEL_NAMES = ("leaf", "spine", "core")
+
+
+@dataclass(frozen=True)
+class Level:
+    """The switches of one level and the cables that leave them upwards."""
+
+    name: str
+    switches: int
+    cables_up: int
+    cable_rates: tuple[int, ...]
+    rate_down: int
+    rate_up: int
+    cables_inside: int  # between switches of this level
+
+    @property
+    def oversubscription(self) -> str:
+        if not self.rate_up:
+            return ""
+        ratio = self.rate_down / self.rate_up
+        return f"{ratio:.3g}:1"
+
+
+def levels(cluster: Cluster, wiring: Wiring) -> list[Level]:
+    """From where nodes are plugged in upwards."""
+    level_of = [switch.level for switch in wiring.switches]
+    found = []
+    rate_down = cluster.nic_rate * wiring.attached.size
+    for level in range(max(level_of) + 1):
+        up = [cable for cable in wiring.cables if sorted((level_of[cable.lower], level_of[cable.upper]))[0] == level]
+        inside = [cable for cable in up if level_of[cable.lower] == level_of[cable.upper]]
+        up = [cable for cable in up if level_of[cable.lower] != level_of[cable.upper]]
+        if isinstance(cluster.fabric, FatTree):
+            name = LEVEL_NAMES[level]
+        else:
+            name = "router" if cluster.fabric.kind != "graph" else f"level {level}"
+        rates = tuple(sorted({cable.rate for cable in up + inside}))
+        rate_up = sum(cable.rate for cable in up)
+        found.append(Level(name, level_of.count(level), len(up), rates, rate_down, rate_up, len(inside)))
+        rate_down = rate_up
+    return found
+
+
+def gpu_link(cluster: Cluster) -> str:
+    """What joins GPUs, in a few words."""
+    generation = f" {cluster.gpu_link_generation}" if cluster.gpu_link_generation else ""
+    kind = f"PCIe{generation}" if cluster.gpu_link == "pcie" else f"NVLink{generation}"
+    switch = {"nvswitch": " over NVSwitch", "nvlink-mesh": " mesh", "pcie": ""}[cluster.gpu_link]
+    latency = cluster.pcie_latency if cluster.gpu_link == "pcie" else cluster.gpu_link_latency
+    return f"{kind}{switch}, {format_rate(cluster.gpu_link_rate)} per GPU each way, {format_nanoseconds(latency)} a hop"
+
+
+def routing(cluster: Cluster) -> str:
+    """How paths are chosen, in a few words."""
+    words = {
+        "ecmp": "ECMP (a hash of both ends chooses among equal paths)",
+        "d-mod-k": "static routes by destination (d-mod-k)",
+        "adaptive": "adaptive routing (packets spread over all equal paths)",
+    }
+    return words[cluster.fabric.routing]
+
+
+def attachment(cluster: Cluster, wiring: Wiring) -> str:
+    """Where NICs are plugged in, in a few words."""
+    per_switch = Counter(wiring.attached.ravel().tolist())
+    most = max(per_switch.values())
+    if isinstance(cluster.fabric, FatTree) and cluster.fabric.rails:
+        return f"NIC i of up to {most} nodes in leaf i of their group"
+    same = all(len(set(row)) == 1 for row in wiring.attached.tolist())
+    return f"up to {most} in a switch" + (
+        ", all NICs of a node in the same" if same and wiring.attached.shape[1] > 1 else ""
+    )
+
+
+def distances(topology: Topology) -> list[str]:
+    """How far GPUs are from each other: near, in the node's domain, and at the far end."""
+    lines = []
+    per_node, last = topology.cluster.gpus_per_node, topology.gpus - 1
+    if last >= 1:
+        ends = [(0, min(last, per_node - 1), "in a node")]
+        if last >= per_node:
+            ends.append((0, per_node, "to the next node"))
+        if last >= 2 * per_node:
+            ends.append((0, last, "to the last GPU"))
+        for source, target, where in ends:
+            path = topology.path(source, target)
+            stations = [topology.vertices[topology.target[link]].name for link in path]
+            latency = format_nanoseconds(topology.path_latency(path))
+            narrowest = format_rate(int(topology.rate[list(path)].min()))
+            lines.append(
+                f"{where:<17}{latency:>8}, {narrowest:>10}: {topology.vertices[source].name} {' '.join(stations)}"
+            )
+    return lines
+
+
+def bisection(topology: Topology) -> str:
+    """The bisection bandwidth, in words; empty where there is nothing to bisect."""
+    rates = bisection_rate(topology)
+    if rates is None:
+        return ""
+    carried, able = rates
+    share = carried / able if able else 0.0
+    return (
+        f"{format_rate(carried)} each way between the halves of the cluster, {share:.0%} of what their NICs could send"
+    )
