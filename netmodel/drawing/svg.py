@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from html import escape
 
 from netmodel.build import wire_fabric
 from netmodel.cluster import Cluster
 from netmodel.drawing import facts
+from netmodel.drawing.canvas import MARGIN, WIDTH, Canvas, Point
 from netmodel.fabrics import Wiring
 from netmodel.fabrics.torus import Ring, Torus
 from netmodel.faults import Fault
@@ -22,106 +21,23 @@ from netmodel.node import NVSWITCH, wire_node
 from netmodel.topology import Topology
 from netmodel.units import format_rate
 
-WIDTH = 1200
-_MARGIN = 40
-_COLOURS = {
-    "gpu": ("#76b900", "#ffffff"),
-    "nvswitch": ("#4a7a00", "#ffffff"),
-    "pcie": ("#c9d1d9", "#24292f"),
-    "host": ("#8b949e", "#ffffff"),
-    "nic": ("#0b7285", "#ffffff"),
-    "switch": ("#1f4e79", "#ffffff"),
-    "node": ("#f3f6e8", "#24292f"),
-}
 _NVLINK, _PCIE, _NETWORK, _SLOW, _LOST = "#76b900", "#8b949e", "#1f6fb2", "#e67700", "#d6336c"
-_Point = tuple[float, float]
-
-
-@dataclass
-class _Canvas:
-    """Shapes in the order they are painted: what is added to `below` lies under everything else."""
-
-    below: list[str] = field(default_factory=list)
-    above: list[str] = field(default_factory=list)
-    height: float = 0
-
-    def line(self, start: _Point, end: _Point, colour: str, width: float = 1.5, *, dashed: bool = False) -> None:
-        dash = ' stroke-dasharray="6 4"' if dashed else ""
-        self.below.append(
-            f'<line x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}" stroke="{colour}" '
-            f'stroke-width="{width:.1f}"{dash}/>'
-        )
-
-    def arc(self, start: _Point, end: _Point, lift: float, colour: str, width: float) -> None:
-        middle = (start[0] + end[0]) / 2
-        self.below.append(
-            f'<path d="M {start[0]:.1f} {start[1]:.1f} Q {middle:.1f} {start[1] - lift:.1f} {end[0]:.1f} {end[1]:.1f}" '
-            f'fill="none" stroke="{colour}" stroke-width="{width:.1f}"/>'
-        )
-
-    def box(self, centre: _Point, width: float, height: float, label: str, kind: str, *, broken: str = "") -> None:
-        fill, ink = _COLOURS[kind]
-        left, top = centre[0] - width / 2, centre[1] - height / 2
-        edge = f' stroke="{broken}" stroke-width="2.5"' if broken else ' stroke="#24292f" stroke-opacity="0.25"'
-        self.above.append(
-            f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="4" fill="{fill}"{edge}/>'
-        )
-        size = min(12.0, 1.6 * width / max(4, len(label)))
-        self.text(label, (centre[0], centre[1] + size * 0.35), size=size, colour=ink, anchor="middle")
-
-    def text(
-        self,
-        words: str,
-        at: _Point,
-        *,
-        size: float = 12,
-        colour: str = "#24292f",
-        anchor: str = "start",
-        bold: bool = False,
-    ) -> None:
-        weight = ' font-weight="600"' if bold else ""
-        self.above.append(
-            f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" font-size="{size:.1f}" fill="{colour}" text-anchor="{anchor}"'
-            f"{weight}>{escape(words)}</text>"
-        )
-
-    def panel(self, top: float, bottom: float) -> None:
-        self.below.insert(
-            0,
-            f'<rect x="{_MARGIN / 2}" y="{top:.1f}" width="{WIDTH - _MARGIN}" height="{bottom - top:.1f}" rx="10" '
-            'fill="#ffffff" stroke="#d0d7de"/>',
-        )
-
-    def svg(self, title: str) -> str:
-        return "\n".join(
-            [
-                '<?xml version="1.0" encoding="UTF-8"?>',
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:.0f}" width="{WIDTH}" '
-                f'height="{self.height:.0f}" font-family="system-ui, \'DejaVu Sans\', Helvetica, Arial, sans-serif">',
-                f"<title>{escape(title)}</title>",
-                '<rect width="100%" height="100%" fill="#f6f8fa"/>',
-                *self.below,
-                *self.above,
-                "</svg>",
-                "",
-            ]
-        )
 
 
 def draw_svg(topology: Topology) -> str:
     """The whole drawing."""
     cluster = topology.cluster
     wiring = wire_fabric(cluster, topology.nodes)
-    canvas = _Canvas()
-    canvas.text(f"{cluster.key}: {cluster.name}", (_MARGIN, 44), size=22, bold=True)
-    canvas.text(f"{topology.gpus} GPUs ({cluster.gpu}) in {topology.nodes} nodes", (_MARGIN, 68), size=14)
+    canvas = Canvas()
+    canvas.text(f"{cluster.key}: {cluster.name}", (MARGIN, 44), size=22, bold=True)
+    canvas.text(f"{topology.gpus} × {cluster.gpu}, {topology.nodes} × node", (MARGIN, 68), size=14)
     bottom = _draw_node(canvas, cluster, 90)
     bottom = _draw_fabric(canvas, topology, wiring, bottom + 24)
     lines = [f"fault: {fault}" for fault in cluster.faults]
     for place, line in enumerate(lines):
-        canvas.text(line, (_MARGIN, bottom + 28 + 18 * place), size=13, colour=_LOST)
+        canvas.text(line, (MARGIN, bottom + 28 + 18 * place), size=13, colour=_LOST)
     bottom += 18 * len(lines)
-    canvas.text(f"Figures: {cluster.sources}", (_MARGIN, bottom + 30), size=11, colour="#57606a")
+    canvas.text(f"Figures: {cluster.sources}", (MARGIN, bottom + 30), size=11, colour="#57606a")
     canvas.height = bottom + 48
     return canvas.svg(f"{cluster.name}: {topology.gpus} GPUs")
 
@@ -132,11 +48,11 @@ def _spread(count: int, left: float, right: float) -> list[float]:
     return [left + part * (place + 0.5) for place in range(count)]
 
 
-def _draw_node(canvas: _Canvas, cluster: Cluster, top: float) -> float:
+def _draw_node(canvas: Canvas, cluster: Cluster, top: float) -> float:
     """One node: GPU links above the GPUs; below them PCIe switches, NICs and CPUs."""
     node = wire_node(cluster)
     gpus, nics = cluster.gpus_per_node, cluster.nics_per_node
-    left, right = _MARGIN + 10.0, WIDTH - _MARGIN - 10.0
+    left, right = MARGIN + 10.0, WIDTH - MARGIN - 10.0
     mesh_height = 110 if cluster.gpu_link_mesh else 66 if cluster.gpu_link == "nvswitch" else 0
     rows = {"gpu": top + 62 + mesh_height}
     rows["pcie"] = rows["gpu"] + 66
@@ -146,15 +62,17 @@ def _draw_node(canvas: _Canvas, cluster: Cluster, top: float) -> float:
     canvas.panel(top, bottom)
     canvas.text("One node", (left, top + 26), size=16, bold=True)
     words = [facts.gpu_link(cluster), f"{nics} × {format_rate(cluster.nic_rate, bits=True)}"]
-    canvas.text(" · ".join(words), (left + 90, top + 26), size=13, colour="#57606a")
+    canvas.text(" · ".join(words), (left + 100, top + 26), size=13, colour="#57606a")
 
     gpu_columns = _spread(gpus, left, right)
     switches, sockets = max(1, cluster.pcie_switches), cluster.sockets
     columns = {"gpu": gpu_columns, "nic": _nic_columns(cluster, left, right)}
     columns["pcie"] = _spread(switches, left, right)
     columns["host"] = _spread(sockets, left, right)
+    if cluster.pcie_switches and nics <= gpus:  # so that the way from PCIe switch to CPU is seen beside the NIC
+        columns["nic"] = [column - 0.2 * (right - left) / max(gpus, nics) for column in columns["nic"]]
     counters: Counter[str] = Counter()
-    places: list[_Point] = []
+    places: list[Point] = []
     for kind, _ in node.vertices:
         places.append((columns[kind][counters[kind]], rows[kind]))
         counters[kind] += 1
@@ -174,7 +92,8 @@ def _draw_node(canvas: _Canvas, cluster: Cluster, top: float) -> float:
             start, end = ((x, y - 15) for x, y in (places[wire.first], places[wire.second]))
             canvas.arc(start, end, 22 + 0.26 * abs(end[0] - start[0]), _NVLINK, 1.6 * links)
         else:
-            canvas.line(places[wire.first], places[wire.second], _PCIE, 1.5)
+            upwards = node.vertices[wire.second][0] == "host" and cluster.pcie_switches > 0
+            canvas.line(places[wire.first], places[wire.second], _PCIE, 1.5, opacity=0.5 if upwards else 1)
     if cluster.gpu_link == "nvswitch":
         label = "NVSwitch" if cluster.gpu_link_nodes == 1 else f"NVSwitch, joins {cluster.gpu_link_nodes} nodes"
         canvas.box(((left + right) / 2, switch_row), right - left - 40, 26, label, "nvswitch")
@@ -188,9 +107,7 @@ def _nic_columns(cluster: Cluster, left: float, right: float) -> list[float]:
     if cluster.nics_per_node >= cluster.gpus_per_node:
         return _spread(cluster.nics_per_node, left, right)
     columns = _spread(cluster.gpus_per_node, left, right)
-    if cluster.pcie_switches or cluster.nics_per_node > 1:
-        return [sum(columns[gpu] for gpu in near) / len(near) for near in cluster.nic_affinity]
-    return [columns[0]]
+    return [sum(columns[gpu] for gpu in near) / len(near) for near in cluster.nic_affinity]
 
 
 def _shown(count: int, wanted: set[int], most: int) -> list[int]:
@@ -205,9 +122,9 @@ def _shown(count: int, wanted: set[int], most: int) -> list[int]:
     return sorted(chosen)
 
 
-def _draw_fabric(canvas: _Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
+def _draw_fabric(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
     cluster = topology.cluster
-    left = _MARGIN + 10.0
+    left = MARGIN + 10.0
     canvas.text("Fabric", (left, top + 26), size=16, bold=True)
     words = f"{cluster.fabric.kind}, {cluster.fabric.summary()}, {facts.routing(cluster).split(' (')[0]}"
     canvas.text(words, (left + 70, top + 26), size=13, colour="#57606a")
@@ -230,25 +147,27 @@ def _fault_of(cluster: Cluster, first: str, second: str) -> Fault | None:
     return None
 
 
-def _join(canvas: _Canvas, cluster: Cluster, ends: Sequence[_Point], names: Sequence[str], width: float) -> None:
+def _join(
+    canvas: Canvas, cluster: Cluster, ends: Sequence[Point], names: Sequence[str], width: float, opacity: float = 1
+) -> None:
     fault = _fault_of(cluster, names[0], names[1])
     if fault is None:
-        canvas.line(ends[0], ends[1], _NETWORK, width)
+        canvas.line(ends[0], ends[1], _NETWORK, width, opacity=opacity)
     else:
         canvas.line(ends[0], ends[1], _LOST if fault.lost else _SLOW, width + 1, dashed=fault.lost)
 
 
-def _draw_tree(canvas: _Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
+def _draw_tree(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
     """Levels one above the other, nodes at the bottom."""
     cluster = topology.cluster
     levels = facts.levels(cluster, wiring)
-    left, right = _MARGIN + 150.0, WIDTH - _MARGIN - 10.0
+    left, right = MARGIN + 150.0, WIDTH - MARGIN - 10.0
     broken = {name for fault in cluster.faults for name in fault.link}
     broken_nodes = {int(name[4:].split("/")[0]) for name in broken if name.startswith("node") and "/" in name}
     row_of = {level: top + 30 + 110.0 * (len(levels) - 1 - level) for level in range(len(levels))}
     node_row = top + 30 + 110.0 * len(levels)
     nodes = _shown(topology.nodes, broken_nodes, 16)
-    at: dict[int, _Point] = {}
+    at: dict[int, Point] = {}
     for level in range(len(levels)):
         members = [place for place, switch in enumerate(wiring.switches) if switch.level == level]
         wanted = {order for order, place in enumerate(members) if wiring.switches[place].name in broken}
@@ -256,42 +175,43 @@ def _draw_tree(canvas: _Canvas, topology: Topology, wiring: Wiring, top: float) 
             used = {int(switch) for node in nodes for switch in wiring.attached[node]}
             wanted |= {order for order, place in enumerate(members) if place in used and len(used) <= 16}
         shown = _shown(len(members), wanted, 16)
-        for column, order in zip(_spread(len(shown), left, right), shown, strict=True):
+        for column, order in zip(_columns(shown, left, right), shown, strict=True):
             at[members[order]] = (column, row_of[level])
-        _label_row(canvas, row_of[level], f"{len(members)} × {levels[level].name}", shown, len(members), left, right)
+        _label_row(canvas, row_of[level], f"{len(members)} × {levels[level].name}", shown, left, right)
         if levels[level].cables_up:
             rates = ", ".join(format_rate(rate, bits=True) for rate in levels[level].cable_rates)
             note = [f"{levels[level].cables_up} cables", rates, levels[level].oversubscription]
             for line, words in enumerate(note):
-                canvas.text(words, (_MARGIN + 10, row_of[level] - 62 + 15 * line), size=11, colour="#57606a")
-    parallel = Counter((cable.lower, cable.upper) for cable in wiring.cables)
+                canvas.text(words, (MARGIN + 10, row_of[level] - 62 + 15 * line), size=11, colour="#57606a")
+    parallel = Counter((cable.lower, cable.upper) for cable in wiring.cables if cable.lower in at and cable.upper in at)
+    opacity = max(0.25, min(1.0, 40 / max(1, len(parallel))))
     for (lower, upper), count in parallel.items():
-        if lower in at and upper in at:
-            names = (wiring.switches[lower].name, wiring.switches[upper].name)
-            _join(canvas, cluster, (at[lower], at[upper]), names, 0.6 + 0.3 * min(6, count))
+        names = (wiring.switches[lower].name, wiring.switches[upper].name)
+        _join(canvas, cluster, (at[lower], at[upper]), names, 0.6 + 0.3 * min(6, count), opacity)
     _draw_nodes(canvas, cluster, wiring, nodes, at, node_row, (left, right))
-    _label_row(canvas, node_row, f"{topology.nodes} × node", nodes, topology.nodes, left, right)
+    _label_row(canvas, node_row, f"{topology.nodes} × node", nodes, left, right)
     rate = format_rate(cluster.nic_rate, bits=True)
     for line, words in enumerate((f"{wiring.attached.size} cables", rate)):
-        canvas.text(words, (_MARGIN + 10, node_row - 58 + 15 * line), size=11, colour="#57606a")
+        canvas.text(words, (MARGIN + 10, node_row - 58 + 15 * line), size=11, colour="#57606a")
     for place, point in at.items():
         name = wiring.switches[place].name
         width = min(64.0, 0.84 * (right - left) / 16)
-        canvas.box(point, width, 26, name, "switch", broken=_LOST if name in broken else "")
+        canvas.box(point, width, 26, name, "switch", broken=_whole_fault(cluster, name))
     return node_row + 50
 
 
 def _draw_nodes(
-    canvas: _Canvas,
+    canvas: Canvas,
     cluster: Cluster,
     wiring: Wiring,
     nodes: Sequence[int],
-    at: dict[int, _Point],
+    at: dict[int, Point],
     row: float,
     span: tuple[float, float],
 ) -> None:
     width = min(64.0, 0.84 * (span[1] - span[0]) / max(8, len(nodes)))
-    for column, node in zip(_spread(len(nodes), *span), nodes, strict=True):
+    opacity = 1.0 if len(set(wiring.attached[nodes[0]].tolist())) < 4 else 0.4
+    for column, node in zip(_columns(nodes, *span), nodes, strict=True):
         per_switch: dict[int, list[int]] = {}
         for nic, switch in enumerate(wiring.attached[node].tolist()):
             per_switch.setdefault(switch, []).append(nic)
@@ -302,31 +222,39 @@ def _draw_nodes(
             if switch in at:
                 ends = ((column, row), at[switch])
                 if fault is None:
-                    _join(
-                        canvas, cluster, ends, (names[0], wiring.switches[switch].name), 0.6 + 0.2 * min(8, len(nics))
-                    )
+                    thickness = 0.6 + 0.2 * min(8, len(nics))
+                    _join(canvas, cluster, ends, (names[0], wiring.switches[switch].name), thickness, opacity)
                 else:
                     canvas.line(*ends, _LOST if fault.lost else _SLOW, 2.5, dashed=fault.lost)
             broken = (_LOST if fault.lost else _SLOW) if fault else broken
         canvas.box((column, row), width, 26, f"node{node}", "node", broken=broken)
 
 
-def _label_row(
-    canvas: _Canvas, row: float, words: str, shown: Sequence[int], count: int, left: float, right: float
-) -> None:
-    canvas.text(words, (_MARGIN + 10, row + 5), size=13, bold=True)
-    columns = _spread(len(shown), left, right)
+def _columns(shown: Sequence[int], left: float, right: float) -> list[float]:
+    """Where the drawn ones stand in their row: one column stays free wherever some are left out."""
+    gaps = [0 if place == 0 or shown[place] - shown[place - 1] == 1 else 1 for place in range(len(shown))]
+    columns = _spread(len(shown) + sum(gaps), left, right)
+    return [columns[place + sum(gaps[: place + 1])] for place in range(len(shown))]
+
+
+def _whole_fault(cluster: Cluster, name: str) -> str:
+    """The colour of a switch that is broken as a whole."""
+    return next(((_LOST if fault.lost else _SLOW) for fault in cluster.faults if fault.link == (name,)), "")
+
+
+def _label_row(canvas: Canvas, row: float, words: str, shown: Sequence[int], left: float, right: float) -> None:
+    canvas.text(words, (MARGIN + 10, row + 5), size=13, bold=True)
+    columns = _columns(shown, left, right)
     for place in range(1, len(shown)):
         if shown[place] - shown[place - 1] > 1:
             canvas.text("…", ((columns[place - 1] + columns[place]) / 2, row + 5), size=16, anchor="middle")
 
 
-def _draw_flat(canvas: _Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
+def _draw_flat(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
     """Switches that are all at the nodes' level: a torus as a grid, anything else on a circle."""
     cluster = topology.cluster
     fabric = cluster.fabric
-    broken = {name for fault in cluster.faults for name in fault.link}
-    at: dict[int, _Point] = {}
+    at: dict[int, Point] = {}
     if isinstance(fabric, Torus) and not isinstance(fabric, Ring) and len(fabric.dimensions) > 1:
         height = _grid(fabric.dimensions, at, top)
     else:
@@ -353,7 +281,7 @@ def _draw_flat(canvas: _Canvas, topology: Topology, wiring: Wiring, top: float) 
     for place, point in at.items():
         name = wiring.switches[place].name
         width = 86.0 if len(at) <= 24 else 62.0
-        canvas.box(point, width, 22, name, "switch", broken=_LOST if name in broken else "")
+        canvas.box(point, width, 22, name, "switch", broken=_whole_fault(cluster, name))
         nodes = sorted(hosts.get(place, ()))
         if nodes:
             label = f"node{nodes[0]}" if len(nodes) == 1 else f"node{nodes[0]}-{nodes[-1]}"
@@ -363,7 +291,7 @@ def _draw_flat(canvas: _Canvas, topology: Topology, wiring: Wiring, top: float) 
     note = f"{len(wiring.switches)} switches, {len(wiring.cables)} cables of {rates}"
     note += f"; {rest} switches are not drawn" if rest else ""
     note += "; the cables that close each row and column are not drawn" if _has_ends(fabric) else ""
-    canvas.text(note, (_MARGIN + 10, top + height + 6), size=12, colour="#57606a")
+    canvas.text(note, (MARGIN + 10, top + height + 6), size=12, colour="#57606a")
     return top + height + 24
 
 
@@ -371,11 +299,11 @@ def _has_ends(fabric: object) -> bool:
     return isinstance(fabric, Torus) and not isinstance(fabric, Ring) and max(fabric.dimensions, default=0) > 2
 
 
-def _grid(dimensions: Sequence[int], at: dict[int, _Point], top: float) -> float:
+def _grid(dimensions: Sequence[int], at: dict[int, Point], top: float) -> float:
     """Places of a torus: the last dimension across, the one before it down, of the others the first plane."""
     across, down = dimensions[-1], dimensions[-2]
     columns, rows = min(across, 10), min(down, 8)
     for row in range(rows):
         for column in range(columns):
-            at[row * across + column] = (_MARGIN + 90 + 110.0 * column, top + 30 + 70.0 * row)
+            at[row * across + column] = (MARGIN + 90 + 110.0 * column, top + 30 + 70.0 * row)
     return 70.0 * rows + 30
