@@ -190,30 +190,48 @@ def _fabric_rows(
     moving = np.flatnonzero(at != end)
     while len(moving):
         here, there = at[moving], end[moving]
-        pairs, inverse = np.unique(here * len(fabric.distance) + there, return_inverse=True)
+        pairs, inverse = _distinct(here * len(fabric.distance) + there, len(fabric.distance) ** 2)
         here_of, there_of = np.divmod(pairs, len(fabric.distance))
         distance = fabric.distance[here_of, there_of]
         nearer = fabric.distance[fabric.neighbours[here_of], there_of[:, None]] == distance[:, None] - 1
-        cables = np.where(nearer, fabric.cables[here_of], 0)
+        # All ways that lead nearer, pair after pair: ways[pair] of them, with `cables` parallel cables each.
+        pair, place = np.nonzero(nearer & (fabric.cables[here_of] > 0))
+        neighbour, cables = (
+            fabric.neighbours[here_of[pair], place],
+            fabric.cables[here_of[pair], place].astype(np.int64),
+        )
+        first = fabric.first[here_of[pair], place]
         if fabric.static:
-            totals = np.cumsum(cables > 0, axis=1)
-            ways = totals[:, -1][inverse]
-            chosen = quotient[moving] % ways
-            place = np.argmax(totals[inverse] > chosen[:, None], axis=1)
-            quotient[moving] //= ways
-            cable = quotient[moving] % cables[inverse, place]
+            ways = np.bincount(pair, minlength=len(pairs))
+            way = (np.cumsum(ways) - ways)[inverse] + quotient[moving] % ways[inverse]
+            quotient[moving] //= ways[inverse]
+            cable = quotient[moving] % cables[way]
         else:
-            totals = np.cumsum(cables, axis=1)
+            total = np.bincount(pair, cables, len(pairs)).astype(np.int64)
             hashed = mix(seed[moving].astype(np.int64), here)
-            chosen = (hashed % totals[:, -1][inverse].astype(np.uint64)).astype(np.int64)
-            place = np.argmax(totals[inverse] > chosen[:, None], axis=1)
-            cable = chosen - (totals[inverse, place] - cables[inverse, place])
+            chosen = (hashed % total[inverse].astype(np.uint64)).astype(np.int64)
+            choice = (np.cumsum(total) - total)[inverse] + chosen
+            way = np.repeat(np.arange(len(pair)), cables)[choice]
+            cable = choice - (np.cumsum(cables) - cables)[way]
         column = np.full(len(source), -1, np.int32)
-        column[moving] = fabric.links[fabric.first[here, place] + cable]
+        column[moving] = fabric.links[first[way] + cable]
         columns.append(column)
-        at[moving] = fabric.neighbours[here, place]
+        at[moving] = neighbour[way]
         moving = moving[at[moving] != there]
     return np.stack(columns, axis=1) if columns else np.empty((len(source), 0), np.int32)
+
+
+def _distinct(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
+    """As np.unique with its inverse, of whole numbers below a limit: without sorting where there are many."""
+    if len(values) < limit:
+        pairs, inverse = np.unique(values, return_inverse=True)
+        return pairs, inverse
+    present = np.zeros(limit, bool)
+    present[values] = True
+    pairs = np.flatnonzero(present)
+    place = np.empty(limit, np.int64)
+    place[pairs] = np.arange(len(pairs))
+    return pairs, place[values]
 
 
 def _shifted(rows: Int32s, offset: Int64s) -> Int32s:

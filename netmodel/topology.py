@@ -62,7 +62,8 @@ class Topology:
 
     def nics_of(self, rank: int) -> tuple[int, ...]:
         """The NICs nearest to a rank's GPU that work, as places in its node."""
-        self._check(np.array([rank]))
+        if not 0 <= rank < self.gpus:
+            raise ValueError(f"there is no rank {rank}: this topology has GPUs 0 to {self.gpus - 1}")
         return tuple(self.routes.nics[rank, : self.routes.nic_counts[rank]].tolist())
 
     def path(
