@@ -51,10 +51,14 @@ def build_topology(cluster: Cluster, gpus: int) -> Topology:
         links.add(switch_at + cable.lower, switch_at + cable.upper, LinkKind.NETWORK, cable.rate, latency, latency)
 
     arrays = with_faults_applied(cluster, [(vertex.kind, vertex.name) for vertex in vertices], links.arrays())
+    costs = np.repeat(np.array([cable.cost for cable in fabric.cables], np.int16), 2)
     if cluster.fabric.routing == "adaptive":
         arrays, switches = merge_groups(arrays, fabric.switches, switch_at, first_cable)
+        costs = np.ones(len(arrays.source) - first_cable, np.int16)  # as everywhere in a tree
         vertices[switch_at:] = [Vertex("switch", switch.name, -1, switch.level) for switch in switches]
-    places = Places(nodes, inside, fabric.attached, nic_up, 2 * len(node.wires), first_cable, switch_at, len(vertices))
+    places = Places(
+        nodes, inside, fabric.attached, nic_up, 2 * len(node.wires), first_cable, costs, switch_at, len(vertices)
+    )
     routes = make_routes(cluster, places, arrays)
     topology = Topology(
         cluster,

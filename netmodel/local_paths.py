@@ -53,11 +53,7 @@ def search(
         for other_place, other in enumerate(gpus):
             if other == gpu:
                 continue
-            paths = over_nvlink.paths(nvlink, other) or over_pcie.paths(pcie, other)
-            if not paths:
-                everything = everything or over_all.tree(gpu)
-                paths = over_all.paths(everything, other)
-            between_gpus[place, other_place] = paths
+            between_gpus[place, other_place] = over_nvlink.paths(nvlink, other) or over_pcie.paths(pcie, other)
         for nic_place, nic in enumerate(nics):
             paths = over_pcie.paths(pcie, nic)
             if not paths:

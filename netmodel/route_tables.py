@@ -26,6 +26,7 @@ class Places:
     nic_up: NDArray[np.int32]  # [node, NIC] -> the link to its switch
     links_per_node: int
     first_cable: int
+    costs: NDArray[np.int16]  # of the fabric's links
     switch_at: int
     vertices: int
 
@@ -109,13 +110,19 @@ def _fabric_routes(cluster: Cluster, places: Places, links: LinkArrays) -> Fabri
     place = np.arange(len(pairs)) - (np.cumsum(degree) - degree)[at]
     shape = (switches, max(1, int(degree.max(initial=0))))
     neighbours = np.repeat(np.arange(switches, dtype=np.int32)[:, None], shape[1], axis=1)
-    cable_table, first_table = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    cable_table, first_table, cost_table = (
+        np.zeros(shape, np.int32),
+        np.zeros(shape, np.int32),
+        np.zeros(shape, np.int16),
+    )
     neighbours[at, place], cable_table[at, place], first_table[at, place] = neighbour, cables, first
+    cost_table[at, place] = places.costs[left - places.first_cable][order][first]
     return FabricRoutes(
         neighbours,
         cable_table,
+        cost_table,
         first_table,
         left[order].astype(np.int32),
-        distances(neighbours, cable_table),
+        distances(neighbours, cable_table, cost_table),
         static=cluster.fabric.routing == "d-mod-k",
     )

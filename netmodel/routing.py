@@ -24,9 +24,10 @@ class FabricRoutes:
 
     neighbours: Int32s  # [switch, place]; padded with the switch itself
     cables: Int32s  # [switch, place]: parallel links that are left; 0 in the padding
+    costs: NDArray[np.int16]  # [switch, place]: of one of these links
     first: Int32s  # [switch, place] -> into `links`
     links: Int32s
-    distance: NDArray[np.int16]  # [switch, switch], in hops
+    distance: NDArray[np.int16]  # [switch, switch], the least cost
     static: bool  # d-mod-k instead of ECMP
 
 
@@ -59,8 +60,8 @@ def mix(*values: Int64s) -> NDArray[np.uint64]:
     return state
 
 
-def distances(neighbours: Int32s, cables: Int32s) -> NDArray[np.int16]:
-    """Hops between all switches."""
+def distances(neighbours: Int32s, cables: Int32s, costs: NDArray[np.int16]) -> NDArray[np.int16]:
+    """The least cost between all switches."""
     switches, places = neighbours.shape
     distance = np.full((switches, switches), UNREACHABLE, np.int16)
     np.fill_diagonal(distance, 0)
@@ -68,7 +69,8 @@ def distances(neighbours: Int32s, cables: Int32s) -> NDArray[np.int16]:
         nearer = distance
         for place in range(places):
             joined = cables[:, place] > 0
-            through = np.where(joined[:, None], distance[neighbours[:, place]] + np.int16(1), np.int16(UNREACHABLE))
+            through = distance[neighbours[:, place]] + costs[:, place, None]
+            through[~joined] = UNREACHABLE
             nearer = np.minimum(nearer, through)
         if np.array_equal(nearer, distance):
             return distance
@@ -193,7 +195,8 @@ def _fabric_rows(
         pairs, inverse = _distinct(here * len(fabric.distance) + there, len(fabric.distance) ** 2)
         here_of, there_of = np.divmod(pairs, len(fabric.distance))
         distance = fabric.distance[here_of, there_of]
-        nearer = fabric.distance[fabric.neighbours[here_of], there_of[:, None]] == distance[:, None] - 1
+        left_over = fabric.distance[fabric.neighbours[here_of], there_of[:, None]] + fabric.costs[here_of]
+        nearer = left_over == distance[:, None]
         # All ways that lead nearer, pair after pair: ways[pair] of them, with `cables` parallel cables each.
         pair, place = np.nonzero(nearer & (fabric.cables[here_of] > 0))
         neighbour, cables = (

@@ -37,6 +37,7 @@ class Cable:
     upper: int
     rate: int
     latency: int
+    cost: int = 1  # paths are those of least cost
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,13 @@ from netmodel import keys
 from netmodel.fabrics.base import Cable, Fabric, Switch, Wiring
 from netmodel.keys import ClusterError
 
+# One such cable and two inside groups are nearer than two such cables: a third group is never passed through.
+_BETWEEN_GROUPS = 3
+
 
 @dataclass(frozen=True)
 class Dragonfly(Fabric):
-    """The NICs of a node share its router. Paths are the shortest: at most one cable between groups."""
+    """The NICs of a node share its router. Paths are minimal: at most one cable between groups."""
 
     kind: ClassVar[str] = "dragonfly"
     own_keys: ClassVar[keys.Keys] = {
@@ -64,7 +67,7 @@ class Dragonfly(Fabric):
             for second in range(first + 1, self.groups):
                 for _ in range(self.global_links):
                     ends = [group * per_group + dealt[group] % per_group for group in (first, second)]
-                    cables.append(Cable(ends[0], ends[1], self.rate, self.link_latency))
+                    cables.append(Cable(ends[0], ends[1], self.rate, self.link_latency, _BETWEEN_GROUPS))
                     dealt[first] += 1
                     dealt[second] += 1
         attached = np.repeat(np.arange(nodes) // self.nodes_per_router, nics).reshape(nodes, nics)

@@ -25,6 +25,7 @@ class Joint:
     cables: int = 1
     rate: int = -1
     latency: int = -1
+    cost: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ def numbers(value: object) -> tuple[int, ...]:
     return tuple(range(int(match[1]), int(match[2]) + 1))
 
 
+def _cost(value: object) -> int:
+    cost = keys.count(value)
+    if cost > 100:
+        raise ValueError(f"{cost} is more than 100; costs say which paths are preferred, 1 is usual")
+    return cost
+
+
 def _tables(prefix: str, made: type[Any], readers: keys.Keys, required: tuple[str, ...]) -> keys.Reader:
     def read(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -73,7 +81,13 @@ def _tables(prefix: str, made: type[Any], readers: keys.Keys, required: tuple[st
     return read
 
 
-_JOINT_KEYS: keys.Keys = {"between": _pair, "cables": keys.count, "rate": keys.rate, "latency": keys.duration}
+_JOINT_KEYS: keys.Keys = {
+    "between": _pair,
+    "cables": keys.count,
+    "rate": keys.rate,
+    "latency": keys.duration,
+    "cost": _cost,
+}
 _ATTACHMENT_KEYS: keys.Keys = {"switch": _name, "nodes": numbers, "nics": numbers}
 
 
@@ -137,6 +151,7 @@ class Graph(Fabric):
                 places[joint.between[1]],
                 self.rate if joint.rate < 0 else joint.rate,
                 self.link_latency if joint.latency < 0 else joint.latency,
+                joint.cost,
             )
             for joint in self.links
             for _ in range(joint.cables)
