@@ -43,7 +43,7 @@ def build_topology(cluster: Cluster, gpus: int) -> Topology:
     nic_up = np.empty((nodes, cluster.nics_per_node), np.int32)
     for number in range(nodes):
         for nic in range(cluster.nics_per_node):
-            vertex, switch = inside[number, cluster.gpus_per_node + nic], switch_at + fabric.attached[number, nic]
+            vertex, switch = inside[number, cluster.gpus_per_node + nic], switch_at + fabric.attached[number][nic]
             nic_up[number, nic] = links.add(vertex, switch, LinkKind.NETWORK, cluster.nic_rate, to_switch, to_nic)
     first_cable = len(links.source)
     for cable in fabric.cables:
@@ -56,9 +56,8 @@ def build_topology(cluster: Cluster, gpus: int) -> Topology:
         arrays, switches = merge_groups(arrays, fabric.switches, switch_at, first_cable)
         costs = np.ones(len(arrays.source) - first_cable, np.int16)  # as everywhere in a tree
         vertices[switch_at:] = [Vertex("switch", switch.name, -1, switch.level) for switch in switches]
-    places = Places(
-        nodes, inside, fabric.attached, nic_up, 2 * len(node.wires), first_cable, costs, switch_at, len(vertices)
-    )
+    attached = np.array(fabric.attached, np.int32)
+    places = Places(nodes, inside, attached, nic_up, 2 * len(node.wires), first_cable, costs, switch_at, len(vertices))
     routes = make_routes(cluster, places, arrays)
     topology = Topology(
         cluster,

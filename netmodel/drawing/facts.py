@@ -41,7 +41,7 @@ def levels(cluster: Cluster, wiring: Wiring) -> list[Level]:
     """From where nodes are plugged in upwards."""
     level_of = [switch.level for switch in wiring.switches]
     found = []
-    rate_down = cluster.nic_rate * wiring.attached.size
+    rate_down = cluster.nic_rate * wiring.ports
     for level in range(max(level_of) + 1):
         up = [cable for cable in wiring.cables if sorted((level_of[cable.lower], level_of[cable.upper]))[0] == level]
         inside = [cable for cable in up if level_of[cable.lower] == level_of[cable.upper]]
@@ -78,13 +78,13 @@ def routing(cluster: Cluster) -> str:
 
 def attachment(cluster: Cluster, wiring: Wiring) -> str:
     """Where NICs are plugged in, in a few words."""
-    per_switch = Counter(wiring.attached.ravel().tolist())
+    per_switch = Counter(switch for row in wiring.attached for switch in row)
     most = max(per_switch.values())
     if isinstance(cluster.fabric, FatTree) and cluster.fabric.rails:
         return f"NIC i of up to {most} nodes in leaf i of their group"
-    same = all(len(set(row)) == 1 for row in wiring.attached.tolist())
+    same = all(len(set(row)) == 1 for row in wiring.attached)
     return f"up to {most} in a switch" + (
-        ", all NICs of a node in the same" if same and wiring.attached.shape[1] > 1 else ""
+        ", all NICs of a node in the same" if same and cluster.nics_per_node > 1 else ""
     )
 
 

@@ -172,7 +172,7 @@ def _draw_tree(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
         members = [place for place, switch in enumerate(wiring.switches) if switch.level == level]
         wanted = {order for order, place in enumerate(members) if wiring.switches[place].name in broken}
         if level == 0:
-            used = {int(switch) for node in nodes for switch in wiring.attached[node]}
+            used = {switch for node in nodes for switch in wiring.attached[node]}
             wanted |= {order for order, place in enumerate(members) if place in used and len(used) <= 16}
         shown = _shown(len(members), wanted, 16)
         for column, order in zip(_columns(shown, left, right), shown, strict=True):
@@ -191,7 +191,7 @@ def _draw_tree(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
     _draw_nodes(canvas, cluster, wiring, nodes, at, node_row, (left, right))
     _label_row(canvas, node_row, f"{topology.nodes} × node", nodes, left, right)
     rate = format_rate(cluster.nic_rate, bits=True)
-    for line, words in enumerate((f"{wiring.attached.size} cables", rate)):
+    for line, words in enumerate((f"{wiring.ports} cables", rate)):
         canvas.text(words, (MARGIN + 10, node_row - 58 + 15 * line), size=11, colour="#57606a")
     for place, point in at.items():
         name = wiring.switches[place].name
@@ -210,10 +210,10 @@ def _draw_nodes(
     span: tuple[float, float],
 ) -> None:
     width = min(64.0, 0.84 * (span[1] - span[0]) / max(8, len(nodes)))
-    opacity = 1.0 if len(set(wiring.attached[nodes[0]].tolist())) < 4 else 0.4
+    opacity = 1.0 if len(set(wiring.attached[nodes[0]])) < 4 else 0.4
     for column, node in zip(_columns(nodes, *span), nodes, strict=True):
         per_switch: dict[int, list[int]] = {}
-        for nic, switch in enumerate(wiring.attached[node].tolist()):
+        for nic, switch in enumerate(wiring.attached[node]):
             per_switch.setdefault(switch, []).append(nic)
         broken = ""
         for switch, nics in per_switch.items():
@@ -275,7 +275,7 @@ def _draw_flat(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
                 continue  # the way round, drawn as stubs by the note below
             _join(canvas, cluster, ends, names, 0.8 + 0.4 * min(4, count))
     hosts: dict[int, set[int]] = {}
-    for node, row in enumerate(wiring.attached.tolist()):
+    for node, row in enumerate(wiring.attached):
         for switch in row:
             hosts.setdefault(switch, set()).add(node)
     for place, point in at.items():

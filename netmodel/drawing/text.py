@@ -142,11 +142,9 @@ def _fabric(cluster: Cluster, wiring: Wiring, topology: Topology) -> list[str]:
                 f"   │    {_counted(level.cables_up, 'cable')} of {rates} up, oversubscription {level.oversubscription}"
             )
             lines.insert(len(lines) - 1 - bool(level.cables_inside), line)
-    cables = f"{_counted(wiring.attached.size, 'cable')} of {format_rate(cluster.nic_rate, bits=True)}"
+    cables = f"{_counted(wiring.ports, 'cable')} of {format_rate(cluster.nic_rate, bits=True)}"
     lines.append(f"   │    {cables}; {facts.attachment(cluster, wiring)}")
-    lines.append(
-        f"{'node':<8}{_counted(wiring.attached.shape[0], 'node')} of {_counted(wiring.attached.shape[1], 'NIC')}"
-    )
+    lines.append(f"{'node':<8}{_counted(len(wiring.attached), 'node')} of {_counted(cluster.nics_per_node, 'NIC')}")
     if not isinstance(fabric, FatTree) and fabric.kind == "graph" and len(wiring.switches) <= _MANY_SWITCHES:
         lines += _joints(wiring)
     bisection = facts.bisection(topology)
@@ -164,7 +162,7 @@ def _joints(wiring: Wiring) -> list[str]:
                 other = names[cable.upper if cable.lower == place else cable.lower]
                 rates.setdefault(other, []).append(cable.rate)
         joined = [f"{other} ({len(each)} × {format_rate(max(each), bits=True)})" for other, each in rates.items()]
-        nodes = sorted({int(node) for node in (wiring.attached == place).any(axis=1).nonzero()[0]})
+        nodes = [node for node, row in enumerate(wiring.attached) if place in row]
         if nodes:
             joined.append(_ranges([f"node{node}" for node in nodes]))
         lines.append(f"{name}: {', '.join(joined) or 'nothing'}")

@@ -1,5 +1,7 @@
 """What every fabric has: the rate and latency of its links, and the wiring it makes for so many nodes.
 
+Fabrics do without numpy, so that reading a cluster's file stays cheap.
+
 In: how many nodes, and how many NICs each has. Out: `Wiring`: switches, the cables between them, and the switch each
 NIC is plugged into.
 """
@@ -9,9 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from netmodel.keys import ClusterError, Keys
 
@@ -46,7 +45,12 @@ class Wiring:
 
     switches: tuple[Switch, ...]
     cables: tuple[Cable, ...]
-    attached: NDArray[np.int32]  # [node, NIC] -> the switch it is plugged into
+    attached: tuple[tuple[int, ...], ...]  # [node][NIC] -> the switch it is plugged into
+
+    @property
+    def ports(self) -> int:
+        """How many NICs are plugged in."""
+        return sum(len(row) for row in self.attached)
 
 
 @dataclass(frozen=True)

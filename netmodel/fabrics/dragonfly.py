@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from netmodel import keys
 from netmodel.fabrics.base import Cable, Fabric, Switch, Wiring
 from netmodel.keys import ClusterError
@@ -70,5 +68,5 @@ class Dragonfly(Fabric):
                     cables.append(Cable(ends[0], ends[1], self.rate, self.link_latency, _BETWEEN_GROUPS))
                     dealt[first] += 1
                     dealt[second] += 1
-        attached = np.repeat(np.arange(nodes) // self.nodes_per_router, nics).reshape(nodes, nics)
-        return Wiring(tuple(switches), tuple(cables), attached.astype(np.int32))
+        attached = tuple((node // self.nodes_per_router,) * nics for node in range(nodes))
+        return Wiring(tuple(switches), tuple(cables), attached)

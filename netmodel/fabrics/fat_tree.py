@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from netmodel import keys
 from netmodel.fabrics.base import Cable, Fabric, Switch, Wiring
 from netmodel.keys import ClusterError
@@ -98,16 +95,16 @@ class FatTree(Fabric):
             return leaves // nics * down
         return leaves * (down // nics) if nics <= down else leaves * down // nics
 
-    def _attach(self, nodes: int, nics: int, down: int) -> tuple[NDArray[np.int32], int]:
-        """[node, NIC] -> leaf, and how many leaves that makes."""
-        node, nic = np.divmod(np.arange(nodes * nics), nics)
-        if self.rails:
-            leaf = node // down * nics + nic
-        elif nics <= down:
-            leaf = node // (down // nics)
-        else:
-            leaf = np.arange(nodes * nics) // down
-        return leaf.astype(np.int32).reshape(nodes, nics), int(leaf.max()) + 1
+    def _attach(self, nodes: int, nics: int, down: int) -> tuple[tuple[tuple[int, ...], ...], int]:
+        """[node][NIC] -> leaf, and how many leaves that makes."""
+
+        def leaf(node: int, nic: int) -> int:
+            if self.rails:
+                return node // down * nics + nic
+            return node // (down // nics) if nics <= down else (node * nics + nic) // down
+
+        attached = tuple(tuple(leaf(node, nic) for nic in range(nics)) for node in range(nodes))
+        return attached, attached[-1][-1] + 1
 
     def _tree(self, levels: int, leaves: int, nic_rate: int) -> tuple[list[Switch], list[Cable]]:
         switches = [Switch(f"leaf{leaf}", 0) for leaf in range(leaves)]

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from netmodel import keys
 from netmodel.fabrics.base import Cable, Fabric, Switch, Wiring
 from netmodel.keys import ClusterError
@@ -124,26 +122,26 @@ class Graph(Fabric):
 
     def wire(self, nodes: int, nics: int, nic_rate: int) -> Wiring:
         places = {name: place for place, name in enumerate(self.switches)}
-        attached = np.full((nodes, nics), -1, np.int32)
+        attached = [[-1] * nics for _ in range(nodes)]
         for attachment in self.attach:
             for nic in attachment.nics:
                 if nic >= nics:
                     raise ClusterError(f"fabric.attach: a node has NICs 0 to {nics - 1}; there is no NIC {nic}")
             for node in attachment.nodes:
                 for nic in (attachment.nics or range(nics)) if node < nodes else ():
-                    if attached[node, nic] >= 0:
-                        other = self.switches[attached[node, nic]]
+                    if attached[node][nic] >= 0:
+                        other = self.switches[attached[node][nic]]
                         raise ClusterError(
                             f"fabric.attach: node{node}/nic{nic} is plugged into {other} and into {attachment.switch}; "
                             "a NIC has one cable: say which NICs go where with nics = [...]"
                         )
-                    attached[node, nic] = places[attachment.switch]
-        if (attached < 0).any():
-            node, nic = np.argwhere(attached < 0)[0].tolist()
-            raise ClusterError(
-                f"fabric.attach: node{node}/nic{nic} is plugged into no switch, and {nodes} nodes are asked for; "
-                "attach it, or ask for fewer GPUs"
-            )
+                    attached[node][nic] = places[attachment.switch]
+        for node, row in enumerate(attached):
+            if -1 in row:
+                raise ClusterError(
+                    f"fabric.attach: node{node}/nic{row.index(-1)} is plugged into no switch, and {nodes} nodes are "
+                    "asked for; attach it, or ask for fewer GPUs"
+                )
         levels = self._levels(attached)
         cables = [
             Cable(
@@ -157,11 +155,11 @@ class Graph(Fabric):
             for _ in range(joint.cables)
         ]
         switches = tuple(Switch(name, level) for name, level in zip(self.switches, levels, strict=True))
-        return Wiring(switches, tuple(cables), attached)
+        return Wiring(switches, tuple(cables), tuple(map(tuple, attached)))
 
-    def _levels(self, attached: np.ndarray[Any, np.dtype[np.int32]]) -> list[int]:
+    def _levels(self, attached: list[list[int]]) -> list[int]:
         """How far each switch is from the nearest node, for drawings."""
-        level = {self.switches[place]: 0 for place in np.unique(attached).tolist()}
+        level = {self.switches[place]: 0 for row in attached for place in row}
         for distance in range(1, len(self.switches)):
             for joint in self.links:
                 for name, other in (joint.between, joint.between[::-1]):

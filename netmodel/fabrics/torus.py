@@ -7,10 +7,9 @@ row. Two routers in a dimension are joined once, not twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import ClassVar
-
-import numpy as np
 
 from netmodel import keys
 from netmodel.fabrics.base import Cable, Fabric, Switch, Wiring
@@ -44,16 +43,18 @@ class Torus(Fabric):
                 f"the torus of {' × '.join(map(str, sizes))} routers has room for {room} nodes; {nodes} are asked for; "
                 "raise fabric.dimensions or fabric.nodes_per_router"
             )
-        routers = np.arange(prod(sizes)).reshape(sizes)
-        names = [".".join(map(str, place)) for place in np.ndindex(*sizes)]
+        places = list(product(*map(range, sizes)))
+        number = {place: router for router, place in enumerate(places)}
         cables: list[Cable] = []
         for dimension, size in enumerate(sizes):
-            following = np.roll(routers, -1, axis=dimension)
-            for first, second in zip(routers.ravel().tolist(), following.ravel().tolist(), strict=True):
+            for first, place in enumerate(places):
+                neighbour = (*place[:dimension], (place[dimension] + 1) % size, *place[dimension + 1 :])
+                second = number[neighbour]
                 if size > 2 or first < second:  # the way round two routers is the way between them
                     cables += [Cable(first, second, self.rate, self.link_latency)] * self.links
-        attached = np.repeat(np.arange(nodes) // self.nodes_per_router, nics).reshape(nodes, nics)
-        return Wiring(tuple(Switch(f"router{name}", 0) for name in names), tuple(cables), attached.astype(np.int32))
+        switches = tuple(Switch("router" + ".".join(map(str, place)), 0) for place in places)
+        attached = tuple((node // self.nodes_per_router,) * nics for node in range(nodes))
+        return Wiring(switches, tuple(cables), attached)
 
     def sizes(self, nodes: int) -> tuple[int, ...]:
         """Of each dimension, for so many nodes."""
