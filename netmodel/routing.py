@@ -124,7 +124,7 @@ def _far_paths(
 def choose_nics(
     routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
 ) -> tuple[Int64s, Int64s]:
-    """The NICs at both ends: those given, else the nearest; where these are not joined, the first two that are."""
+    """The NICs at both ends: those given, else the nearest; where these are not joined, the nearest that are."""
     given_source, given_target = source_nic >= 0, target_nic >= 0
     nearest_source = routes.nics[source, flow % routes.nic_counts[source]]
     nearest_target = routes.nics[target, flow % routes.nic_counts[target]]
@@ -135,21 +135,39 @@ def choose_nics(
     for pair in np.flatnonzero(~joined):
         sources = [int(source_nic[pair])] if given_source[pair] else usable_nics(routes, int(source[pair]))
         targets = [int(target_nic[pair])] if given_target[pair] else usable_nics(routes, int(target[pair]))
-        for a, b in ((a, b) for a in sources for b in targets):
-            ends = [np.array([value]) for value in (source_node[pair], a, target_node[pair], b)]
-            if _joined(routes, *ends)[0]:
-                source_nic[pair], target_nic[pair] = a, b
-                break
+        best = _nearest_joined(routes, int(source[pair]), int(target[pair]), sources, targets)
+        if best is not None:
+            source_nic[pair], target_nic[pair] = best
         else:
             names = f"node{source_node[pair]}/nic{sources} and node{target_node[pair]}/nic{targets}"
             raise ValueError(f"no path from rank {source[pair]} to rank {target[pair]}: nothing joins {names}")
     return source_nic, target_nic
 
 
+def _nearest_joined(
+    routes: Routes, source: int, target: int, sources: list[int], targets: list[int]
+) -> tuple[int, int] | None:
+    """Of these NICs of two ranks the two that are joined and together nearest to their GPUs."""
+    near, far = (_hops_to_nics(routes, rank) for rank in (source, target))
+    found = []
+    for a in sources:
+        for b in targets:
+            ends = (source // routes.gpus_per_node, a, target // routes.gpus_per_node, b)
+            if _joined(routes, *(np.array([end]) for end in ends))[0]:
+                cost = routes.fabric.distance[routes.nic_switch[ends[:2]], routes.nic_switch[ends[2:]]]
+                found.append((int(near[a] + far[b] + cost), a, b))
+    return min(found)[1:] if found else None
+
+
+def _hops_to_nics(routes: Routes, rank: int) -> Int32s:
+    local = routes.local[routes.local_of[rank // routes.gpus_per_domain]]
+    hops: Int32s = local.gpu_nic_hops[rank % routes.gpus_per_domain]
+    return hops
+
+
 def usable_nics(routes: Routes, rank: int) -> list[int]:
     """The NICs a rank can send through, nearest first."""
-    local = routes.local[routes.local_of[rank // routes.gpus_per_domain]]
-    hops = local.gpu_nic_hops[rank % routes.gpus_per_domain]
+    hops = _hops_to_nics(routes, rank)
     node = rank // routes.gpus_per_node
     near = routes.nics[rank, : routes.nic_counts[rank]].tolist()
     others = [nic for nic in np.argsort(hops, kind="stable").tolist() if nic not in near]

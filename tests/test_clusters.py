@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cluster_files import FABRICS, load_text, text_of
 
 from maya.devices import load_device
 from netmodel.build import build_topology
@@ -12,7 +13,6 @@ from netmodel.cluster import ClusterError, cluster_names, load_cluster
 from netmodel.fabrics import FatTree
 from netmodel.faults import Fault
 from netmodel.units import NANOSECONDS, format_nanoseconds, format_rate
-from tests.cluster_files import FABRICS, load_text, text_of
 
 _FILE = """
 name = "two GPUs"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
+from cluster_files import FABRICS, text_of
 
 from maya import cli
 from netmodel.cluster import cluster_names
-from tests.cluster_files import FABRICS, text_of
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -112,3 +113,16 @@ def test_what_is_wrong_is_said(words: list[str], message: str) -> None:
     result = _show(*words)
     assert result.exit_code != 0
     assert message in result.output
+
+
+def test_the_documentation_shows_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    toml = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    Path("lab.toml").write_text(toml[0], encoding="utf-8")
+    Path("graph.toml").write_text(toml[0].split("[fabric]")[0] + toml[1], encoding="utf-8")
+    shown = re.findall(r"^    maya net show([^\n]*)\n\n```\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 3
+    for words, output in shown:
+        assert _show(*words.split()).output == output
+    assert "row-a: core (4 × 800 Gbps), node0-15" in _show("graph.toml", "--gpus", "256").output

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from cluster_files import FABRICS, load_text, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from netmodel.build import build_topology
 from netmodel.cluster import Cluster, ClusterError, cluster_names, load_cluster, with_faults
 from netmodel.faults import Fault, parse_fault
 from netmodel.topology import LinkKind, Topology
-from tests.cluster_files import FABRICS, load_text, text_of
 
 
 @cache
@@ -158,6 +158,8 @@ def test_nics_are_the_nearest() -> None:
         (128, (32, 16, 0)),
         (256, (64, 32, 0)),
         (512, (128, 128, 64)),
+        (1024, (256, 256, 128)),
+        (2048, (512, 512, 256)),
     ],
 )
 def test_a_superpod_has_the_switches_of_its_reference_architecture(nodes: int, counts: tuple[int, ...]) -> None:
