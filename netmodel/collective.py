@@ -39,6 +39,7 @@ class Collective:
     members: tuple[int, ...]  # ranks of the job, in the order of the communicator
     root: int = 0  # the place in `members`, of broadcast and reduce
     transfers: tuple[Transfer, ...] = ()  # of send_recv and of an all_to_all with unequal parts: a group of messages
+    dtype: str = "bfloat16"  # as torch names it: NVSwitch reduces floating point only
 
 
 @dataclass(frozen=True)

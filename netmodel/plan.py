@@ -1,11 +1,13 @@
-"""How NCCL carries out one collective: which bytes cross which links, and what it costs before the first byte.
+"""How NCCL carries out one collective: which bytes cross which links, and what it costs besides.
 
-A plan belongs to (operation, algorithm, protocol, members) and serves every size. Both levels of detail evaluate plans:
-the analytic one with the network to itself (analytic.py), the flow level with whatever else is in flight (flow.py).
+A plan belongs to (operation, algorithm, protocol, members) and serves a range of sizes. Both levels of detail evaluate
+plans: the analytic one with the network to itself (analytic.py), the flow level with whatever else is in flight
+(flow.py). In both, a collective takes `overhead_ns(size)`, and after that as long as its slowest flow.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,15 +20,42 @@ class Flow:
 
     links: NDArray[np.int32]  # indices into the topology's links, each at most once
     loads: NDArray[np.float64]  # bytes that cross that link, per byte of the collective's size
+    limit: float = math.inf  # bytes of the collective's size per second that its channels can move on free links
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the members of one collective do to the links between them."""
+    """What the members of one collective do to the links between them, and what they do besides.
+
+    Latency that a pipeline hides counts the less the more bytes there are to hide it behind: hypot(hidden_ns, transfer),
+    where the transfer is what the bytes take on free links. Channels that work side by side drift apart like sums of
+    independent delays, so that the last one lags by `lag` times the root of the transfer.
+    """
 
     algorithm: str
     protocol: str
     channels: int
     flows: tuple[Flow, ...]
-    latency_ns: float  # of an empty message
     efficiency: NDArray[np.float64]  # by LinkKind: the share of a link's rate that this protocol reaches
+    ns_per_byte: float  # of the slowest flow with free links
+    fixed_ns: float  # latency that nothing hides
+    hidden_ns: float  # latency that a pipeline hides
+    lag: float  # in units of the root of a nanosecond
+    local_ns_per_byte: float = 0.0  # work inside the GPUs that no transfer overlaps with
+    floor_ns: float = 0.0  # what the largest message took that the tuner sends another way: more bytes take no less
+
+    @property
+    def latency_ns(self) -> float:
+        """Of an empty message."""
+        return max(self.fixed_ns + self.hidden_ns, self.floor_ns)
+
+    def overhead_ns(self, size: int) -> float:
+        """What a collective of this size takes beyond its bytes' time on free links; never negative."""
+        transfer = size * self.ns_per_byte
+        waiting = math.hypot(self.hidden_ns, transfer) - transfer
+        overhead = self.fixed_ns + waiting + self.lag * math.sqrt(transfer) + size * self.local_ns_per_byte
+        return max(overhead, self.floor_ns - transfer)
+
+    def duration_ns(self, size: int) -> float:
+        """With the network to itself."""
+        return self.overhead_ns(size) + size * self.ns_per_byte
