@@ -16,6 +16,7 @@ from netmodel.fabrics import Fabric, read_fabric
 from netmodel.faults import Fault, read_faults
 from netmodel.keys import ClusterError
 from netmodel.node_keys import GPU_LINKS, read_node
+from netmodel.parameters import Parameters, generation_of, read_parameters
 from netmodel.settings_file import Catalogue
 
 __all__ = ["GPU_LINKS", "Cluster", "ClusterError", "cluster_names", "load_cluster", "with_faults"]
@@ -50,6 +51,7 @@ class Cluster:
     nic_latency: int
     nic_affinity: tuple[tuple[int, ...], ...]  # of every NIC: the GPUs it is nearest to
     fabric: Fabric
+    parameters: Parameters  # what NCCL reaches on it
     faults: tuple[Fault, ...] = ()
 
 
@@ -68,9 +70,11 @@ def load_cluster(name_or_path: str) -> Cluster:
         values |= read_node(where, table.pop("node"))
         values["fabric"] = read_fabric(where, table.pop("fabric", {}), values["nic_rate"])
     values["faults"] = read_faults(where, table.pop("faults", []))
+    calibration = table.pop("calibration", {})
     values |= keys.read_keys(where, "", table, _KEYS, _KEYS)
     if "fabric" not in values:
         raise ClusterError(f"{where}: missing the table [node]; netmodel/clusters has complete examples")
+    values["parameters"] = _read_calibration(where, calibration, values["gpu"], values["gpu_link_rate"])
     cluster = Cluster(key=path.stem, **values)
     if (path.parent / cluster.gpu).is_file():  # a GPU of the user's own, next to the cluster's file
         cluster = replace(cluster, gpu=str(path.parent / cluster.gpu))
@@ -83,3 +87,12 @@ def with_faults(cluster: Cluster, faults: Iterable[Fault]) -> Cluster:
 
 
 _KEYS: keys.Keys = {"name": keys.text, "sources": keys.text, "gpu": keys.text}
+
+
+def _read_calibration(where: str, table: object, gpu: str, gpu_link_rate: int) -> Parameters:
+    if not isinstance(table, dict):
+        raise ClusterError(f"{where}: calibration is {table!r}; expected a table, [calibration]")
+    try:
+        return read_parameters(table, generation_of(gpu, gpu_link_rate))
+    except ValueError as error:
+        raise ClusterError(f"{where}: calibration.{error}") from error

@@ -32,6 +32,7 @@ class Transfer:
 class Collective:
     """One call of every member. `size` is counted as nccl-tests does: the buffer of an all-reduce, broadcast or reduce;
     the larger of the two buffers of an all-gather or reduce-scatter; one rank's whole send buffer of an all-to-all.
+    A send_recv without `transfers` is nccl-tests' own: everyone sends the whole buffer to the next member.
     """
 
     operation: str  # one of OPERATIONS

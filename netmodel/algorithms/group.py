@@ -1,0 +1,167 @@
+"""The members of a collective as NCCL sees them: who shares GPU links, and through which NICs they leave.
+
+In: a `Topology` and ranks in any order. Out: a `Group`, which does not depend on that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netmodel.link_kind import LinkKind
+from netmodel.plan import Flow
+from netmodel.topology import Topology
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A NIC and the member nearest to it, through which a channel enters and leaves a domain."""
+
+    rank: int
+    nic: int
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One leg of a way: from one GPU to another, between domains through given NICs."""
+
+    source: int
+    target: int
+    source_nic: int = -1
+    target_nic: int = -1
+    flow: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Members by domain: a node, or a rack whose nodes share an NVSwitch."""
+
+    topology: Topology
+    members: tuple[int, ...]  # in rising order
+    domains: tuple[tuple[int, ...], ...]
+    rails: tuple[
+        tuple[Rail, ...], ...
+    ]  # of every domain, as many as the domain with the fewest has; none in one domain
+    rings: tuple[tuple[tuple[int, ...], ...], ...]  # of every domain: orders in which its members can form rings
+
+    @property
+    def ranks_per_domain(self) -> int:
+        """In the fullest domain."""
+        return max(len(domain) for domain in self.domains)
+
+    def order(self, domain: int, channel: int) -> tuple[int, ...]:
+        """A domain's members in the order in which a channel visits them: from the one nearest to its NIC."""
+        rings = self.rings[domain]
+        ring = rings[channel % len(rings)]
+        first = ring.index(self.rails[domain][channel].rank) if self.rails else 0
+        return ring[first:] + ring[:first]
+
+    def hops(self, source: int, target: int, source_rail: Rail, target_rail: Rail, channel: int) -> list[Hop]:
+        """Between domains: over GPU links to the GPU nearest to the NIC (PXN), and from there over the network."""
+        hops = []
+        if source != source_rail.rank and self.topology.cluster.gpu_link != "pcie":
+            hops.append(Hop(source, source_rail.rank))
+            source = source_rail.rank
+        hops.append(Hop(source, target, source_rail.nic, target_rail.nic, channel))
+        return hops
+
+
+def make_group(topology: Topology, members: Iterable[int]) -> Group:
+    """The group of these ranks."""
+    ranks = tuple(sorted(members))
+    by_domain: dict[int, list[int]] = {}
+    for rank in ranks:
+        by_domain.setdefault(topology.domain_of(rank), []).append(rank)
+    domains = tuple(tuple(domain) for domain in by_domain.values())
+    rails: tuple[tuple[Rail, ...], ...] = ()
+    if len(domains) > 1:
+        rails = _common_rails([_rails_of(topology, domain) for domain in domains])
+    shapes: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
+    rings = []
+    for domain in domains:
+        first = topology.node_of(domain[0]) * topology.cluster.gpus_per_node
+        shape = tuple(rank - first for rank in domain)
+        if shape not in shapes or topology.lost.any():
+            shapes[shape] = tuple(tuple(rank - first for rank in ring) for ring in _gpu_rings(topology, domain))
+        rings.append(tuple(tuple(first + place for place in ring) for ring in shapes[shape]))
+    return Group(topology, ranks, domains, rails, tuple(rings))
+
+
+def _rails_of(topology: Topology, domain: Sequence[int]) -> list[Rail]:
+    found: dict[tuple[int, int], Rail] = {}
+    for rank in domain:
+        for nic in topology.nics_of(rank):
+            found.setdefault((nic, topology.node_of(rank)), Rail(rank, nic))
+    return [found[key] for key in sorted(found)]
+
+
+def _common_rails(of_domains: list[list[Rail]]) -> tuple[tuple[Rail, ...], ...]:
+    """As many rails in every domain as in the poorest; the same NICs where all domains have them."""
+    fewest = min(len(rails) for rails in of_domains)
+    common = set.intersection(*({rail.nic for rail in rails} for rails in of_domains))
+    chosen = []
+    for rails in of_domains:
+        shared = [rail for rail in rails if rail.nic in common]
+        chosen.append(tuple((shared if len(shared) >= fewest else rails)[:fewest]))
+    return tuple(chosen)
+
+
+def _gpu_rings(topology: Topology, domain: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Through a switch any order does; in a mesh, rings that share its links between them, each in both directions."""
+    if topology.cluster.gpu_link != "nvlink-mesh" or len(domain) < 3:
+        return [domain]
+    free: dict[tuple[int, int], float] = {}
+    for source in domain:
+        for target in domain:
+            path = topology.path(source, target) if source != target else ()
+            if len(path) == 1 and topology.kind[path[0]] == LinkKind.NVLINK:
+                free[source, target] = float(topology.rate[path[0]])
+    if not free:
+        return [domain]
+    unit = min(free.values())
+    rings: list[tuple[int, ...]] = []
+    while ring := _hamiltonian_ring(domain, free, unit):
+        rings += [ring, (ring[0], *reversed(ring[1:]))]
+        for source, target in zip(ring, ring[1:] + ring[:1], strict=True):
+            free[source, target] -= unit
+            free[target, source] -= unit
+    return rings or [domain]
+
+
+def _hamiltonian_ring(domain: tuple[int, ...], free: dict[tuple[int, int], float], unit: float) -> tuple[int, ...]:
+    """A ring over links that are still free, preferring those with most to spare; empty if there is none."""
+
+    def extend(way: tuple[int, ...]) -> tuple[int, ...]:
+        if len(way) == len(domain):
+            return way if free.get((way[-1], way[0]), 0.0) >= unit else ()
+        nexts = [rank for rank in domain if rank not in way and free.get((way[-1], rank), 0.0) >= unit]
+        for rank in sorted(nexts, key=lambda rank: (-free[way[-1], rank], rank)):
+            if found := extend((*way, rank)):
+                return found
+        return ()
+
+    return extend(domain[:1])
+
+
+def hop_paths(topology: Topology, hops: Sequence[Hop]) -> NDArray[np.int32]:
+    """The links of hops, a row each, -1 after its end."""
+    columns = np.array([(hop.source, hop.target, hop.source_nic, hop.target_nic, hop.flow) for hop in hops], np.int64)
+    source, target, source_nic, target_nic, flow = columns.T
+    return topology.paths(source, target, source_nic=source_nic, target_nic=target_nic, flow=flow)
+
+
+def flow_over(paths: NDArray[np.int32], loads: NDArray[np.float64] | float, limit: float = float("inf")) -> Flow:
+    """One flow over several paths, whose rows carry `loads` bytes per byte of the collective."""
+    rows = np.broadcast_to(np.reshape(np.asarray(loads, np.float64), (-1, 1)), paths.shape)
+    used = paths >= 0
+    links, inverse = np.unique(paths[used], return_inverse=True)
+    return Flow(links.astype(np.int32), np.bincount(inverse, rows[used], len(links)), limit)
+
+
+def latencies(topology: Topology, paths: NDArray[np.int32]) -> NDArray[np.int64]:
+    """ns of each row, of cables and switches alone."""
+    sums: NDArray[np.int64] = np.where(paths >= 0, topology.latency[np.maximum(paths, 0)], 0).sum(axis=1)
+    return sums

@@ -1,0 +1,151 @@
+"""Messages: send and receive, groups of them, and all-to-all, which NCCL carries out as messages between all pairs.
+
+In: a `Group` and which pairs exchange how much. Out: a flow per message, in large groups a flow per sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netmodel.algorithms.common import Draft
+from netmodel.algorithms.group import Group, flow_over, latencies
+from netmodel.parameters import Engine, Parameters
+from netmodel.topology import Topology
+
+LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
+# Seen in measurements of NCCL 2.29 on H100: a message has the channels that all peers share between them, and one more
+# for every 16 MiB.
+CHANNELS = 32
+BYTES_PER_CHANNEL = 16 * 2**20
+MOST_FLOWS = 4096  # beyond, the messages of one sender are one flow
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Pairs of ranks, and the bytes of each message per byte of the collective's size."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    load: NDArray[np.float64]
+
+    @property
+    def largest(self) -> float:
+        return float(self.load.max(initial=0.0))
+
+
+def all_pairs(members: tuple[int, ...]) -> Messages:
+    """An all-to-all with equal parts."""
+    ranks, count = np.array(members, np.int64), len(members)
+    source, target = np.repeat(ranks, count), np.tile(ranks, count)
+    others = source != target
+    return Messages(source[others], target[others], np.full(int(others.sum()), 1.0 / count))
+
+
+def neighbours(members: tuple[int, ...]) -> Messages:
+    """As nccl-tests' sendrecv_perf: everyone sends the whole buffer to the next member."""
+    ranks = np.array(members, np.int64)
+    if len(members) < 2:
+        return Messages(ranks[:0], ranks[:0], np.empty(0))
+    return Messages(ranks, np.roll(ranks, -1), np.ones(len(ranks)))
+
+
+def channels_per_peer(members: int, message: float) -> int:
+    """Channels of one message inside a domain: a power of two."""
+    shared = max(1, CHANNELS // members)
+    return _power_of_two(min(CHANNELS, max(shared, int(message) // BYTES_PER_CHANNEL)))
+
+
+def network_channels_per_peer(members: int, domains: int) -> int:
+    """Channels of one message between domains. Two domains alone reach the rate of their NICs with one message."""
+    if domains == 2:
+        return 8
+    return 2 if members <= 64 else 1
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def draft_messages(
+    group: Group,
+    messages: Messages,
+    parameters: Parameters,
+    engine: Engine,
+    *,
+    pxn: bool,
+    channels: int,
+    net_channels: int,
+) -> Draft:
+    """Every message over its own path, all at the same time; over several where GPUs have several NICs."""
+    topology = group.topology
+    gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
+    inside = messages.source // gpus_per_domain == messages.target // gpus_per_domain
+    near = {rank: topology.nics_of(rank) for rank in group.members}
+    stripes = 1 if inside.all() else min(len(nics) for nics in near.values())
+    parts = []
+    for stripe in range(stripes):
+        proxies, nics = _proxies(group, messages, inside, near, stripe, pxn)
+        relayed = proxies != messages.source
+        ends = np.where(relayed, proxies, messages.target)
+        parts.append(topology.paths(messages.source, ends, source_nic=nics, target_nic=nics, flow=stripe))
+        if relayed.any():
+            here = nics[relayed]
+            rows = topology.paths(
+                proxies[relayed], messages.target[relayed], source_nic=here, target_nic=here, flow=stripe
+            )
+            parts.append(np.full((len(messages.source), rows.shape[1]), -1, np.int32))
+            parts[-1][relayed] = rows
+    paths = np.concatenate(parts, axis=1)
+    loads = messages.load / stripes
+    rate = np.where(
+        inside, channels * parameters.gpu_channel_rate, stripes * net_channels * parameters.network_channel_rate
+    )
+    limits = rate / np.maximum(messages.load, 1e-300)
+    if len(messages.source) <= MOST_FLOWS:
+        senders = [slice(i, i + 1) for i in range(len(paths))]
+    else:
+        senders = [messages.source == rank for rank in np.unique(messages.source)]
+    flows = [flow_over(paths[mine], loads[mine], float(limits[mine].min())) for mine in senders]
+    return Draft(tuple(flows), _latency(topology, messages, inside, paths[:, : parts[0].shape[1]], engine))
+
+
+def _proxies(
+    group: Group,
+    messages: Messages,
+    inside: NDArray[np.bool_],
+    near: Mapping[int, tuple[int, ...]],
+    stripe: int,
+    pxn: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """PXN: a message to another domain goes over GPU links to the member on the rail of its target, and leaves through
+    that member's NIC. Without such a member it leaves from where it is, through the nearest NIC."""
+    proxies, nics = messages.source.copy(), np.full(len(messages.source), -1, np.int64)
+    if group.topology.cluster.gpu_link == "pcie" or inside.all():
+        return proxies, nics
+    on_rail: dict[tuple[int, int], int] = {}
+    for rank in group.members:
+        on_rail.setdefault((group.topology.domain_of(rank), near[rank][stripe]), rank)
+    for i in np.flatnonzero(~inside):
+        source, target = int(messages.source[i]), int(messages.target[i])
+        nic = near[target][stripe]
+        if near[source][stripe] == nic:
+            nics[i] = nic
+        elif pxn and (proxy := on_rail.get((group.topology.domain_of(source), nic))) is not None:
+            proxies[i], nics[i] = proxy, nic
+    return proxies, nics
+
+
+def _latency(
+    topology: Topology, messages: Messages, inside: NDArray[np.bool_], paths: NDArray[np.int32], engine: Engine
+) -> float:
+    """Messages of one sender start one after the other; the farthest arrives last."""
+    if not len(paths):
+        return 0.0
+    along = latencies(topology, paths)
+    most = int(np.unique(messages.source, return_counts=True)[1].max())
+    crossing = 0.0 if inside.all() else engine.network_step_ns
+    return most * engine.gpu_step_ns + crossing + float(along.max())

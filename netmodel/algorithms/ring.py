@@ -1,0 +1,86 @@
+"""Rings: every channel visits all members, domain by domain, entering and leaving each through the NIC of its rail.
+
+In: a `Group`, an operation and a protocol. Out: one flow per distinct ring, and the latency of its steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netmodel.algorithms.common import Draft, wire_bytes
+from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies
+from netmodel.parameters import Engine
+
+
+def ring_steps(operation: str, members: int) -> int:
+    """How often a piece of data moves on."""
+    return 2 * (members - 1) if operation == "all_reduce" else members - 1
+
+
+def draft_ring(group: Group, operation: str, protocol: str, engine: Engine, root: int) -> Draft:
+    """The rings of a group. `root` is a rank, of broadcast and reduce."""
+    members = len(group.members)
+    rooted = operation in ("broadcast", "reduce")
+    steps = ring_steps(operation, members)
+    rings = len(group.rails[0]) if group.rails else len(group.rings[0])
+    share = wire_bytes(protocol) * (1.0 if rooted else steps / members) / rings
+    flows, slowest = [], 0.0
+    for channel in range(rings):
+        legs, network = _legs(group, channel)
+        if rooted:  # the data does not come back to where it began
+            skipped = "target" if operation == "broadcast" else "source"
+            kept = [i for i, leg in enumerate(legs) if getattr(leg[0 if skipped == "source" else -1], skipped) != root]
+            legs, network = [legs[i] for i in kept], [network[i] for i in kept]
+        paths = hop_paths(group.topology, [hop for leg in legs for hop in leg])
+        flows.append(flow_over(paths, share))
+        crossings = sum(network)
+        around = latencies(group.topology, paths).sum() + crossings * engine.network_step_ns
+        around += (len(network) - crossings) * engine.gpu_step_ns
+        slowest = max(slowest, float(around) * steps / len(network))
+    return Draft(tuple(flows), latency_ns=slowest, local_share=1.0 if rooted else 1.0 / members)
+
+
+def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
+    """The ring of a channel: for every step its hops, and whether it crosses the network."""
+    legs: list[list[Hop]] = []
+    network: list[bool] = []
+    domains = len(group.domains)
+    for domain in range(domains):
+        order = group.order(domain, channel)
+        legs += [[Hop(a, b, flow=channel)] for a, b in zip(order[:-1], order[1:], strict=True)]
+        network += [False] * (len(order) - 1)
+        if domains == 1:
+            legs.append([Hop(order[-1], order[0], flow=channel)])
+            network.append(False)
+            continue
+        following = (domain + 1) % domains
+        here, there = group.rails[domain][channel], group.rails[following][channel]
+        legs.append(group.hops(order[-1], group.order(following, channel)[0], here, there, channel))
+        network.append(True)
+    return legs, network
+
+
+def draft_pat(group: Group, operation: str, engine: Engine) -> Draft:
+    """Parallel aggregated trees, of one GPU per node: data moves by powers of two, in logarithmically many steps."""
+    members, rails = len(group.members), len(group.rails[0])
+    flows = []
+    depth = int(np.ceil(np.log2(members)))
+    farthest = 0
+    for channel in range(rails):
+        hops: list[Hop] = []
+        loads: list[float] = []
+        distance, carried = 1, 1
+        while distance < members:
+            pieces = min(carried, members - carried)
+            for place, source in enumerate(group.members):
+                other = (place + distance) % members
+                here, there = group.rails[place][channel], group.rails[other][channel]
+                legs = group.hops(source, group.members[other], here, there, channel)
+                hops += legs
+                loads += [pieces / members / rails] * len(legs)
+            distance, carried = 2 * distance, carried + pieces
+        paths = hop_paths(group.topology, hops)
+        flows.append(flow_over(paths, np.array(loads)))
+        farthest = max(farthest, int(latencies(group.topology, paths).max()))
+    del operation  # gathering and scattering are each other's mirror
+    return Draft(tuple(flows), depth * (engine.network_step_ns + farthest), local_share=1.0 / members)
