@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netmodel import tuner
-from netmodel.algorithms import Group, make_group, plan_collective, plan_messages
+from netmodel.algorithms import Draft, Group, draft_collective, draft_messages, make_group, make_plan
 from netmodel.algorithms import messages as p2p
 from netmodel.collective import OPERATIONS, Collective, Estimate
 from netmodel.nccl_settings import NcclSettings
@@ -28,9 +28,10 @@ class _Ranges:
 
     starts: Sequence[int]
     plans: Sequence[Plan]
+    drafts: Sequence[Draft]  # what each plan was made of
 
-    def plan(self, size: int) -> Plan:
-        return self.plans[bisect_right(self.starts, size) - 1]
+    def place(self, size: int) -> int:
+        return bisect_right(self.starts, size) - 1
 
 
 class AnalyticNetwork:
@@ -58,14 +59,24 @@ class AnalyticNetwork:
 
     def plan(self, collective: Collective) -> Plan:
         """How NCCL would carry out a collective."""
-        key = (collective.operation, collective.members, collective.root, collective.dtype)
+        ranges = self._find(collective)
+        return ranges.plans[ranges.place(collective.size)]
+
+    def draft_and_plan(self, collective: Collective) -> tuple[Draft, Plan]:
+        """The plan, and what it was before anything calibrated came in."""
+        ranges = self._find(collective)
+        place = ranges.place(collective.size)
+        return ranges.drafts[place], ranges.plans[place]
+
+    def _find(self, collective: Collective) -> _Ranges:
         if collective.transfers:
-            return self._transfer_plan(collective)
+            return self._transfer_ranges(collective)
+        key = (collective.operation, collective.members, collective.root, collective.dtype)
         ranges = self._ranges.get(key)
         if ranges is None:
             _check(collective)
             ranges = self._ranges[key] = self._compile(collective)
-        return ranges.plan(collective.size)
+        return ranges
 
     def _group(self, members: tuple[int, ...]) -> Group:
         if members not in self._groups:
@@ -75,32 +86,22 @@ class AnalyticNetwork:
     def _compile(self, collective: Collective) -> _Ranges:
         group = self._group(tuple(sorted(set(collective.members))))
         if len(group.members) == 1:
-            return _Ranges([0], [self._alone()])
+            return self._alone()
         if collective.operation == "all_to_all":
             return self._message_ranges(group, p2p.all_pairs(group.members))
         if collective.operation == "send_recv":
             return self._message_ranges(group, p2p.neighbours(collective.members))
         choices = tuner.tune(group, self.parameters.generation, collective.operation, self.settings, collective.dtype)
         root = collective.members[collective.root]
-        starts, plans, made = [], [], {}
-        floor = 0.0
-        for place, (start, choice) in enumerate(choices):
-            if choice not in made:
-                made[choice] = plan_collective(
-                    group,
-                    self.parameters,
-                    collective.operation,
-                    choice.algorithm,
-                    choice.protocol,
-                    choice.channels,
-                    root,
-                )
-            plan = replace(made[choice], floor_ns=floor)
-            starts.append(start)
-            plans.append(plan)
-            if place + 1 < len(choices):
-                floor = plan.duration_ns(choices[place + 1][0] - 1)
-        return _Ranges(starts, plans)
+        drafts: dict[tuple[str, str], Draft] = {}
+        plans: list[Plan] = []
+        for start, choice in choices:
+            way = choice.algorithm, choice.protocol
+            if way not in drafts:
+                drafts[way] = draft_collective(group, collective.operation, *way, root)
+            plans.append(self._plan(drafts[way], *way, choice.channels, plans, start))
+        starts = [start for start, _ in choices]
+        return _Ranges(starts, plans, [drafts[choice.algorithm, choice.protocol] for _, choice in choices])
 
     def _message_ranges(self, group: Group, messages: p2p.Messages) -> _Ranges:
         """A range for LL, and one for every number of channels."""
@@ -110,54 +111,59 @@ class AnalyticNetwork:
         while channels < p2p.CHANNELS:
             channels *= 2
             starts.append(max(starts[-1] + 1, math.ceil(channels * p2p.BYTES_PER_CHANNEL / largest)))
+        drafts: list[Draft] = []
         plans: list[Plan] = []
         for place, start in enumerate(starts):
-            floor = plans[-1].duration_ns(start - 1) if plans else 0.0
-            plans.append(replace(self._message_plan(group, messages, start * largest, ll=place == 0), floor_ns=floor))
-        return _Ranges(starts, plans)
+            draft, channels = self._message_draft(group, messages, start * largest)
+            drafts.append(draft)
+            plans.append(self._plan(draft, "p2p", "simple" if place else "ll", channels, plans, start))
+        return _Ranges(starts, plans, drafts)
 
-    def _message_plan(self, group: Group, messages: p2p.Messages, largest: float, *, ll: bool) -> Plan:
+    def _message_draft(self, group: Group, messages: p2p.Messages, largest: float) -> tuple[Draft, int]:
         members, domains = len(group.members), len(group.domains)
         channels = p2p.channels_per_peer(members, largest)
         if self.settings.max_channels:
             channels = min(channels, self.settings.max_channels)
         network = self.settings.channels_per_net_peer or p2p.network_channels_per_peer(members, domains)
-        return plan_messages(
-            group,
-            self.parameters,
-            messages,
-            "ll" if ll else "simple",
-            pxn=self.settings.pxn,
-            channels=channels,
-            net_channels=network,
-        )
+        draft = draft_messages(group, messages, pxn=self.settings.pxn, channels=channels, net_channels=network)
+        return draft, channels
 
-    def _transfer_plan(self, collective: Collective) -> Plan:
+    def _plan(
+        self, draft: Draft, algorithm: str, protocol: str, channels: int, smaller: Sequence[Plan], start: int
+    ) -> Plan:
+        """The plan from a size on; `smaller` are those below it."""
+        plan = make_plan(self.topology, self.parameters, draft, algorithm, protocol, channels)
+        return replace(plan, floor_ns=smaller[-1].duration_ns(start - 1)) if smaller else plan
+
+    def _transfer_ranges(self, collective: Collective) -> _Ranges:
         """Messages of given sizes. Their proportions and the channels of the largest decide the plan."""
         total = sum(transfer.size for transfer in collective.transfers)
         largest = max(transfer.size for transfer in collective.transfers)
-        ll = largest <= p2p.LL_LARGEST
+        protocol = "ll" if largest <= p2p.LL_LARGEST else "simple"
         channels = p2p.channels_per_peer(len(collective.members), largest)
         proportions = tuple((part.source, part.target, part.size / (total or 1)) for part in collective.transfers)
-        key = (collective.members, proportions, ll, channels)
+        key = (collective.members, proportions, protocol, channels)
         if key not in self._ranges:
             _check(collective)
             group = self._group(tuple(sorted(set(collective.members))))
             ranks = collective.members
             sent = [part for part in proportions if part[0] != part[1]]
+            if not sent:
+                return self._alone()
             messages = p2p.Messages(
                 np.array([ranks[source] for source, _, _ in sent], np.int64),
                 np.array([ranks[target] for _, target, _ in sent], np.int64),
                 np.array([share for _, _, share in sent]),
             )
-            plan = self._message_plan(group, messages, largest, ll=ll) if sent else self._alone()
-            self._ranges[key] = _Ranges([0], [plan])
-        return self._ranges[key].plans[0]
+            draft, channels = self._message_draft(group, messages, largest)
+            plan = self._plan(draft, "p2p", protocol, channels, (), 0)
+            self._ranges[key] = _Ranges([0], [plan], [draft])
+        return self._ranges[key]
 
-    def _alone(self) -> Plan:
+    def _alone(self) -> _Ranges:
         """One member: a copy in its own memory, which costs a launch and is not the network's."""
-        launch = self.parameters.simple.launch_ns
-        return Plan("ring", "simple", 1, (), np.ones(3), 0.0, launch, 0.0, 0.0)
+        draft = Draft((), 0, 0, 0)
+        return _Ranges([0], [self._plan(draft, "ring", "simple", 1, (), 0)], [draft])
 
 
 def _check(collective: Collective) -> None:

@@ -1,7 +1,7 @@
-"""The few figures of a cluster that no datasheet has: what NCCL's protocols cost on it, and how much of a link they reach.
+"""The few figures of a cluster that no datasheet has: what NCCL's protocols cost on it, how much of a link they reach.
 
-In: the `[calibration]` table of a cluster's file, which `maya net fit` writes, or nothing. Out: `Parameters`: fitted ones,
-or those of the GPU's generation, which presets without measurements of their own use too and which are "datasheet".
+In: the `[calibration]` table of a cluster's file, which `maya net fit` writes, or nothing. Out: `Parameters`: those of
+the table, and for what it leaves out those of the GPU's generation.
 """
 
 from __future__ import annotations
@@ -51,6 +51,19 @@ class Parameters:
     def engine(self, name: str) -> Engine:
         engine: Engine = getattr(self, name)
         return engine
+
+    def engine_for(self, algorithm: str, protocol: str) -> Engine:
+        """What moves the data of a plan."""
+        launching, moving = engine_names(algorithm, protocol)
+        return replace(self.engine(moving), launch_ns=self.engine(launching).launch_ns)
+
+
+def engine_names(algorithm: str, protocol: str) -> tuple[str, str]:
+    """The engine whose launch counts, and the one of everything else: short messages are launched like LL."""
+    if algorithm == "p2p":
+        return ("ll" if protocol == "ll" else "p2p"), "p2p"
+    name = "nvls" if algorithm in ("nvls", "nvlstree") else protocol
+    return name, name
 
 
 def _engine(*figures: float) -> Engine:

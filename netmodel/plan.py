@@ -27,9 +27,9 @@ class Flow:
 class Plan:
     """What the members of one collective do to the links between them, and what they do besides.
 
-    Latency that a pipeline hides counts the less the more bytes there are to hide it behind: hypot(hidden_ns, transfer),
-    where the transfer is what the bytes take on free links. Channels that work side by side drift apart like sums of
-    independent delays, so that the last one lags by `lag` times the root of the transfer.
+    Latency that a pipeline hides counts the less the more bytes there are to hide it behind: hypot(hidden_ns,
+    transfer), where the transfer is what the bytes take on free links. Channels that work side by side drift apart like
+    sums of independent delays, so that the last one lags by `lag` times the root of the transfer.
     """
 
     algorithm: str

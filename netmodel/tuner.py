@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from netmodel.algorithms.group import Group
 from netmodel.nccl_settings import ALGORITHMS, PROTOCOLS, NcclSettings, NcclSettingsError
@@ -45,9 +46,18 @@ _NVLS_TREE_CHANNEL = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5),
 _NVLS_SHARE = (0.0, 0.0, 0.85, 0.74)
 # What NCCL expects trees to reach of their bandwidth, from 64 B in powers of two.
 _TREE_CORRECTION = {
-    "ll": (1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0),
-    "ll128": (1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0),
-    "simple": (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+    "ll": (
+        1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5,
+        0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0,
+    ),
+    "ll128": (
+        1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6,
+        0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0,
+    ),
+    "simple": (
+        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5,
+        0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9,
+    ),
 }  # fmt: skip
 _FLOATS = {"float16", "bfloat16", "float32", "float64", "half", "float", "double", "bf16"}
 _RING_GRAPH_CHANNELS = {"volta": 6, "ampere": 12, "hopper": 12, "blackwell": 18}
@@ -116,7 +126,7 @@ def tune(group: Group, generation: str, operation: str, settings: NcclSettings, 
     choose = _chooser(costs)
     borders = sorted({0, 64, *(64 << power for power in range(1, 24)), LARGEST, *_plateaus(costs)})
     switches: list[tuple[int, Choice]] = []
-    for low, high in zip(borders[:-1], borders[1:], strict=True):
+    for low, high in pairwise(borders):
         _find_switches(choose, low, high - 1, switches)
     return switches
 

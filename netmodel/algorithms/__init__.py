@@ -6,82 +6,56 @@ detail evaluate. Which algorithm and protocol NCCL would choose is the tuner's q
 
 from __future__ import annotations
 
-from netmodel.algorithms.common import Draft, efficiencies, transfer_ns_per_byte
+import math
+
+from netmodel.algorithms.common import Draft, busiest, efficiencies, limited
 from netmodel.algorithms.group import Group, make_group
-from netmodel.algorithms.messages import Messages, draft_messages
+from netmodel.algorithms.messages import draft_messages
 from netmodel.algorithms.nvls import draft_nvls
 from netmodel.algorithms.ring import draft_pat, draft_ring
 from netmodel.algorithms.tree import draft_collnet, draft_nvls_tree, draft_tree
-from netmodel.parameters import Engine, Parameters
+from netmodel.parameters import Parameters
 from netmodel.plan import Plan
+from netmodel.topology import Topology
 
-__all__ = ["Group", "make_group", "plan_collective", "plan_messages"]
+__all__ = ["Draft", "Group", "draft_collective", "draft_messages", "make_group", "make_plan"]
 
 
-def plan_collective(
-    group: Group, parameters: Parameters, operation: str, algorithm: str, protocol: str, channels: int, root: int = 0
-) -> Plan:
+def draft_collective(group: Group, operation: str, algorithm: str, protocol: str, root: int = 0) -> Draft:
     """One operation with one algorithm and protocol. `root` is a rank, of broadcast and reduce."""
-    engine = parameters.engine(_engine_of(algorithm, protocol))
     if algorithm == "ring":
-        draft = draft_ring(group, operation, protocol, engine, root)
-    elif algorithm == "tree":
-        draft = draft_tree(group, protocol, engine)
-    elif algorithm == "pat":
-        draft = draft_pat(group, operation, engine)
-    elif algorithm == "nvlstree":
-        draft = draft_nvls_tree(group, engine)
-    elif algorithm == "nvls" and len(group.domains) == 1:
-        draft = draft_nvls(group, operation, engine)
-    else:
-        draft = draft_collnet(group, operation, engine, chain=algorithm == "collnetchain", nvls=algorithm == "nvls")
-    return _plan(group, parameters, engine, draft, algorithm, protocol, channels)
+        return draft_ring(group, operation, protocol, root)
+    if algorithm == "tree":
+        return draft_tree(group, protocol)
+    if algorithm == "pat":
+        return draft_pat(group, operation)
+    if algorithm == "nvlstree":
+        return draft_nvls_tree(group)
+    if algorithm == "nvls" and len(group.domains) == 1:
+        return draft_nvls(group, operation)
+    return draft_collnet(group, operation, chain=algorithm == "collnetchain", nvls=algorithm == "nvls")
 
 
-def plan_messages(
-    group: Group,
-    parameters: Parameters,
-    messages: Messages,
-    protocol: str,
-    *,
-    pxn: bool,
-    channels: int,
-    net_channels: int,
+def make_plan(
+    topology: Topology, parameters: Parameters, draft: Draft, algorithm: str, protocol: str, channels: int
 ) -> Plan:
-    """Messages, all at the same time."""
-    engine = parameters.engine("ll" if protocol == "ll" else "p2p")
-    draft = draft_messages(group, messages, parameters, engine, pxn=pxn, channels=channels, net_channels=net_channels)
-    return _plan(group, parameters, engine, draft, "p2p", protocol, channels)
-
-
-def _engine_of(algorithm: str, protocol: str) -> str:
-    return "nvls" if algorithm in ("nvls", "nvlstree") else protocol
-
-
-def _plan(
-    group: Group, parameters: Parameters, engine: Engine, draft: Draft, algorithm: str, protocol: str, channels: int
-) -> Plan:
-    efficiency = efficiencies(group.topology, engine)
-    ns_per_byte = transfer_ns_per_byte(group.topology, draft.flows, efficiency)
+    """A draft with what is calibrated."""
+    engine = parameters.engine_for(algorithm, protocol)
+    efficiency = efficiencies(topology, engine)
+    flows = limited(draft, parameters)
+    slowest = float((busiest(topology, flows) / efficiency).max())
+    limit = min((flow.limit for flow in flows), default=math.inf)
+    latency = draft.gpu_steps * engine.gpu_step_ns + draft.network_steps * engine.network_step_ns + draft.path_ns
     pipelined = protocol == "simple"
-    local = 0.0
-    if draft.local_share and draft.flows:
-        local = parameters.local_step * draft.local_share * _local_ns_per_byte(group, efficiency)
     return Plan(
         algorithm=algorithm,
         protocol=protocol,
         channels=channels,
-        flows=draft.flows,
+        flows=flows,
         efficiency=efficiency,
-        ns_per_byte=ns_per_byte,
-        fixed_ns=engine.launch_ns + (0.0 if pipelined else draft.latency_ns),
-        hidden_ns=draft.latency_ns if pipelined else 0.0,
+        ns_per_byte=max(slowest, 1e9 / limit),
+        fixed_ns=engine.launch_ns + (0.0 if pipelined else latency),
+        hidden_ns=latency if pipelined else 0.0,
         lag=engine.lag,
-        local_ns_per_byte=local,
+        local_ns_per_byte=parameters.local_step * draft.local_share * 1e9 / topology.cluster.gpu_link_rate,
     )
-
-
-def _local_ns_per_byte(group: Group, efficiency: object) -> float:
-    """What a byte takes over a GPU's own links."""
-    del efficiency
-    return 1e9 / group.topology.cluster.gpu_link_rate

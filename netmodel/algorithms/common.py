@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.link_kind import LinkKind
-from netmodel.parameters import Engine
-from netmodel.plan import Flow, Plan
+from netmodel.parameters import Engine, Parameters
+from netmodel.plan import Flow
 from netmodel.topology import Topology
 
 # Of PCIe packets: 256 bytes of payload with 24 to 28 of headers and checksums.
@@ -19,11 +19,22 @@ _PCIE_EFFICIENCY = 0.9
 
 @dataclass(frozen=True)
 class Draft:
-    """What an algorithm makes of a group: flows, and latency beyond the launch."""
+    """What an algorithm makes of a group, before anything that is calibrated comes in."""
 
     flows: tuple[Flow, ...]
-    latency_ns: float
+    gpu_steps: float  # one after the other
+    network_steps: float
+    path_ns: float  # of cables and switches along these steps
     local_share: float = 0.0  # of the data: what each member reads or writes without sending it
+    limits: tuple[Limit, ...] = ()  # of every flow, where channels limit it
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How fast a flow's channels are: so many channels for a byte of the collective's size."""
+
+    network: bool  # they cross the network
+    channels: float
 
 
 def wire_bytes(protocol: str) -> float:
@@ -40,14 +51,26 @@ def efficiencies(topology: Topology, engine: Engine) -> NDArray[np.float64]:
     return by_kind
 
 
-def transfer_ns_per_byte(topology: Topology, flows: Sequence[Flow], efficiency: NDArray[np.float64]) -> float:
-    """What a byte takes on free links: on the busiest link, or where channels limit a flow."""
-    if not flows:
-        return 0.0
+def busiest(topology: Topology, flows: Sequence[Flow]) -> NDArray[np.float64]:
+    """By LinkKind: ns that a byte of the collective keeps its busiest link busy, at the link's full rate."""
     loads = np.zeros(len(topology.rate))
     for flow in flows:
         loads[flow.links] += flow.loads
     used = np.flatnonzero(loads)
-    rates = topology.rate[used] * efficiency[topology.kind[used]]
-    slowest = float((loads[used] / rates).max(initial=0.0))
-    return 1e9 * max(slowest, max(1 / flow.limit for flow in flows))
+    by_kind = np.zeros(len(LinkKind))
+    np.maximum.at(by_kind, topology.kind[used], 1e9 * loads[used] / topology.rate[used])
+    return by_kind
+
+
+def limited(draft: Draft, parameters: Parameters) -> tuple[Flow, ...]:
+    """The flows of a draft with the rates that their channels reach."""
+    if not draft.limits:
+        return draft.flows
+    return tuple(
+        replace(flow, limit=limit.channels * channel_rate(limit.network, parameters))
+        for flow, limit in zip(draft.flows, draft.limits, strict=True)
+    )
+
+
+def channel_rate(network: bool, parameters: Parameters) -> float:
+    return parameters.network_channel_rate if network else parameters.gpu_channel_rate

@@ -158,7 +158,7 @@ def flow_over(paths: NDArray[np.int32], loads: NDArray[np.float64] | float, limi
     rows = np.broadcast_to(np.reshape(np.asarray(loads, np.float64), (-1, 1)), paths.shape)
     used = paths >= 0
     links, inverse = np.unique(paths[used], return_inverse=True)
-    return Flow(links.astype(np.int32), np.bincount(inverse, rows[used], len(links)), limit)
+    return Flow(links.astype(np.int32), np.bincount(inverse, rows[used], len(links)).astype(np.float64), limit)
 
 
 def latencies(topology: Topology, paths: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.algorithms.common import Draft
+from netmodel.algorithms.common import Draft, Limit
 from netmodel.algorithms.group import Group, flow_over, latencies
-from netmodel.parameters import Engine, Parameters
-from netmodel.topology import Topology
 
 LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
 # Seen in measurements of NCCL 2.29 on H100: a message has the channels that all peers share between them, and one more
@@ -70,16 +68,7 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
-def draft_messages(
-    group: Group,
-    messages: Messages,
-    parameters: Parameters,
-    engine: Engine,
-    *,
-    pxn: bool,
-    channels: int,
-    net_channels: int,
-) -> Draft:
+def draft_messages(group: Group, messages: Messages, *, pxn: bool, channels: int, net_channels: int) -> Draft:
     """Every message over its own path, all at the same time; over several where GPUs have several NICs."""
     topology = group.topology
     gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
@@ -101,16 +90,17 @@ def draft_messages(
             parts[-1][relayed] = rows
     paths = np.concatenate(parts, axis=1)
     loads = messages.load / stripes
-    rate = np.where(
-        inside, channels * parameters.gpu_channel_rate, stripes * net_channels * parameters.network_channel_rate
-    )
-    limits = rate / np.maximum(messages.load, 1e-300)
+    used = np.where(inside, channels, stripes * net_channels) / np.maximum(messages.load, 1e-300)
     if len(messages.source) <= MOST_FLOWS:
         senders = [slice(i, i + 1) for i in range(len(paths))]
     else:
         senders = [messages.source == rank for rank in np.unique(messages.source)]
-    flows = [flow_over(paths[mine], loads[mine], float(limits[mine].min())) for mine in senders]
-    return Draft(tuple(flows), _latency(topology, messages, inside, paths[:, : parts[0].shape[1]], engine))
+    flows = [flow_over(paths[mine], loads[mine]) for mine in senders]
+    limits = [Limit(bool(not inside[mine].all()), float(used[mine].min())) for mine in senders]
+    # Messages of one sender start one after the other, and the farthest arrives last.
+    most = int(np.unique(messages.source, return_counts=True)[1].max())
+    farthest = float(latencies(topology, paths[:, : parts[0].shape[1]]).max())
+    return Draft(tuple(flows), most, float(not inside.all()), farthest, limits=tuple(limits))
 
 
 def _proxies(
@@ -137,15 +127,3 @@ def _proxies(
         elif pxn and (proxy := on_rail.get((group.topology.domain_of(source), nic))) is not None:
             proxies[i], nics[i] = proxy, nic
     return proxies, nics
-
-
-def _latency(
-    topology: Topology, messages: Messages, inside: NDArray[np.bool_], paths: NDArray[np.int32], engine: Engine
-) -> float:
-    """Messages of one sender start one after the other; the farthest arrives last."""
-    if not len(paths):
-        return 0.0
-    along = latencies(topology, paths)
-    most = int(np.unique(messages.source, return_counts=True)[1].max())
-    crossing = 0.0 if inside.all() else engine.network_step_ns
-    return most * engine.gpu_step_ns + crossing + float(along.max())

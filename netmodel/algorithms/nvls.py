@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from netmodel.algorithms.common import Draft
 from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths
-from netmodel.parameters import Engine
 
 
 def switch_paths(group: Group, domain: int, operation: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The links between a domain's members and their switch, up and down, and their loads.
 
-    Every member is head of its share of the data: to reduce, the switch fetches it from all (the whole data leaves every
-    GPU) and hands the head the result; to multiply, the head sends its share once and all get it.
+    Every member is head of its share of the data: to reduce, the switch fetches it from all (the whole data leaves
+    every GPU) and hands the head the result; to multiply, the head sends its share once and all get it.
     """
     members = group.domains[domain]
     count = len(members)
@@ -29,7 +28,7 @@ def switch_paths(group: Group, domain: int, operation: str) -> tuple[NDArray[np.
     return rows, np.concatenate([np.full(count, up), np.full(count, down)])
 
 
-def draft_nvls(group: Group, operation: str, engine: Engine) -> Draft:
+def draft_nvls(group: Group, operation: str) -> Draft:
     """In one domain."""
     paths, loads = switch_paths(group, 0, operation)
-    return Draft((flow_over(paths, loads),), engine.gpu_step_ns)
+    return Draft((flow_over(paths, loads),), 1, 0, 0)

@@ -5,11 +5,12 @@ In: a `Group`, an operation and a protocol. Out: one flow per distinct ring, and
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from netmodel.algorithms.common import Draft, wire_bytes
 from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies
-from netmodel.parameters import Engine
 
 
 def ring_steps(operation: str, members: int) -> int:
@@ -17,14 +18,14 @@ def ring_steps(operation: str, members: int) -> int:
     return 2 * (members - 1) if operation == "all_reduce" else members - 1
 
 
-def draft_ring(group: Group, operation: str, protocol: str, engine: Engine, root: int) -> Draft:
+def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
     """The rings of a group. `root` is a rank, of broadcast and reduce."""
     members = len(group.members)
     rooted = operation in ("broadcast", "reduce")
     steps = ring_steps(operation, members)
     rings = len(group.rails[0]) if group.rails else len(group.rings[0])
     share = wire_bytes(protocol) * (1.0 if rooted else steps / members) / rings
-    flows, slowest = [], 0.0
+    flows, crossings, along = [], 0, 0
     for channel in range(rings):
         legs, network = _legs(group, channel)
         if rooted:  # the data does not come back to where it began
@@ -33,11 +34,16 @@ def draft_ring(group: Group, operation: str, protocol: str, engine: Engine, root
             legs, network = [legs[i] for i in kept], [network[i] for i in kept]
         paths = hop_paths(group.topology, [hop for leg in legs for hop in leg])
         flows.append(flow_over(paths, share))
-        crossings = sum(network)
-        around = latencies(group.topology, paths).sum() + crossings * engine.network_step_ns
-        around += (len(network) - crossings) * engine.gpu_step_ns
-        slowest = max(slowest, float(around) * steps / len(network))
-    return Draft(tuple(flows), latency_ns=slowest, local_share=1.0 if rooted else 1.0 / members)
+        crossings = max(crossings, sum(network))
+        along = max(along, int(latencies(group.topology, paths).sum()))
+    rounds = steps / (members - 1 if rooted else members)  # every piece goes round so often
+    return Draft(
+        tuple(flows),
+        gpu_steps=steps - rounds * crossings,
+        network_steps=rounds * crossings,
+        path_ns=rounds * along,
+        local_share=1.0 if rooted else 1.0 / members,
+    )
 
 
 def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
@@ -47,7 +53,7 @@ def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
     domains = len(group.domains)
     for domain in range(domains):
         order = group.order(domain, channel)
-        legs += [[Hop(a, b, flow=channel)] for a, b in zip(order[:-1], order[1:], strict=True)]
+        legs += [[Hop(a, b, flow=channel)] for a, b in pairwise(order)]
         network += [False] * (len(order) - 1)
         if domains == 1:
             legs.append([Hop(order[-1], order[0], flow=channel)])
@@ -60,7 +66,7 @@ def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
     return legs, network
 
 
-def draft_pat(group: Group, operation: str, engine: Engine) -> Draft:
+def draft_pat(group: Group, operation: str) -> Draft:
     """Parallel aggregated trees, of one GPU per node: data moves by powers of two, in logarithmically many steps."""
     members, rails = len(group.members), len(group.rails[0])
     flows = []
@@ -83,4 +89,4 @@ def draft_pat(group: Group, operation: str, engine: Engine) -> Draft:
         flows.append(flow_over(paths, np.array(loads)))
         farthest = max(farthest, int(latencies(group.topology, paths).max()))
     del operation  # gathering and scattering are each other's mirror
-    return Draft(tuple(flows), depth * (engine.network_step_ns + farthest), local_share=1.0 / members)
+    return Draft(tuple(flows), 0, depth, depth * farthest, local_share=1.0 / members)

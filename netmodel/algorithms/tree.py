@@ -1,21 +1,25 @@
-"""Trees between domains: the two binary trees of an all-reduce, each with half of the data, so that a domain that passes
-data on in one is a leaf of the other.
+"""Trees between domains: the two binary trees of an all-reduce, each with half of the data, so that a domain that
+passes data on in one is a leaf of the other.
 
 In: a `Group`. Out: flows of tree, NVLS-tree and CollNet, and their latencies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
+from numpy.typing import NDArray
 
 from netmodel.algorithms.common import Draft, wire_bytes
 from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies
 from netmodel.algorithms.nvls import switch_paths
-from netmodel.parameters import Engine
+from netmodel.plan import Flow
 
 
 def tree_parents(domains: int) -> list[int]:
-    """The first tree: odd places are leaves, and a place whose lowest set bit is b hangs on one whose is 2b. -1: root."""
+    """The first tree: odd places are leaves, a place whose lowest set bit is b hangs on one whose is 2b; -1: root."""
     parents = [-1]
     for place in range(1, domains):
         bit = place & -place
@@ -25,7 +29,7 @@ def tree_parents(domains: int) -> list[int]:
 
 
 def double_tree(domains: int) -> list[list[int]]:
-    """Two trees as lists of parents. The second is the first mirrored, or with odd many shifted: leaves become inner."""
+    """Two trees as lists of parents. The second is the first mirrored, or shifted if odd: its leaves become inner."""
     first = tree_parents(domains)
     second = [-1] * domains
     for place, parent in enumerate(first):
@@ -58,7 +62,7 @@ def _edges(group: Group, parents: list[int], channel: int) -> list[Hop]:
     return hops
 
 
-def draft_tree(group: Group, protocol: str, engine: Engine) -> Draft:
+def draft_tree(group: Group, protocol: str) -> Draft:
     """All-reduce: up to the root and down again, over a chain inside each domain."""
     channels = len(group.rails[0]) if group.rails else len(group.rings[0])
     trees = double_tree(len(group.domains)) if group.rails else [[-1]]
@@ -68,7 +72,7 @@ def draft_tree(group: Group, protocol: str, engine: Engine) -> Draft:
         chains: list[Hop] = []
         for domain in range(len(group.domains)):
             order = group.order(domain, channel)
-            for a, b in zip(order[:-1], order[1:], strict=True):
+            for a, b in pairwise(order):
                 chains += [Hop(a, b, flow=channel), Hop(b, a, flow=channel)]
         for parents in trees:
             parts = []
@@ -79,12 +83,11 @@ def draft_tree(group: Group, protocol: str, engine: Engine) -> Draft:
                 parts.append(hop_paths(group.topology, edges))
                 farthest_network = max(farthest_network, int(latencies(group.topology, parts[-1]).max()))
             flows.append(_joined(parts, [share] * len(parts)))
-    inside = (group.ranks_per_domain - 1) * (engine.gpu_step_ns + farthest_gpu)
-    between = max(depth(parents) for parents in trees) * (engine.network_step_ns + farthest_network)
-    return Draft(tuple(flows), 2 * (inside + between))
+    inside, between = group.ranks_per_domain - 1, max(depth(parents) for parents in trees)
+    return Draft(tuple(flows), 2 * inside, 2 * between, 2 * (inside * farthest_gpu + between * farthest_network))
 
 
-def draft_nvls_tree(group: Group, engine: Engine) -> Draft:
+def draft_nvls_tree(group: Group) -> Draft:
     """All-reduce: reduction in each domain's NVSwitch, trees between domains."""
     channels, trees = len(group.rails[0]), double_tree(len(group.domains))
     share = 1.0 / (channels * len(trees))
@@ -97,10 +100,10 @@ def draft_nvls_tree(group: Group, engine: Engine) -> Draft:
             parts = [edges, *(paths for paths, _ in inside)]
             flows.append(_joined(parts, [share, *(loads * share for _, loads in inside)]))
     steps = max(depth(parents) for parents in trees)
-    return Draft(tuple(flows), engine.gpu_step_ns + 2 * steps * (engine.network_step_ns + farthest))
+    return Draft(tuple(flows), 1, 2 * steps, 2 * steps * farthest)
 
 
-def draft_collnet(group: Group, operation: str, engine: Engine, *, chain: bool, nvls: bool = False) -> Draft:
+def draft_collnet(group: Group, operation: str, *, chain: bool, nvls: bool = False) -> Draft:
     """Reduction in the network's switches: every NIC sends its share once and gets the result once. The way up to the
     switches and down again is taken to be the way to the next domain's NIC."""
     channels, domains = len(group.rails[0]), len(group.domains)
@@ -111,7 +114,7 @@ def draft_collnet(group: Group, operation: str, engine: Engine, *, chain: bool, 
             here, there = group.rails[domain][channel], group.rails[(domain + 1) % domains][channel]
             crossings.append(Hop(here.rank, there.rank, here.nic, there.nic, channel))
         parts = [hop_paths(group.topology, crossings)]
-        loads: list[np.ndarray | float] = [1.0 / channels]
+        loads: list[NDArray[np.float64] | float] = [1.0 / channels]
         farthest = max(farthest, int(latencies(group.topology, parts[0]).max()))
         for domain, members in enumerate(group.domains):
             if len(members) == 1:
@@ -122,7 +125,7 @@ def draft_collnet(group: Group, operation: str, engine: Engine, *, chain: bool, 
                 loads.append(inside / channels)
             elif chain:
                 order = group.order(domain, channel)
-                pairs = list(zip(order[:-1], order[1:], strict=True))
+                pairs = list(pairwise(order))
                 parts.append(hop_paths(group.topology, [Hop(a, b) for a, b in pairs] + [Hop(b, a) for a, b in pairs]))
                 loads.append(1.0 / channels)
             else:
@@ -132,10 +135,10 @@ def draft_collnet(group: Group, operation: str, engine: Engine, *, chain: bool, 
                 loads.append(both / len(members) / channels)
         flows.append(_joined(parts, loads))
     inside_steps = 1 if nvls else 2 * (group.ranks_per_domain - 1) if chain else 2 * min(1, group.ranks_per_domain - 1)
-    return Draft(tuple(flows), inside_steps * engine.gpu_step_ns + 2 * engine.network_step_ns + farthest)
+    return Draft(tuple(flows), inside_steps, 2, farthest)
 
 
-def _joined(parts: list[np.ndarray], loads: list[np.ndarray | float]):  # type: ignore[no-untyped-def]
+def _joined(parts: list[NDArray[np.int32]], loads: Sequence[NDArray[np.float64] | float]) -> Flow:
     """One flow over the rows of several blocks of paths."""
     width = max(part.shape[1] for part in parts)
     rows = np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in parts])

@@ -1,0 +1,160 @@
+"""The fit: parameters of a cluster from a part of its measurements, and the error on the other part.
+
+In: a `Cluster` and measurements. Out: a `Fit`. Least squares on the logarithm of time, so that a small message counts
+as much as a large one; outliers count less (Huber); a parameter that the data says nothing about stays where it was. Same
+data, same result: no random numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netmodel.calibration.measurements import Measurement
+from netmodel.calibration.structure import NAMES, Structure, from_vector, predictions, structure_of, to_vector
+from netmodel.cluster import Cluster
+from netmodel.parameters import Parameters
+
+MEGABYTE = 2**20
+_OUTLIER = 0.15  # of log time: what is farther off counts linearly
+_PRIOR = 0.02  # how strongly a parameter is held where it was, against one measurement
+_STEPS = 60
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ErrorSummary:
+    """Of |predicted / measured - 1|."""
+
+    count: int
+    median: float
+    p90: float
+
+    def __str__(self) -> str:
+        return f"median {self.median:.1%}, p90 {self.p90:.1%} of {self.count}" if self.count else "none"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters, and how far they are off."""
+
+    parameters: Parameters
+    fitted: tuple[str, ...]  # the parameters that the data decided
+    train: tuple[Measurement, ...]
+    held_out: tuple[Measurement, ...]
+    train_large: ErrorSummary  # of 1 MiB and more
+    train_small: ErrorSummary
+    held_large: ErrorSummary
+    held_small: ErrorSummary
+
+
+def split(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[Measurement]]:
+    """Those to fit on, and those to check with: of every series each third size, and where an operation was measured on
+    three or more group sizes of as many nodes, the middle one altogether."""
+    ranks_of: dict[tuple[str, int, str], set[int]] = {}
+    sizes_of: dict[tuple[str, int, int, str], set[int]] = {}
+    for each in measurements:
+        ranks_of.setdefault((each.operation, each.nodes, each.dtype), set()).add(each.ranks)
+        sizes_of.setdefault(each.series, set()).add(each.size)
+    middle = {key: sorted(ranks)[len(ranks) // 2] for key, ranks in ranks_of.items() if len(ranks) >= 3}
+    kept_back = {key: set(sorted(sizes)[1::3]) for key, sizes in sizes_of.items()}
+    train: list[Measurement] = []
+    held_out: list[Measurement] = []
+    for each in measurements:
+        whole_series = middle.get((each.operation, each.nodes, each.dtype)) == each.ranks
+        (held_out if whole_series or each.size in kept_back[each.series] else train).append(each)
+    return train, held_out
+
+
+def weights(measurements: Sequence[Measurement]) -> Floats:
+    """Every octave of sizes of every series counts the same, however many points are in it."""
+    octaves = [(*each.series, max(each.size, 1).bit_length()) for each in measurements]
+    counts: dict[object, int] = {}
+    for octave in octaves:
+        counts[octave] = counts.get(octave, 0) + 1
+    return np.array([1 / counts[octave] for octave in octaves])
+
+
+def fit_cluster(
+    cluster: Cluster, measurements: Sequence[Measurement], *, only: Sequence[str] = (), data: str = ""
+) -> Fit:
+    """Fits a cluster's parameters; `only` names the beginnings of those that may change."""
+    train, held_out = split(measurements)
+    if len(train) < 10:
+        raise ValueError(f"{len(train)} measurements to fit on; at least 10 are needed")
+    structure = structure_of(cluster, train)
+    free = [name for name in structure.used() if not only or any(name.startswith(start) for start in only)]
+    vector = solve(structure, weights(train), to_vector(cluster.parameters), free)
+    parameters = replace(from_vector(cluster.parameters, vector), origin="fitted", data=data)
+    calibrated = replace(cluster, parameters=parameters)
+    train_large, train_small = errors(calibrated, train)
+    held_large, held_small = errors(calibrated, held_out)
+    error = f"held out, 1 MiB and more: {held_large}; below: {held_small}"
+    parameters = replace(parameters, error=error)
+    return Fit(parameters, tuple(free), tuple(train), tuple(held_out), train_large, train_small, held_large, held_small)
+
+
+def errors(cluster: Cluster, measurements: Sequence[Measurement]) -> tuple[ErrorSummary, ErrorSummary]:
+    """Of messages of 1 MiB and more, and of smaller ones."""
+    if not measurements:
+        return summary(np.empty(0)), summary(np.empty(0))
+    off = np.abs(predictions(cluster, measurements) / (1000 * np.array([each.us for each in measurements])) - 1)
+    large = np.array([each.size >= MEGABYTE for each in measurements])
+    return summary(off[large]), summary(off[~large])
+
+
+def summary(off: Floats) -> ErrorSummary:
+    if not len(off):
+        return ErrorSummary(0, math.nan, math.nan)
+    return ErrorSummary(len(off), float(np.median(off)), float(np.quantile(off, 0.9)))
+
+
+def solve(structure: Structure, weight: Floats, start: Floats, free: Sequence[str]) -> Floats:
+    """Levenberg-Marquardt on the logarithms of the free parameters, with Huber's weights."""
+    places = np.array([NAMES.index(name) for name in free])
+    base = np.log(np.maximum(start, 1e-9))
+    most = np.array([0.0 if name.endswith("efficiency") else math.inf for name in free])
+    log_measured = np.log(structure.measured_ns)
+
+    def residuals(point: Floats) -> Floats:
+        vector = base.copy()
+        vector[places] = point
+        result: Floats = np.log(structure.predicted(np.exp(vector))) - log_measured
+        return result
+
+    def cost(off: Floats, point: Floats) -> float:
+        size = np.abs(off)
+        robust = np.where(size <= _OUTLIER, 0.5 * off**2, _OUTLIER * (size - 0.5 * _OUTLIER))
+        return float((weight * robust).sum() + 0.5 * _PRIOR**2 * ((point - base[places]) ** 2).sum())
+
+    point = np.minimum(base[places], most)
+    off = residuals(point)
+    now, damping = cost(off, point), 1e-2
+    for _ in range(_STEPS):
+        slope = np.stack([(residuals(point + step) - off) / 1e-4 for step in 1e-4 * np.eye(len(point))], axis=1)
+        pull = weight * np.minimum(1.0, _OUTLIER / np.maximum(np.abs(off), 1e-12))
+        normal = slope.T @ (pull[:, None] * slope) + _PRIOR**2 * np.eye(len(point))
+        gradient = slope.T @ (pull * off) + _PRIOR**2 * (point - base[places])
+        for _ in range(12):
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+            trial = np.minimum(point + np.clip(step, -1.0, 1.0), most)
+            trial_off = residuals(trial)
+            trial_cost = cost(trial_off, trial)
+            if trial_cost < now:
+                break
+            damping *= 4
+        else:
+            break
+        done = now - trial_cost < 1e-9 * now
+        point, off, now, damping = trial, trial_off, trial_cost, max(damping / 3, 1e-9)
+        if done:
+            break
+    vector = base.copy()
+    vector[places] = point
+    result: Floats = np.exp(vector)
+    result[np.asarray(start) == 0] = np.where(np.isin(np.flatnonzero(start == 0), places), result[start == 0], 0.0)
+    return result
