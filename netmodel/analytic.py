@@ -109,8 +109,8 @@ class AnalyticNetwork:
         starts = [0, math.floor(p2p.LL_LARGEST / largest) + 1]
         channels = p2p.channels_per_peer(len(group.members), 0)
         while channels < p2p.CHANNELS:
+            starts.append(max(starts[-1] + 1, math.floor(channels * p2p.BYTES_PER_CHANNEL / largest) + 1))
             channels *= 2
-            starts.append(max(starts[-1] + 1, math.ceil(channels * p2p.BYTES_PER_CHANNEL / largest)))
         drafts: list[Draft] = []
         plans: list[Plan] = []
         for place, start in enumerate(starts):

@@ -42,6 +42,8 @@ class Parameters:
     nvls: Engine
     p2p: Engine
     local_step: float  # of a ring's step: what reading the first and writing the last piece takes
+    tree_fill: float  # of the time a tree's first pieces take over a NIC: what each step waits for them
+    proxy_step_ns: float  # of every step of a ring between nodes: posting its messages
     gpu_channel_rate: float  # bytes/s of one channel of a message between GPUs of a node
     network_channel_rate: float  # bytes/s of one channel of a message between nodes
     origin: str = "datasheet"  # or "fitted"
@@ -84,6 +86,8 @@ def default_parameters(generation: str) -> Parameters:
         nvls=_engine(20000, 0, 14000, 0.70, 0.92, 90),
         p2p=_engine(9000, 300, 12000, 0.80, 0.88, 60),
         local_step=0.35,
+        tree_fill=0.5,
+        proxy_step_ns=1000,
         gpu_channel_rate=channel_rate,
         network_channel_rate=12.5e9,
     )
@@ -109,7 +113,7 @@ _GENERATION_NAMES = {
 
 _TIMES = ("launch", "gpu_step", "network_step")
 _RATIOS = ("gpu_efficiency", "network_efficiency")
-_COMMON = ("local_step", "gpu_channel_rate", "network_channel_rate")
+_COMMON = ("local_step", "tree_fill", "proxy_step", "gpu_channel_rate", "network_channel_rate")
 
 
 def read_parameters(table: Mapping[str, object], generation: str) -> Parameters:
@@ -127,6 +131,8 @@ def read_parameters(table: Mapping[str, object], generation: str) -> Parameters:
             for inner, figure in value.items():
                 engine = _with_figure(engine, key, inner, figure)
             parameters = _replaced(parameters, key, engine)
+        elif key == "proxy_step":
+            parameters = _replaced(parameters, "proxy_step_ns", _time(key, value))
         elif key in _COMMON:
             parameters = _replaced(parameters, key, _positive(key, value))
         elif key in ("data", "error", "origin"):
@@ -142,10 +148,7 @@ def read_parameters(table: Mapping[str, object], generation: str) -> Parameters:
 def _with_figure(engine: Engine, name: str, key: str, figure: object) -> Engine:
     where = f"{name}.{key}"
     if key in _TIMES:
-        try:
-            return replace(engine, **{f"{key}_ns": float(NANOSECONDS.parse(figure))})
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        return replace(engine, **{f"{key}_ns": _time(where, figure)})
     if key in _RATIOS:
         ratio = _positive(where, figure)
         if not 0 < ratio <= 1:
@@ -155,6 +158,13 @@ def _with_figure(engine: Engine, name: str, key: str, figure: object) -> Engine:
         return replace(engine, lag=_positive(where, figure))
     known = (*_TIMES, *_RATIOS, "lag")
     raise ValueError(f'unknown key "{where}"{did_you_mean(key, known)}; use {listed(known, "or")}')
+
+
+def _time(key: str, value: object) -> float:
+    try:
+        return float(NANOSECONDS.parse(value))
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
 
 
 def _positive(key: str, value: object) -> float:
@@ -171,7 +181,8 @@ def written_parameters(parameters: Parameters) -> str:
     """As a `[calibration]` table for a cluster's file."""
     lines = ["[calibration]", f'generation = "{parameters.generation}"', f'origin = "{parameters.origin}"']
     lines += [f'{key} = "{text}"' for key, text in (("data", parameters.data), ("error", parameters.error)) if text]
-    lines += [f"{key} = {getattr(parameters, key):.4g}" for key in _COMMON]
+    lines += [f"{key} = {getattr(parameters, key):.4g}" for key in _COMMON if key != "proxy_step"]
+    lines.append(f'proxy_step = "{parameters.proxy_step_ns / 1000:.3f}us"')
     for name in ENGINES:
         lines += ["", f"[calibration.{name}]"]
         engine = parameters.engine(name)

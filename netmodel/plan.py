@@ -41,6 +41,8 @@ class Plan:
     fixed_ns: float  # latency that nothing hides
     hidden_ns: float  # latency that a pipeline hides
     lag: float  # in units of the root of a nanosecond
+    fill_ns_per_byte: float = 0.0  # hidden latency of filling a pipeline with its first pieces,
+    fill_most: float = 0.0  # which are of at most so many bytes of the collective's size
     local_ns_per_byte: float = 0.0  # work inside the GPUs that no transfer overlaps with
     floor_ns: float = 0.0  # what the largest message took that the tuner sends another way: more bytes take no less
 
@@ -52,7 +54,8 @@ class Plan:
     def overhead_ns(self, size: int) -> float:
         """What a collective of this size takes beyond its bytes' time on free links; never negative."""
         transfer = size * self.ns_per_byte
-        waiting = math.hypot(self.hidden_ns, transfer) - transfer
+        hidden = self.hidden_ns + self.fill_ns_per_byte * min(size, self.fill_most)
+        waiting = math.hypot(hidden, transfer) - transfer
         overhead = self.fixed_ns + waiting + self.lag * math.sqrt(transfer) + size * self.local_ns_per_byte
         return max(overhead, self.floor_ns - transfer)
 

@@ -60,6 +60,13 @@ _TREE_CORRECTION = {
     ),
 }  # fmt: skip
 _FLOATS = {"float16", "bfloat16", "float32", "float64", "half", "float", "double", "bf16"}
+# GB/s that NCCL tries for a channel.
+_SPEEDS = {
+    "volta": (40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 9.0, 6.0, 3.0),
+    "ampere": (40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 9.0, 6.0, 3.0),
+    "hopper": (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
+    "blackwell": (90.0, 80.0, 70.0, 60.0, 50.0, 45.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0, 3.0),
+}
 _RING_GRAPH_CHANNELS = {"volta": 6, "ampere": 12, "hopper": 12, "blackwell": 18}
 _NVLS_CHANNELS = {"volta": 0, "ampere": 0, "hopper": 16, "blackwell": 32}
 
@@ -108,7 +115,7 @@ def search_bandwidths(group: Group, generation: str) -> Bandwidths:
     cluster = group.topology.cluster
     inside = cluster.gpu_link_rate / 1e9 * (0.75 if cluster.gpu_link == "pcie" else 0.8)
     if not group.rails:
-        return Bandwidths(inside, math.inf, 1 if cluster.gpu_link == "pcie" else _RING_GRAPH_CHANNELS[generation])
+        return Bandwidths(inside, inside, 1 if cluster.gpu_link == "pcie" else _RING_GRAPH_CHANNELS[generation])
     rails = len(group.rails[0])
     between = rails * cluster.nic_rate / 1e9 * 0.96
     return Bandwidths(inside, min(between, inside), rails)
@@ -222,12 +229,15 @@ def _cost(
     if operation in ("broadcast", "reduce"):
         steps = members
     graph_channels = found.channels
-    bus = found.inside if domains <= 2 or algorithm.startswith("collnet") else found.between
+    bus = found.inside if (domains == 2 and algorithm == "tree") or algorithm.startswith("collnet") else found.between
     if algorithm in ("nvls", "nvlstree"):
-        graph_channels = max(2, _NVLS_CHANNELS[generation])
-        inside = found.inside * _NVLS_SHARE[row] * (graph_channels - 1) / graph_channels
+        graph_channels = group.ranks_per_domain  # everyone is head of one
+        speed = max(speed for speed in _SPEEDS[generation] if speed <= max(3.0, found.inside / graph_channels))
+        inside = speed * graph_channels * _NVLS_SHARE[row] * (graph_channels - 1) / graph_channels
         inside *= 2 if operation == "all_reduce" else (per_domain - 1) / per_domain
-        bus = min(inside, found.between * (2 if domains <= 2 and algorithm == "nvlstree" else 1))
+        if domains > 1:
+            inside = min(inside, found.between * (2 if domains == 2 and algorithm == "nvlstree" else 1))
+        bus = inside
         if algorithm == "nvlstree":
             bus = min(bus, graph_channels * _NVLS_TREE_CHANNEL[row][column])
     bus = _protocol_bus(bus, algorithm, protocol, row, column, graph_channels, generation, domains)

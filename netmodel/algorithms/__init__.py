@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from netmodel.algorithms.common import Draft, busiest, efficiencies, limited
+from netmodel.algorithms.common import BUFFER_BYTES, Draft, busiest, coupling_ns_per_byte, efficiencies, limited
 from netmodel.algorithms.group import Group, make_group
 from netmodel.algorithms.messages import draft_messages
 from netmodel.algorithms.nvls import draft_nvls
@@ -18,7 +18,7 @@ from netmodel.parameters import Parameters
 from netmodel.plan import Plan
 from netmodel.topology import Topology
 
-__all__ = ["Draft", "Group", "draft_collective", "draft_messages", "make_group", "make_plan"]
+__all__ = ["Draft", "Group", "draft_collective", "draft_messages", "hides_latency", "make_group", "make_plan"]
 
 
 def draft_collective(group: Group, operation: str, algorithm: str, protocol: str, root: int = 0) -> Draft:
@@ -36,6 +36,11 @@ def draft_collective(group: Group, operation: str, algorithm: str, protocol: str
     return draft_collnet(group, operation, chain=algorithm == "collnetchain", nvls=algorithm == "nvls")
 
 
+def hides_latency(algorithm: str, protocol: str) -> bool:
+    """Simple and LL128 have several pieces under way; LL waits at every step, and messages at their start."""
+    return protocol != "ll" and algorithm != "p2p"
+
+
 def make_plan(
     topology: Topology, parameters: Parameters, draft: Draft, algorithm: str, protocol: str, channels: int
 ) -> Plan:
@@ -43,10 +48,14 @@ def make_plan(
     engine = parameters.engine_for(algorithm, protocol)
     efficiency = efficiencies(topology, engine)
     flows = limited(draft, parameters)
-    slowest = float((busiest(topology, flows) / efficiency).max())
+    busy = busiest(topology, flows) / efficiency
+    slowest = float(busy.max())
     limit = min((flow.limit for flow in flows), default=math.inf)
     latency = draft.gpu_steps * engine.gpu_step_ns + draft.network_steps * engine.network_step_ns + draft.path_ns
-    pipelined = protocol == "simple"
+    latency += draft.proxy_steps * parameters.proxy_step_ns
+    pipelined = hides_latency(algorithm, protocol)
+    fill = parameters.tree_fill * draft.fill_steps * 1e9 / (draft.fill_channels * topology.cluster.nic_rate)
+    local = parameters.local_step * draft.local_share * 1e9 / topology.cluster.gpu_link_rate
     return Plan(
         algorithm=algorithm,
         protocol=protocol,
@@ -57,5 +66,7 @@ def make_plan(
         fixed_ns=engine.launch_ns + (0.0 if pipelined else latency),
         hidden_ns=latency if pipelined else 0.0,
         lag=engine.lag,
-        local_ns_per_byte=parameters.local_step * draft.local_share * 1e9 / topology.cluster.gpu_link_rate,
+        fill_ns_per_byte=fill if pipelined else 0.0,
+        fill_most=float(BUFFER_BYTES * draft.fill_channels),
+        local_ns_per_byte=local + (0.0 if algorithm == "p2p" else coupling_ns_per_byte(busy)),
     )

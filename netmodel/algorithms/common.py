@@ -13,6 +13,11 @@ from netmodel.parameters import Engine, Parameters
 from netmodel.plan import Flow
 from netmodel.topology import Topology
 
+# NCCL_BUFFSIZE: what a channel has under way at most.
+BUFFER_BYTES = 4 * 2**20
+# Of the norm by which stages of a pipeline add up: a ring over 8 H100 of each of 10 nodes, whose NVLinks and NICs are
+# about equally fast, reaches 0.88 of what either would alone; far from balance the slower one counts.
+COUPLING = 6.0
 # Of PCIe packets: 256 bytes of payload with 24 to 28 of headers and checksums.
 _PCIE_EFFICIENCY = 0.9
 
@@ -25,6 +30,9 @@ class Draft:
     gpu_steps: float  # one after the other
     network_steps: float
     path_ns: float  # of cables and switches along these steps
+    proxy_steps: float = 0.0  # those of a ring that the CPU posts messages for
+    fill_steps: float = 0.0  # of network_steps: those that wait for a whole piece of the step before
+    fill_channels: int = 1  # among which the first pieces are divided
     local_share: float = 0.0  # of the data: what each member reads or writes without sending it
     limits: tuple[Limit, ...] = ()  # of every flow, where channels limit it
 
@@ -60,6 +68,14 @@ def busiest(topology: Topology, flows: Sequence[Flow]) -> NDArray[np.float64]:
     by_kind = np.zeros(len(LinkKind))
     np.maximum.at(by_kind, topology.kind[used], 1e9 * loads[used] / topology.rate[used])
     return by_kind
+
+
+def coupling_ns_per_byte(busy: NDArray[np.float64]) -> float:
+    """What a pipeline over GPU links and network loses because neither is always ready when the other is."""
+    gpu, network = float(busy[LinkKind.NVLINK]), float(busy[LinkKind.NETWORK])
+    if not gpu or not network:
+        return 0.0
+    return float((gpu**COUPLING + network**COUPLING) ** (1 / COUPLING)) - max(gpu, network)
 
 
 def limited(draft: Draft, parameters: Parameters) -> tuple[Flow, ...]:

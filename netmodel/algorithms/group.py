@@ -128,7 +128,7 @@ def _gpu_rings(topology: Topology, domain: tuple[int, ...]) -> list[tuple[int, .
         for source, target in zip(ring, ring[1:] + ring[:1], strict=True):
             free[source, target] -= unit
             free[target, source] -= unit
-    return rings or [domain]
+    return rings or [domain, domain[::-1]]
 
 
 def _hamiltonian_ring(domain: tuple[int, ...], free: dict[tuple[int, int], float], unit: float) -> tuple[int, ...]:

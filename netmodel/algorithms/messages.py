@@ -15,8 +15,8 @@ from netmodel.algorithms.common import Draft, Limit
 from netmodel.algorithms.group import Group, flow_over, latencies
 
 LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
-# Seen in measurements of NCCL 2.29 on H100: a message has the channels that all peers share between them, and one more
-# for every 16 MiB.
+# Seen in measurements of NCCL 2.29 on H100: a message has the channels that all peers share between them, and twice as
+# many whenever its parts would be larger than 16 MiB.
 CHANNELS = 32
 BYTES_PER_CHANNEL = 16 * 2**20
 MOST_FLOWS = 4096  # beyond, the messages of one sender are one flow
@@ -53,8 +53,10 @@ def neighbours(members: tuple[int, ...]) -> Messages:
 
 def channels_per_peer(members: int, message: float) -> int:
     """Channels of one message inside a domain: a power of two."""
-    shared = max(1, CHANNELS // members)
-    return _power_of_two(min(CHANNELS, max(shared, int(message) // BYTES_PER_CHANNEL)))
+    channels = 1 << (max(1, CHANNELS // members).bit_length() - 1)
+    while channels < CHANNELS and channels * BYTES_PER_CHANNEL < message:
+        channels *= 2
+    return channels
 
 
 def network_channels_per_peer(members: int, domains: int) -> int:
@@ -62,10 +64,6 @@ def network_channels_per_peer(members: int, domains: int) -> int:
     if domains == 2:
         return 8
     return 2 if members <= 64 else 1
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number.bit_length() - 1)
 
 
 def draft_messages(group: Group, messages: Messages, *, pxn: bool, channels: int, net_channels: int) -> Draft:
@@ -98,9 +96,15 @@ def draft_messages(group: Group, messages: Messages, *, pxn: bool, channels: int
     flows = [flow_over(paths[mine], loads[mine]) for mine in senders]
     limits = [Limit(bool(not inside[mine].all()), float(used[mine].min())) for mine in senders]
     # Messages of one sender start one after the other, and the farthest arrives last.
-    most = int(np.unique(messages.source, return_counts=True)[1].max())
     farthest = float(latencies(topology, paths[:, : parts[0].shape[1]]).max())
-    return Draft(tuple(flows), most, float(not inside.all()), farthest, limits=tuple(limits))
+    return Draft(
+        tuple(flows), _most(messages.source[inside]), _most(messages.source[~inside]), farthest, limits=tuple(limits)
+    )
+
+
+def _most(senders: NDArray[np.int64]) -> int:
+    """Messages of the busiest sender."""
+    return int(np.unique(senders, return_counts=True)[1].max(initial=0))
 
 
 def _proxies(

@@ -42,6 +42,7 @@ def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
         gpu_steps=steps - rounds * crossings,
         network_steps=rounds * crossings,
         path_ns=rounds * along,
+        proxy_steps=steps if group.rails else 0.0,
         local_share=1.0 if rooted else 1.0 / members,
     )
 

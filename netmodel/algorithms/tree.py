@@ -84,7 +84,14 @@ def draft_tree(group: Group, protocol: str) -> Draft:
                 farthest_network = max(farthest_network, int(latencies(group.topology, parts[-1]).max()))
             flows.append(_joined(parts, [share] * len(parts)))
     inside, between = group.ranks_per_domain - 1, max(depth(parents) for parents in trees)
-    return Draft(tuple(flows), 2 * inside, 2 * between, 2 * (inside * farthest_gpu + between * farthest_network))
+    return Draft(
+        tuple(flows),
+        2 * inside,
+        2 * between,
+        2 * (inside * farthest_gpu + between * farthest_network),
+        fill_steps=2 * between,
+        fill_channels=channels,
+    )
 
 
 def draft_nvls_tree(group: Group) -> Draft:
@@ -100,7 +107,7 @@ def draft_nvls_tree(group: Group) -> Draft:
             parts = [edges, *(paths for paths, _ in inside)]
             flows.append(_joined(parts, [share, *(loads * share for _, loads in inside)]))
     steps = max(depth(parents) for parents in trees)
-    return Draft(tuple(flows), 1, 2 * steps, 2 * steps * farthest)
+    return Draft(tuple(flows), 1, 2 * steps, 2 * steps * farthest, fill_steps=2 * steps, fill_channels=channels)
 
 
 def draft_collnet(group: Group, operation: str, *, chain: bool, nvls: bool = False) -> Draft:

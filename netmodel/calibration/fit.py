@@ -87,8 +87,10 @@ def fit_cluster(
     if len(train) < 10:
         raise ValueError(f"{len(train)} measurements to fit on; at least 10 are needed")
     structure = structure_of(cluster, train)
-    free = [name for name in structure.used() if not only or any(name.startswith(start) for start in only)]
-    vector = solve(structure, weights(train), to_vector(cluster.parameters), free)
+    start = to_vector(cluster.parameters)
+    free = [name for name in structure.used() if start[NAMES.index(name)] > 0]  # what is nothing stays nothing
+    free = [name for name in free if not only or any(name.startswith(beginning) for beginning in only)]
+    vector = solve(structure, weights(train), start, free)
     parameters = replace(from_vector(cluster.parameters, vector), origin="fitted", data=data)
     calibrated = replace(cluster, parameters=parameters)
     train_large, train_small = errors(calibrated, train)
@@ -156,5 +158,5 @@ def solve(structure: Structure, weight: Floats, start: Floats, free: Sequence[st
     vector = base.copy()
     vector[places] = point
     result: Floats = np.exp(vector)
-    result[np.asarray(start) == 0] = np.where(np.isin(np.flatnonzero(start == 0), places), result[start == 0], 0.0)
+    result[start == 0] = 0.0
     return result

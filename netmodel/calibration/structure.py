@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.algorithms.common import Draft, busiest
+from netmodel.algorithms import hides_latency
+from netmodel.algorithms.common import COUPLING, Draft, busiest
 from netmodel.analytic import AnalyticNetwork
 from netmodel.build import build_topology
 from netmodel.calibration.measurements import Measurement
@@ -25,7 +26,7 @@ from netmodel.parameters import ENGINES, Engine, Parameters, engine_names
 from netmodel.plan import Plan
 
 _FIGURES = tuple(field.name for field in fields(Engine))
-_COMMON = ("local_step", "gpu_channel_rate", "network_channel_rate")
+_COMMON = ("local_step", "tree_fill", "proxy_step_ns", "gpu_channel_rate", "network_channel_rate")
 NAMES = tuple(f"{engine}.{figure}" for engine, figure in itertools.product(ENGINES, _FIGURES)) + _COMMON
 Floats = NDArray[np.float64]
 
@@ -110,8 +111,11 @@ class Structure:
     network_channel_load: Floats
     gpu_steps: Floats
     network_steps: Floats
+    proxy_steps: Floats
     path_ns: Floats
     pipelined: NDArray[np.bool_]
+    coupled: NDArray[np.bool_]
+    fill_ns: Floats  # of whole pieces
     local: Floats  # ns per byte and local step
 
     def predicted(self, vector: Floats) -> Floats:
@@ -127,9 +131,14 @@ class Structure:
             ]
         )
         transfer = self.sizes * per_byte
+        gpu, network = self.gpu_busy / vector[self.gpu_efficiency], self.network_busy / vector[self.network_efficiency]
+        norm = (gpu**COUPLING + network**COUPLING) ** (1 / COUPLING)
+        coupling = np.where(self.coupled, norm - np.maximum(gpu, network), 0.0)
         latency = self.gpu_steps * vector[self.gpu_step] + self.network_steps * vector[self.network_step] + self.path_ns
+        latency = latency + vector[NAMES.index("proxy_step_ns")] * self.proxy_steps
+        latency = latency + vector[NAMES.index("tree_fill")] * self.fill_ns
         moved = np.where(self.pipelined, np.hypot(latency, transfer), latency + transfer)
-        local = vector[NAMES.index("local_step")] * self.local * self.sizes
+        local = (vector[NAMES.index("local_step")] * self.local + coupling) * self.sizes
         result: Floats = vector[self.launch] + moved + vector[self.lag] * np.sqrt(transfer) + local
         return result
 
@@ -139,6 +148,8 @@ class Structure:
         found |= set(self.gpu_step[self.gpu_steps > 0]) | set(self.network_step[self.network_steps > 0])
         found |= set(self.gpu_efficiency[self.gpu_busy > 0]) | set(self.network_efficiency[self.network_busy > 0])
         names = {NAMES[index] for index in found}
+        names |= {"tree_fill"} if (self.fill_ns > 0).any() else set()
+        names |= {"proxy_step_ns"} if (self.proxy_steps > 0).any() else set()
         names |= {"local_step"} if (self.local > 0).any() else set()
         names |= {"gpu_channel_rate"} if (self.gpu_channel_load > 0).any() else set()
         names |= {"network_channel_rate"} if (self.network_channel_load > 0).any() else set()
@@ -148,7 +159,7 @@ class Structure:
 def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Structure:
     """The structure of measurements that were made on a cluster."""
     networks = Networks(cluster)
-    shared: dict[tuple[int, str], tuple[object, ...]] = {}
+    shared: dict[tuple[int, str], tuple[float, ...]] = {}
     rows = []
     for measurement in measurements:
         network = networks.of(measurement)
@@ -156,15 +167,18 @@ def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Struc
         key = id(draft), plan.protocol  # networks keep their drafts, so that an id stays theirs
         if key not in shared:
             shared[key] = _row(network, draft, plan)
-        rows.append((float(measurement.size), measurement.us * 1000, *shared[key]))
+        *columns, fill_ns_per_byte, fill_most, local = shared[key]
+        fill_ns = fill_ns_per_byte * min(measurement.size, fill_most)
+        rows.append((float(measurement.size), measurement.us * 1000, *columns, fill_ns, local))
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     return Structure(*columns)
 
 
-def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[object, ...]:
+def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[float, ...]:
     topology = network.topology
     launching, moving = engine_names(plan.algorithm, plan.protocol)
     busy = busiest(topology, draft.flows)
+    pipelined = hides_latency(plan.algorithm, plan.protocol)
     over_pcie = topology.cluster.gpu_link == "pcie"
     gpu_kind = LinkKind.PCIE if over_pcie else LinkKind.NVLINK
     other = 0.0 if over_pcie else busy[LinkKind.PCIE] / plan.efficiency[LinkKind.PCIE]
@@ -178,8 +192,12 @@ def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[object, ..
         max((1 / limit.channels for limit in draft.limits if limit.network), default=0.0),
         draft.gpu_steps,
         draft.network_steps,
+        draft.proxy_steps,
         draft.path_ns,
-        plan.protocol == "simple",
+        pipelined,
+        plan.algorithm != "p2p" and not over_pcie,
+        draft.fill_steps * pipelined * 1e9 / (draft.fill_channels * topology.cluster.nic_rate),
+        plan.fill_most,
         draft.local_share * 1e9 / topology.cluster.gpu_link_rate,
     )
 
