@@ -52,4 +52,4 @@ class Estimate:
     protocol: str  # as in NCCL_PROTO: "ll", "ll128", "simple"
     channels: int
     latency_ns: int  # the part that an empty message would take
-    origin: str  # "fitted" where measurements stand behind the cluster's parameters, else "datasheet"
+    origin: str  # of the cluster's parameters: "fitted" to measurements, "transferred" from a like machine, "datasheet"

@@ -13,6 +13,7 @@ from netmodel.settings_file import did_you_mean, listed
 from netmodel.units import NANOSECONDS
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+ORIGINS = ("fitted", "transferred", "datasheet")  # measured there, on a machine of like parts, or not at all
 ENGINES = ("ll", "ll128", "simple", "nvls", "p2p")
 
 
@@ -46,7 +47,7 @@ class Parameters:
     proxy_step_ns: float  # of every step of a ring between nodes: posting its messages
     gpu_channel_rate: float  # bytes/s of one channel of a message between GPUs of a node
     network_channel_rate: float  # bytes/s of one channel of a message between nodes
-    origin: str = "datasheet"  # or "fitted"
+    origin: str = "datasheet"  # one of ORIGINS
     data: str = ""  # what it was fitted on
     error: str = ""  # on data that was not used for the fit
 
@@ -84,7 +85,7 @@ def default_parameters(generation: str) -> Parameters:
         ll128=_engine(9000, 1200, 8500, 0.75, 0.85, 0),
         simple=_engine(8400, 5000, 14000, 0.80, 0.92, 60),
         nvls=_engine(20000, 0, 14000, 0.70, 0.92, 90),
-        p2p=_engine(9000, 300, 12000, 0.80, 0.88, 60),
+        p2p=_engine(9000, 300, 3000, 0.80, 0.88, 60),
         local_step=0.35,
         tree_fill=0.5,
         proxy_step_ns=1000,
@@ -136,8 +137,8 @@ def read_parameters(table: Mapping[str, object], generation: str) -> Parameters:
         elif key in _COMMON:
             parameters = _replaced(parameters, key, _positive(key, value))
         elif key in ("data", "error", "origin"):
-            if not isinstance(value, str) or (key == "origin" and value not in ("fitted", "datasheet")):
-                raise ValueError(f'{key}: {value!r} is not right; write text (origin is "fitted" or "datasheet")')
+            if not isinstance(value, str) or (key == "origin" and value not in ORIGINS):
+                raise ValueError(f"{key}: {value!r} is not right; expected text, of origin {listed(ORIGINS, 'or')}")
             parameters = _replaced(parameters, key, value)
         else:
             known = (*ENGINES, *_COMMON, "generation", "data", "error", "origin")

@@ -67,6 +67,7 @@ _SPEEDS = {
     "hopper": (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
     "blackwell": (90.0, 80.0, 70.0, 60.0, 50.0, 45.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0, 3.0),
 }
+_MOST_HEADS = 32
 _RING_GRAPH_CHANNELS = {"volta": 6, "ampere": 12, "hopper": 12, "blackwell": 18}
 _NVLS_CHANNELS = {"volta": 0, "ampere": 0, "hopper": 16, "blackwell": 32}
 
@@ -231,7 +232,7 @@ def _cost(
     graph_channels = found.channels
     bus = found.inside if (domains == 2 and algorithm == "tree") or algorithm.startswith("collnet") else found.between
     if algorithm in ("nvls", "nvlstree"):
-        graph_channels = group.ranks_per_domain  # everyone is head of one
+        graph_channels = min(group.ranks_per_domain, _MOST_HEADS)  # everyone is head of one
         speed = max(speed for speed in _SPEEDS[generation] if speed <= max(3.0, found.inside / graph_channels))
         inside = speed * graph_channels * _NVLS_SHARE[row] * (graph_channels - 1) / graph_channels
         inside *= 2 if operation == "all_reduce" else (per_domain - 1) / per_domain

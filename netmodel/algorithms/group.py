@@ -21,7 +21,8 @@ class Rail:
     """A NIC and the member nearest to it, through which a channel enters and leaves a domain."""
 
     rank: int
-    nic: int
+    nic: int  # its place in the node
+    slot: int  # its place in the domain
 
 
 @dataclass(frozen=True)
@@ -91,20 +92,27 @@ def make_group(topology: Topology, members: Iterable[int]) -> Group:
 
 
 def _rails_of(topology: Topology, domain: Sequence[int]) -> list[Rail]:
-    found: dict[tuple[int, int], Rail] = {}
+    found: dict[int, Rail] = {}
     for rank in domain:
         for nic in topology.nics_of(rank):
-            found.setdefault((nic, topology.node_of(rank)), Rail(rank, nic))
-    return [found[key] for key in sorted(found)]
+            slot = rail_slot(topology, rank, nic)
+            found.setdefault(slot, Rail(rank, nic, slot))
+    return [found[slot] for slot in sorted(found)]
+
+
+def rail_slot(topology: Topology, rank: int, nic: int) -> int:
+    """Which of its domain's NICs a NIC of a rank's node is: NICs of the same slot are on one rail."""
+    node = topology.node_of(rank) % topology.cluster.gpu_link_nodes
+    return node * topology.cluster.nics_per_node + nic
 
 
 def _common_rails(of_domains: list[list[Rail]]) -> tuple[tuple[Rail, ...], ...]:
     """As many rails in every domain as in the poorest; the same NICs where all domains have them."""
     fewest = min(len(rails) for rails in of_domains)
-    common = set.intersection(*({rail.nic for rail in rails} for rails in of_domains))
+    common = set.intersection(*({rail.slot for rail in rails} for rails in of_domains))
     chosen = []
     for rails in of_domains:
-        shared = [rail for rail in rails if rail.nic in common]
+        shared = [rail for rail in rails if rail.slot in common]
         chosen.append(tuple((shared if len(shared) >= fewest else rails)[:fewest]))
     return tuple(chosen)
 

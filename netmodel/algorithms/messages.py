@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.algorithms.common import Draft, Limit
-from netmodel.algorithms.group import Group, flow_over, latencies
+from netmodel.algorithms.group import Group, flow_over, latencies, rail_slot
 
 LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
 # Seen in measurements of NCCL 2.29 on H100: a message has the channels that all peers share between them, and twice as
@@ -120,14 +120,15 @@ def _proxies(
     proxies, nics = messages.source.copy(), np.full(len(messages.source), -1, np.int64)
     if group.topology.cluster.gpu_link == "pcie" or inside.all():
         return proxies, nics
+    slots = {rank: rail_slot(group.topology, rank, near[rank][stripe]) for rank in group.members}
+    domains = {rank: group.topology.domain_of(rank) for rank in group.members}
     on_rail: dict[tuple[int, int], int] = {}
     for rank in group.members:
-        on_rail.setdefault((group.topology.domain_of(rank), near[rank][stripe]), rank)
+        on_rail.setdefault((domains[rank], slots[rank]), rank)
     for i in np.flatnonzero(~inside):
         source, target = int(messages.source[i]), int(messages.target[i])
-        nic = near[target][stripe]
-        if near[source][stripe] == nic:
-            nics[i] = nic
-        elif pxn and (proxy := on_rail.get((group.topology.domain_of(source), nic))) is not None:
-            proxies[i], nics[i] = proxy, nic
+        if slots[source] == slots[target]:
+            nics[i] = near[target][stripe]
+        elif pxn and (proxy := on_rail.get((domains[source], slots[target]))) is not None:
+            proxies[i], nics[i] = proxy, near[target][stripe]
     return proxies, nics
