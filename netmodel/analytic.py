@@ -16,6 +16,7 @@ import numpy as np
 from netmodel import tuner
 from netmodel.algorithms import Draft, Group, draft_collective, draft_messages, make_group, make_plan
 from netmodel.algorithms import messages as p2p
+from netmodel.algorithms.common import with_fewer_channels
 from netmodel.collective import OPERATIONS, Collective, Estimate
 from netmodel.nccl_settings import NcclSettings
 from netmodel.plan import Plan
@@ -80,7 +81,7 @@ class AnalyticNetwork:
 
     def _group(self, members: tuple[int, ...]) -> Group:
         if members not in self._groups:
-            self._groups[members] = make_group(self.topology, members)
+            self._groups[members] = make_group(self.topology, members, self.settings.max_channels)
         return self._groups[members]
 
     def _compile(self, collective: Collective) -> _Ranges:
@@ -98,7 +99,12 @@ class AnalyticNetwork:
         for start, choice in choices:
             way = choice.algorithm, choice.protocol
             if way not in drafts:
-                drafts[way] = draft_collective(group, collective.operation, *way, root)
+                draft = draft_collective(group, collective.operation, *way, root)
+                if 0 < self.settings.max_channels <= choice.channels:
+                    draft = with_fewer_channels(
+                        draft, choice.algorithm, collective.operation, len(group.members), choice.channels
+                    )
+                drafts[way] = draft
             plans.append(self._plan(drafts[way], *way, choice.channels, plans, start))
         starts = [start for start, _ in choices]
         return _Ranges(starts, plans, [drafts[choice.algorithm, choice.protocol] for _, choice in choices])

@@ -262,7 +262,7 @@ def _cost(
 def _protocol_bus(
     bus: float, algorithm: str, protocol: str, row: int, column: int, channels: int, generation: str, domains: int
 ) -> float:
-    ll_most = _LL_BUS[row if domains == 1 else 1][column]
+    ll_most = _LL_BUS[row if domains == 1 else int(generation == "ampere")][column]  # between nodes by CPU: AMD's is 1
     if algorithm == "ring":
         if protocol == "ll":
             return min(ll_most, bus * 0.5)
@@ -276,7 +276,6 @@ def _protocol_bus(
             return min(bus * (7 / 9 if domains == 1 else 120 / 128), channels * _TREE_LL128_CHANNEL[row][column])
     if algorithm == "pat":
         return bus * 0.75
-    del generation
     return bus
 
 

@@ -78,6 +78,12 @@ def coupling_ns_per_byte(busy: NDArray[np.float64]) -> float:
     return float((gpu**COUPLING + network**COUPLING) ** (1 / COUPLING)) - max(gpu, network)
 
 
+def with_fewer_channels(draft: Draft, algorithm: str, operation: str, members: int, channels: int) -> Draft:
+    """A draft whose flows share so few channels that these limit it."""
+    data = 1.0 if algorithm != "ring" else (2.0 if operation == "all_reduce" else 1.0) * (members - 1) / members
+    return replace(draft, limits=tuple(Limit(False, channels / data) for _ in draft.flows))
+
+
 def limited(draft: Draft, parameters: Parameters) -> tuple[Flow, ...]:
     """The flows of a draft with the rates that their channels reach."""
     if not draft.limits:

@@ -70,8 +70,8 @@ class Group:
         return hops
 
 
-def make_group(topology: Topology, members: Iterable[int]) -> Group:
-    """The group of these ranks."""
+def make_group(topology: Topology, members: Iterable[int], most_rails: int = 0) -> Group:
+    """The group of these ranks; with at most so many rails, if any are named."""
     ranks = tuple(sorted(members))
     by_domain: dict[int, list[int]] = {}
     for rank in ranks:
@@ -80,6 +80,7 @@ def make_group(topology: Topology, members: Iterable[int]) -> Group:
     rails: tuple[tuple[Rail, ...], ...] = ()
     if len(domains) > 1:
         rails = _common_rails([_rails_of(topology, domain) for domain in domains])
+        rails = tuple(of_domain[: most_rails or None] for of_domain in rails)
     shapes: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
     rings = []
     for domain in domains:

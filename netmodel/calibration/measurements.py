@@ -57,9 +57,9 @@ class Measurement:
     protocol: str = ""
 
     @property
-    def series(self) -> tuple[str, int, int, str]:
+    def series(self) -> tuple[str, int, int, str, str, str]:
         """Measurements that differ in size only."""
-        return self.operation, self.nodes, self.ranks, self.dtype
+        return self.operation, self.nodes, self.ranks, self.dtype, self.algorithm, self.protocol
 
 
 def operation_of(name: str) -> str:
