@@ -21,7 +21,8 @@ from netmodel.parameters import Parameters
 
 MEGABYTE = 2**20
 _OUTLIER = 0.15  # of log time: what is farther off counts linearly
-_PRIOR = 0.02  # how strongly a parameter is held where it was, against one measurement
+_PRIOR = 0.02  # how strongly a parameter is held where it was, against one measurement's log time
+_NETWORK_PRIOR = 0.3  # of latencies of the network, which few measurements see alone
 _STEPS = 60
 Floats = NDArray[np.float64]
 
@@ -130,6 +131,7 @@ def solve(structure: Structure, weight: Floats, start: Floats, free: Sequence[st
     places = np.array([NAMES.index(name) for name in free])
     base = np.log(np.maximum(start, 1e-9))
     least, most = np.array([_log_bounds(name) for name in free]).T
+    prior = np.array([_NETWORK_PRIOR if "network_step" in name else _PRIOR for name in free]) ** 2
     log_measured = np.log(structure.measured_ns)
 
     def residuals(point: Floats) -> Floats:
@@ -141,7 +143,7 @@ def solve(structure: Structure, weight: Floats, start: Floats, free: Sequence[st
     def cost(off: Floats, point: Floats) -> float:
         size = np.abs(off)
         robust = np.where(size <= _OUTLIER, 0.5 * off**2, _OUTLIER * (size - 0.5 * _OUTLIER))
-        return float((weight * robust).sum() + 0.5 * _PRIOR**2 * ((point - base[places]) ** 2).sum())
+        return float((weight * robust).sum() + 0.5 * (prior * (point - base[places]) ** 2).sum())
 
     point = np.clip(base[places], least, most)
     off = residuals(point)
@@ -149,8 +151,8 @@ def solve(structure: Structure, weight: Floats, start: Floats, free: Sequence[st
     for _ in range(_STEPS):
         slope = np.stack([(residuals(point + step) - off) / 1e-4 for step in 1e-4 * np.eye(len(point))], axis=1)
         pull = weight * np.minimum(1.0, _OUTLIER / np.maximum(np.abs(off), 1e-12))
-        normal = slope.T @ (pull[:, None] * slope) + _PRIOR**2 * np.eye(len(point))
-        gradient = slope.T @ (pull * off) + _PRIOR**2 * (point - base[places])
+        normal = slope.T @ (pull[:, None] * slope) + np.diag(prior)
+        gradient = slope.T @ (pull * off) + prior * (point - base[places])
         for _ in range(12):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             trial = np.clip(point + np.clip(step, -1.0, 1.0), least, most)
