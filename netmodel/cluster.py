@@ -60,9 +60,14 @@ def cluster_names() -> list[str]:
     return _CATALOGUE.names()
 
 
+def cluster_path(name_or_path: str) -> Path:
+    """The file of the cluster a user named."""
+    return _CATALOGUE.find(name_or_path, Path())
+
+
 def load_cluster(name_or_path: str) -> Cluster:
     """The cluster a user named, by a name of the catalogue or by the path of a file."""
-    path = _CATALOGUE.find(name_or_path, Path())
+    path = cluster_path(name_or_path)
     table = _CATALOGUE.read(path)
     where = str(path)
     values: dict[str, Any] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from maya.net.bench import bench
+from maya.net.fit import fit
 from maya.net.show import show
 
 
@@ -12,4 +14,5 @@ def net() -> None:
     """Look at a cluster's network, and ask it how long collectives take."""
 
 
-net.add_command(show)
+for command in (show, bench, fit):
+    net.add_command(command)

@@ -36,7 +36,6 @@ _TYPES = {
 }  # fmt: skip
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device")
 _COMMAND = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv)_perf\b")
-_PROGRAM = re.compile(r"nccl-tests.*?([a-z_]+)_perf|Collective test starting:\s*([a-z_]+)_perf", re.IGNORECASE)
 
 
 class MeasurementError(ValueError):
@@ -73,8 +72,8 @@ def operation_of(name: str) -> str:
 def read_measurements(
     path: Path, *, operation: str = "", ranks: int = 0, nodes: int = 0, where: Mapping[str, str] | None = None
 ) -> list[Measurement]:
-    """Everything in a file. What a text does not say (its operation, ranks, nodes) can be given; `where` picks rows of
-    a CSV by a column and a part of its value."""
+    """Everything in a file. `operation`, `ranks` and `nodes` are for texts that do not say theirs; `where` picks rows
+    of a CSV by a column and a part of its value."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
@@ -136,14 +135,12 @@ def _nccl_tests(where: str, text: str, operation: str, ranks: int, nodes: int) -
     programs and versions: some have `redop` and `root`, some not; some end with `#wrong`, some with `error`."""
     lines = text.splitlines()
     hosts = {match[1]: match[2] for line in lines if (match := _RANK.search(line))}
-    ranks = ranks or len(hosts)
-    nodes = nodes or len(set(hosts.values()))
+    ranks = len(hosts) or ranks
+    nodes = len(set(hosts.values())) or nodes
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
-        if not operation:
-            found = _COMMAND.search(line) or _PROGRAM.search(line)
-            if found:
-                operation = next(group for group in found.groups() if group)
+        if found := _COMMAND.search(line):  # several programs may have written to one file
+            operation = found[1]
         plain = line.lstrip("# ").split()
         if plain[:2] == ["size", "count"] and "time" in plain:
             columns = plain

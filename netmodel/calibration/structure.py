@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,8 +171,8 @@ def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Struc
         *columns, fill_ns_per_byte, fill_most, local = shared[key]
         fill_ns = fill_ns_per_byte * min(measurement.size, fill_most)
         rows.append((float(measurement.size), measurement.us * 1000, *columns, fill_ns, local))
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return Structure(*columns)
+    arrays: list[Any] = [np.array(column) for column in zip(*rows, strict=True)]
+    return Structure(*arrays)
 
 
 def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[float, ...]:
