@@ -44,7 +44,8 @@ def test_a_preset_is_drawn() -> None:
     assert "1024 cables of 400 Gbps up, oversubscription 1:1" in text
     assert "bisection bandwidth 25.6 TB/s" in text
     assert "node0/gpu0 node0/pcie0 node0/nic0 leaf0 node1/nic0 node1/pcie0 node1/gpu0" in text
-    assert text.splitlines()[-1].startswith("Sources  NVIDIA DGX H100 User Guide")
+    assert "\nSources  NVIDIA DGX H100 User Guide" in text
+    assert "\nTimes of collectives  fitted: " in text
 
 
 def test_a_mesh_is_drawn_as_nvidia_smi_does() -> None:

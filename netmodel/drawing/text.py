@@ -41,7 +41,15 @@ def draw(topology: Topology) -> list[str]:
         lines += ["", "From GPU 0  latency, narrowest link: through", *_indented(distances)]
     if cluster.faults:
         lines += ["", "Faults", *_indented(str(fault) for fault in cluster.faults)]
-    return [*lines, "", f"Sources  {cluster.sources}"]
+    return [*lines, "", f"Sources  {cluster.sources}", *_calibration(cluster)]
+
+
+def _calibration(cluster: Cluster) -> list[str]:
+    """Where the figures behind the times of collectives come from."""
+    parameters = cluster.parameters
+    data = parameters.data or "what NCCL itself expects of such links"
+    error = [f"  error: {parameters.error}"] if parameters.error else []
+    return [f"Times of collectives  {parameters.origin}: {data}", *error]
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
