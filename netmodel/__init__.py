@@ -1,4 +1,5 @@
 """Clusters and how long a collective takes on them: topology and collective in, time out, importing nothing of ours.
 
-So far only what a cluster is made of (cluster.py); nothing predicts a time yet.
+cluster.py reads a cluster's file and build.py makes the graph of it; algorithms/ plans how NCCL carries out a
+collective on that graph, and analytic.py says how long it takes with the network to itself.
 """

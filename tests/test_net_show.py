@@ -117,8 +117,11 @@ def test_what_is_wrong_is_said(words: list[str], message: str) -> None:
 
 
 def test_the_documentation_shows_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parent.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parent.parent / "docs"
+    text = (docs / "clusters.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    _show("dgx-h100", "--gpus", "256", "--svg", "dgx-h100.svg")
+    assert Path("dgx-h100.svg").read_bytes() == (docs / "images" / "dgx-h100.svg").read_bytes()
     toml = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     Path("lab.toml").write_text(toml[0], encoding="utf-8")
     Path("graph.toml").write_text(toml[0].split("[fabric]")[0] + toml[1], encoding="utf-8")
