@@ -22,6 +22,7 @@ static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two 
 static maya_stream *all_streams;
 static uint32_t stream_count;
 static uint32_t queued_streams;   /* streams with queued or asynchronous work */
+static bool any_blocking;         /* a stream that waits for the default stream, and it for that one */
 static bool workers_started[2];   /* for everything, for host functions */
 static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
 static __thread maya_stream *thread_streams[MAYA_MAX_DEVICES];
@@ -38,6 +39,7 @@ static maya_stream *new_stream(int device, unsigned flags, int priority, bool is
     stream->number = is_legacy ? 0 : ++stream_count;
     stream->next = all_streams;
     all_streams = stream;
+    any_blocking = any_blocking || !(is_legacy || flags & MAYA_STREAM_NON_BLOCKING);
     pthread_mutex_unlock(&maya_engine_lock);
     return stream;
 }
@@ -115,7 +117,8 @@ static bool is_ready(const queued_work *item) {
     return item->watched == NULL || compares(item);
 }
 
-/* The stream has got as far as `position`: wake the host threads that wait for that, and the workers. */
+/* The stream has got as far as `position`: wake the host threads that wait for that, and the workers if there may be
+ * something for them: to wake them costs more than most pieces of work. */
 static void complete(maya_stream *stream, uint64_t position) {
     stream->executing = false;
     stream->completed = position;
@@ -123,7 +126,7 @@ static void complete(maya_stream *stream, uint64_t position) {
         stream->host_waits_for = UINT64_MAX; /* who waits for more says so again */
         pthread_cond_broadcast(&progress);
     }
-    if (queued_streams) pthread_cond_broadcast(&work_available);
+    if (stream->head || stream->awaiting) pthread_cond_broadcast(&work_available);
 }
 
 static queued_work *take_head(maya_stream *stream) {
@@ -133,6 +136,7 @@ static queued_work *take_head(maya_stream *stream) {
         stream->tail = NULL;
         __atomic_sub_fetch(&queued_streams, 1, __ATOMIC_RELEASE);
     }
+    if (item->awaited) item->awaited->awaiting--;
     return item;
 }
 
@@ -221,13 +225,15 @@ static queued_work *append(maya_stream *stream, queued_work fields) {
         __atomic_add_fetch(&queued_streams, 1, __ATOMIC_RELEASE);
     }
     stream->tail = item;
+    if (item->awaited) item->awaited->awaiting++;
     return item;
 }
 
 static void enqueue(maya_stream *stream, queued_work fields) {
-    append(stream, fields);
+    queued_work *item = append(stream, fields);
     start_worker(fields.work.on_host_thread);
-    pthread_cond_broadcast(&work_available);
+    bool is_next = item == stream->head && !stream->executing; /* otherwise `complete` tells when its turn has come */
+    if (is_next && (item->watched || is_ready(item))) pthread_cond_broadcast(&work_available);
 }
 
 bool maya_work_is_queued(void) { return __atomic_load_n(&queued_streams, __ATOMIC_ACQUIRE) != 0; }
@@ -244,12 +250,14 @@ static void wait_for_stream(maya_stream *stream, maya_stream *other) {
 
 /* The legacy default stream waits for all blocking streams of its device, and they for it. */
 static void wait_for_default_stream(maya_stream *stream) {
-    if (queued_streams == 0) return;
-    for (maya_stream *other = all_streams; other; other = other->next) {
-        if (other == stream || other->device != stream->device) continue;
-        bool ordered = stream->is_legacy ? !(other->flags & MAYA_STREAM_NON_BLOCKING)
-                                         : other->is_legacy && !(stream->flags & MAYA_STREAM_NON_BLOCKING);
-        if (ordered) wait_for_stream(stream, other);
+    if (queued_streams == 0 || stream->flags & MAYA_STREAM_NON_BLOCKING) return;
+    if (!stream->is_legacy) {
+        if (legacy_streams[stream->device]) wait_for_stream(stream, legacy_streams[stream->device]);
+        return;
+    }
+    for (maya_stream *other = any_blocking ? all_streams : NULL; other; other = other->next) {
+        bool is_blocking = !(other->flags & MAYA_STREAM_NON_BLOCKING);
+        if (other != stream && other->device == stream->device && is_blocking) wait_for_stream(stream, other);
     }
 }
 
@@ -482,6 +490,7 @@ int maya_stream_wait_event(void *handle, maya_event *event) {
 void maya_streams_after_fork(void) {
     for (maya_stream *stream = all_streams; stream; stream = stream->next) {
         stream->head = stream->tail = NULL;
+        stream->awaiting = 0;
         stream->executing = false;
         stream->completed = stream->submitted;
         stream->host_waits_for = UINT64_MAX;
