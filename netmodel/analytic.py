@@ -14,7 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netmodel import tuner
-from netmodel.algorithms import Draft, Group, draft_collective, draft_messages, make_group, make_plan
+from netmodel.algorithms import (
+    Draft,
+    Group,
+    Routed,
+    draft_collective,
+    draft_messages,
+    make_group,
+    make_plan,
+    route_messages,
+)
 from netmodel.algorithms import messages as p2p
 from netmodel.algorithms.common import with_fewer_channels
 from netmodel.collective import OPERATIONS, Collective, Estimate
@@ -117,22 +126,22 @@ class AnalyticNetwork:
         while channels < p2p.CHANNELS:
             starts.append(max(starts[-1] + 1, math.floor(channels * p2p.BYTES_PER_CHANNEL / largest) + 1))
             channels *= 2
+        routed = route_messages(group, messages, pxn=self.settings.pxn)
         drafts: list[Draft] = []
         plans: list[Plan] = []
         for place, start in enumerate(starts):
-            draft, channels = self._message_draft(group, messages, start * largest)
+            draft, channels = self._message_draft(group, routed, start * largest)
             drafts.append(draft)
             plans.append(self._plan(draft, "p2p", "simple" if place else "ll", channels, plans, start))
         return _Ranges(starts, plans, drafts)
 
-    def _message_draft(self, group: Group, messages: p2p.Messages, largest: float) -> tuple[Draft, int]:
+    def _message_draft(self, group: Group, routed: Routed, largest: float) -> tuple[Draft, int]:
         members, domains = len(group.members), len(group.domains)
         channels = p2p.channels_per_peer(members, largest)
         if self.settings.max_channels:
             channels = min(channels, self.settings.max_channels)
         network = self.settings.channels_per_net_peer or p2p.network_channels_per_peer(members, domains)
-        draft = draft_messages(group, messages, pxn=self.settings.pxn, channels=channels, net_channels=network)
-        return draft, channels
+        return draft_messages(routed, channels=channels, net_channels=network), channels
 
     def _plan(
         self, draft: Draft, algorithm: str, protocol: str, channels: int, smaller: Sequence[Plan], start: int
@@ -161,7 +170,8 @@ class AnalyticNetwork:
                 np.array([ranks[target] for _, target, _ in sent], np.int64),
                 np.array([share for _, _, share in sent]),
             )
-            draft, channels = self._message_draft(group, messages, largest)
+            routed = route_messages(group, messages, pxn=self.settings.pxn)
+            draft, channels = self._message_draft(group, routed, largest)
             plan = self._plan(draft, "p2p", protocol, channels, (), 0)
             self._ranges[key] = _Ranges([0], [plan], [draft])
         return self._ranges[key]

@@ -61,9 +61,7 @@ class _Plans:
 
 
 def _network(rates: Sequence[int], *plans: Plan, shortcut: bool = True) -> FlowNetwork:
-    return FlowNetwork(
-        _topology(rates), planner=_Plans(*(_priced(plan, rates) for plan in plans)), shortcut=shortcut
-    )
+    return FlowNetwork(_topology(rates), planner=_Plans(*(_priced(plan, rates) for plan in plans)), shortcut=shortcut)
 
 
 def _priced(plan: Plan, rates: Sequence[int]) -> Plan:

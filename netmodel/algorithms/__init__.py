@@ -10,7 +10,7 @@ import math
 
 from netmodel.algorithms.common import BUFFER_BYTES, Draft, busiest, coupling_ns_per_byte, efficiencies, limited
 from netmodel.algorithms.group import Group, make_group
-from netmodel.algorithms.messages import draft_messages
+from netmodel.algorithms.messages import Routed, draft_messages, route_messages
 from netmodel.algorithms.nvls import draft_nvls
 from netmodel.algorithms.ring import draft_pat, draft_ring
 from netmodel.algorithms.tree import draft_collnet, draft_nvls_tree, draft_tree
@@ -18,7 +18,17 @@ from netmodel.parameters import Parameters
 from netmodel.plan import Plan
 from netmodel.topology import Topology
 
-__all__ = ["Draft", "Group", "draft_collective", "draft_messages", "hides_latency", "make_group", "make_plan"]
+__all__ = [
+    "Draft",
+    "Group",
+    "Routed",
+    "draft_collective",
+    "draft_messages",
+    "hides_latency",
+    "make_group",
+    "make_plan",
+    "route_messages",
+]
 
 
 def draft_collective(group: Group, operation: str, algorithm: str, protocol: str, root: int = 0) -> Draft:

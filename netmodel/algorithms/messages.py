@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from netmodel.algorithms.common import Draft, Limit
 from netmodel.algorithms.group import Group, flow_over, latencies, rail_slot
+from netmodel.plan import Flow
 
 LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
 # Seen in measurements of NCCL 2.29 on H100: a message has the channels that all peers share between them, and twice as
@@ -66,8 +67,22 @@ def network_channels_per_peer(members: int, domains: int) -> int:
     return 2 if members <= 64 else 1
 
 
-def draft_messages(group: Group, messages: Messages, *, pxn: bool, channels: int, net_channels: int) -> Draft:
+@dataclass(frozen=True)
+class Routed:
+    """Messages, sorted by sender, and the flows they make: flow i is of the messages from first[i] on."""
+
+    messages: Messages
+    inside: NDArray[np.bool_]  # of each message: it stays in a domain
+    stripes: int  # NICs that a message between domains is spread over
+    flows: tuple[Flow, ...]
+    first: NDArray[np.int64]
+    farthest_ns: float  # of cables and switches
+
+
+def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
     """Every message over its own path, all at the same time; over several where GPUs have several NICs."""
+    order = np.argsort(messages.source, kind="stable")
+    messages = Messages(messages.source[order], messages.target[order], messages.load[order])
     topology = group.topology
     gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
     inside = messages.source // gpus_per_domain == messages.target // gpus_per_domain
@@ -88,18 +103,25 @@ def draft_messages(group: Group, messages: Messages, *, pxn: bool, channels: int
             parts[-1][relayed] = rows
     paths = np.concatenate(parts, axis=1)
     loads = messages.load / stripes
-    used = np.where(inside, channels, stripes * net_channels) / np.maximum(messages.load, 1e-300)
-    if len(messages.source) <= MOST_FLOWS:
-        senders = [slice(i, i + 1) for i in range(len(paths))]
+    if len(paths) <= MOST_FLOWS:
+        first = np.arange(len(paths))
     else:
-        senders = [messages.source == rank for rank in np.unique(messages.source)]
-    flows = [flow_over(paths[mine], loads[mine]) for mine in senders]
-    limits = [Limit(bool(not inside[mine].all()), float(used[mine].min())) for mine in senders]
-    # Messages of one sender start one after the other, and the farthest arrives last.
+        first = np.unique(messages.source, return_index=True)[1]
+    ends_of = [*first[1:].tolist(), len(paths)]
+    flows = [flow_over(paths[i:j], loads[i:j]) for i, j in zip(first.tolist(), ends_of, strict=True)]
     farthest = float(latencies(topology, paths[:, : parts[0].shape[1]]).max())
-    return Draft(
-        tuple(flows), _most(messages.source[inside]), _most(messages.source[~inside]), farthest, limits=tuple(limits)
-    )
+    return Routed(messages, inside, stripes, tuple(flows), first, farthest)
+
+
+def draft_messages(routed: Routed, *, channels: int, net_channels: int) -> Draft:
+    """Messages that use so many channels each."""
+    inside, source = routed.inside, routed.messages.source
+    used = np.where(inside, channels, routed.stripes * net_channels) / np.maximum(routed.messages.load, 1e-300)
+    crosses = np.logical_or.reduceat(~inside, routed.first).tolist()
+    least = np.minimum.reduceat(used, routed.first).tolist()
+    limits = tuple(Limit(network, count) for network, count in zip(crosses, least, strict=True))
+    # Messages of one sender start one after the other, and the farthest arrives last.
+    return Draft(routed.flows, _most(source[inside]), _most(source[~inside]), routed.farthest_ns, limits=limits)
 
 
 def _most(senders: NDArray[np.int64]) -> int:
@@ -120,15 +142,20 @@ def _proxies(
     proxies, nics = messages.source.copy(), np.full(len(messages.source), -1, np.int64)
     if group.topology.cluster.gpu_link == "pcie" or inside.all():
         return proxies, nics
-    slots = {rank: rail_slot(group.topology, rank, near[rank][stripe]) for rank in group.members}
-    domains = {rank: group.topology.domain_of(rank) for rank in group.members}
-    on_rail: dict[tuple[int, int], int] = {}
+    # [rank] -> its NIC, its rail, its domain; [domain, rail] -> the first member on it, or -1.
+    topology = group.topology
+    nic_of, slot_of, domain_of = (np.zeros(topology.gpus, np.int64) for _ in range(3))
     for rank in group.members:
-        on_rail.setdefault((domains[rank], slots[rank]), rank)
-    for i in np.flatnonzero(~inside):
-        source, target = int(messages.source[i]), int(messages.target[i])
-        if slots[source] == slots[target]:
-            nics[i] = near[target][stripe]
-        elif pxn and (proxy := on_rail.get((domains[source], slots[target]))) is not None:
-            proxies[i], nics[i] = proxy, near[target][stripe]
+        nic_of[rank], domain_of[rank] = near[rank][stripe], topology.domain_of(rank)
+        slot_of[rank] = rail_slot(topology, rank, near[rank][stripe])
+    on_rail = np.full((domain_of.max() + 1, slot_of.max() + 1), -1, np.int64)
+    backwards = np.array(group.members[::-1])
+    on_rail[domain_of[backwards], slot_of[backwards]] = backwards
+    wanted, slot = nic_of[messages.target], slot_of[messages.target]
+    same = ~inside & (slot_of[messages.source] == slot)
+    nics[same] = wanted[same]
+    if pxn:
+        proxy = on_rail[domain_of[messages.source], slot]
+        through = ~inside & ~same & (proxy >= 0)
+        proxies[through], nics[through] = proxy[through], wanted[through]
     return proxies, nics
