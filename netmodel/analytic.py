@@ -136,12 +136,15 @@ class AnalyticNetwork:
         return _Ranges(starts, plans, drafts)
 
     def _message_draft(self, group: Group, routed: Routed, largest: float) -> tuple[Draft, int]:
+        """The draft of messages of which the largest has so many bytes, and how many channels a GPU keeps busy."""
         members, domains = len(group.members), len(group.domains)
         channels = p2p.channels_per_peer(members, largest)
         if self.settings.max_channels:
             channels = min(channels, self.settings.max_channels)
         network = self.settings.channels_per_net_peer or p2p.network_channels_per_peer(members, domains)
-        return draft_messages(routed, channels=channels, net_channels=network), channels
+        draft = draft_messages(routed, channels=channels, net_channels=network)
+        busy = channels * draft.gpu_steps + network * draft.network_steps  # of the sender of most messages
+        return draft, int(min(p2p.CHANNELS, busy))
 
     def _plan(
         self, draft: Draft, algorithm: str, protocol: str, channels: int, smaller: Sequence[Plan], start: int

@@ -6,7 +6,7 @@ The bounds here are worked out from the graph alone: from cuts through it and wa
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -30,7 +30,7 @@ _PRESETS = st.sampled_from(cluster_names())
 _SIZES = st.integers(0, 34).flatmap(lambda power: st.integers(2**power, 2 ** (power + 1)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _network(preset: str, environment: tuple[tuple[str, str], ...] = ()) -> AnalyticNetwork:
     topology = build_topology(load_cluster(preset), 144 if preset == "gb200-nvl72" else _GPUS)
     return AnalyticNetwork(topology, read_settings(dict(environment)))
@@ -86,13 +86,11 @@ def _cuts(topology: Topology, members: tuple[int, ...]) -> list[tuple[set[int], 
         sets.append(_inside(topology, ranks, {LinkKind.NVLINK, LinkKind.PCIE}))
     cuts = []
     for inside in sets:
-        rates = [
-            float(topology.rate[inside[a] & ~inside[b]].sum())
-            for a, b in ((topology.source, topology.target), (topology.target, topology.source))
-        ]
+        out = inside[topology.source] & ~inside[topology.target]
+        into = ~inside[topology.source] & inside[topology.target]
         within = {member for member in members if inside[member]}
         if len(within) < len(members):
-            cuts.append((within, *rates))
+            cuts.append((within, float(topology.rate[out].sum()), float(topology.rate[into].sum())))
     return cuts
 
 
@@ -239,7 +237,7 @@ def test_the_order_of_starts_does_not_matter(preset: str, data: st.DataObject, r
         assert abs(one.end_ns - ends[place]) <= 2 + 1e-9 * ends[place]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _one_switch(preset: str, environment: tuple[tuple[str, str], ...] = ()) -> AnalyticNetwork:
     """The preset's nodes, all plugged into one switch: no choice of paths that a hash could make otherwise."""
     cluster = load_cluster(preset)

@@ -103,10 +103,8 @@ def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
             parts[-1][relayed] = rows
     paths = np.concatenate(parts, axis=1)
     loads = messages.load / stripes
-    if len(paths) <= MOST_FLOWS:
-        first = np.arange(len(paths))
-    else:
-        first = np.unique(messages.source, return_index=True)[1]
+    one_each = len(paths) <= MOST_FLOWS
+    first = np.arange(len(paths)) if one_each else np.unique(messages.source, return_index=True)[1]
     ends_of = [*first[1:].tolist(), len(paths)]
     flows = [flow_over(paths[i:j], loads[i:j]) for i, j in zip(first.tolist(), ends_of, strict=True)]
     farthest = float(latencies(topology, paths[:, : parts[0].shape[1]]).max())
