@@ -7,6 +7,7 @@ import click
 from maya.net.bench import bench
 from maya.net.fit import fit
 from maya.net.show import show
+from maya.net.together import together
 
 
 @click.group()
@@ -14,5 +15,5 @@ def net() -> None:
     """Look at a cluster's network, and ask it how long collectives take."""
 
 
-for command in (show, bench, fit):
+for command in (show, bench, together, fit):
     net.add_command(command)
