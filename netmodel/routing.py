@@ -91,7 +91,7 @@ def find_paths(
         a, b = source[here] % routes.gpus_per_domain, target[here] % routes.gpus_per_domain
         choices = local.gpu_gpu_choices[a, b]
         near[here] = (choices > 0) | (a == b)
-        choice = mix(source[here], target[here], flow[here]) % np.maximum(choices, 1).astype(np.uint64)
+        choice = mix(a, b, flow[here]) % np.maximum(choices, 1).astype(np.uint64)
         rows = _shifted(local.gpu_gpu[a, b, choice.astype(np.int64)], source_domain[here] * routes.links_per_domain)
         block = np.full((len(source), rows.shape[1]), -1, np.int32)
         block[here] = rows

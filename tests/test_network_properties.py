@@ -141,7 +141,7 @@ def test_never_faster_than_the_latency_of_its_steps(preset: str, data: st.DataOb
     network = _network(preset, (("NCCL_ALGO", "Ring"),))
     topology = network.topology
     collective = data.draw(_collectives(topology, ["all_reduce", "all_gather", "reduce_scatter", "broadcast"]))
-    ends = np.array([pair for pair in permutations(collective.members, 2)])
+    ends = np.array(list(permutations(collective.members, 2)))
     paths = topology.paths(ends[:, 0], ends[:, 1])
     shortest = int(np.where(paths >= 0, topology.latency[paths], 0).sum(axis=1).min())
     steps = (2 if collective.operation == "all_reduce" else 1) * (len(collective.members) - 1)

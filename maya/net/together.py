@@ -49,7 +49,7 @@ def together(
     size: str,
     faults: tuple[str, ...],
 ) -> None:
-    """Run a collective in all groups of a job at the same time, on each CLUSTER: a name of the catalogue, or a TOML file.
+    """Run a collective in all groups of a job at the same time, on CLUSTER: a name of the catalogue, or a TOML file.
 
     Every GPU is in one group. Shows how long a group takes that has the network to itself, and how long the groups take
     together, when they share links. NCCL_ALGO, NCCL_PROTO and others like them in the environment are heeded.
