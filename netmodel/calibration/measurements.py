@@ -153,8 +153,11 @@ def _nccl_tests(where: str, text: str, operation: str, ranks: int, nodes: int) -
                 f"{where}: the text does not say which operation or how many ranks it is of; give both: "
                 "--op all_reduce --ranks 8 --nodes 1"
             )
+        # Old versions leave redop, or redop and root, blank where an operation has none.
+        blank = ("redop", "root")[: max(0, len(columns) - len(words))]
+        named = [column for column in columns if column not in blank]
         try:
-            size, kind, us = int(words[0]), words[columns.index("type")], words[columns.index("time")]
+            size, kind, us = int(words[0]), words[named.index("type")], words[named.index("time")]
             if us.upper() == "N/A":
                 continue
             if size > 0 and float(us) > 0:
