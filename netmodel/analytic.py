@@ -31,6 +31,8 @@ from netmodel.nccl_settings import NcclSettings
 from netmodel.plan import Plan
 from netmodel.topology import Topology
 
+_MOST_RECENT = 4096
+
 
 @dataclass(frozen=True)
 class _Ranges:
@@ -53,6 +55,9 @@ class AnalyticNetwork:
         self.parameters = topology.cluster.parameters
         self._groups: dict[tuple[int, ...], Group] = {}
         self._ranges: dict[object, _Ranges] = {}
+        # By the id of `members`, which are kept so that it stays theirs: to hash a thousand ranks takes longer than all
+        # the rest of an answer.
+        self._recent: dict[tuple[str, int, int, str], tuple[tuple[int, ...], _Ranges]] = {}
 
     def estimate(self, collective: Collective) -> Estimate:
         """How long a collective takes."""
@@ -81,11 +86,17 @@ class AnalyticNetwork:
     def _find(self, collective: Collective) -> _Ranges:
         if collective.transfers:
             return self._transfer_ranges(collective)
+        recent = collective.operation, id(collective.members), collective.root, collective.dtype
+        if recent in self._recent:
+            return self._recent[recent][1]
         key = (collective.operation, collective.members, collective.root, collective.dtype)
         ranges = self._ranges.get(key)
         if ranges is None:
             _check(collective)
             ranges = self._ranges[key] = self._compile(collective)
+        if len(self._recent) >= _MOST_RECENT:
+            self._recent.clear()
+        self._recent[recent] = collective.members, ranges
         return ranges
 
     def _group(self, members: tuple[int, ...]) -> Group:
