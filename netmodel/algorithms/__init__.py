@@ -75,7 +75,7 @@ def make_plan(
         ns_per_byte=max(slowest, 1e9 / limit),
         fixed_ns=engine.launch_ns + (0.0 if pipelined else latency),
         hidden_ns=latency if pipelined else 0.0,
-        lag=engine.lag,
+        lag=engine.lag * draft.lag_share,
         fill_ns_per_byte=fill if pipelined else 0.0,
         fill_most=float(BUFFER_BYTES * draft.fill_channels),
         local_ns_per_byte=local + (0.0 if algorithm == "p2p" else coupling_ns_per_byte(busy)),

@@ -34,6 +34,7 @@ class Draft:
     fill_steps: float = 0.0  # of network_steps: those that wait for a whole piece of the step before
     fill_channels: int = 1  # among which the first pieces are divided
     local_share: float = 0.0  # of the data: what each member reads or writes without sending it
+    lag_share: float = 1.0  # of the engine's lag
     limits: tuple[Limit, ...] = ()  # of every flow, where channels limit it
 
 

@@ -20,6 +20,7 @@ LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
 # many whenever its parts would be larger than 16 MiB.
 CHANNELS = 32
 BYTES_PER_CHANNEL = 16 * 2**20
+_LONE_LAG = 0.25  # of the lag of exchanges: single messages between GPUs of a node have little (H100, nccl-tests)
 MOST_FLOWS = 4096  # beyond, the messages of one sender are one flow
 
 
@@ -30,6 +31,7 @@ class Messages:
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     load: NDArray[np.float64]
+    exchange: bool = False  # everyone with everyone
 
     @property
     def largest(self) -> float:
@@ -41,7 +43,7 @@ def all_pairs(members: tuple[int, ...]) -> Messages:
     ranks, count = np.array(members, np.int64), len(members)
     source, target = np.repeat(ranks, count), np.tile(ranks, count)
     others = source != target
-    return Messages(source[others], target[others], np.full(int(others.sum()), 1.0 / count))
+    return Messages(source[others], target[others], np.full(int(others.sum()), 1.0 / count), exchange=True)
 
 
 def neighbours(members: tuple[int, ...]) -> Messages:
@@ -82,7 +84,7 @@ class Routed:
 def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
     """Every message over its own path, all at the same time; over several where GPUs have several NICs."""
     order = np.argsort(messages.source, kind="stable")
-    messages = Messages(messages.source[order], messages.target[order], messages.load[order])
+    messages = Messages(messages.source[order], messages.target[order], messages.load[order], messages.exchange)
     topology = group.topology
     gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
     inside = messages.source // gpus_per_domain == messages.target // gpus_per_domain
@@ -118,8 +120,16 @@ def draft_messages(routed: Routed, *, channels: int, net_channels: int) -> Draft
     crosses = np.logical_or.reduceat(~inside, routed.first).tolist()
     least = np.minimum.reduceat(used, routed.first).tolist()
     limits = tuple(Limit(network, count) for network, count in zip(crosses, least, strict=True))
+    lone = not routed.messages.exchange and _most(source) <= 1
     # Messages of one sender start one after the other, and the farthest arrives last.
-    return Draft(routed.flows, _most(source[inside]), _most(source[~inside]), routed.farthest_ns, limits=limits)
+    return Draft(
+        routed.flows,
+        _most(source[inside]),
+        _most(source[~inside]),
+        routed.farthest_ns,
+        lag_share=_LONE_LAG if lone and inside.all() else 1.0,
+        limits=limits,
+    )
 
 
 def _most(senders: NDArray[np.int64]) -> int:

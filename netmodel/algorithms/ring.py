@@ -46,7 +46,7 @@ def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
         network_steps=rounds * crossings,
         path_ns=rounds * along,
         proxy_steps=_POSTING[protocol] * steps if group.rails else 0.0,
-        local_share=1.0 if rooted else 1.0 / members,
+        local_share=0.0 if rooted else 1.0 / members,  # the pieces of a broadcast are all under way together
     )
 
 

@@ -114,6 +114,7 @@ class Structure:
     network_steps: Floats
     proxy_steps: Floats
     path_ns: Floats
+    lag_share: Floats
     pipelined: NDArray[np.bool_]
     coupled: NDArray[np.bool_]
     fill_ns: Floats  # of whole pieces
@@ -140,7 +141,7 @@ class Structure:
         latency = latency + vector[NAMES.index("tree_fill")] * self.fill_ns
         moved = np.where(self.pipelined, np.hypot(latency, transfer), latency + transfer)
         local = (vector[NAMES.index("local_step")] * self.local + coupling) * self.sizes
-        result: Floats = vector[self.launch] + moved + vector[self.lag] * np.sqrt(transfer) + local
+        result: Floats = vector[self.launch] + moved + vector[self.lag] * self.lag_share * np.sqrt(transfer) + local
         return result
 
     def used(self) -> list[str]:
@@ -195,6 +196,7 @@ def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[float, ...
         draft.network_steps,
         draft.proxy_steps,
         draft.path_ns,
+        draft.lag_share,
         pipelined,
         plan.algorithm != "p2p" and not over_pcie,
         draft.fill_steps * pipelined * 1e9 / (draft.fill_channels * topology.cluster.nic_rate),
