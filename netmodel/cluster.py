@@ -6,7 +6,7 @@ keys. Out: a `Cluster`, or one `ClusterError` that names the file, the key and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,14 @@ from netmodel.fabrics import Fabric, read_fabric
 from netmodel.faults import Fault, read_faults
 from netmodel.keys import ClusterError
 from netmodel.node_keys import GPU_LINKS, read_node
-from netmodel.parameters import Parameters, generation_of, read_parameters
+from netmodel.parameters import (
+    NOT_MEASURED,
+    Parameters,
+    default_parameters,
+    generation_of,
+    read_generation,
+    read_parameters,
+)
 from netmodel.settings_file import Catalogue
 
 __all__ = ["GPU_LINKS", "Cluster", "ClusterError", "cluster_names", "load_cluster", "with_faults"]
@@ -79,7 +86,7 @@ def load_cluster(name_or_path: str) -> Cluster:
     values |= keys.read_keys(where, "", table, _KEYS, _KEYS)
     if "fabric" not in values:
         raise ClusterError(f"{where}: missing the table [node]; netmodel/clusters has complete examples")
-    values["parameters"] = _read_calibration(where, calibration, values["gpu"], values["gpu_link_rate"])
+    values["parameters"] = _read_calibration(path, calibration, values)
     cluster = Cluster(key=path.stem, **values)
     if (path.parent / cluster.gpu).is_file():  # a GPU of the user's own, next to the cluster's file
         cluster = replace(cluster, gpu=str(path.parent / cluster.gpu))
@@ -94,10 +101,22 @@ def with_faults(cluster: Cluster, faults: Iterable[Fault]) -> Cluster:
 _KEYS: keys.Keys = {"name": keys.text, "sources": keys.text, "gpu": keys.text}
 
 
-def _read_calibration(where: str, table: object, gpu: str, gpu_link_rate: int) -> Parameters:
+# Whose figures a cluster has that nobody measured: of the same generation of GPUs, or without NVLink.
+_LIKE = {"volta": "dgx-1v", "ampere": "dgx-a100", "hopper": "dgx-h100", "blackwell": "dgx-b200", "pcie": "pcie-box"}
+
+
+def _read_calibration(path: Path, table: object, values: Mapping[str, Any]) -> Parameters:
     if not isinstance(table, dict):
-        raise ClusterError(f"{where}: calibration is {table!r}; expected a table, [calibration]")
+        raise ClusterError(f"{path}: calibration is {table!r}; expected a table, [calibration]")
     try:
-        return read_parameters(table, generation_of(gpu, gpu_link_rate))
+        generation = read_generation(table, generation_of(values["gpu"], values["gpu_link_rate"]))
+        base = default_parameters(generation)
+        like = _LIKE["pcie" if values["gpu_link"] == "pcie" else generation]
+        if path != (preset := _CATALOGUE.folder / f"{like}.toml"):
+            found = read_parameters(_CATALOGUE.read(preset).get("calibration", {}), base)
+            base = replace(
+                found, generation=generation, origin="transferred", data=f"the figures of {like}", error=NOT_MEASURED
+            )
+        return read_parameters(table, base)
     except ValueError as error:
-        raise ClusterError(f"{where}: calibration.{error}") from error
+        raise ClusterError(f"{path}: calibration.{error}") from error

@@ -1,7 +1,7 @@
 """The few figures of a cluster that no datasheet has: what NCCL's protocols cost on it, how much of a link they reach.
 
 In: the `[calibration]` table of a cluster's file, which `maya net fit` writes, or nothing. Out: `Parameters`: those of
-the table, and for what it leaves out those of the GPU's generation.
+the table, and for what it leaves out those of the preset with GPUs of the same generation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from netmodel.units import NANOSECONDS
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 ORIGINS = ("fitted", "transferred", "datasheet")  # measured there, on a machine of like parts, or not at all
+NOT_MEASURED = "not measured on this machine"
 ENGINES = ("ll", "ll128", "simple", "nvls", "p2p")
 
 
@@ -76,7 +77,7 @@ def _engine(*figures: float) -> Engine:
 # Launch and step latencies: NCCL 2.28's own (src/graph/tuning.cc). Efficiencies: the bandwidths its tuner expects over
 # the rates of datasheets. Lags, the local step and channel rates: between those fitted for A100, H100 and B200.
 def default_parameters(generation: str) -> Parameters:
-    """For a cluster that nobody measured."""
+    """Where a fit begins."""
     ll_share = {"volta": 0.52, "ampere": 0.58, "hopper": 0.63, "blackwell": 0.63}[generation]
     channel_rate = {"volta": 12e9, "ampere": 16e9, "hopper": 20e9, "blackwell": 28e9}[generation]
     return Parameters(
@@ -117,13 +118,18 @@ _RATIOS = ("gpu_efficiency", "network_efficiency")
 _COMMON = ("local_step", "tree_fill", "proxy_step", "gpu_channel_rate", "network_channel_rate")
 
 
-def read_parameters(table: Mapping[str, object], generation: str) -> Parameters:
-    """The parameters in a `[calibration]` table; what it leaves out is the generation's. ValueError names the key."""
-    table = dict(table)
-    named = table.pop("generation", generation)
+def read_generation(table: Mapping[str, object], otherwise: str) -> str:
+    """The generation that a `[calibration]` table names; ValueError if it is none."""
+    named = table.get("generation", otherwise)
     if named not in GENERATIONS:
         raise ValueError(f"generation: {named!r} is not a generation of GPUs; use {listed(GENERATIONS, 'or')}")
-    parameters = default_parameters(str(named))
+    return str(named)
+
+
+def read_parameters(table: Mapping[str, object], base: Parameters) -> Parameters:
+    """The parameters in a `[calibration]` table; what it leaves out is the base's. ValueError names the key."""
+    parameters = replace(base, generation=read_generation(table, base.generation))
+    table = {key: value for key, value in table.items() if key != "generation"}
     for key, value in table.items():
         if key in ENGINES:
             if not isinstance(value, dict):

@@ -286,6 +286,16 @@ def test_maya_net_fit_writes_a_cluster_that_loads(tmp_path: Path, machine: Clust
     assert small.median < 0.05
 
 
+def test_a_cluster_nobody_measured_has_the_figures_of_its_generation(tmp_path: Path) -> None:
+    text = cluster_path("dgx-h100").read_text()
+    bare = text[: text.index("[calibration]")].replace('gpu = "h100"', 'gpu = "a100-80"')
+    found = load_cluster(str(write(tmp_path, bare, "bare.toml"))).parameters
+    assert found.simple == load_cluster("dgx-a100").parameters.simple
+    assert (found.origin, found.data, found.generation) == ("transferred", "the figures of dgx-a100", "ampere")
+    part = load_cluster(str(write(tmp_path, f'{bare}[calibration.ll]\nlaunch = "1us"\n', "part.toml"))).parameters
+    assert part.ll == replace(found.ll, launch_ns=1000.0)
+
+
 def test_maya_net_fit_says_what_is_wrong(tmp_path: Path) -> None:
     empty = write(tmp_path, "nothing here\n")
     result = CliRunner().invoke(main, ["net", "fit", "dgx-a100", str(empty)])
