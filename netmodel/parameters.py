@@ -70,23 +70,19 @@ def engine_names(algorithm: str, protocol: str) -> tuple[str, str]:
     return name, name
 
 
-def _engine(*figures: float) -> Engine:
-    return Engine(*figures)
-
-
-# Launch and step latencies: NCCL 2.28's own (src/graph/tuning.cc). Efficiencies: the bandwidths its tuner expects over
-# the rates of datasheets. Lags, the local step and channel rates: between those fitted for A100, H100 and B200.
+# Launches and steps: near those in NCCL 2.28's tuner (src/graph/tuning.cc). Efficiencies: bandwidths it expects over
+# the rates of datasheets. The rest: rough figures, for fits to begin with.
 def default_parameters(generation: str) -> Parameters:
     """Where a fit begins."""
     ll_share = {"volta": 0.52, "ampere": 0.58, "hopper": 0.63, "blackwell": 0.63}[generation]
     channel_rate = {"volta": 12e9, "ampere": 16e9, "hopper": 20e9, "blackwell": 28e9}[generation]
     return Parameters(
         generation=generation,
-        ll=_engine(6600, 600, 5000, ll_share, 0.5, 0),
-        ll128=_engine(9000, 1200, 8500, 0.75, 0.85, 0),
-        simple=_engine(8400, 5000, 14000, 0.80, 0.92, 60),
-        nvls=_engine(20000, 0, 14000, 0.70, 0.92, 90),
-        p2p=_engine(9000, 300, 3000, 0.80, 0.88, 60),
+        ll=Engine(6600, 600, 5000, ll_share, 0.5, 0),
+        ll128=Engine(9000, 1200, 8500, 0.75, 0.85, 0),
+        simple=Engine(8400, 5000, 14000, 0.80, 0.92, 60),
+        nvls=Engine(20000, 0, 14000, 0.70, 0.92, 90),
+        p2p=Engine(9000, 300, 3000, 0.80, 0.88, 60),
         local_step=0.35,
         tree_fill=0.5,
         proxy_step_ns=1000,

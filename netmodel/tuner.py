@@ -222,7 +222,7 @@ def _ll128_safe(group: Group) -> bool:
 def _cost(
     group: Group, generation: str, operation: str, algorithm: str, protocol: str, settings: NcclSettings
 ) -> _Cost:
-    cluster, members, domains = group.topology.cluster, len(group.members), len(group.domains)
+    members, domains = len(group.members), len(group.domains)
     row, column = GENERATIONS.index(generation), min(domains, 3) - 1
     found = search_bandwidths(group, generation)
     per_domain = members / domains
@@ -255,7 +255,6 @@ def _cost(
         return _Cost(choice, latency, bus, _TREE_CORRECTION[protocol])
     if algorithm == "ring" and protocol == "simple" and domains > 1 and operation == "all_reduce":
         return _Cost(choice, latency, bus, (), 64.0 * channels * members, 1.9 if row == 0 else 1.4)
-    del cluster
     return _Cost(choice, latency, bus)
 
 

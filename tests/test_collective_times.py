@@ -268,7 +268,26 @@ def test_one_member_and_wrong_calls() -> None:
 # Exact answers: a changed prediction shows here ----------------------------------------------------------------------
 
 
-GOLDEN: list[tuple[str, str, int, int, str, int]] = []
+GOLDEN = [
+    ("dgx-h100", "all_reduce", 8, 1024, "ring/ll", 16_424),
+    ("dgx-h100", "all_reduce", 8, GB, "nvls/simple", 4_081_562),
+    ("dgx-h100", "all_gather", 64, 256 * MB, "ring/simple", 1_062_984),
+    ("dgx-h100", "all_reduce", 80, GB, "nvlstree/simple", 6_200_006),
+    ("dgx-h100", "all_to_all", 16, 64 * MB, "p2p/simple", 855_169),
+    ("dgx-h100", "send_recv", 16, MB, "p2p/simple", 52_401),
+    ("hgx-h200", "reduce_scatter", 8, 64 * MB, "ring/simple", 202_370),
+    ("dgx-a100", "all_reduce", 16, 16 * MB, "ring/ll128", 266_633),
+    ("dgx-a100", "broadcast", 8, GB, "ring/simple", 4_929_010),
+    ("aws-p4de", "all_reduce", 16, 1024, "tree/ll", 173_368),
+    ("aws-p5", "all_gather", 16, GB, "ring/simple", 3_575_598),
+    ("dgx-b200", "all_gather", 16, 8 * MB, "ring/ll128", 99_479),
+    ("gb200-nvl72", "all_reduce", 72, 64 * MB, "nvls/simple", 229_703),
+    ("dgx-1v", "all_reduce", 8, 64 * MB, "ring/simple", 917_140),
+    ("ethernet-25g", "all_reduce", 16, 64 * MB, "tree/ll128", 27_028_999),
+    ("pcie-box", "all_reduce", 2, 16 * MB, "ring/simple", 840_777),
+    ("grand-teton-h100", "reduce_scatter", 64, 256 * MB, "ring/simple", 1_590_033),
+    ("gcp-a3-mega", "reduce", 16, MB, "ring/ll", 90_693),
+]
 
 
 @pytest.mark.parametrize(("cluster", "operation", "gpus", "size", "expected", "ns"), GOLDEN)

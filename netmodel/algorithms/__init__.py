@@ -38,7 +38,7 @@ def draft_collective(group: Group, operation: str, algorithm: str, protocol: str
     if algorithm == "tree":
         return draft_tree(group, protocol)
     if algorithm == "pat":
-        return draft_pat(group, operation)
+        return draft_pat(group)
     if algorithm == "nvlstree":
         return draft_nvls_tree(group)
     if algorithm == "nvls" and len(group.domains) == 1:

@@ -70,8 +70,9 @@ def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
     return legs, network
 
 
-def draft_pat(group: Group, operation: str) -> Draft:
-    """Parallel aggregated trees, of one GPU per node: data moves by powers of two, in logarithmically many steps."""
+def draft_pat(group: Group) -> Draft:
+    """Parallel aggregated trees, of one GPU per node: data moves by powers of two, in logarithmically many steps.
+    Gathering and scattering are each other's mirror."""
     members, rails = len(group.members), len(group.rails[0])
     flows = []
     depth = int(np.ceil(np.log2(members)))
@@ -92,5 +93,4 @@ def draft_pat(group: Group, operation: str) -> Draft:
         paths = hop_paths(group.topology, hops)
         flows.append(flow_over(paths, np.array(loads)))
         farthest = max(farthest, int(latencies(group.topology, paths).max()))
-    del operation  # gathering and scattering are each other's mirror
     return Draft(tuple(flows), 0, depth, depth * farthest, local_share=1.0 / members)
