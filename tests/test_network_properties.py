@@ -122,7 +122,7 @@ def _must_enter(collective: Collective, within: set[int]) -> float:
     return _must_leave(collective, others)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_PRESETS, st.data())
 def test_never_faster_than_the_tightest_cut(preset: str, data: st.DataObject) -> None:
     network = _network(preset)
@@ -135,7 +135,7 @@ def test_never_faster_than_the_tightest_cut(preset: str, data: st.DataObject) ->
     assert _flow_ns(network, collective)[0] >= least * (1 - 1e-9) - 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_PRESETS, st.data())
 def test_never_faster_than_the_latency_of_its_steps(preset: str, data: st.DataObject) -> None:
     network = _network(preset, (("NCCL_ALGO", "Ring"),))
@@ -150,7 +150,7 @@ def test_never_faster_than_the_latency_of_its_steps(preset: str, data: st.DataOb
     assert _flow_ns(network, collective)[0] >= steps * shortest
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_PRESETS, st.data())
 def test_more_bytes_never_take_less_time(preset: str, data: st.DataObject) -> None:
     network = _network(preset)
@@ -161,7 +161,7 @@ def test_more_bytes_never_take_less_time(preset: str, data: st.DataObject) -> No
     assert _flow_ns(network, less)[0] <= _flow_ns(network, more)[0] + 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_PRESETS, st.data())
 def test_alone_both_levels_say_the_same(preset: str, data: st.DataObject) -> None:
     """To the nanosecond, where 10 % would do: they evaluate the same plans."""
@@ -173,7 +173,7 @@ def test_alone_both_levels_say_the_same(preset: str, data: st.DataObject) -> Non
     assert shortcut.simulate([(0, collective)])[0].ns == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_PRESETS, st.data())
 def test_company_never_makes_a_collective_faster_than_it_is_alone(preset: str, data: st.DataObject) -> None:
     network = _network(preset)
@@ -266,7 +266,7 @@ def test_a_group_can_move_to_other_nodes_that_are_plugged_in_alike(preset: str, 
     assert abs(_flow_ns(network, moved)[0] - network.estimate(collective).ns) <= 2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_PRESETS, st.sampled_from(OPERATIONS), _SIZES, st.integers(2, 4))
 def test_farther_members_never_take_less_time(preset: str, operation: str, size: int, count: int) -> None:
     """As many members in one domain, and one in each of as many domains."""
@@ -298,7 +298,7 @@ def test_a_large_ring_reaches_its_links_rate_times_their_efficiency(preset: str,
 @settings(max_examples=60, deadline=None)
 @given(_PRESETS, st.data(), _SIZES)
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(preset: str, data: st.DataObject, size: int) -> None:
-    """It saves a launch, some waiting and a copy of one member's share, which is most among two members."""
+    """It saves a launch, some waiting, and one of two copies of a member's own share of the data."""
     network = _network(preset, (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "Simple")))
     members = data.draw(_groups(network.topology))
     parts = [Collective(operation, size, members) for operation in ("reduce_scatter", "all_gather", "all_reduce")]
@@ -308,4 +308,4 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(preset: str, data: 
     ):
         assert both <= scatter + gather
         if size >= 2**30:
-            assert both >= 0.75 * (scatter + gather)  # two H100s: 0.80 measured
+            assert both >= (0.95 - 0.5 / len(members)) * (scatter + gather)  # two H100s: 0.80 measured

@@ -1,11 +1,12 @@
 """Rings: every channel visits all members, domain by domain, entering and leaving each through the NIC of its rail.
 
-In: a `Group`, an operation and a protocol. Out: one flow per distinct ring, and the latency of its steps.
+In: a `Group`, an operation and a protocol. Out: one flow per distinct ring, and the latency of its steps. NCCL has two
+channels to a NIC. They take the same links, and are one flow, unless switches hash connections to paths.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -27,10 +28,11 @@ def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
     rooted = operation in ("broadcast", "reduce")
     steps = ring_steps(operation, members)
     rings = len(group.rails[0]) if group.rails else len(group.rings[0])
-    share = wire_bytes(protocol) * (1.0 if rooted else steps / members) / rings
+    copies = _connections(group)
+    share = wire_bytes(protocol) * (1.0 if rooted else steps / members) / (rings * copies)
     flows, crossings, along = [], 0, 0
-    for channel in range(rings):
-        legs, network = _legs(group, channel)
+    for channel, copy in product(range(rings), range(copies)):
+        legs, network = _legs(group, channel, channel + rings * copy)
         if rooted:  # the data does not come back to where it began
             skipped = "target" if operation == "broadcast" else "source"
             kept = [i for i, leg in enumerate(legs) if getattr(leg[0 if skipped == "source" else -1], skipped) != root]
@@ -50,7 +52,13 @@ def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
     )
 
 
-def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
+def _connections(group: Group) -> int:
+    """How many of a NIC may take ways of their own."""
+    cluster = group.topology.cluster
+    return 2 if group.rails and cluster.gpu_link != "pcie" and cluster.fabric.routing == "ecmp" else 1
+
+
+def _legs(group: Group, channel: int, connection: int) -> tuple[list[list[Hop]], list[bool]]:
     """The ring of a channel: for every step its hops, and whether it crosses the network."""
     legs: list[list[Hop]] = []
     network: list[bool] = []
@@ -65,7 +73,7 @@ def _legs(group: Group, channel: int) -> tuple[list[list[Hop]], list[bool]]:
             continue
         following = (domain + 1) % domains
         here, there = group.rails[domain][channel], group.rails[following][channel]
-        legs.append(group.hops(order[-1], group.order(following, channel)[0], here, there, channel))
+        legs.append(group.hops(order[-1], group.order(following, channel)[0], here, there, connection))
         network.append(True)
     return legs, network
 
