@@ -6,7 +6,7 @@ In: a `Topology` and ranks in any order. Out: a `Group`, which does not depend o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from netmodel.link_kind import LinkKind
 from netmodel.plan import Flow
 from netmodel.topology import Topology
+
+_CONNECTION_STRIDE = 4096  # between the numbers of connections: above those of channels
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,13 @@ class Group:
         first = ring.index(self.rails[domain][channel].rank) if self.rails else 0
         return ring[first:] + ring[:first]
 
-    def hops(self, source: int, target: int, source_rail: Rail, target_rail: Rail, channel: int) -> list[Hop]:
+    def hops(self, source: int, target: int, source_rail: Rail, target_rail: Rail, connection: int) -> list[Hop]:
         """Between domains: over GPU links to the GPU nearest to the NIC (PXN), and from there over the network."""
         hops = []
         if source != source_rail.rank and self.topology.cluster.gpu_link != "pcie":
             hops.append(Hop(source, source_rail.rank))
             source = source_rail.rank
-        hops.append(Hop(source, target, source_rail.nic, target_rail.nic, channel))
+        hops.append(Hop(source, target, source_rail.nic, target_rail.nic, connection))
         return hops
 
 
@@ -99,6 +101,12 @@ def _rails_of(topology: Topology, domain: Sequence[int]) -> list[Rail]:
             slot = rail_slot(topology, rank, nic)
             found.setdefault(slot, Rail(rank, nic, slot))
     return [found[slot] for slot in sorted(found)]
+
+
+def hashed_connections(topology: Topology, channels: int = 1) -> int:
+    """Of two NICs: how many take ways of their own because switches hash them."""
+    fabric = topology.cluster.fabric
+    return fabric.connections * channels if fabric.routing == "ecmp" else 1
 
 
 def rail_slot(topology: Topology, rank: int, nic: int) -> int:
@@ -160,6 +168,24 @@ def hop_paths(topology: Topology, hops: Sequence[Hop]) -> NDArray[np.int32]:
     columns = np.array([(hop.source, hop.target, hop.source_nic, hop.target_nic, hop.flow) for hop in hops], np.int64)
     source, target, source_nic, target_nic, flow = columns.T
     return topology.paths(source, target, source_nic=source_nic, target_nic=target_nic, flow=flow)
+
+
+def spread_paths(
+    topology: Topology, hops: Sequence[Hop], loads: Sequence[float], channels: int = 1
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The links of hops, and the load of every row: a hop over the network has one row for every connection that
+    switches hash, of every channel that it stands for."""
+    connections = hashed_connections(topology, channels)
+    if connections == 1:
+        return hop_paths(topology, hops), np.array(loads, np.float64)
+    spread: list[Hop] = []
+    shares: list[float] = []
+    for hop, load in zip(hops, loads, strict=True):
+        crosses = topology.domain_of(hop.source) != topology.domain_of(hop.target)
+        ways = connections if crosses else 1
+        spread += [replace(hop, flow=hop.flow + _CONNECTION_STRIDE * way) for way in range(ways)]
+        shares += [load / ways] * ways
+    return hop_paths(topology, spread), np.array(shares)
 
 
 def flow_over(paths: NDArray[np.int32], loads: NDArray[np.float64] | float, limit: float = float("inf")) -> Flow:

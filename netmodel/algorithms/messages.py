@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.algorithms.common import Draft, Limit
-from netmodel.algorithms.group import Group, flow_over, latencies, rail_slot
+from netmodel.algorithms.group import Group, flow_over, hashed_connections, latencies, rail_slot
 from netmodel.plan import Flow
 
 LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
@@ -89,10 +89,13 @@ def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
     gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
     inside = messages.source // gpus_per_domain == messages.target // gpus_per_domain
     near = {rank: topology.nics_of(rank) for rank in group.members}
-    stripes = 1 if inside.all() else min(len(nics) for nics in near.values())
+    nics_each = 1 if inside.all() else min(len(nics) for nics in near.values())
+    # Where switches hash connections, each takes a way of its own; of very many messages one stands for the others.
+    connections = 1 if inside.all() or len(messages.source) > MOST_FLOWS else hashed_connections(topology)
+    stripes = nics_each * connections
     parts = []
     for stripe in range(stripes):
-        proxies, nics = _proxies(group, messages, inside, near, stripe, pxn)
+        proxies, nics = _proxies(group, messages, inside, near, stripe % nics_each, pxn)
         relayed = proxies != messages.source
         ends = np.where(relayed, proxies, messages.target)
         parts.append(topology.paths(messages.source, ends, source_nic=nics, target_nic=nics, flow=stripe))
@@ -110,7 +113,7 @@ def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
     ends_of = [*first[1:].tolist(), len(paths)]
     flows = [flow_over(paths[i:j], loads[i:j]) for i, j in zip(first.tolist(), ends_of, strict=True)]
     farthest = float(latencies(topology, paths[:, : parts[0].shape[1]]).max())
-    return Routed(messages, inside, stripes, tuple(flows), first, farthest)
+    return Routed(messages, inside, nics_each, tuple(flows), first, farthest)
 
 
 def draft_messages(routed: Routed, *, channels: int, net_channels: int) -> Draft:

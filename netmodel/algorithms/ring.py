@@ -11,7 +11,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from netmodel.algorithms.common import Draft, wire_bytes
-from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies
+from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies, spread_paths
 
 # NCCL counts thrice the overhead for posting a step of Simple that it counts for LL.
 _POSTING = {"ll": 1 / 3, "ll128": 1.0, "simple": 1.0}
@@ -37,10 +37,10 @@ def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
             skipped = "target" if operation == "broadcast" else "source"
             kept = [i for i, leg in enumerate(legs) if getattr(leg[0 if skipped == "source" else -1], skipped) != root]
             legs, network = [legs[i] for i in kept], [network[i] for i in kept]
-        paths = hop_paths(group.topology, [hop for leg in legs for hop in leg])
-        flows.append(flow_over(paths, share))
+        hops = [hop for leg in legs for hop in leg]
+        flows.append(flow_over(*spread_paths(group.topology, hops, [share] * len(hops))))
         crossings = max(crossings, sum(network))
-        along = max(along, int(latencies(group.topology, paths).sum()))
+        along = max(along, int(latencies(group.topology, hop_paths(group.topology, hops)).sum()))
     rounds = steps / (members - 1 if rooted else members)  # every piece goes round so often
     return Draft(
         tuple(flows),
@@ -98,7 +98,7 @@ def draft_pat(group: Group) -> Draft:
                 hops += legs
                 loads += [pieces / members / rails] * len(legs)
             distance, carried = 2 * distance, carried + pieces
-        paths = hop_paths(group.topology, hops)
-        flows.append(flow_over(paths, np.array(loads)))
+        paths, rows = spread_paths(group.topology, hops, loads)
+        flows.append(flow_over(paths, rows))
         farthest = max(farthest, int(latencies(group.topology, paths).max()))
     return Draft(tuple(flows), 0, depth, depth * farthest, local_share=1.0 / members)

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.algorithms.common import Draft, wire_bytes
-from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies
+from netmodel.algorithms.group import Group, Hop, flow_over, hop_paths, latencies, spread_paths
 from netmodel.algorithms.nvls import switch_paths
 from netmodel.plan import Flow
+
+_CHANNELS_PER_NIC = 2  # as of rings
 
 
 def tree_parents(domains: int) -> list[int]:
@@ -79,10 +81,13 @@ def draft_tree(group: Group, protocol: str) -> Draft:
             if chains:
                 parts.append(hop_paths(group.topology, chains))
                 farthest_gpu = max(farthest_gpu, int(latencies(group.topology, parts[-1]).max()))
+            loads: list[NDArray[np.float64] | float] = [share] * len(parts)
             if edges := _edges(group, parents, channel):
-                parts.append(hop_paths(group.topology, edges))
-                farthest_network = max(farthest_network, int(latencies(group.topology, parts[-1]).max()))
-            flows.append(_joined(parts, [share] * len(parts)))
+                paths, rows = spread_paths(group.topology, edges, [share] * len(edges), _CHANNELS_PER_NIC)
+                parts.append(paths)
+                loads.append(rows)
+                farthest_network = max(farthest_network, int(latencies(group.topology, paths).max()))
+            flows.append(_joined(parts, loads))
     inside, between = group.ranks_per_domain - 1, max(depth(parents) for parents in trees)
     return Draft(
         tuple(flows),
@@ -102,10 +107,11 @@ def draft_nvls_tree(group: Group) -> Draft:
     flows, farthest = [], 0
     for channel in range(channels):
         for parents in trees:
-            edges = hop_paths(group.topology, _edges(group, parents, channel))
-            farthest = max(farthest, int(latencies(group.topology, edges).max()))
-            parts = [edges, *(paths for paths, _ in inside)]
-            flows.append(_joined(parts, [share, *(loads * share for _, loads in inside)]))
+            edges = _edges(group, parents, channel)
+            crossing, rows = spread_paths(group.topology, edges, [share] * len(edges), _CHANNELS_PER_NIC)
+            farthest = max(farthest, int(latencies(group.topology, crossing).max()))
+            parts = [crossing, *(paths for paths, _ in inside)]
+            flows.append(_joined(parts, [rows, *(loads * share for _, loads in inside)]))
     steps = max(depth(parents) for parents in trees)
     return Draft(tuple(flows), 1, 2 * steps, 2 * steps * farthest, fill_steps=2 * steps, fill_channels=channels)
 
@@ -120,8 +126,10 @@ def draft_collnet(group: Group, operation: str, *, chain: bool, nvls: bool = Fal
         for domain in range(domains):
             here, there = group.rails[domain][channel], group.rails[(domain + 1) % domains][channel]
             crossings.append(Hop(here.rank, there.rank, here.nic, there.nic, channel))
-        parts = [hop_paths(group.topology, crossings)]
-        loads: list[NDArray[np.float64] | float] = [1.0 / channels]
+        share = [1.0 / channels] * len(crossings)
+        crossing, rows = spread_paths(group.topology, crossings, share, _CHANNELS_PER_NIC)
+        parts = [crossing]
+        loads: list[NDArray[np.float64] | float] = [rows]
         farthest = max(farthest, int(latencies(group.topology, parts[0]).max()))
         for domain, members in enumerate(group.domains):
             if len(members) == 1:

@@ -27,6 +27,7 @@ _COMMON: keys.Keys = {
     "switch_latency": keys.duration,
     "routing": keys.one_of(ROUTINGS, "a way of routing"),
     "sharp": keys.boolean,
+    "connections": keys.count,
 }
 
 

@@ -9,7 +9,7 @@ NIC is plugged into.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from netmodel.keys import ClusterError, Keys
@@ -65,6 +65,7 @@ class Fabric(ABC):
     switch_latency: int  # from port to port
     routing: str  # one of ROUTINGS
     sharp: bool  # switches can reduce (SHARP)
+    connections: int = field(default=1, kw_only=True)  # of two NICs, each of which ECMP hashes on its own
 
     def __post_init__(self) -> None:
         if self.routing == "adaptive":
