@@ -205,6 +205,11 @@ def _check(collective: Collective) -> None:
         raise ValueError(
             f"{collective.operation}: root {collective.root} is not a place among {len(collective.members)} members"
         )
+    total = sum(part.size for part in collective.transfers)
+    if collective.transfers and collective.size != total:
+        raise ValueError(
+            f"{collective.operation}: size is {collective.size} and its transfers are of {total} bytes; give their sum"
+        )
     for part in collective.transfers:
         if not (0 <= part.source < len(collective.members) and 0 <= part.target < len(collective.members)):
             raise ValueError(

@@ -275,6 +275,10 @@ def test_one_member_and_wrong_calls() -> None:
         ask(net, "allreduce", MB, range(8))
     with pytest.raises(ValueError, match="root 9 is not a place among 8 members"):
         ask(net, "broadcast", MB, range(8), root=9)
+    with pytest.raises(ValueError, match="size is 5 and its transfers are of 7 bytes"):
+        ask(net, "send_recv", 5, range(8), transfers=(Transfer(0, 1, 7),))
+    with pytest.raises(ValueError, match="from 0 to 8 names places that 8 members do not have"):
+        ask(net, "send_recv", 7, range(8), transfers=(Transfer(0, 8, 7),))
     with pytest.raises(ValueError, match="there is no rank 8"):
         ask(net, "all_reduce", MB, range(9))
 
@@ -363,6 +367,14 @@ def test_bench_says_what_is_wrong(arguments: tuple[str, ...], message: str) -> N
     result = CliRunner().invoke(main, ["net", "bench", *arguments])
     assert result.exit_code != 0
     assert message in result.output
+
+
+def test_the_documentation_shows_what_is() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "network.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```\n\$ maya ([^\n]*)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 3
+    for words, output in shown:
+        assert CliRunner().invoke(main, words.split()).output == output
 
 
 def test_bench_counts_the_environment_as_nccl_does(monkeypatch: pytest.MonkeyPatch) -> None:
