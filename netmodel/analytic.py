@@ -55,6 +55,7 @@ class AnalyticNetwork:
         self.parameters = topology.cluster.parameters
         self._groups: dict[tuple[int, ...], Group] = {}
         self._ranges: dict[object, _Ranges] = {}
+        self._tuned: dict[object, Sequence[tuple[int, tuner.Choice]]] = {}
         # By the id of `members`, which are kept so that it stays theirs: to hash a thousand ranks takes longer than all
         # the rest of an answer.
         self._recent: dict[tuple[str, int, int, str], tuple[tuple[int, ...], _Ranges]] = {}
@@ -112,7 +113,7 @@ class AnalyticNetwork:
             return self._message_ranges(group, p2p.all_pairs(group.members))
         if collective.operation == "send_recv":
             return self._message_ranges(group, p2p.neighbours(collective.members))
-        choices = tuner.tune(group, self.parameters.generation, collective.operation, self.settings, collective.dtype)
+        choices = self._choices(group, collective.operation, collective.dtype)
         root = collective.members[collective.root]
         drafts: dict[tuple[str, str], Draft] = {}
         plans: list[Plan] = []
@@ -128,6 +129,13 @@ class AnalyticNetwork:
             plans.append(self._plan(drafts[way], *way, choice.channels, plans, start))
         starts = [start for start, _ in choices]
         return _Ranges(starts, plans, [drafts[choice.algorithm, choice.protocol] for _, choice in choices])
+
+    def _choices(self, group: Group, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
+        """What the tuner chooses, which knows of a group's shape alone."""
+        key = (*group.shape, operation, dtype)
+        if key not in self._tuned:
+            self._tuned[key] = tuner.tune(group, self.parameters.generation, operation, self.settings, dtype)
+        return self._tuned[key]
 
     def _message_ranges(self, group: Group, messages: p2p.Messages) -> _Ranges:
         """A range for LL, and one for every number of channels."""

@@ -175,7 +175,11 @@ def candidates(group: Group, generation: str, operation: str, settings: NcclSett
         for protocol in PROTOCOLS:
             if not settings.allows_protocol(operation, protocol):
                 continue
-            if protocol == "ll128" and not settings.forces_protocol(operation, protocol) and not _ll128_safe(group):
+            if (
+                protocol == "ll128"
+                and not settings.forces_protocol(operation, protocol)
+                and not _ll128_safe(group, generation)
+            ):
                 continue
             if protocol != "simple" and algorithm not in ("ring", "tree"):
                 continue
@@ -214,9 +218,17 @@ def _one_nic_per_gpu(group: Group) -> bool:
     return len(group.rails[0]) >= group.ranks_per_domain
 
 
-def _ll128_safe(group: Group) -> bool:
-    """NCCL uses LL128 by itself only where GPUs store 128 bytes at once: over NVLink."""
-    return group.topology.cluster.gpu_link != "pcie"
+def _ll128_safe(group: Group, generation: str) -> bool:
+    """NCCL uses LL128 by itself only where 128 bytes arrive at once: over NVLink, and to NICs that no CPU is before,
+    unless it is Grace, whose GPUs are Blackwells here."""
+    topology = group.topology
+    if topology.cluster.gpu_link == "pcie":
+        return False
+    if not group.rails or generation == "blackwell":
+        return True
+    here, there = group.rails[0][0], group.rails[1][0]
+    way = topology.path(here.rank, there.rank, source_nic=here.nic, target_nic=there.nic)
+    return all(topology.vertices[topology.target[link]].kind != "host" for link in way)
 
 
 def _cost(

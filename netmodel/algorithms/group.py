@@ -55,6 +55,11 @@ class Group:
         """In the fullest domain."""
         return max(len(domain) for domain in self.domains)
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """How many: members, domains, members of the fullest domain, rails."""
+        return len(self.members), len(self.domains), self.ranks_per_domain, len(self.rails[0]) if self.rails else 0
+
     def order(self, domain: int, channel: int) -> tuple[int, ...]:
         """A domain's members in the order in which a channel visits them: from the one nearest to its NIC."""
         rings = self.rings[domain]
