@@ -35,7 +35,7 @@ class Demand:
     """A plan's flows, merged where they take the same links."""
 
     links: NDArray[np.int64]  # that the plan uses, ascending
-    table: FlowTable  # over places in `links`; the capacity taken per unit of fair rate
+    table: FlowTable  # the capacity taken per unit of fair rate
     weight: float  # bytes of the collective per unit of fair rate
 
 
@@ -74,7 +74,7 @@ def demand_of(plan: Plan, links: Links) -> Demand:
     out = links.leaves_gpu[used]
     weight = plan.channels / (taken[out] if out.any() else taken).max()
     limits = np.array([flow.limit for flow in merged]) / (1e9 * weight)
-    return Demand(used, FlowTable(offsets, places, single * copies * weight, limits), float(weight))
+    return Demand(used, FlowTable(offsets, entries, single * copies * weight, limits), float(weight))
 
 
 def _merge(flows: tuple[Flow, ...]) -> tuple[list[Flow], NDArray[np.int64]]:

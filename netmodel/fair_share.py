@@ -46,8 +46,8 @@ class FlowTable:
 
 def stack(tables: Sequence[FlowTable]) -> FlowTable:
     """The rows of all tables, one table after the other."""
-    if len(tables) == 1:
-        return tables[0]
+    if not tables:
+        return FlowTable(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
     return FlowTable(
         _offsets(np.concatenate([np.diff(table.offsets) for table in tables])),
         np.concatenate([table.links for table in tables]),
@@ -70,8 +70,8 @@ def fair_rates(flows: FlowTable, capacity: NDArray[np.float64]) -> NDArray[np.fl
     names = np.arange(len(flows))  # of the flows still rising
     while len(names):
         taken = np.bincount(flows.links, flows.amounts, len(left))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fills = np.where(taken > 0, left / taken, np.inf)  # the rate at which the link is full
+        fills = np.full(len(left), np.inf)  # the rate at which the link is full
+        np.divide(left, taken, out=fills, where=taken > 0)
         level = np.maximum(level, fills)  # flows that stopped elsewhere only leave more: what is below is rounding
         first_full = np.minimum.reduceat(level[flows.links], flows.offsets[:-1])
         reached = np.minimum(first_full, flows.limits)

@@ -4,8 +4,8 @@ In: collectives and when they start, in integer nanoseconds. Out: when each of t
 
 First what its plan costs besides bytes passes; then the plan's flows begin, and each moves the collective's size at a
 rate that is max-min fair among all flows in flight. It ends with the last of its flows. Rates change only when a flow
-begins or ends, and only among flows that links connect with it: those are a group, and groups know nothing of each
-other. A collective that has a group to itself needs no rates at all: it takes what the analytic level says.
+begins or ends, and only among flows that links connect with it: those are a group (netmodel/flow_group.py), and groups
+know nothing of each other.
 
 Two ways to use it. `simulate` runs a list of starts to the end. Or step by step, next to a simulation of something
 else: `start` a collective, ask for the `next_event`, `advance` to it or to any earlier time, start more.
@@ -14,23 +14,20 @@ else: `start` a collective, ask for the `next_event`, `advance` to it or to any 
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from netmodel.analytic import AnalyticNetwork
 from netmodel.collective import Collective
 from netmodel.demand import Demand, Links, demand_of
-from netmodel.fair_share import FlowTable, fair_rates, stack
+from netmodel.flow_group import FlowGroup, InFlight
 from netmodel.nccl_settings import NcclSettings
 from netmodel.plan import Plan
 from netmodel.topology import Topology
-
-_HALF = 0.501  # of a nanosecond, and a little for rounding
 
 
 class Planner(Protocol):
@@ -80,12 +77,11 @@ class FlowNetwork:
         ] = {}  # by the plan's id; the plan is kept, so the id stays its own
         self._now = 0
         self._started = 0
-        self._waiting: list[tuple[int, int, _InFlight]] = []  # heap: for their flows to begin
-        self._groups: list[tuple[int, int, _Group]] = []  # heap: by the time their next flow ends
+        self._waiting: list[tuple[int, int, InFlight]] = []  # heap: for their flows to begin
+        self._groups: dict[int, FlowGroup] = {}
+        self._group_of = np.full(len(self._links.bytes_per_ns), -1, np.int64)  # by link; a group may be gone since
         self._groups_made = 0
-        # The collective in flight that uses a link; of several in one group, any.
-        self._user = np.full(len(self._links.bytes_per_ns), -1, np.int64)
-        self._in_flight: dict[int, _InFlight] = {}
+        self._ends: list[tuple[int, int, int]] = []  # heap: when a group's next flow ends, the group, its version
 
     @property
     def now(self) -> int:
@@ -101,16 +97,17 @@ class FlowNetwork:
         number = self._started
         self._started += 1
         begin = at + round(plan.overhead_ns(collective.size))
-        started = _InFlight(number, collective, plan, demand, at, begin, round(plan.duration_ns(collective.size)))
+        started = InFlight(number, collective, plan, demand, at, begin, round(plan.duration_ns(collective.size)))
         heapq.heappush(self._waiting, (started.flows_begin, number, started))
         return number
 
     def next_event(self) -> int | None:
         """When flows begin or end next, and perhaps a collective with them, if nothing else is started."""
-        while self._groups and self._groups[0][2].dissolved:
-            heapq.heappop(self._groups)
-        times = [heap[0][0] for heap in (self._waiting, self._groups) if heap]
-        return min(times, default=None)
+        while self._ends and not self._is_current(*self._ends[0][1:]):
+            heapq.heappop(self._ends)
+        if self._ends and self._waiting:
+            return min(self._ends[0][0], self._waiting[0][0])
+        return self._ends[0][0] if self._ends else self._waiting[0][0] if self._waiting else None
 
     def advance(self, to: int) -> list[Finished]:
         """Lets time pass. Returns what ended, in order of time, then of number."""
@@ -136,138 +133,74 @@ class FlowNetwork:
             self._demands[id(plan)] = (plan, demand_of(plan, self._links))
         return self._demands[id(plan)][1]
 
+    def _is_current(self, number: int, version: int) -> bool:
+        group = self._groups.get(number)
+        return group is not None and group.version == version
+
     def _step(self, now: int) -> list[Finished]:
         """Everything that happens at one time, then new rates for the groups that it touched."""
-        touched: dict[int, _InFlight] = {}
-        begun: list[_InFlight] = []
+        ended: list[InFlight] = []
+        touched: dict[int, FlowGroup] = {}
+        while self._ends and self._ends[0][0] == now:
+            _, number, version = heapq.heappop(self._ends)
+            if self._is_current(number, version):
+                touched[number] = self._groups[number]
+        begun = []
         while self._waiting and self._waiting[0][0] == now:
-            one = heapq.heappop(self._waiting)[2]
-            begun.append(one)
-            for user in np.unique(self._user[one.demand.links]):
-                if user >= 0 and user not in touched:
-                    touched |= self._dissolve(self._in_flight[user].group, now)
-        while self._groups and (self._groups[0][2].dissolved or self._groups[0][0] == now):
-            group = heapq.heappop(self._groups)[2]
-            if not group.dissolved:
-                touched |= self._dissolve(group, now)
-        everyone = [*touched.values(), *begun]
-        staying = [one for one in everyone if one.flows]
-        ended = sorted((one for one in everyone if not one.flows), key=lambda one: one.number)
-        for one in ended:
-            self._in_flight.pop(one.number, None)
-        for one in staying:
-            self._in_flight[one.number] = one
-        for members in self._connected(sorted(staying, key=lambda one: one.number)):
-            group = _Group(members, now, self._links.bytes_per_ns, self._shortcut)
-            self._groups_made += 1
-            heapq.heappush(self._groups, (group.next_end, self._groups_made, group))
+            begun.append(heapq.heappop(self._waiting)[2])
+        for one in begun:
+            for number in np.unique(self._group_of[one.demand.links]).tolist():
+                if number in self._groups:
+                    touched[number] = self._groups[number]
+        for group in touched.values():
+            ended += group.run_until(now)
+        for number in [number for number, group in touched.items() if not group.members]:
+            del touched[number], self._groups[number]
+        ended += [one for one in begun if not one.moves]
+        for group in self._joined([one for one in begun if one.moves], now):
+            touched[group.number] = group
+        for number, group in touched.items():
+            if number in self._groups:
+                self._share(group)
+        ended.sort(key=lambda one: one.number)
         return [Finished(one.number, one.collective, one.plan, one.start, now, one.alone_ns) for one in ended]
 
-    def _dissolve(self, group: _Group, now: int) -> dict[int, _InFlight]:
-        group.run_until(now)
-        group.dissolved = True
-        for one in group.members:
-            self._user[one.demand.links] = -1
-        return {one.number: one for one in group.members}
+    def _new_group(self, members: list[InFlight], now: int) -> FlowGroup:
+        group = FlowGroup(self._groups_made, members, now, self._links.bytes_per_ns)
+        self._groups_made += 1
+        self._groups[group.number] = group
+        return group
 
-    def _connected(self, collectives: Sequence[_InFlight]) -> list[list[_InFlight]]:
-        """Collectives that share links, directly or through others. Enters them as the users of their links."""
-        leader = {one.number: one.number for one in collectives}
+    def _joined(self, begun: list[InFlight], now: int) -> list[FlowGroup]:
+        """Groups of collectives whose flows begin, each with all groups that it connects."""
+        sets: dict[int, list[FlowGroup]] = {}  # by the number of any of the groups in a set
+        for one in begun:
+            numbers = np.unique(self._group_of[one.demand.links]).tolist()
+            found = [sets.get(number, [self._groups[number]]) for number in numbers if number in self._groups]
+            new = self._new_group([one], now)
+            joined = [new, *chain.from_iterable({id(part): part for part in found}.values())]
+            sets |= {group.number: joined for group in joined}
+            self._group_of[one.demand.links] = new.number
+        merged = []
+        for joined in {id(joined): joined for joined in sets.values()}.values():
+            largest = max(joined, key=lambda group: (len(group.left), -group.number))
+            others = [group for group in joined if group is not largest]
+            largest.absorb(others)
+            for group in others:
+                del self._groups[group.number]
+                self._group_of[group.table.links] = largest.number
+            merged.append(largest)
+        return merged
 
-        def find(number: int) -> int:
-            while leader[number] != number:
-                leader[number] = leader[leader[number]]
-                number = leader[number]
-            return number
-
-        for one in collectives:
-            for user in np.unique(self._user[one.demand.links]):
-                if user >= 0:
-                    leader[find(int(user))] = find(one.number)
-            self._user[one.demand.links] = one.number
-        groups: dict[int, list[_InFlight]] = {}
-        for one in collectives:
-            groups.setdefault(find(one.number), []).append(one)
-        return list(groups.values())
-
-
-class _InFlight:
-    """A collective from its start to its end."""
-
-    def __init__(
-        self, number: int, collective: Collective, plan: Plan, demand: Demand, start: int, begin: int, alone_ns: int
-    ) -> None:
-        self.number = number
-        self.collective = collective
-        self.plan = plan
-        self.demand = demand
-        self.start = start
-        self.flows_begin = begin
-        self.alone_ns = alone_ns
-        self.table = demand.table  # of the flows that have not ended
-        self.left = np.full(len(demand.table) if collective.size else 0, float(collective.size))  # bytes of each
-        self.untouched = True  # all flows have all their bytes left
-        self.group: _Group
-
-    @property
-    def flows(self) -> int:
-        """How many have not ended."""
-        return len(self.left)
-
-
-class _Group:
-    """Collectives whose flows are connected by links, from one change of its flows to the next."""
-
-    def __init__(self, members: list[_InFlight], now: int, bytes_per_ns: NDArray[np.float64], shortcut: bool) -> None:
-        self.members = members
-        self.dissolved = False
-        self._since = now
-        self._bytes_per_ns = bytes_per_ns
-        self._rates: list[NDArray[np.float64]] = []  # by member: bytes per ns of each of its flows
-        for one in members:
-            one.group = self
-        alone = members[0]
-        if shortcut and len(members) == 1 and alone.untouched:
-            self.next_end = now + alone.alone_ns - (alone.flows_begin - alone.start)
-        else:
-            self._share()
-
-    def run_until(self, now: int) -> None:
-        """Moves the bytes of the time up to `now`, the next end at the latest, and drops flows that have ended."""
-        if not self._rates:  # alone until now, so nobody asked
-            if now == self.next_end:
-                self.members[0].left = np.zeros(0)
-                return
-            self._share()
-            while self.next_end < now:
-                self._move(self.next_end)
-                self._share()
-        self._move(now)
-
-    def _share(self) -> None:
-        """New rates for all flows, and when the first of them ends."""
-        tables = []
-        links = np.unique(np.concatenate([one.demand.links for one in self.members]))
-        for one in self.members:
-            places = np.searchsorted(links, one.demand.links)
-            tables.append(FlowTable(one.table.offsets, places[one.table.links], one.table.amounts, one.table.limits))
-        rates = fair_rates(stack(tables), self._bytes_per_ns[links])
-        self._rates = []
-        first = np.inf
-        at = 0
-        for one in self.members:
-            self._rates.append(rates[at : at + one.flows] * one.demand.weight)
-            at += one.flows
-            first = min(first, (one.left / self._rates[-1]).min(initial=np.inf))
-        self.next_end = self._since + math.floor(first + 0.5)
-
-    def _move(self, now: int) -> None:
-        """Flows that are no more than half a nanosecond from their end have ended."""
-        for one, rate in zip(self.members, self._rates, strict=True):
-            one.left = one.left - rate * (now - self._since)
-            one.untouched = False
-            stay = one.left > rate * _HALF
-            if not stay.all():
-                one.left = one.left[stay]
-                one.table = one.table.select(stay)
-        self._since = now
+    def _share(self, group: FlowGroup) -> None:
+        """New rates. A group that has lost most of its members may have fallen apart; until then it is only slower."""
+        parts = [group]
+        if group.ended >= len(group.members) > 1 and len(sets := group.connected()) > 1:
+            del self._groups[group.number]
+            parts = [self._new_group([], group.since) for _ in sets]
+            for part, places in zip(parts, sets, strict=True):
+                part.take(group, places)
+                self._group_of[part.table.links] = part.number
+        for part in parts:
+            part.share(shortcut=self._shortcut)
+            heapq.heappush(self._ends, (part.next_end, part.number, part.version))

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netmodel.build import build_topology
 from netmodel.cluster import load_cluster
 from netmodel.collective import Collective
+from netmodel.demand import Links, demand_of
+from netmodel.fair_share import fair_rates, stack
 from netmodel.flow import Finished, FlowNetwork
 from netmodel.plan import Flow, Plan
 from netmodel.topology import LinkKind, Topology, Vertex
@@ -196,3 +201,59 @@ def test_slowing_one_down_can_speed_a_third_up() -> None:
     assert _ends(before) == [2000, 2000]
     assert _ends(after) == [3000, 1500, 5000]
     assert all(one.ns >= one.alone_ns for one in after)
+
+
+_FLOW = st.dictionaries(st.integers(0, 7), st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=3)
+_PLAN = st.builds(
+    lambda flows, latency, limit, channels: _plan(*flows, latency=latency, limit=limit, channels=channels),
+    st.lists(_FLOW, min_size=1, max_size=3),
+    st.sampled_from([0.0, 10.0, 700.0]),
+    st.sampled_from([math.inf, math.inf, 0.6 * GB]),
+    st.integers(1, 3),
+)
+_STARTS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3), st.integers(0, 4000)), min_size=1, max_size=12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(_PLAN, min_size=4, max_size=4), _STARTS, st.booleans())
+def test_groups_and_shortcuts_change_nothing(
+    plans: list[Plan], starts: list[tuple[int, int, int]], shortcut: bool
+) -> None:
+    rates = [GB, 2 * GB, GB // 2, GB, 3 * GB, GB, GB, 4 * GB]
+    network = _network(rates, *plans, shortcut=shortcut)
+    finished = network.simulate([(at, _run(plan, size)) for at, plan, size in starts])
+    expected = _simulate_plainly(rates, [_priced(plan, rates) for plan in plans], starts)
+    for one, end in zip(finished, expected, strict=True):
+        assert one.end_ns == pytest.approx(end, abs=2 + len(starts) * 6)  # each event is rounded to a nanosecond
+
+
+def _simulate_plainly(rates: list[int], plans: list[Plan], starts: list[tuple[int, int, int]]) -> list[float]:
+    """All flows in one list, all rates anew at every event, time as it comes."""
+    links = Links.of(_topology(rates))
+    waiting = [(at + plans[plan].overhead_ns(size), number) for number, (at, plan, size) in enumerate(starts)]
+    waiting.sort(reverse=True)
+    flows: list[list[Any]] = []  # number, demand, row, bytes left
+    ends = [0.0] * len(starts)
+    now = 0.0
+    while waiting or flows:
+        speeds: list[float] = []
+        if flows:
+            rows = [np.arange(len(flow[1].table)) == flow[2] for flow in flows]
+            table = stack([flow[1].table.select(row) for flow, row in zip(flows, rows, strict=True)])
+            fair = fair_rates(table, links.bytes_per_ns)
+            speeds = [rate * flow[1].weight for rate, flow in zip(fair, flows, strict=True)]
+        next_end = min((now + flow[3] / speed for flow, speed in zip(flows, speeds, strict=True)), default=math.inf)
+        time = min(next_end, waiting[-1][0] if waiting else math.inf)
+        for flow, speed in zip(flows, speeds, strict=True):
+            flow[3] -= speed * (time - now)
+            if flow[3] <= speed * 1e-6:
+                ends[flow[0]] = time
+        flows = [flow for flow, speed in zip(flows, speeds, strict=True) if flow[3] > speed * 1e-6]
+        now = time
+        while waiting and waiting[-1][0] <= now:
+            number = waiting.pop()[1]
+            ends[number] = now
+            demand = demand_of(plans[starts[number][1]], links)
+            if starts[number][2]:
+                flows += [[number, demand, row, float(starts[number][2])] for row in range(len(demand.table))]
+    return ends
