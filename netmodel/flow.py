@@ -22,12 +22,14 @@ from typing import Protocol
 import numpy as np
 
 from netmodel.analytic import AnalyticNetwork
-from netmodel.collective import Collective
+from netmodel.collective import Collective, Estimate
 from netmodel.demand import Demand, Links, demand_of
 from netmodel.flow_group import FlowGroup, InFlight
 from netmodel.nccl_settings import NcclSettings
 from netmodel.plan import Plan
 from netmodel.topology import Topology
+
+_MOST_DEMANDS = 4096  # kept; messages of ever new sizes make ever new plans
 
 
 class Planner(Protocol):
@@ -70,11 +72,10 @@ class FlowNetwork:
         `shortcut` rates are worked out for collectives that have their links to themselves as well.
         """
         self._planner = planner or AnalyticNetwork(topology, settings)
+        self._origin = topology.cluster.parameters.origin
         self._shortcut = shortcut
         self._links = Links.of(topology)
-        self._demands: dict[
-            int, tuple[Plan, Demand]
-        ] = {}  # by the plan's id; the plan is kept, so the id stays its own
+        self._demands: dict[int, tuple[Plan, Demand]] = {}  # by the plan's id, its own as long as the plan is kept
         self._now = 0
         self._started = 0
         self._waiting: list[tuple[int, int, InFlight]] = []  # heap: for their flows to begin
@@ -87,6 +88,12 @@ class FlowNetwork:
     def now(self) -> int:
         """The time up to which everything is known."""
         return self._now
+
+    def estimate(self, collective: Collective) -> Estimate:
+        """With the network to itself: what the analytic level says."""
+        plan = self._planner.plan(collective)
+        ns, latency = round(plan.duration_ns(collective.size)), round(plan.latency_ns)
+        return Estimate(ns, plan.algorithm, plan.protocol, plan.channels, latency, self._origin)
 
     def start(self, at: int, collective: Collective) -> int:
         """A collective whose last member arrives at time `at`, now or later. Returns the number it is known by."""
@@ -130,6 +137,8 @@ class FlowNetwork:
 
     def _demand(self, plan: Plan) -> Demand:
         if id(plan) not in self._demands:
+            if len(self._demands) >= _MOST_DEMANDS:
+                self._demands.clear()
             self._demands[id(plan)] = (plan, demand_of(plan, self._links))
         return self._demands[id(plan)][1]
 

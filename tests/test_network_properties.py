@@ -170,6 +170,7 @@ def test_alone_both_levels_say_the_same(preset: str, data: st.DataObject) -> Non
     expected = network.estimate(collective).ns
     assert abs(_flow_ns(network, collective)[0] - expected) <= 2
     shortcut = FlowNetwork(network.topology, planner=network)
+    assert shortcut.estimate(collective) == network.estimate(collective)
     assert shortcut.simulate([(0, collective)])[0].ns == expected
 
 
