@@ -137,14 +137,10 @@ class AnalyticNetwork:
             self._tuned[key] = tuner.tune(group, self.parameters.generation, operation, self.settings, dtype)
         return self._tuned[key]
 
-    def _message_ranges(self, group: Group, messages: p2p.Messages) -> _Ranges:
-        """A range for LL, and one for every number of channels."""
+    def _message_ranges(self, group: Group, messages: p2p.Messages, starts: Sequence[int] | None = None) -> _Ranges:
+        """All ranges, or those that start at these sizes."""
         largest = messages.largest
-        starts = [0, math.floor(p2p.LL_LARGEST / largest) + 1]
-        channels = p2p.channels_per_peer(len(group.members), 0)
-        while channels < p2p.CHANNELS:
-            starts.append(max(starts[-1] + 1, math.floor(channels * p2p.BYTES_PER_CHANNEL / largest) + 1))
-            channels *= 2
+        starts = starts or _message_starts(len(group.members), largest)
         routed = route_messages(group, messages, pxn=self.settings.pxn)
         drafts: list[Draft] = []
         plans: list[Plan] = []
@@ -173,35 +169,40 @@ class AnalyticNetwork:
         return replace(plan, floor_ns=smaller[-1].duration_ns(start - 1)) if smaller else plan
 
     def _transfer_ranges(self, collective: Collective) -> _Ranges:
-        """Messages of given sizes. Their proportions and the channels of the largest decide the plan."""
+        """Messages of given sizes: their proportions decide the plans."""
         total = sum(transfer.size for transfer in collective.transfers)
-        largest = max(transfer.size for transfer in collective.transfers)
-        protocol = "ll" if largest <= p2p.LL_LARGEST else "simple"
-        channels = p2p.channels_per_peer(len(collective.members), largest)
         proportions = tuple((part.source, part.target, part.size / (total or 1)) for part in collective.transfers)
-        key = (collective.members, proportions, protocol, channels)
+        sent = [part for part in proportions if part[0] != part[1] and part[2]]
+        if not sent:
+            _check(collective)
+            return self._alone()
+        # Sizes of such messages seldom come twice in the same proportions: larger ranges than asked for can wait.
+        starts = _message_starts(len(set(collective.members)), max(part[2] for part in sent))
+        starts = [start for start in starts if start <= total] or [0]
+        key = (collective.members, proportions, len(starts))
         if key not in self._ranges:
             _check(collective)
+            ranks = np.array(collective.members, np.int64)
+            source, target, share = (np.array(column) for column in zip(*sent, strict=True))
             group = self._group(tuple(sorted(set(collective.members))))
-            ranks = collective.members
-            sent = [part for part in proportions if part[0] != part[1]]
-            if not sent:
-                return self._alone()
-            messages = p2p.Messages(
-                np.array([ranks[source] for source, _, _ in sent], np.int64),
-                np.array([ranks[target] for _, target, _ in sent], np.int64),
-                np.array([share for _, _, share in sent]),
-            )
-            routed = route_messages(group, messages, pxn=self.settings.pxn)
-            draft, channels = self._message_draft(group, routed, largest)
-            plan = self._plan(draft, "p2p", protocol, channels, (), 0)
-            self._ranges[key] = _Ranges([0], [plan], [draft])
+            messages = p2p.Messages(ranks[source], ranks[target], share)
+            self._ranges[key] = self._message_ranges(group, messages, starts)
         return self._ranges[key]
 
     def _alone(self) -> _Ranges:
         """One member: a copy in its own memory, which costs a launch and is not the network's."""
         draft = Draft((), 0, 0, 0)
         return _Ranges([0], [self._plan(draft, "ring", "simple", 1, (), 0)], [draft])
+
+
+def _message_starts(members: int, largest: float) -> list[int]:
+    """Where ranges start: one is for LL, one for every number of channels. `largest` is the largest message's part."""
+    starts = [0, math.floor(p2p.LL_LARGEST / largest) + 1]
+    channels = p2p.channels_per_peer(members, 0)
+    while channels < p2p.CHANNELS:
+        starts.append(max(starts[-1] + 1, math.floor(channels * p2p.BYTES_PER_CHANNEL / largest) + 1))
+        channels *= 2
+    return starts
 
 
 def _check(collective: Collective) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from netmodel.analytic import AnalyticNetwork
 from netmodel.build import build_topology
 from netmodel.cluster import cluster_names, load_cluster
-from netmodel.collective import OPERATIONS, Collective
+from netmodel.collective import OPERATIONS, Collective, Transfer
 from netmodel.fabrics.fat_tree import FatTree
 from netmodel.flow import FlowNetwork
 from netmodel.nccl_settings import read_settings
@@ -54,6 +54,11 @@ def _groups(draw: st.DrawFn, topology: Topology, smallest: int = 2) -> tuple[int
 def _collectives(draw: st.DrawFn, topology: Topology, operations: list[str] | None = None) -> Collective:
     members = draw(_groups(topology))
     operation = draw(st.sampled_from(operations or list(OPERATIONS)))
+    if operations is None and operation in ("all_to_all", "send_recv") and draw(st.booleans()):
+        place = st.integers(0, len(members) - 1)
+        pairs = draw(st.lists(st.tuples(place, place), min_size=1, max_size=30))
+        transfers = tuple(Transfer(source, target, draw(_SIZES)) for source, target in pairs)
+        return Collective(operation, sum(one.size for one in transfers), members, transfers=transfers)
     return Collective(operation, draw(_SIZES), members, root=draw(st.integers(0, len(members) - 1)))
 
 
@@ -97,6 +102,11 @@ def _cuts(topology: Topology, members: tuple[int, ...]) -> list[tuple[set[int], 
 
 def _must_leave(collective: Collective, within: set[int]) -> float:
     """Bytes that no algorithm can keep from leaving a part of the members, reduction in switches included."""
+    if collective.transfers:
+        ranks = collective.members
+        return sum(
+            one.size for one in collective.transfers if ranks[one.source] in within and ranks[one.target] not in within
+        )
     size, count, inner = collective.size, len(collective.members), len(within)
     outer = count - inner
     root_within = collective.members[collective.root] in within
@@ -155,7 +165,12 @@ def test_never_faster_than_the_latency_of_its_steps(preset: str, data: st.DataOb
 def test_more_bytes_never_take_less_time(preset: str, data: st.DataObject) -> None:
     network = _network(preset)
     collective = data.draw(_collectives(network.topology))
-    other = Collective(collective.operation, data.draw(_SIZES), collective.members, collective.root)
+    if collective.transfers:
+        factor = data.draw(st.integers(2, 1000))
+        transfers = tuple(replace(one, size=one.size * factor) for one in collective.transfers)
+        other = replace(collective, size=collective.size * factor, transfers=transfers)
+    else:
+        other = replace(collective, size=data.draw(_SIZES))
     less, more = sorted([collective, other], key=lambda one: one.size)
     assert network.estimate(less).ns <= network.estimate(more).ns
     assert _flow_ns(network, less)[0] <= _flow_ns(network, more)[0] + 1
@@ -262,7 +277,7 @@ def test_a_group_can_move_to_other_nodes_that_are_plugged_in_alike(preset: str, 
     new = sorted(data.draw(st.lists(everywhere, min_size=len(old), max_size=len(old), unique=True)))
     to = {domain: other * per_domain for domain, other in zip(old, new, strict=True)}
     members = tuple(to[rank // per_domain] + rank % per_domain for rank in collective.members)
-    moved = Collective(collective.operation, collective.size, members, collective.root)
+    moved = replace(collective, members=members)
     assert network.estimate(moved).ns == network.estimate(collective).ns
     assert abs(_flow_ns(network, moved)[0] - network.estimate(collective).ns) <= 2
 

@@ -108,12 +108,26 @@ def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
             parts[-1][relayed] = rows
     paths = np.concatenate(parts, axis=1)
     loads = messages.load / stripes
-    one_each = len(paths) <= MOST_FLOWS
-    first = np.arange(len(paths)) if one_each else np.unique(messages.source, return_index=True)[1]
-    ends_of = [*first[1:].tolist(), len(paths)]
-    flows = [flow_over(paths[i:j], loads[i:j]) for i, j in zip(first.tolist(), ends_of, strict=True)]
+    if len(paths) <= MOST_FLOWS:
+        first, flows = np.arange(len(paths)), _flow_each(paths, loads)
+    else:
+        first = np.unique(messages.source, return_index=True)[1]
+        ends_of = [*first[1:].tolist(), len(paths)]
+        flows = [flow_over(paths[i:j], loads[i:j]) for i, j in zip(first.tolist(), ends_of, strict=True)]
     farthest = float(latencies(topology, paths[:, : parts[0].shape[1]]).max())
     return Routed(messages, inside, nics_each, tuple(flows), first, farthest)
+
+
+def _flow_each(paths: NDArray[np.int32], loads: NDArray[np.float64]) -> list[Flow]:
+    """A flow for every row; those that pass no link twice, which most are, all at once."""
+    ordered = np.sort(paths, axis=1)
+    again = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1).tolist()
+    begin = (ordered < 0).sum(axis=1).tolist()
+    width = ordered.shape[1]
+    return [
+        flow_over(paths[i : i + 1], loads[i : i + 1]) if twice else Flow(ordered[i, at:], np.full(width - at, load))
+        for i, (twice, at, load) in enumerate(zip(again, begin, loads.tolist(), strict=True))
+    ]
 
 
 def draft_messages(routed: Routed, *, channels: int, net_channels: int) -> Draft:
