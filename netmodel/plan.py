@@ -48,8 +48,8 @@ class Plan:
 
     @property
     def latency_ns(self) -> float:
-        """Of an empty message."""
-        return max(self.fixed_ns + self.hidden_ns, self.floor_ns)
+        """Of an empty message that is carried out this way."""
+        return self.fixed_ns + self.hidden_ns
 
     def overhead_ns(self, size: int) -> float:
         """What a collective of this size takes beyond its bytes' time on free links; never negative."""
