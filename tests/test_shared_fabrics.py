@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -133,6 +134,15 @@ def test_the_command_prints_a_row_for_each_cluster() -> None:
     assert lines[0] == "all_reduce of 256000000 bytes in 32 groups of 4 ranks, 32 apart"
     assert lines[3].split()[:5] == ["cluster", "alone", "fastest", "median", "slowest"]
     assert [line.split()[0] for line in lines[4:]] == ["fat-tree-1to1", "fat-tree-4to1"]
+
+
+def test_the_documentation_shows_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first table; the others are made alike."""
+    text = (_EXAMPLES.parents[2] / "docs" / "network-what-if.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```\n\$ maya net ([^\n]*)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    monkeypatch.chdir(_EXAMPLES)
+    assert CliRunner().invoke(net, shown[1].split()).output == shown[2]
 
 
 @pytest.mark.parametrize(
