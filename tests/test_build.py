@@ -72,6 +72,13 @@ DONORS: dict[str, tuple[str | None, list[str], list[str]]] = {
     "libcurand.so.10": ("libcurand.so.10", [], []),
 }
 
+# What shim/device/announcements.c takes the place of, and its arguments.
+ANNOUNCEMENTS = {
+    "_ZN2at14RecordFunctionC1ENS_11RecordScopeE": "void *function, unsigned char scope",
+    "_ZN2at14RecordFunctionD1Ev": "void *function",
+    "_ZN2at24set_record_function_tls_ERKNS_17RecordFunctionTLSE": "const void *observers",
+}
+
 
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -420,6 +427,15 @@ def test_names_that_do_not_belong_are_left_out_and_reported(make: Builder, root:
     assert any("shim/helper*.c is left out" in message for message in messages)
 
 
+def test_a_function_that_torch_lacks_is_reported_when_maya_would_take_its_place(make: Builder, root: Path) -> None:
+    text = "".join(f"MAYA_API void {name}(void) {{}}\n" for name in ANNOUNCEMENTS)
+    write(root / "shim" / "device" / "announcements.c", f'#include "device.h"\n{text}')
+    messages: list[str] = []
+    assert "libmaya_device.so" in [path.name for path in make(messages.append).libraries]
+    (notice,) = (message for message in messages if "whose calls Maya would see" in message)
+    assert all(name in notice for name in ANNOUNCEMENTS)
+
+
 # ---- the op observer ----
 
 
@@ -669,6 +685,59 @@ def test_the_installed_torch_finds_all_it_imports(build: Build) -> None:
         missing = (requirement.functions | requirement.objects) - provided[requirement.soname]
         assert not missing, requirement.soname
         assert requirement.version is None or requirement.version in provided[requirement.soname]
+
+
+def test_the_installed_torch_has_what_maya_takes_the_place_of(build: Build) -> None:
+    device = next(path for path in build.libraries if path.name == "libmaya_device.so")
+    replaced = {name for name in read_imports(device).exported if name.startswith("_Z")}
+    assert len(replaced) >= 4
+    assert not replaced.difference(*(read_imports(path).exported for path in find_torch().shared_objects))
+
+
+@pytest.mark.parametrize("missing", [None, *ANNOUNCEMENTS])
+def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
+    build: Build, tmp_path: Path, missing: str | None
+) -> None:
+    """A libtorch_cpu.so that counts its calls; observer callbacks that say "it has been done" and count theirs."""
+    present = {name: arguments for name, arguments in ANNOUNCEMENTS.items() if name != missing}
+    functions = "".join(f"void {name}({arguments}) {{ calls++; }}\n" for name, arguments in present.items())
+    calls = "".join(f"  {name}(calls{', 0' if 'scope' in arguments else ''});\n" for name, arguments in present.items())
+    declarations = "".join(f"void {name}({arguments});\n" for name, arguments in present.items())
+    torch = shared_object(tmp_path / "libtorch_cpu.so", f"int calls;\n{functions}")
+    program = write(
+        tmp_path / "program.c",
+        """\
+        #include "device/internal.h"
+        #include <stdio.h>
+        extern int calls;
+        static int asked;
+        static bool begins(void *function, uint8_t scope) { (void)function, (void)scope; asked++; return true; }
+        static void ends(void *function) { (void)function; asked++; }
+        static bool is_set(const void *observers) { (void)observers; asked++; return true; }
+        void announce(void *calls);
+        int main(void) {
+          static const maya_announcement_observer observer = {begins, ends, is_set};
+          maya_set_announcement_observer(&observer);
+          announce(&calls);
+          printf("%d asked, %d calls\\n", asked, calls);
+        }
+        """,
+    )
+    announce = write(tmp_path / "announce.c", f"{declarations}void announce(void *calls) {{\n{calls}}}\n")
+    device = next(path for path in build.libraries if path.name == "libmaya_device.so")
+    gcc(
+        program,
+        announce,
+        f"-I{Sources().shim}",
+        device,
+        torch,
+        f"-Wl,-rpath,{device.parent}:{tmp_path}",
+        "-o",
+        tmp_path / "program",
+    )
+    output = subprocess.run([tmp_path / "program"], check=True, capture_output=True, text=True)
+    assert output.stderr == ""
+    assert output.stdout == ("3 asked, 1 calls\n" if missing is None else "0 asked, 2 calls\n")
 
 
 def test_the_command_prints_the_folder(build: Build) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .elf import read_exports, read_imports
+from .elf import Imports, read_exports, read_imports
 from .errors import BuildError
 from .libraries import Requirement, required_libraries
 from .message_header import message_header
@@ -37,6 +37,8 @@ MADE_HEADERS = f"{OBJECTS}/include"
 MAXIMUM_JOBS = 8
 
 C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
+# What is thread-local has its place when the library is loaded, which saves a call at every access.
+DEVICE_FLAGS = ("-ftls-model=initial-exec",)
 # NDEBUG: without it, torch's headers check at every op that the observer asks only for what it announced.
 CXX_FLAGS = ("-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread")
 # Symbolic: a call of one of its own functions need not go through the table by which others could replace it.
@@ -71,19 +73,20 @@ class Compilation:
     def run(self) -> Products:
         """Build everything in the folder of the log; what is needed only meanwhile goes into OBJECTS and is removed."""
         self._make_headers()
-        requirements = self._requirements()
+        torch_objects = [read_imports(path) for path in self.torch.shared_objects]
+        requirements = self._requirements(torch_objects)
         files = self.sources.library_files()
         with ThreadPoolExecutor(min(MAXIMUM_JOBS, os.cpu_count() or 1)) as pool:
             try:
                 observer_problem = self._observer_problem()
                 observer_files = [] if observer_problem else self.sources.observer_files()
                 observer = pool.submit(self._compile_observer, observer_files) if observer_files else None
-                device = [pool.submit(self._compile_c, path) for path in self.sources.device_files()]
+                device = [pool.submit(self._compile_c, path, DEVICE_FLAGS) for path in self.sources.device_files()]
                 compiled = [
                     [pool.submit(self._compile_c, path) for path in files.get(requirement.library.stem, [])]
                     for requirement in requirements
                 ]
-                self._link_device(_results(device))
+                self._link_device(_results(device), torch_objects)
                 linked = [
                     pool.submit(self._link_library, requirement, _results(objects))
                     for requirement, objects in zip(requirements, compiled, strict=True)
@@ -104,8 +107,7 @@ class Compilation:
         if self.sources.messages.exists():
             (folder / "messages.h").write_text(message_header(self.sources.messages.read_text(encoding="utf-8")))
 
-    def _requirements(self) -> list[Requirement]:
-        torch_objects = [read_imports(path) for path in self.torch.shared_objects]
+    def _requirements(self, torch_objects: Sequence[Imports]) -> list[Requirement]:
         files = self.sources.library_files()
         requirements = required_libraries(torch_objects, self.torch.cuda_major, files)
         if not any(requirement.library.stem == "cudart" and requirement.functions for requirement in requirements):
@@ -124,8 +126,8 @@ class Compilation:
         self.log.note(f"note: {text}")
         self.progress(text)
 
-    def _compile_c(self, source: Path) -> str:
-        flags = [*C_FLAGS, *self._definitions(), f"-I{self.sources.shim}", f"-I{MADE_HEADERS}"]
+    def _compile_c(self, source: Path, more_flags: Sequence[str] = ()) -> str:
+        flags = [*C_FLAGS, *more_flags, *self._definitions(), f"-I{self.sources.shim}", f"-I{MADE_HEADERS}"]
         return self._compile(self.toolchain.c, source, flags, [self.sources.shim, self.log.folder / MADE_HEADERS])
 
     def _compile_observer(self, files: Sequence[Path]) -> str:
@@ -162,7 +164,16 @@ class Compilation:
         command = [*compiler.command, *LINK_FLAGS, f"-Wl,-soname,{soname}", "-o", soname, *arguments]
         self.log.run(command, f"Linking {soname}")
 
-    def _link_device(self, objects: Sequence[str]) -> None:
+    def _link_device(self, objects: Sequence[str], torch_objects: Iterable[Imports]) -> None:
+        # The device is written in C: what it exports under a name of C++ takes the place of a function of torch's.
+        defined = frozenset[str]().union(*(read_exports(self.log.folder / name) for name in objects))
+        replaced = {name for name in defined if name.startswith("_Z")}
+        missing = replaced.difference(*(imports.exported for imports in torch_objects))
+        if missing:
+            self._notice(
+                f"torch {self.torch.version} has no {', '.join(sorted(missing))}, whose calls Maya would see: "
+                "recording costs more, or leaves out the blocks of torch's allocator"
+            )
         self._link(self.toolchain.c, DEVICE_SONAME, [*objects, COMPLETE, *SYSTEM_LIBRARIES])
 
     def _link_library(self, requirement: Requirement, objects: Sequence[str]) -> None:

@@ -17,11 +17,18 @@
 
 static const maya_announcement_observer *observer;
 
-void maya_set_announcement_observer(const maya_announcement_observer *to_ask) { observer = to_ask; }
+#define TEXT_OF(name) #name
+#define FIND(name) find_in_torch(TEXT_OF(name))
+#define NEED(name) need_in_torch(TEXT_OF(name))
 
 static void *find_in_torch(const char *name) {
     void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    void *function = library ? dlsym(library, name) : NULL;
+    return library ? dlsym(library, name) : NULL;
+}
+
+/* For somebody who has just called it. */
+static void *need_in_torch(const char *name) {
+    void *function = find_in_torch(name);
     if (function == NULL) {
         maya_message("%s is not in libtorch_cpu.so, which calls it", name);
         abort();
@@ -29,26 +36,29 @@ static void *find_in_torch(const char *name) {
     return function;
 }
 
-#define TEXT_OF(name) #name
-#define FIND(name) find_in_torch(TEXT_OF(name))
+/* Where torch lacks one of the three it makes announcements in another way, and each has to reach the observer as ops do. The
+ * build says so when it finds that torch lacks a function that we take the place of. */
+void maya_set_announcement_observer(const maya_announcement_observer *to_ask) {
+    if (FIND(CONSTRUCTOR) && FIND(DESTRUCTOR) && FIND(SET_OBSERVERS)) observer = to_ask;
+}
 
 MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
     static void (*make)(void *, uint8_t);
     if (observer && observer->begins(function, scope)) return;
-    if (make == NULL) make = (void (*)(void *, uint8_t))FIND(CONSTRUCTOR);
+    if (make == NULL) make = (void (*)(void *, uint8_t))NEED(CONSTRUCTOR);
     make(function, scope);
 }
 
 MAYA_API void DESTRUCTOR(void *function) {
     static void (*destroy)(void *);
     if (observer) observer->ends(function);
-    if (destroy == NULL) destroy = (void (*)(void *))FIND(DESTRUCTOR);
+    if (destroy == NULL) destroy = (void (*)(void *))NEED(DESTRUCTOR);
     destroy(function);
 }
 
 MAYA_API void SET_OBSERVERS(const void *observers) {
     static void (*set)(const void *);
     if (observer && observer->is_set(observers)) return;
-    if (set == NULL) set = (void (*)(const void *))FIND(SET_OBSERVERS);
+    if (set == NULL) set = (void (*)(const void *))NEED(SET_OBSERVERS);
     set(observers);
 }

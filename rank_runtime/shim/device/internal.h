@@ -74,6 +74,7 @@ typedef struct {
     bool (*is_set)(const void *observers);
 } maya_announcement_observer;
 
+/* Without effect where torch lacks one of the functions through which this works. */
 MAYA_API void maya_set_announcement_observer(const maya_announcement_observer *observer);
 
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
@@ -203,6 +204,8 @@ MAYA_API int maya_capture_begin(void *stream, int mode, maya_graph *into);
 MAYA_API int maya_capture_end(void *stream, maya_graph **graph);
 MAYA_API int maya_capture_info_of(void *stream, maya_capture_info *info);
 MAYA_API int maya_capture_exchange_mode(int *mode);
+/* true while some stream is captured. */
+MAYA_API bool maya_captures_exist(void);
 
 /* ---- kernels.c: what can be launched ---- */
 
