@@ -24,7 +24,7 @@
 namespace maya {
 namespace {
 
-constexpr size_t kGuessBytes = 1024;
+constexpr size_t kGuessBytes = 1024;  // an op is tiny when its tensors together are smaller
 
 // CPU kernels only: no autograd, autocast or dispatch modes of the program's.
 struct PlainDispatch {
@@ -46,12 +46,22 @@ c10::IValue alias_list(const Argument& argument) {
   return list;
 }
 
+// What an `out` argument has become: the op may have given it its size, and with that its memory.
+const TensorView* output_for(const Call& call, size_t argument) {
+  if (!call.op->is_out[argument]) return nullptr;
+  size_t position = 0;
+  for (size_t i = 0; i < argument; i++) position += call.op->is_out[i];
+  return position < call.outputs.size() && call.outputs[position].on_gpu() ? &call.outputs[position] : nullptr;
+}
+
 std::vector<c10::IValue> stack_of(const Call& call) {
   std::vector<c10::IValue> stack;
   stack.reserve(call.arguments.size());
   for (size_t i = 0; i < call.arguments.size(); i++) {
     const Argument& argument = call.arguments[i];
-    if (argument.kind == Argument::Kind::kTensor && argument.tensors[0].on_gpu()) {
+    if (const TensorView* output = output_for(call, i)) {
+      stack.emplace_back(cpu_alias(*output));
+    } else if (argument.kind == Argument::Kind::kTensor && argument.tensors[0].on_gpu()) {
       stack.emplace_back(cpu_alias(argument.tensors[0]));
     } else if (argument.kind == Argument::Kind::kTensorList) {
       stack.push_back(alias_list(argument));
@@ -114,7 +124,7 @@ void compute(const Call& call) {
   for (size_t i = 0; i < call.outputs.size(); i++) {
     const TensorView& output = call.outputs[i];
     if (!output.on_gpu() || output.bytes == 0 || is_written_argument(call, output)) continue;
-    if (!results[i].defined()) continue;
+    if (!results[i].defined() || results[i].const_data_ptr() == output.data) continue;
     at::Tensor target = cpu_alias(output);
     TORCH_CHECK(results[i].numel() == target.numel(), "result ", i, " of its CPU kernel has shape ", results[i].sizes(),
                 " instead of ", target.sizes());
@@ -294,6 +304,16 @@ size_t Call::gpu_bytes() const {
   }
   for (const TensorView& output : outputs) bytes += output.on_gpu() ? output.bytes : 0;
   return bytes;
+}
+
+bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
+  if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
+  if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors) return false;
+  if (maya_work_is_queued() || maya_captures_exist()) return false;  // what it reads will be known when its turn comes
+  for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
+    if (op.reads[i] && inputs[i].isTensor() && begins_made_up(inputs[i].toTensor())) return true;
+  }
+  return false;
 }
 
 void apply_in_stream(void* stream, Call& call) {

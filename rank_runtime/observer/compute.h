@@ -23,6 +23,9 @@ struct Call {
   size_t gpu_bytes() const;
 };
 
+// true if it is certain, before the op has run, that it will not be computed because of what it reads. Most small ops of a
+// training step are like that: they work on gradients, which nobody computed. `gpu_bytes`: of its arguments.
+bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes);
 // Do, in `stream`'s order, what the op does to values: compute it, guess it, or declare its results made up.
 // The call is moved from only if it has to wait for its turn.
 void apply_in_stream(void* stream, Call& call);

@@ -62,8 +62,12 @@ void Thread::record(maya_record_kind kind, uint32_t signature) {
 
 uint32_t Thread::find_signature(const Fingerprint& print) {
   auto& slot = signatures[print.first % signatures.size()];
-  if (slot.second == 0 || !(slot.first == print)) slot = {print, maya::find_signature(print)};
-  return slot.second;
+  for (const auto& [seen, signature] : slot) {
+    if (signature != 0 && seen == print) return signature;
+  }
+  slot[1] = slot[0];
+  slot[0] = {print, maya::find_signature(print)};
+  return slot[0].second;
 }
 
 uint32_t Thread::signature_of_name(const char* name) {

@@ -3,6 +3,8 @@
 
 #include <ATen/record_function.h>
 
+#include <cxxabi.h>
+
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -43,11 +45,17 @@ struct Frame {
   Fingerprint fingerprint;
   uint32_t signature = 0;
   Written written;               // arguments that the op writes to
-  int exceptions = 0;
+  unsigned int exceptions = 0;   // under way when the op began
   const void* function = nullptr;  // its RecordFunction, to recognise the end
   std::vector<Argument> arguments;
   size_t argument_count = 0;
   Call call;                     // values that computing needs, if may_compute
+};
+
+// What the C++ ABI lays down about a thread's exceptions; std::uncaught_exceptions() reads the same, after two calls.
+struct ExceptionState {
+  void* caught;
+  unsigned int uncaught;
 };
 
 struct Thread {
@@ -56,8 +64,11 @@ struct Thread {
   bool computing = false;  // ops that run now are ours
   Node node;               // the innermost one
   maya_thread* device = maya_this_thread();
+  const ExceptionState* exceptions = reinterpret_cast<const ExceptionState*>(abi::__cxa_get_globals());
   std::vector<TensorView> outputs;  // scratch
-  std::array<std::pair<Fingerprint, uint32_t>, 512> signatures;  // by fingerprint, the last of each slot
+  RecentOperators operators{};
+  // By fingerprint, the last two of each slot.
+  std::array<std::array<std::pair<Fingerprint, uint32_t>, 2>, 512> signatures{};
   std::unordered_map<std::string_view, uint32_t> name_signatures;
   std::deque<std::string> names;    // what the views view
   std::string node_name;            // for messages

@@ -9,7 +9,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <string_view>
 
@@ -100,7 +99,7 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
   frame.fingerprint = scan.fingerprint;
   frame.signature = self.find_signature(scan.fingerprint);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
-                      scan.gpu_bytes <= settings->compute_bytes;
+                      scan.gpu_bytes <= settings->compute_bytes && !is_certainly_made_up(*frame.op, inputs, scan.gpu_bytes);
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
     for (size_t i = 0; i < inputs.size(); i++) {
       if (writes_argument(*frame.op, inputs, i)) frame.written.add(inputs[i]);
@@ -133,7 +132,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
   if (self.computing || function.isAsync()) return nullptr;
-  const Operator* op = operator_of(function);
+  const Operator* op = operator_of(function, self.operators);
   if (op == nullptr && announces_node(function)) {
     node_begins(self, &function);
     return nullptr;
@@ -141,7 +140,7 @@ std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& functio
   Frame& frame = self.push(&function);
   frame.op = op;
   frame.name = function.name();
-  frame.exceptions = std::uncaught_exceptions();
+  frame.exceptions = self.exceptions->uncaught;
   if (op != nullptr && !op->may_launch) {
     if (op->handle && !maya_get_settings()->observe_all) stop_observing(*op->handle);
     return nullptr;
@@ -244,7 +243,7 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
     if (is_annotation && is_optimizer_step(name)) maya_count_step();
   }
   if (work > frame.work_of_children && frame.op != nullptr) {
-    const bool failed = std::uncaught_exceptions() > frame.exceptions;
+    const bool failed = self.exceptions->uncaught > frame.exceptions;
     if (!failed) apply_values(self, frame, function, thread->work_stream);
     else if (frame.may_compute) apply_abandoned(self, frame, thread->work_stream);
   }

@@ -69,6 +69,7 @@ bool may_launch(const c10::OperatorHandle& handle) {
 Operator::Results results_of(const c10::FunctionSchema& schema) {
   bool all_written = true, all_tensors = true;
   for (const auto& result : schema.returns()) {
+    if (result.type()->isSubtypeOf(*c10::NumberType::get())) continue;
     const auto* alias = result.alias_info();
     all_written = all_written && alias != nullptr && alias->isWrite();
     all_tensors = all_tensors && alias == nullptr && result.type()->kind() == c10::TypeKind::TensorType;
@@ -101,6 +102,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
     made->writes_any = made->writes_any || made->writes.back();
     const bool is_result = made->writes.back() && (argument.kwarg_only() || overwrites(made->name));
     made->reads.push_back(!is_result);
+    const bool is_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
+    made->is_out.push_back(made->writes.back() && argument.kwarg_only() && is_tensor);
     const auto type = argument.type();
     const auto inner = type->kind() == c10::TypeKind::OptionalType ? type->expectRef<c10::OptionalType>().getElementType()
                                                                    : type;
@@ -124,11 +127,9 @@ bool Operator::has_cpu_kernel() const {
   return handle && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
-const Operator* operator_of(const at::RecordFunction& function) {
+const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent) {
   static std::shared_mutex lock;
   static std::unordered_map<const char*, std::unique_ptr<Operator>> known;
-  // Most calls on a thread repeat a few operators.
-  thread_local std::array<std::pair<const char*, const Operator*>, 256> recent{};
   const char* key = function.name();
   auto& slot = recent[(reinterpret_cast<uintptr_t>(key) >> 5) % recent.size()];
   if (slot.first == key) return slot.second;

@@ -4,7 +4,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
+#include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace maya {
@@ -15,8 +17,10 @@ struct Operator {
   std::optional<c10::OperatorHandle> handle;  // nullopt: not an operator (an autograd node, a user's annotation)
   std::vector<bool> writes;                   // per argument: the op writes to it ...
   std::vector<bool> reads;                    // ... and what it held before matters
+  std::vector<bool> is_out;                   // per argument: it is returned, as the result that is written to it
   bool writes_any = false;
-  // Where its results are: all of them arguments; memory that it takes for them, a few blocks at most; or anywhere.
+  // Where its results, if they are no numbers, are: all of them arguments; memory that it takes for them, a few blocks at
+  // most; or anywhere.
   enum class Results : uint8_t { kArguments, kNewBlocks, kAnywhere } results = Results::kAnywhere;
   int first_statistic = -1, training_flag = -1;  // batch norm: positions of running_mean and of training
   bool may_launch = true;  // false: whatever it does on a device, other ops do for it
@@ -29,7 +33,10 @@ struct Operator {
   bool has_cpu_kernel() const;
 };
 
+// Most calls on a thread repeat a few operators.
+using RecentOperators = std::array<std::pair<const char*, const Operator*>, 256>;
+
 // The operator behind a RecordFunction, or nullptr if it is none.
-const Operator* operator_of(const at::RecordFunction& function);
+const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent);
 
 }  // namespace maya

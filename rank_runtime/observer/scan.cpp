@@ -12,7 +12,7 @@ void scan_tensor(const at::Tensor& tensor, Scan& scan) {
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const bool on_gpu = impl->device_type() == c10::DeviceType::CUDA;
-  const bool strided = impl->layout() == c10::Layout::Strided && impl->has_storage() && !tensor.is_nested();
+  const bool strided = impl->layout() == c10::Layout::Strided && impl->unsafe_storage() && !tensor.is_nested();
   scan.touches_gpu = scan.touches_gpu || on_gpu;
   scan.all_strided = scan.all_strided && strided;
   const auto dtype = static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype()));
@@ -20,11 +20,11 @@ void scan_tensor(const at::Tensor& tensor, Scan& scan) {
                        static_cast<uint64_t>(impl->dim()) << 24);
   if (!strided) return;
   int64_t elements = 1;
-  for (int64_t size : impl->sizes()) {
-    scan.fingerprint.add(static_cast<uint64_t>(size));
-    elements *= size;
+  const auto sizes = impl->sizes(), strides = impl->strides();
+  for (size_t i = 0; i < sizes.size(); i++) {
+    scan.fingerprint.add(static_cast<uint64_t>(sizes[i]) * 0x9FB21C651E98DF25ull + static_cast<uint64_t>(strides[i]));
+    elements *= sizes[i];
   }
-  for (int64_t stride : impl->strides()) scan.fingerprint.add(static_cast<uint64_t>(stride));
   if (on_gpu) scan.gpu_bytes += elements * static_cast<int64_t>(impl->itemsize());
 }
 

@@ -84,6 +84,14 @@ bool is_known(const TensorView& view) {
   return known;
 }
 
+bool begins_made_up(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || impl->numel() == 0) return false;
+  const auto* base = static_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl()->data());
+  if (base == nullptr) return false;
+  return !maya_values_are_known(base + impl->storage_offset() * static_cast<int64_t>(impl->itemsize()), impl->itemsize());
+}
+
 void mark_known(const TensorView& view) {
   for_each_stretch(view, [](void* address, size_t bytes) { maya_values_known(address, bytes); });
 }

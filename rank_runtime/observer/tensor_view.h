@@ -31,6 +31,8 @@ TensorView view_of(const at::Tensor& tensor);
 at::Tensor cpu_alias(const TensorView& view);
 
 bool is_known(const TensorView& view);
+// true if the tensor's first element is in GPU memory and not known. Cheaper than a view, which is not needed for this.
+bool begins_made_up(const at::Tensor& tensor);
 void mark_known(const TensorView& view);
 void mark_guessed(const TensorView& view);
 void mark_made_up(const TensorView& view);

@@ -122,6 +122,8 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
 
 /* ---- capture ---- */
 
+bool maya_captures_exist(void) { return __atomic_load_n(&captures, __ATOMIC_RELAXED) != NULL; }
+
 uint64_t maya_capture_id(const maya_capture *capture) { return capture->id; }
 
 bool maya_capture_is_alive(const maya_capture *capture, uint64_t id) {

@@ -18,9 +18,9 @@
 pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_intervals known, dirty;
 
-/* A first answer without the lock, for the thousands of blocks a second that never had a known byte: a bit for every chunk of
+/* A first answer without the lock, for the thousands of blocks a second that have no known byte: a bit for every chunk of
  * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
- * so nobody else is about to write there. */
+ * so nobody else is about to write there. The bits are changed under the lock. */
 enum { CHUNK_BITS = 16, FILTER_BITS = 21, WORD = 64, WORDS = (1 << FILTER_BITS) / WORD };
 static _Atomic uint64_t filter[WORDS];
 
@@ -42,16 +42,41 @@ static bool may_hold_values(uintptr_t start, uintptr_t end) {
     return false;
 }
 
-/* The caller holds the lock, so that no two change a word at a time. */
-static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
-    if (start >= end) return;
-    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+static void set_filter(uintptr_t first, uintptr_t last, bool holds) {
     for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
         uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
-        uint64_t more = bits_in_word(word, first, last) & ~held;
-        if (more) atomic_store_explicit(&filter[word % WORDS], held | more, memory_order_relaxed);
+        uint64_t bits = bits_in_word(word, first, last), wanted = holds ? held | bits : held & ~bits;
+        if (wanted != held) atomic_store_explicit(&filter[word % WORDS], wanted, memory_order_relaxed);
     }
+}
+
+static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
+    if (start >= end) return;
+    set_filter(start >> CHUNK_BITS, (end - 1) >> CHUNK_BITS, true);
     maya_intervals_add(set, start, end);
+}
+
+/* true if all of the set lies so near to [start, end) that none of its chunks can share a bit with one from there. */
+static bool is_near(const maya_intervals *set, uintptr_t start, uintptr_t end) {
+    const uintptr_t period = (uintptr_t)1 << (CHUNK_BITS + FILTER_BITS), slack = (uintptr_t)2 << CHUNK_BITS;
+    if (set->count == 0) return true;
+    uintptr_t lowest = set->items[0].start, highest = set->items[set->count - 1].end;
+    return (highest > end ? highest : end) - (lowest < start ? lowest : start) < period - slack;
+}
+
+static bool chunk_is_empty(uintptr_t chunk) {
+    uintptr_t start = chunk << CHUNK_BITS, end = (chunk + 1) << CHUNK_BITS;
+    maya_interval part;
+    return !maya_intervals_next(&dirty, start, end, &part) && !maya_intervals_next(&known, start, end, &part);
+}
+
+/* There are no values in [start, end) any more; at its two ends, chunks reach beyond it. */
+static void clear_filter(uintptr_t start, uintptr_t end) {
+    if (!is_near(&dirty, start, end) || !is_near(&known, start, end)) return;
+    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+    if (!chunk_is_empty(first)) first++;
+    if (last >= first && !chunk_is_empty(last)) last--;
+    if (first <= last) set_filter(first, last, false);
 }
 
 static void zero(uintptr_t start, uintptr_t end) {
@@ -70,16 +95,18 @@ static void forget(uintptr_t start, uintptr_t end) {
     maya_interval part;
     uintptr_t from = start;
     for (; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
-    if (from != start) maya_intervals_remove(&dirty, start, end);
-    maya_intervals_remove(&known, start, end);
+    bool was_dirty = from != start, was_known = maya_intervals_next(&known, start, end, &part);
+    if (was_dirty) maya_intervals_remove(&dirty, start, end);
+    if (was_known) maya_intervals_remove(&known, start, end);
+    if (was_dirty || was_known) clear_filter(start, end);
 }
 
 void maya_values_known(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
-    add(&known, start, start + size);
-    add(&dirty, start, start + size);
+    if (!maya_intervals_cover(&known, start, start + size)) add(&known, start, start + size);
+    if (!maya_intervals_cover(&dirty, start, start + size)) add(&dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -143,6 +170,7 @@ void maya_values_copy_dirty(void *view, const void *address, size_t size) {
 bool maya_values_are_known(const void *address, size_t size) {
     if (size == 0 || maya_address_device(address) < 0) return true;
     uintptr_t start = (uintptr_t)address;
+    if (!may_hold_values(start, start + size)) return false;
     pthread_mutex_lock(&maya_values_lock);
     bool answer = maya_intervals_cover(&known, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
