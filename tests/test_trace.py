@@ -166,9 +166,10 @@ def encode(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[int]], np
         '#include "recorder_column.h"\n'
         "uint32_t encode(const uint64_t *values, int count, uint8_t **bytes) {\n"
         "    static maya_column column;\n"
-        "    uint64_t previous = 0;\n"
         "    column.length = 0;\n"
-        "    for (int i = 0; i < count; i++) maya_column_append(&column, &previous, values[i]);\n"
+        "    uint8_t *to = maya_column_open(&column);\n"
+        "    for (int i = 0; i < count; i++) to = maya_column_append(to, values[i], i ? values[i - 1] : 0);\n"
+        "    maya_column_close(&column, to);\n"
         "    *bytes = column.bytes;\n"
         "    return maya_column_significant(&column);\n"
         "}\n"

@@ -1,8 +1,9 @@
 /* The recorder: what the program asks the device to do becomes the trace of this rank.
  *
  * In: records, from any thread, in the order of submission, and the strings they refer to by number (intern.c). Out:
- * the trace file (recorder_file.c), in blocks of 4096 records column by column (recorder_column.h). Records are encoded
- * as they come: there is one buffer for the process, under one lock, and it holds what will be written.
+ * the trace file (recorder_file.c), in blocks of 4096 records column by column (recorder_column.h). There is one buffer for
+ * the process, under one lock, and it holds what will be written; records get there a few dozen at a time, so that each
+ * column is gone to once for all of them.
  *
  * A block goes out when it is full, when a record finds the block older than a second, on maya_record_flush, and when
  * the process exits. What a process killed by a signal had buffered is lost; the file is whole up to there. exec ends
@@ -20,12 +21,14 @@
 #include "device.h"
 #include "process.h"
 #include "intern.h"
+#include "recorder_clock.h"
 #include "recorder_column.h"
 #include "recorder_file.h"
 
 /* The order in which a block holds them; maya/trace/format.py has the same list. */
 enum { HOST_NS, KIND, FLAGS, THREAD, OP, OPS, SIGNATURE, STREAM, VALUE, COLUMNS };
 enum { FIRST_BY_KIND = SIGNATURE }; /* from here on the predecessor is the previous record of the same kind */
+enum { STAGED = 64 };
 enum { KINDS = 256, LARGEST_THREAD_NUMBER = UINT16_MAX, STRINGS_PER_BLOCK = MAYA_BLOCK_PIECES - 1 };
 
 static const uint64_t NS_PER_SECOND = 1000000000;
@@ -34,16 +37,25 @@ static const uint64_t OLDEST_BLOCK_NS = 1000000000;
 typedef enum { UNDECIDED, RECORDING, OFF } recorder_state;
 static _Atomic recorder_state state;
 
-static _Atomic uint64_t clock_start_ns; /* of CLOCK_MONOTONIC; 0: not begun */
+static _Atomic uint64_t clock_start_ns; /* of maya_clock_ns; 0: not begun */
 static _Atomic uint32_t threads_seen;
 static _Atomic uint32_t ops_begun;
 
+typedef struct {
+    uint64_t host_ns, value;
+    uint32_t signature, op, stream, thread, ops;
+    uint8_t kind, flags;
+} record;
+
 pthread_mutex_t maya_recorder_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
+static record staged[STAGED];
 static maya_column columns[COLUMNS];
 static uint64_t previous[FIRST_BY_KIND];
 static uint64_t previous_by_kind[COLUMNS - FIRST_BY_KIND][KINDS];
-static uint32_t buffered;               /* records in the columns */
+static uint32_t buffered;               /* records in the columns, and ... */
+static uint32_t staged_count;           /* ... before them, in `staged` */
 static uint64_t block_began_ns;
+static uint64_t last_ns;                /* of the last record that is no op */
 static const maya_string *last_written; /* the last string that is in the file */
 static pid_t recording_process;
 static struct {
@@ -52,26 +64,25 @@ static struct {
 
 /* ---- time and threads ---- */
 
-static uint64_t clock_ns(clockid_t clock) {
+static uint64_t date_ns(void) {
     struct timespec now;
-    clock_gettime(clock, &now);
+    clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
 }
 
 uint64_t maya_now_ns(void) {
     uint64_t start = atomic_load_explicit(&clock_start_ns, memory_order_relaxed);
-    uint64_t now = clock_ns(CLOCK_MONOTONIC);
+    uint64_t now = maya_clock_ns();
     if (!start) {
         if (atomic_compare_exchange_strong(&clock_start_ns, &start, now))
             return 0;
-        now = clock_ns(CLOCK_MONOTONIC); /* another thread has begun, perhaps after we looked at the clock */
+        now = maya_clock_ns(); /* another thread has begun, perhaps after we looked at the clock */
     }
-    return now - start;
+    return now > start ? now - start : 0;
 }
 
 maya_thread *maya_this_thread(void) {
-    /* initial-exec: its place is known when the library is loaded, which saves a call at every access */
-    static __thread maya_thread thread __attribute__((tls_model("initial-exec")));
+    static __thread maya_thread thread;
     if (!thread.number)
         thread.number = atomic_fetch_add(&threads_seen, 1) + 1;
     return &thread;
@@ -106,7 +117,54 @@ static bool write_strings(void) {
     }
 }
 
+#define ENCODE(column, field)                                                    \
+    do {                                                                         \
+        uint8_t *to = maya_column_open(&columns[column]);                        \
+        uint64_t before = previous[column];                                      \
+        for (uint32_t i = 0; i < staged_count; before = staged[i++].field)       \
+            to = maya_column_append(to, staged[i].field, before);                \
+        previous[column] = before;                                               \
+        maya_column_close(&columns[column], to);                                 \
+    } while (0)
+
+#define ENCODE_IN_RUNS(column, field)                                            \
+    do {                                                                         \
+        uint8_t *to = maya_column_open(&columns[column]);                        \
+        uint64_t before = previous[column];                                      \
+        uint32_t zeros = columns[column].zeros;                                  \
+        for (uint32_t i = 0; i < staged_count; before = staged[i++].field)       \
+            to = maya_column_append_in_runs(to, &zeros, staged[i].field, before); \
+        previous[column] = before;                                               \
+        columns[column].zeros = zeros;                                           \
+        maya_column_close(&columns[column], to);                                 \
+    } while (0)
+
+#define ENCODE_BY_KIND(column, field)                                            \
+    do {                                                                         \
+        uint8_t *to = maya_column_open(&columns[column]);                        \
+        for (uint32_t i = 0; i < staged_count; i++) {                            \
+            uint64_t *before = &previous_by_kind[column - FIRST_BY_KIND][staged[i].kind]; \
+            to = maya_column_append(to, staged[i].field, *before);               \
+            *before = staged[i].field;                                           \
+        }                                                                        \
+        maya_column_close(&columns[column], to);                                 \
+    } while (0)
+
+static void encode_staged(void) {
+    ENCODE(HOST_NS, host_ns);
+    ENCODE(KIND, kind);
+    ENCODE_IN_RUNS(FLAGS, flags);
+    ENCODE_IN_RUNS(THREAD, thread);
+    ENCODE(OP, op);
+    ENCODE_IN_RUNS(OPS, ops);
+    ENCODE_BY_KIND(SIGNATURE, signature);
+    ENCODE_BY_KIND(STREAM, stream);
+    ENCODE_BY_KIND(VALUE, value);
+    staged_count = 0;
+}
+
 static bool write_records(void) {
+    encode_staged();
     if (!buffered)
         return true;
     uint32_t lengths[COLUMNS];
@@ -126,7 +184,7 @@ static void empty_buffer(void) {
         columns[i].length = columns[i].zeros = 0;
     memset(previous, 0, sizeof previous);
     memset(previous_by_kind, 0, sizeof previous_by_kind);
-    buffered = 0;
+    buffered = staged_count = 0;
 }
 
 static void flush(void) {
@@ -141,7 +199,7 @@ static void begin_anew(void) {
     empty_buffer();
     last_written = NULL;
     memset(&written, 0, sizeof written);
-    clock_start_ns = 0;
+    clock_start_ns = last_ns = 0;
     recording_process = getpid();
 }
 
@@ -215,35 +273,21 @@ bool maya_is_recording(void) {
     return now == RECORDING;
 }
 
-typedef struct {
-    uint64_t host_ns, value;
-    uint32_t signature, op, stream;
-    uint8_t kind, flags;
-} record;
-
 /* The caller holds the lock; `now_ns` is the time of the call, which for an op is not the time it began. */
 static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (state != RECORDING) /* it ended while the caller waited for the lock */
         return;
-    if (!maya_trace_file_is_open() && !maya_trace_file_open(clock_ns(CLOCK_REALTIME) - now_ns)) {
+    if (!maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns)) {
         state = OFF;
         return;
     }
-    uint32_t number = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
     if (!buffered)
         block_began_ns = now_ns;
-
-    maya_column_append(&columns[HOST_NS], &previous[HOST_NS], record->host_ns);
-    maya_column_append(&columns[KIND], &previous[KIND], record->kind);
-    maya_column_append_in_runs(&columns[FLAGS], &previous[FLAGS], record->flags);
-    maya_column_append_in_runs(&columns[THREAD], &previous[THREAD], number);
-    maya_column_append(&columns[OP], &previous[OP], record->op);
-    maya_column_append_in_runs(&columns[OPS], &previous[OPS], thread->ops_uncounted);
-    uint64_t(*same_kind)[KINDS] = previous_by_kind;
-    maya_column_append(&columns[SIGNATURE], &same_kind[SIGNATURE - FIRST_BY_KIND][record->kind], record->signature);
-    maya_column_append(&columns[STREAM], &same_kind[STREAM - FIRST_BY_KIND][record->kind], record->stream);
-    maya_column_append(&columns[VALUE], &same_kind[VALUE - FIRST_BY_KIND][record->kind], record->value);
-
+    staged[staged_count] = *record;
+    staged[staged_count].thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
+    staged[staged_count].ops = thread->ops_uncounted;
+    if (++staged_count == STAGED)
+        encode_staged();
     thread->ops_uncounted = 0;
     written.made_up_reads += record->kind == MAYA_RECORD_MADE_UP_READ;
     if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS)
@@ -263,7 +307,11 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
 
 void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
     maya_thread *thread = maya_this_thread();
-    uint64_t now_ns = maya_now_ns(); /* under the lock, so that times never go back in the order of submission */
+    /* Times never go back in the order of submission: read under the lock, and processors may differ by a few nanoseconds. */
+    uint64_t now_ns = maya_now_ns();
+    if (now_ns < last_ns)
+        now_ns = last_ns;
+    last_ns = now_ns;
     record record = {
         .host_ns = now_ns, .signature = signature, .op = thread->current_op, .stream = stream_number,
         .value = value, .kind = (uint8_t)kind, .flags = flags,

@@ -39,27 +39,26 @@ static inline uint64_t maya_fold(uint64_t value, uint64_t previous) {
     return ((uint64_t)difference << 1) ^ (uint64_t)(difference >> 63);
 }
 
-static inline void maya_column_append(maya_column *column, uint64_t *previous, uint64_t value) {
-    uint64_t folded = maya_fold(value, *previous);
-    *previous = value;
-    if (__builtin_expect(folded < 0x80, 1))
-        column->bytes[column->length++] = (uint8_t)folded;
-    else
-        column->length = (uint32_t)(maya_varint(column->bytes + column->length, folded) - column->bytes);
+/* Where a column's next byte goes. Who appends many values keeps it at hand meanwhile, and then gives it back. */
+static inline uint8_t *maya_column_open(maya_column *column) { return column->bytes + column->length; }
+
+static inline void maya_column_close(maya_column *column, const uint8_t *end) {
+    column->length = (uint32_t)(end - column->bytes);
 }
 
-static inline void maya_column_append_in_runs(maya_column *column, uint64_t *previous, uint64_t value) {
-    uint64_t folded = maya_fold(value, *previous);
-    *previous = value;
-    if (folded == 0) {
-        column->zeros++;
-        return;
+static inline uint8_t *maya_column_append(uint8_t *to, uint64_t value, uint64_t previous) {
+    return maya_varint(to, maya_fold(value, previous));
+}
+
+static inline uint8_t *maya_column_append_in_runs(uint8_t *to, uint32_t *zeros, uint64_t value, uint64_t previous) {
+    if (value == previous) {
+        ++*zeros;
+        return to;
     }
-    uint8_t *to = column->bytes + column->length;
-    if (column->zeros) {
+    if (*zeros) {
         *to++ = 0;
-        to = maya_varint(to, column->zeros);
-        column->zeros = 0;
+        to = maya_varint(to, *zeros);
+        *zeros = 0;
     }
-    column->length = (uint32_t)(maya_varint(to, folded) - column->bytes);
+    return maya_varint(to, maya_fold(value, previous));
 }
