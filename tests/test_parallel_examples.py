@@ -43,6 +43,19 @@ PROGRAMS = {
     "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4": "256 of 1024 tokens a rank",
     "context_parallel.py --attention cudnn": "128 of 1024 tokens a rank",
 }
+# Variants of which a like one is left.
+SLOW = {
+    "ddp.py --static-graph --bucket-view --hook bf16",
+    "zero.py --overlap --steps 5",
+    "fsdp1.py",
+    "fsdp1.py --sharding gradients --original-parameters",
+    "fsdp2.py",
+    "tensor_parallel.py",
+    "pipeline.py --schedule GPipe",
+    "pipeline.py --schedule Interleaved1F1B",
+    "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4",
+    "context_parallel.py --attention cudnn",
+}
 
 
 def run_program(folder: Path, program: str, *options: str, ranks: int = RANKS) -> Launched:
@@ -59,7 +72,9 @@ def losses(run: Launched) -> list[float]:
     return [float(loss) for loss in re.findall(r"^step \d+  loss (\d+\.\d+)", run.stdout, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
+)
 def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
     run = run_program(tmp_path, program)
     asked = re.search(r"--steps (\d+)", program)
