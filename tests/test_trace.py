@@ -441,7 +441,7 @@ def test_header_cut_short_or_damaged(driver: Driver, path: Path) -> None:
         path.write_bytes(data[:length])
         with pytest.raises(TraceError, match="ends within its header"):
             read(path)
-    path.write_bytes(data[:20] + b"\xff" + data[21:])
+    path.write_bytes(data[:20] + bytes([data[20] ^ 0xFF]) + data[21:])
     with pytest.raises(TraceError, match="damaged"):
         read(path)
     path.write_bytes(data[: trace_format.HEADER.size])

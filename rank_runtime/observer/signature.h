@@ -19,7 +19,7 @@ struct Argument {
   bool optional_list = false;  // Tensor?[]; gaps are views without a dtype
   c10::SmallVector<TensorView, 1> tensors;
   c10::SmallVector<int64_t, 4> integers;
-  std::string_view text;  // valid while the op runs
+  std::string text;  // a copy: the boxed value may be gone while the op still runs
 };
 
 // What distinguishes signatures, made without looking at more than it must: two independent 64-bit hashes. With a few
