@@ -1,0 +1,97 @@
+"""What a device cannot beat: the roofline, with the launch of a kernel, waves of blocks and the clock under load.
+
+In: a `Device` and what has to be computed and moved. Out: seconds. Estimators divide these by an efficiency between 0
+and 1, so that no estimate is ever faster than the device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from maya.devices import Device
+
+Floats = npt.NDArray[np.float64]
+
+BYTES_PER_ELEMENT = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int64": 8.0,
+    "int32": 4.0,
+    "int16": 2.0,
+    "int8": 1.0,
+    "uint8": 1.0,
+    "bool": 1.0,
+    "fp4": 0.5,
+    "complex64": 8.0,
+    "complex128": 16.0,
+}
+
+# From the first block's start to the last one's end when there is nothing to do. The shortest kernels of public
+# measurements take 1.7 us (B200, L40S) to 2.5 us (A100, H100); the rest of those is their own reading and writing.
+LAUNCH_SECONDS = 1.5e-6
+
+
+def element_bytes(dtype: str) -> float:
+    """Bytes of one element; 4 for what is not known."""
+    return BYTES_PER_ELEMENT.get(dtype, 4.0)
+
+
+def peak_flops(device: Device, dtype: str) -> float:
+    """The device's peak for matrix products in this dtype. What its tensor cores do not have runs on what they have."""
+    half = float(device.fp16_flops)
+    single = float(device.fp32_flops)
+    if dtype == "fp16":
+        return half
+    if dtype == "bf16":
+        return float(device.bf16_flops or single)  # before Ampere, bf16 is computed in fp32
+    if dtype in ("fp8", "int8", "uint8", "fp4"):
+        eight_bits = float(device.fp8_flops or (2.0 * half if device.compute_capability >= (8, 0) else half))
+        return 2.0 * eight_bits if dtype == "fp4" and device.compute_capability >= (10, 0) else eight_bits
+    if dtype == "tf32":
+        return float(device.tf32_flops or single)
+    if dtype in ("fp64", "complex128"):
+        return float(device.fp64_flops or single / 64)
+    return single
+
+
+def vector_flops(device: Device, dtype: str) -> float:
+    """The device's peak outside its tensor cores: element-wise and reducing kernels compute in fp32, or fp64."""
+    if dtype in ("fp64", "complex128"):
+        return min(float(device.fp64_flops or device.fp32_flops / 64), float(device.fp32_flops) / 2)
+    return float(device.fp32_flops)
+
+
+def clock_under_load(device: Device) -> float:
+    """The clock that dense arithmetic keeps up, relative to the one that peaks are given at; 1 if power does not cap it."""
+    reference = device.tensor_clock_hz or device.clock_hz
+    return min(1.0, (device.sustained_clock_hz or reference) / reference)
+
+
+def compute_seconds(device: Device, dtype: str, flops: Floats) -> Floats:
+    return flops / peak_flops(device, dtype)
+
+
+def memory_seconds(device: Device, moved: Floats) -> Floats:
+    return moved / float(device.memory_bandwidth)
+
+
+def roofline(device: Device, dtype: str, flops: Floats, moved: Floats) -> Floats:
+    """The larger of computing on tensor cores and moving, after the launch; never zero."""
+    busy = np.maximum(compute_seconds(device, dtype, flops), memory_seconds(device, moved))
+    return LAUNCH_SECONDS + busy
+
+
+def waves(device: Device, blocks: Floats, blocks_per_sm: float = 1.0) -> Floats:
+    """How often all SMs are filled to run so many blocks."""
+    return blocks / (device.sm_count * blocks_per_sm)
+
+
+def wave_efficiency(device: Device, blocks: Floats, blocks_per_sm: float = 1.0) -> Floats:
+    """The share of the SMs' time that is used when the last wave is not full; 1 for whole waves."""
+    share = waves(device, np.maximum(blocks, 1.0), blocks_per_sm)
+    return share / np.ceil(share)

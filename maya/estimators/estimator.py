@@ -1,0 +1,67 @@
+"""How long works take on one device: the entry to all estimators.
+
+In: a device, and `Work`s of any kinds. Out: an `Estimate` for each. Works are grouped into batches of columns, each
+kind's estimator takes a batch at a time, and what was asked once is remembered. `ESTIMATORS` says who answers for which
+kind: a function from (device, packs, batch) to times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from maya.devices import Device
+from maya.estimators import attention, gemm, roofline
+from maya.estimators.batch import Batch, Times, batches
+from maya.estimators.pack import Packs
+from maya.estimators.work import Estimate, Kind, Work
+
+Evaluate = Callable[[Device, Packs, Batch], Times]
+
+ESTIMATORS: dict[Kind, Evaluate] = {
+    Kind.GEMM: gemm.evaluate,
+    Kind.ATTENTION: attention.evaluate,
+}
+
+_Key = tuple[object, ...]
+
+
+class Estimator:
+    """Estimates for one device. `packs` are files of the user's own, before those that come with Maya."""
+
+    def __init__(self, device: Device, packs: Sequence[Path] = ()) -> None:
+        self.device = device
+        self.packs = Packs(device, packs)
+        self._known: dict[_Key, Estimate] = {}
+
+    def estimate(self, works: Sequence[Work]) -> list[Estimate]:
+        """One estimate for each work, in their order."""
+        keys = [_key(work) for work in works]
+        new = {key: work for key, work in zip(keys, works, strict=True) if key not in self._known}
+        if new:
+            new_keys, new_works = list(new), list(new.values())
+            for positions, batch in batches(new_works):
+                times = self.times(batch)
+                nanoseconds = np.maximum(np.rint(times.seconds * 1e9), 1.0).astype(np.int64).tolist()
+                spreads = np.broadcast_to(times.spread, len(batch)).tolist()
+                for position, ns, spread in zip(positions.tolist(), nanoseconds, spreads, strict=True):
+                    self._known[new_keys[position]] = Estimate(ns, times.origin, spread, times.note)
+        return [self._known[key] for key in keys]
+
+    def times(self, batch: Batch) -> Times:
+        """Times of works that are columns already; nothing is remembered."""
+        return ESTIMATORS.get(batch.kind, roofline.evaluate)(self.device, self.packs, batch)
+
+
+def _key(work: Work) -> _Key:
+    return (
+        work.kind,
+        work.dtype,
+        work.variant,
+        work.flops,
+        work.bytes_read,
+        work.bytes_written,
+        *sorted(work.shape.items()),
+    )

@@ -1,0 +1,180 @@
+"""Packs: what was learned about one device, in one file, and finding the one that answers a question best.
+
+In: `.npz` files of plain arrays (read without pickle): the models of one device, and as JSON what each one was trained
+on, under which licence, when, and how far it was off on shapes it had not seen. Out: `Model`s that give efficiencies.
+Nothing in a pack depends on the version of the library that trained it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from maya.devices import Device, DeviceError, load_device
+from maya.estimators.batch import Floats
+from maya.estimators.forest import Forest, Trees
+from maya.estimators.work import Origin
+
+FORMAT = 1
+FOLDER = Path(__file__).parent / "packs"
+_CONTENTS = "contents"
+
+
+class PackError(ValueError):
+    """A file is not a pack, or not one this version reads."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Learned: from a row of features the logarithm of how many times longer than its bound a work takes."""
+
+    features: tuple[str, ...]
+    trees: Trees
+    about: dict[str, Any] = field(default_factory=dict)  # source, licence, date, rows, held-out error, ...
+
+    @cached_property
+    def forest(self) -> Forest:
+        return Forest(self.trees, len(self.features))
+
+    @property
+    def spread(self) -> float:
+        """The relative standard deviation to be expected of its estimates, from works held out in training."""
+        return float(self.about["spread"])
+
+    def slowdown(self, columns: dict[str, Floats]) -> Floats:
+        """How many times longer than the bound; at least once."""
+        rows = np.empty((len(next(iter(columns.values()))), len(self.features)), dtype=np.float32)
+        for position, name in enumerate(self.features):
+            rows[:, position] = columns[name]
+        return np.exp(np.maximum(self.forest.evaluate(rows), 0.0))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model, and whether it is the device's own."""
+
+    model: Model
+    origin: Origin
+    note: str
+    device: Device  # that it was trained on
+
+
+class Pack:
+    """One file. Models are read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = np.load(path, allow_pickle=False)
+            contents = json.loads(bytes(self._file[_CONTENTS]))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise PackError(
+                f"{path}: not a pack of learned kernel times ({error}); make one with: maya calibrate"
+            ) from error
+        if contents.get("format") != FORMAT:
+            raise PackError(
+                f"{path}: written in format {contents.get('format')}, this version of maya reads format {FORMAT}; "
+                "train it again with: maya calibrate"
+            )
+        self.device: str = contents["device"]
+        self.models: dict[str, dict[str, Any]] = contents["models"]
+        self._read: dict[str, Model] = {}
+
+    def model(self, name: str) -> Model:
+        """A model by its name, which must be one of `models`."""
+        if name not in self._read:
+            about = self.models[name]
+            arrays = {array: self._file[f"{name}/{array}"] for array in Trees.ARRAYS}
+            self._read[name] = Model(tuple(about["features"]), Trees(**arrays, base=about["base"]), about)
+        return self._read[name]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_pack(path: Path, device: str, models: dict[str, Model]) -> None:
+    """Write models of one device to a file, byte for byte the same for the same models."""
+    described = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, model in sorted(models.items()):
+        described[name] = {**model.about, "features": list(model.features), "base": model.trees.base}
+        arrays.update({f"{name}/{array}": getattr(model.trees, array) for array in Trees.ARRAYS})
+    contents = {"format": FORMAT, "device": device, "models": described}
+    arrays[_CONTENTS] = np.frombuffer(json.dumps(contents, sort_keys=True, indent=1).encode(), dtype=np.uint8)
+    unfinished = path.with_name(path.name + ".tmp")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w") as stream:
+                np.lib.format.write_array(stream, arrays[name], allow_pickle=False)
+    unfinished.replace(path)
+
+
+class Packs:
+    """The packs for one device: the user's own first, then those that come with Maya, then those of its relatives."""
+
+    def __init__(self, device: Device, files: Sequence[Path] = ()) -> None:
+        self.device = device
+        self._own = [Pack(path) for path in files]
+        shipped = [Pack(path) for path in sorted(FOLDER.glob("*.npz"))]
+        self._shipped = sorted(shipped, key=self._distance)
+        self._found: dict[str, Found | None] = {}
+
+    def _distance(self, pack: Pack) -> tuple[float, ...]:
+        """How little a pack's device has in common with ours."""
+        if pack.device == self.device.key:
+            return (0.0,)
+        other = _device_of(pack)
+        if other is None:
+            return (9.0,)
+        ours, theirs = self.device.compute_capability, other.compute_capability
+        balance = math.log(_balance(self.device) / _balance(other))
+        return (1.0 if ours == theirs else 2.0 + abs(ours[0] - theirs[0]), abs(ours[1] - theirs[1]), abs(balance))
+
+    def find(self, *names: str) -> Found | None:
+        """The model of the first name that there is one of: our device's own before any relative's."""
+        key = "|".join(names)
+        if key not in self._found:
+            self._found[key] = self._search(names)
+        return self._found[key]
+
+    def _search(self, names: Sequence[str]) -> Found | None:
+        ours = [pack for pack in (*self._own, *self._shipped) if pack.device == self.device.key]
+        for name in names:
+            for pack in ours:
+                if name in pack.models:
+                    return Found(pack.model(name), Origin.MODEL, "", self.device)
+        for name in names:
+            for pack in (*self._own, *self._shipped):
+                other = _device_of(pack)
+                if name in pack.models and other is not None:
+                    note = f"efficiency as measured on {pack.device}"
+                    return Found(pack.model(name), Origin.ROOFLINE, note, other)
+        return None
+
+    def close(self) -> None:
+        for pack in (*self._own, *self._shipped):
+            pack.close()
+
+
+def _balance(device: Device) -> float:
+    """Operations a byte: what decides which works are limited by memory."""
+    return device.fp16_flops / device.memory_bandwidth
+
+
+def _device_of(pack: Pack) -> Device | None:
+    """The device of a pack; None for a device file that is not at hand."""
+    try:
+        return load_device(pack.device)
+    except DeviceError:
+        return None
