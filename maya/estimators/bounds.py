@@ -67,7 +67,7 @@ def vector_flops(device: Device, dtype: str) -> float:
 
 
 def clock_under_load(device: Device) -> float:
-    """The clock that dense arithmetic keeps up, relative to the one that peaks are given at; 1 if power does not cap it."""
+    """The clock that dense arithmetic keeps up, relative to that of the peaks; 1 if power does not cap it."""
     reference = device.tensor_clock_hz or device.clock_hz
     return min(1.0, (device.sustained_clock_hz or reference) / reference)
 
