@@ -6,16 +6,35 @@ the implementation and the direction: "flash_forward", "cudnn_backward", ... Out
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Times
-from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, element_bytes, memory_seconds
+from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.bounds import (
+    LAUNCH_SECONDS,
+    element_bytes,
+    memory_seconds,
+    peak_flops,
+    wave_efficiency,
+)
 from maya.estimators.pack import Packs
 from maya.estimators.work import Kind, Origin, Work
 
-IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3")  # flash: FlashAttention 2, which torch's own kernels are
-DIRECTIONS = ("forward", "backward")
+# flash: FlashAttention 2, which is in torch; flash3, flash4: what serving frameworks use on Hopper and Blackwell
+IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4")
+
+_USUAL_EFFICIENCY = 0.45
+_EFFICIENT_SLOWDOWN = 1.5  # taken as such, not measured
+_BACKWARD_FLOPS = 2.5
+
+# Operations a second forward / backward: 1.16 to 1.19 for FlashAttention 2 on A100 (SimuMax) and for cuDNN on H200 and
+# GB200 (cuDNN frontend) where there is enough work to fill the device.
+_BACKWARD_SLOWDOWN = 1.18
+
+# Of one SM, in 16 bit: some 62 % of what a Hopper SM does with its own instructions (4096).
+_WARP_LEVEL_FLOPS_PER_CLOCK = 2560.0
 
 
 def attention_work(
@@ -84,7 +103,84 @@ def causal_pairs(queries: int, keys: int) -> float:
     return square * (square + 1) / 2.0 + max(queries - keys, 0) * float(keys)
 
 
+def window_pairs(queries: int, window: int) -> float:
+    """Pairs (query, key) of a causal sliding window: a query looks at itself and the `window - 1` keys before it."""
+    window = min(window, queries)
+    return window * (window + 1) / 2.0 + (queries - window) * float(window)
+
+
+def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
+    """The bound, and what decides how close to it an attention kernel comes."""
+    return _describe(device, batch, peak_flops(device, batch.dtype))
+
+
+def _describe(device: Device, batch: Batch, peak: float) -> tuple[Floats, dict[str, Floats]]:
+    count, heads, queries = (batch.column(name, 1.0) for name in ("batch", "heads", "queries"))
+    kv_heads, keys = batch.column("kv_heads", heads), batch.column("keys", queries)
+    head_dim = batch.column("head_dim", 128.0)
+    computing = batch.flops / peak
+    moving = memory_seconds(device, batch.bytes_moved)
+    bound = LAUNCH_SECONDS + np.maximum(computing, moving)
+    blocks = count * heads * np.ceil(queries / 128)
+    features = {
+        "queries": np.log2(queries),
+        "keys": np.log2(keys),
+        "head_dim": head_dim,
+        "value_dim": batch.column("value_dim", head_dim),
+        "causal": batch.column("causal", 0.0),
+        "sharing": np.log2(heads / kv_heads),
+        "bound": np.log2(bound),
+        "balance": np.log2(computing / moving),
+        "waves": np.log2(blocks / device.sm_count),
+        "wave_efficiency": wave_efficiency(device, blocks),
+        "heads_in_all": np.log2(count * heads),
+    }
+    return bound, features
+
+
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
-    """Times of attention kernels."""
-    busy = np.maximum(compute_seconds(device, batch.dtype, batch.flops), memory_seconds(device, batch.bytes_moved))
-    return Times(LAUNCH_SECONDS + busy / 0.5, Origin.ROOFLINE, 0.3, "usual efficiency")
+    """Times of attention kernels: by what was measured of the implementation, or of the one that is most like it."""
+    implementation, _, direction = batch.variant.rpartition("_")
+    backward = direction == "backward"
+    if implementation == "efficient" or batch.dtype in ("fp32", "tf32", "fp64"):
+        like = _evaluate_as("flash", device, packs, batch, backward)
+        note = f"memory-efficient attention taken as {_EFFICIENT_SLOWDOWN:g} x FlashAttention 2; {like.note}"
+        return Times(like.seconds * _EFFICIENT_SLOWDOWN, Origin.ROOFLINE, 0.3, note)
+    if implementation == "cudnn" and device.compute_capability < (9, 0):
+        like = _evaluate_as("flash", device, packs, batch, backward)
+        return Times(like.seconds, Origin.ROOFLINE, 0.2, f"cuDNN's taken as FlashAttention 2; {like.note}")
+    return _evaluate_as(implementation, device, packs, batch, backward)
+
+
+def _evaluate_as(implementation: str, device: Device, packs: Packs, batch: Batch, backward: bool) -> Times:
+    peak = peak_flops(device, batch.dtype)
+    notes = []
+    if implementation == "flash" and device.compute_capability >= (9, 0):
+        peak = min(peak, _warp_level_flops(device))
+        notes.append("FlashAttention 2 at the rate of warp-level matrix instructions")
+    dtype = "fp8" if batch.dtype == "fp8" else "bf16"
+    direction = "backward" if backward else "forward"
+    found = packs.find(
+        f"attention/{dtype}/{implementation}_{direction}", f"attention/bf16/{implementation}_{direction}"
+    )
+    bound, features = _describe(device, batch, peak)
+    if found is not None:
+        origin = Origin.ROOFLINE if notes else found.origin
+        return Times(bound * found.model.slowdown(features), origin, found.model.spread, _note(found.note, *notes))
+    forward = packs.find(*(f"attention/bf16/{name}_forward" for name in (implementation, "cudnn", "flash")))
+    if forward is None:
+        return Times(bound / _USUAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
+    if backward:
+        notes.append(f"backward taken as forward, at {1 / _BACKWARD_SLOWDOWN:.0%} of its operations a second")
+        _, features = _describe(device, replace(batch, flops=batch.flops / _BACKWARD_FLOPS), peak)
+    slowdown = forward.model.slowdown(features) * (_BACKWARD_SLOWDOWN if backward else 1.0)
+    return Times(bound * slowdown, Origin.ROOFLINE, max(0.15, forward.model.spread), _note(forward.note, *notes))
+
+
+def _warp_level_flops(device: Device) -> float:
+    """What kernels written for Ampere reach at most: their instructions cannot fill newer tensor cores."""
+    return _WARP_LEVEL_FLOPS_PER_CLOCK * device.sm_count * (device.tensor_clock_hz or device.clock_hz)
+
+
+def _note(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

@@ -7,15 +7,28 @@ In: batches with the columns m, n, k, batch. Out: times.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Times
-from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, element_bytes, memory_seconds
+from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, element_bytes, memory_seconds, wave_efficiency
 from maya.estimators.pack import Packs
 from maya.estimators.work import Kind, Origin, Work
 
 LAYOUTS = ("TN", "NN", "NT", "TT")
+_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # of the output, that a block computes
+
+_USUAL_EFFICIENCY = 0.7
+_MEASURED_AS = {"fp16": "bf16", "int8": "fp8", "uint8": "fp8"}
+_NO_FASTER_THAN_BF16 = ("tf32", "fp32", "fp64")
+
+# Against TN, from SimuMax's measurements of training on A100 and B200, with the bytes of fp32 gradients accounted for.
+_LAYOUT_SLOWDOWN = {"NT": 1.03, "TT": 1.03}
+
+# Taken as such, not measured: (bytes, slowdown of rows that are not a multiple of them), each overriding those before.
+_MISALIGNED = ((16, 1.25), (8, 1.5), (4, 2.0))
 
 
 def gemm_work(
@@ -43,7 +56,56 @@ def gemm_work(
     )
 
 
+def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
+    """The bound, and what decides how close to it a product comes."""
+    m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
+    computing = compute_seconds(device, batch.dtype, batch.flops)
+    moving = memory_seconds(device, batch.bytes_moved)
+    bound = LAUNCH_SECONDS + np.maximum(computing, moving)
+    features = {
+        "m": np.log2(m),
+        "n": np.log2(n),
+        "k": np.log2(k),
+        "bound": np.log2(bound),
+        "balance": np.log2(computing / moving),
+        "waves": np.log2(count * np.ceil(m / 128) * np.ceil(n / 128) / device.sm_count),
+        "rows_filled": m / (64 * np.ceil(m / 64)),
+    }
+    for rows, columns in _TILES:
+        tiles = count * np.ceil(m / rows) * np.ceil(n / columns)
+        used = count * m * n / (tiles * rows * columns)
+        features[f"used_{rows}x{columns}"] = used * wave_efficiency(device, tiles)
+    return bound, features
+
+
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     """Times of matrix products."""
-    busy = np.maximum(compute_seconds(device, batch.dtype, batch.flops), memory_seconds(device, batch.bytes_moved))
-    return Times(LAUNCH_SECONDS + busy / 0.75, Origin.ROOFLINE, 0.3, "usual efficiency")
+    if batch.dtype in _NO_FASTER_THAN_BF16:
+        seconds, origin, spread, note = _learned(device, packs, batch)
+        halves = replace(batch, dtype="bf16", bytes_read=batch.bytes_read / 2, bytes_written=batch.bytes_written / 2)
+        return Times(np.maximum(seconds, _learned(device, packs, halves)[0]), origin, spread, note)
+    return Times(*_learned(device, packs, batch))
+
+
+def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:
+    """From the device's own measurements in this dtype, or those of a relative, or those of another dtype."""
+    bound, features = describe(device, batch)
+    penalty = _LAYOUT_SLOWDOWN.get(batch.variant, 1.0) * _alignment_slowdown(batch)
+    found = packs.find(f"gemm/{_MEASURED_AS.get(batch.dtype, batch.dtype)}")
+    if found is not None:
+        return bound * found.model.slowdown(features) * penalty, found.origin, found.model.spread, found.note
+    found = packs.find("gemm/bf16")
+    if found is None:
+        return bound / _USUAL_EFFICIENCY * penalty, Origin.ROOFLINE, 0.3, "usual efficiency, nothing was measured"
+    note = f"efficiency as measured in bf16{found.note.removeprefix('efficiency as measured')}"
+    return bound * found.model.slowdown(features) * penalty, Origin.ROOFLINE, max(0.15, found.model.spread), note
+
+
+def _alignment_slowdown(batch: Batch) -> Floats:
+    """Rows that do not begin at a multiple of 16 bytes cannot be loaded in one piece."""
+    contiguous = ("m", "n") if batch.variant == "NT" else ("k", "n")
+    sizes = [batch.column(name, 16.0) * element_bytes(batch.dtype) for name in contiguous]
+    slowdown = np.ones(len(batch))
+    for aligned_to, factor in _MISALIGNED:
+        slowdown[np.logical_or.reduce([size % aligned_to != 0 for size in sizes])] = factor
+    return slowdown
