@@ -14,6 +14,8 @@ from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, Times
 from maya.estimators.bounds import (
     LAUNCH_SECONDS,
+    cached_seconds,
+    clock_under_load,
     element_bytes,
     memory_seconds,
     peak_flops,
@@ -118,9 +120,9 @@ def _describe(device: Device, batch: Batch, peak: float) -> tuple[Floats, dict[s
     count, heads, queries = (batch.column(name, 1.0) for name in ("batch", "heads", "queries"))
     kv_heads, keys = batch.column("kv_heads", heads), batch.column("keys", queries)
     head_dim = batch.column("head_dim", 128.0)
-    computing = batch.flops / peak
+    computing = batch.flops / (peak * clock_under_load(device))
     moving = memory_seconds(device, batch.bytes_moved)
-    bound = LAUNCH_SECONDS + np.maximum(computing, moving)
+    bound = LAUNCH_SECONDS + np.maximum(computing, cached_seconds(device, batch.bytes_moved))
     blocks = count * heads * np.ceil(queries / 128)
     features = {
         "queries": np.log2(queries),

@@ -35,6 +35,9 @@ BYTES_PER_ELEMENT = {
 # measurements take 1.7 us (B200, L40S) to 2.5 us (A100, H100); the rest of those is their own reading and writing.
 LAUNCH_SECONDS = 1.5e-6
 
+_L2_BYTES_PER_CLOCK = 32.0  # that an SM gets from the L2 cache: half of its port's width, which is what kernels reach
+_L2_SHARE = 0.75  # of the cache that holds what the next kernel needs, at best
+
 
 def element_bytes(dtype: str) -> float:
     """Bytes of one element; 4 for what is not known."""
@@ -73,16 +76,25 @@ def clock_under_load(device: Device) -> float:
 
 
 def compute_seconds(device: Device, dtype: str, flops: Floats) -> Floats:
-    return flops / peak_flops(device, dtype)
+    """Computing on tensor cores, at the clock that the power limit allows."""
+    return flops / (peak_flops(device, dtype) * clock_under_load(device))
 
 
 def memory_seconds(device: Device, moved: Floats) -> Floats:
+    """Moving all bytes from and to memory."""
     return moved / float(device.memory_bandwidth)
+
+
+def cached_seconds(device: Device, moved: Floats) -> Floats:
+    """Moving bytes of which as many as possible are in the L2 cache, because the work before left them there."""
+    rate = max(_L2_BYTES_PER_CLOCK * device.sm_count * device.clock_hz, float(device.memory_bandwidth))
+    cached = np.minimum(moved, _L2_SHARE * device.l2_bytes)
+    return cached / rate + memory_seconds(device, moved - cached)
 
 
 def roofline(device: Device, dtype: str, flops: Floats, moved: Floats) -> Floats:
     """The larger of computing on tensor cores and moving, after the launch; never zero."""
-    busy = np.maximum(compute_seconds(device, dtype, flops), memory_seconds(device, moved))
+    busy = np.maximum(compute_seconds(device, dtype, flops), cached_seconds(device, moved))
     return LAUNCH_SECONDS + busy
 
 

@@ -13,7 +13,14 @@ import numpy as np
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, Times
-from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, element_bytes, memory_seconds, wave_efficiency
+from maya.estimators.bounds import (
+    LAUNCH_SECONDS,
+    cached_seconds,
+    compute_seconds,
+    element_bytes,
+    memory_seconds,
+    wave_efficiency,
+)
 from maya.estimators.pack import Packs
 from maya.estimators.work import Kind, Origin, Work
 
@@ -61,7 +68,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
     computing = compute_seconds(device, batch.dtype, batch.flops)
     moving = memory_seconds(device, batch.bytes_moved)
-    bound = LAUNCH_SECONDS + np.maximum(computing, moving)
+    bound = LAUNCH_SECONDS + np.maximum(computing, cached_seconds(device, batch.bytes_moved))
     features = {
         "m": np.log2(m),
         "n": np.log2(n),

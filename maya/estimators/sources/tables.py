@@ -24,8 +24,7 @@ def read_columns(path: Path, wanted: tuple[str, ...]) -> dict[str, list[str]]:
     """Some columns of a table, as text."""
     if path.suffix == ".parquet":
         return _read_parquet(path, wanted)
-    opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
-    with opened as stream:
+    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as stream:
         rows = csv.reader(stream)
         names = next(rows, [])
         positions = [_position(path, names, name) for name in wanted]
