@@ -1,0 +1,113 @@
+"""Launch -> Work: which extractor a kernel, call or copy goes to.
+
+Kernels are told apart by their own names first, because one op may launch several; then by the op. What no rule knows is
+a work of kind UNKNOWN with the bytes of its op's tensors, or with those that its grid suggests: never nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from maya.estimators.features import elementwise, lists, movement, products, rows
+from maya.estimators.features.attention import attention_kernel
+from maya.estimators.features.inductor import Sources
+from maya.estimators.features.launch import Launch
+from maya.estimators.features.library import library_call
+from maya.estimators.features.triton import triton
+from maya.estimators.work import Kind, Work
+
+Extractor = Callable[[Launch], Work | None]
+
+# The first pattern that is found in the kernel's own name decides.
+_KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
+    (re.compile(pattern), extractor)
+    for pattern, extractor in (
+        (r"flash_|fmha|mha_|attention_kernel", attention_kernel),
+        (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
+        (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
+        (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", products.product_kernel),
+        (r"fused_dropout|dropout_kernel|distribution_|philox|random|bernoulli|curand|generate_seed", elementwise.random),
+        (r"layer_norm_grad_input|layer_norm_backward", rows.layer_norm_backward_input),
+        (r"GammaBetaBackward|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", rows.layer_norm_backward_parameters),
+        (r"(?i)layer_?norm|rms_?norm", rows.layer_norm_forward),
+        (r"(?i)batch_norm|group_?norm|RowwiseMoments|FusedParams|InternalGradients", rows.batch_norm),
+        (r"(?i)softmax", rows.softmax),
+        (r"(?i)nll_loss|cross_entropy", rows.cross_entropy),
+        (r"reduce_kernel|(?i:reduce_1block)|^kernelReduce", rows.reduction),
+        (r"CatArray|chunk_cat", movement.concatenation),
+        (r"split_with_sizes_copy|split_copy", movement.splitting),
+        (r"^elementwise_kernel_with_index", elementwise.elementwise),
+        (r"vectorized_gather|indexSelect", movement.gather_rows),
+        (r"embedding_|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial", movement.embedding_backward),
+        (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", movement.indexing),
+        (r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|transform_kernel|convert_indices|histogram|fill_reverse", movement.keys_and_values),
+        (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", movement.pooling),
+        (r"elementwise|nchwToNhwc|nhwcToNchw|copy_kernel|fill_kernel", elementwise.elementwise),
+        (r"^triton_", triton),
+    )
+)
+# Kernels whose own name says nothing, by their op.
+_OPS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
+    (re.compile(pattern), extractor)
+    for pattern, extractor in (
+        (r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_int_mm|_grouped_mm)$", products.product_kernel),
+        (r"convolution", products.convolution_kernel),
+        (r"attention", attention_kernel),
+    )
+)
+_ELEMENTS_PER_THREAD = 4.0
+
+
+def work_of(launch: Launch, sources: Sources | None = None) -> Work:
+    """What the launch has to do."""
+    found: Work | None = None
+    if launch.what == "copy":
+        found = _copy(launch)
+    elif launch.what == "memset":
+        size = float(launch.bytes)
+        found = Work(Kind.MEMSET, "uint8", 0.0, 0.0, size, {"elements": size}, "memset")
+    elif launch.what == "library":
+        found = library_call(launch)
+    else:
+        found = _kernel(launch, sources)
+    return found or _unknown(launch)
+
+
+def _copy(launch: Launch) -> Work:
+    size = float(launch.bytes)
+    if launch.name == "DtoD":
+        return Work(Kind.COPY, "uint8", 0.0, size, size, {"elements": size, "operands": 2.0}, "vectorized")
+    variant = launch.name + ("_pageable" if launch.arguments.get("pageable") else "")
+    return Work(Kind.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, variant)
+
+
+def _kernel(launch: Launch, sources: Sources | None) -> Work | None:
+    if launch.function.startswith("triton_"):
+        return triton(launch, sources.of(launch) if sources else None)
+    for pattern, extractor in _KERNELS:
+        if pattern.search(launch.function):
+            found = extractor(launch)
+            if found is not None:
+                return found
+            break
+    for pattern, extractor in _OPS:
+        if pattern.search(launch.op):
+            return extractor(launch)
+    return None
+
+
+def _unknown(launch: Launch) -> Work:
+    """From the op's tensors, each once, the largest as the result; without an op, from the grid."""
+    tensors = launch.tensors
+    if tensors:
+        largest = max(tensors, key=lambda tensor: tensor.elements)
+        read = float(sum(tensor.bytes for tensor in tensors))
+        elements = float(largest.elements)
+        shape = {"elements": elements, "blocks": float(launch.blocks)}
+        return Work(Kind.UNKNOWN, largest.dtype, elements, read, float(largest.bytes), shape, "from_op")
+    if launch.what == "library":
+        return Work(Kind.UNKNOWN, "fp32", 0.0, 0.0, 0.0, {}, "library_call")
+    elements = launch.blocks * launch.threads * _ELEMENTS_PER_THREAD
+    shape = {"elements": elements, "blocks": float(launch.blocks)}
+    return Work(Kind.UNKNOWN, "fp32", elements, 4.0 * elements, 4.0 * elements, shape, "from_grid")

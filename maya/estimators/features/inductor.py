@@ -1,0 +1,124 @@
+"""What the source that Inductor generated says about its Triton kernels: sizes, operands, and how often each is touched.
+
+In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` by name. A name such as
+triton_poi_fused_add_0 may occur in several compiled graphs; `Sources.of` takes the one whose sizes fit the launch's grid.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from maya.estimators.features.launch import Launch
+from maya.estimators.features.tensors import itemsize
+
+_SIZES = re.compile(r"^\s+(x|y|z|r\d_)numel = (\d+)\s*$", re.MULTILINE)
+_HINTS = re.compile(r"size_hints=\{([^}]*)\}")
+_HINT = re.compile(r"'(x|y|z|r\d_)': (\d+)")
+_SIGNATURE = re.compile(r"'signature': \{([^}]*)\}")
+_POINTER = re.compile(r"'(\w*ptr\d*)': '\*(\w+)'")
+_ACCESS = re.compile(r"tl\.(load|store|atomic_add)\((\w+) \+ \(?(.*)$", re.MULTILINE)
+_VARIABLE = re.compile(r"^\s+([xyzr]\d\w*) = (.*)$", re.MULTILINE)
+_NAMES = re.compile(r"\b([xyzr]\d\w*|tmp\d+)\b")
+_KERNEL = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)
+_TRITON_TYPES = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"}
+_TRITON_TYPES |= {"fp8e4nv": "fp8", "fp8e5": "fp8"}
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """One generated kernel."""
+
+    sizes: dict[str, int]  # of its axes: {"x": 8192, "r0_": 768}
+    pointers: dict[str, str]  # dtype by argument
+    accesses: tuple[tuple[str, str, float], ...]  # (load or store, argument, elements)
+
+    @property
+    def elements(self) -> float:
+        return float(math.prod(self.sizes.values()))
+
+    @property
+    def columns(self) -> float:
+        return float(math.prod(size for axis, size in self.sizes.items() if axis.startswith("r")))
+
+    @property
+    def dtype(self) -> str:
+        floating = [dtype for dtype in self.pointers.values() if dtype.startswith(("fp", "bf"))]
+        return min(floating, key=itemsize) if floating else "int32"
+
+    def traffic(self) -> tuple[float, float]:
+        """(bytes read, bytes written), each argument once, at its largest access."""
+        read: dict[str, float] = {}
+        written: dict[str, float] = {}
+        for way, pointer, elements in self.accesses:
+            side = read if way == "load" else written
+            moved = elements * itemsize(self.pointers.get(pointer, "fp32"))
+            side[pointer] = max(side.get(pointer, 0.0), moved)
+        return sum(read.values()), sum(written.values())
+
+
+class Sources:
+    """The kernels in a folder of generated sources."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+
+    @cached_property
+    def _kernels(self) -> dict[str, list[KernelMetadata]]:
+        found: dict[str, list[KernelMetadata]] = {}
+        for path in sorted(self._folder.glob("??/*.py")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            names = _KERNEL.findall(text)
+            if len(names) == 1 and "inductor_meta" in text:  # a kernel by itself, not the module that calls it
+                found.setdefault(names[0], []).append(parse(text))
+        return found
+
+    def of(self, launch: Launch) -> KernelMetadata | None:
+        """The kernel of that name whose sizes fit the grid; None if there is none."""
+        for metadata in self._kernels.get(launch.function, []):
+            outer = math.prod(size for axis, size in metadata.sizes.items() if not axis.startswith("r"))
+            per_block = outer / launch.blocks
+            # Blocks are powers of two, and only the last of an axis is not full.
+            fitting = 2.0 ** math.ceil(math.log2(max(per_block, 1.0)) - 1e-9)
+            if launch.blocks <= outer and per_block > fitting * 0.5 and per_block <= 16384:
+                return metadata
+        return None
+
+
+def parse(source: str) -> KernelMetadata:
+    """One generated file with one kernel."""
+    hints = _HINTS.search(source)
+    sizes = {axis: int(size) for axis, size in _HINT.findall(hints[1])} if hints else {}
+    sizes |= {axis: int(size) for axis, size in _SIZES.findall(source)}  # exact, where sizes are not dynamic
+    signature = _SIGNATURE.search(source)
+    pointers = {name: _TRITON_TYPES.get(kind, kind) for name, kind in _POINTER.findall(signature[1] if signature else "")}
+    variables = {name: _extent(text, sizes) for name, text in _VARIABLE.findall(source)}
+    everything = float(math.prod(sizes.values()))
+    accesses = []
+    for way, pointer, index in _ACCESS.findall(source):
+        if pointer in pointers:
+            names = set(_NAMES.findall(index.split(", ")[0].split("),")[0]))
+            indirect = any(name.startswith("tmp") for name in names)
+            extent = math.prod(variables.get(name, 1.0) for name in sorted(names) if not name.startswith("tmp"))
+            accesses.append((way, pointer, everything if indirect else min(float(extent), everything)))
+    return KernelMetadata(sizes, pointers, tuple(accesses))
+
+
+_MODULO = re.compile(r"% (\d+)\)*$")
+_QUOTIENT = re.compile(r"// (\d+)\)*$")
+
+
+def _extent(definition: str, sizes: dict[str, int]) -> float:
+    """How many values a variable of an index takes: x0 = (xindex % 768) takes 768."""
+    axis = next((axis for axis in sizes if f"{axis}index" in definition), None)
+    if axis is None:
+        return 1.0
+    size = float(sizes[axis])
+    if match := _MODULO.search(definition.strip()):
+        return min(size, float(match[1]))
+    if match := _QUOTIENT.search(definition.strip()):
+        return math.ceil(size / int(match[1]))
+    return size

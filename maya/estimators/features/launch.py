@@ -1,0 +1,135 @@
+"""One thing that a device was asked to do, as far as a trace tells: what every extractor of features starts from.
+
+In: records of a trace (from_trace) or events of a profile (kineto). Out: `Launch`, hashable by `key`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from maya.estimators.features.tensors import Tensor, tensors_in
+
+_IDENTIFIER = re.compile(r"\d+")
+_ANONYMOUS = "(anonymous namespace)"
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel, a library call, a copy or a memset, with the op that it came from."""
+
+    what: str  # "kernel", "library", "copy" or "memset"
+    name: str  # of the kernel (mangled or not), of the library's function, of the direction of the copy
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the library call
+    bytes: int = 0  # of the copy or memset
+    op: str = ""  # innermost op, "aten::add_"
+    inputs: Sequence[Any] = ()  # of the op: Tensor, list, None or scalar
+    around: tuple[str, ...] = ()  # ops around that one, innermost first
+    blocks_before: int = 0  # of launches of the same kernel for the same op before this one
+
+    @cached_property
+    def function(self) -> str:
+        """The kernel's own name, without namespaces, template arguments and parameters."""
+        return function_name(self.name)
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors among the op's inputs, in order, empty ones left out."""
+        return tuple(tensor for tensor in tensors_in(self.inputs) if tensor.elements)
+
+    @property
+    def op_name(self) -> str:
+        """The op without its namespace: "add_"."""
+        return self.op.rpartition("::")[2]
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Of one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def tensor(self, position: int) -> Tensor | None:
+        """The input at that position, if there is one and it is a tensor."""
+        if position < len(self.inputs) and isinstance(self.inputs[position], Tensor):
+            value: Tensor = self.inputs[position]
+            return value
+        return None
+
+
+def function_name(kernel: str) -> str:
+    """`void at::native::foo<4, float>(int)` and `_ZN2at6native3fooILi4EfEEvi` -> foo."""
+    return _from_mangled(kernel) if kernel.startswith("_Z") else _from_readable(kernel)
+
+
+def _from_mangled(kernel: str) -> str:
+    rest = kernel.removeprefix("_Z").removeprefix("N").lstrip("KL")
+    if rest.startswith("St"):
+        rest = rest[2:]
+    name = kernel
+    while match := _IDENTIFIER.match(rest):
+        end = match.end() + int(match[0])
+        name = rest[match.end() : end]
+        rest = rest[end:]
+        if rest.startswith("I") and (nested := _after_arguments(rest)):
+            rest = nested
+    return name
+
+
+def _after_arguments(rest: str) -> str:
+    """What follows template arguments that belong to an enclosing class, if they are simple enough to be skipped."""
+    depth = 0
+    at = 0
+    while at < len(rest):
+        match = _IDENTIFIER.match(rest, at)
+        if match:
+            at = match.end() + int(match[0])
+            continue
+        if rest[at] in "INLX":
+            depth += 1
+            if rest[at] == "L":  # a literal: everything up to its E
+                at = rest.find("E", at)
+                depth -= 1
+        elif rest[at] == "E":
+            depth -= 1
+            if depth == 0:
+                following = rest[at + 1 :]
+                return following if _IDENTIFIER.match(following) else ""
+        at += 1
+    return ""
+
+
+def _from_readable(kernel: str) -> str:
+    """The last identifier before the parameters, outside of all brackets."""
+    text = kernel.replace(_ANONYMOUS, "anonymous")
+    depth = 0
+    name = ""
+    last = ""
+    for character in text:
+        if character in "<[{":
+            if depth == 0 and name:
+                last = name
+            depth += 1
+        elif character in ">]}":
+            depth -= 1
+        elif character == "(":
+            if depth == 0 and (name or last):
+                break
+            depth += 1
+        elif character == ")":
+            depth -= 1
+        elif depth == 0:
+            if character in " :&*":
+                if character == " " and name:
+                    last = ""
+                name = ""
+            else:
+                name += character
+    return name or last or kernel

@@ -1,0 +1,155 @@
+"""Kernels that work on rows: reductions, norms, softmax, cross-entropy.
+
+In: a `Launch`. Out: a `Work` with `rows` and `columns`. Each kernel of an op is its own work with what that kernel reads
+and writes: the backward of a norm is one kernel for the input's gradient (reads gradient and input, writes one tensor)
+and one for the parameters' (reads both again).
+"""
+
+from __future__ import annotations
+
+import math
+
+from maya.estimators.features.launch import Launch
+from maya.estimators.features.tensors import Tensor, itemsize
+from maya.estimators.work import Kind, Work
+
+
+def reduction(launch: Launch) -> Work | None:
+    """torch's reduce_kernel: sum, mean, max, norms, argmax, any, ..."""
+    if not launch.tensors:
+        return None
+    source = launch.tensors[0]
+    columns, inner = _reduced(launch, source)
+    rows = source.elements / columns
+    size = 8 if launch.op_name.startswith("arg") else source.itemsize
+    shape = {"rows": rows, "columns": columns}
+    variant = "inner" if inner else "outer"
+    return Work(Kind.REDUCTION, source.dtype, float(source.elements), float(source.bytes), rows * size, shape, variant)
+
+
+def _reduced(launch: Launch, source: Tensor) -> tuple[float, bool]:
+    """(elements that become one, whether neighbours in memory are among them)."""
+    dims = _dimensions(launch, len(source.shape))
+    if dims is None:
+        return float(source.elements), True
+    columns = math.prod(source.shape[dim] for dim in dims) or 1
+    strides = source.strides if len(source.strides) == len(source.shape) else None
+    moving = [d for d in range(len(source.shape)) if source.shape[d] > 1 and (strides is None or strides[d] > 0)]
+    if not moving:
+        return float(columns), True
+    fastest = min(moving, key=lambda d: strides[d]) if strides else moving[-1]
+    return float(columns), fastest in dims
+
+
+def _dimensions(launch: Launch, rank: int) -> tuple[int, ...] | None:
+    """The dimensions that the op reduces; None: all of them."""
+    for value in launch.inputs[1:]:
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, int) and launch.op_name not in ("linalg_vector_norm", "norm", "std", "var"):
+            return (value % rank,) if rank and -rank <= value < rank else None
+        if isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+            return tuple(sorted({item % rank for item in value})) if value and rank else None
+    return None
+
+
+def layer_norm_forward(launch: Launch) -> Work | None:
+    """LayerNorm and RMSNorm: reads the input once, writes the output and a mean and a deviation for each row."""
+    source = _first_large(launch)
+    if source is None:
+        return None
+    columns = _normalized(launch, source)
+    rows = source.elements / columns
+    return _norm(source, rows, columns, source.bytes, source.elements * source.itemsize + 8 * rows, "layer_norm_forward")
+
+
+def layer_norm_backward_input(launch: Launch) -> Work | None:
+    """Reads the gradient and the input, writes the input's gradient."""
+    source = _first_large(launch)
+    if source is None:
+        return None
+    columns = _normalized(launch, source)
+    rows = source.elements / columns
+    moved = source.elements * source.itemsize
+    return _norm(source, rows, columns, 2 * moved + 8 * rows, moved, "layer_norm_backward")
+
+
+def layer_norm_backward_parameters(launch: Launch) -> Work | None:
+    """Reads the gradient and the input again, writes the gradients of scale and bias."""
+    source = _first_large(launch)
+    if source is None:
+        return None
+    columns = _normalized(launch, source)
+    rows = source.elements / columns
+    read = 2 * source.elements * source.itemsize + 8 * rows
+    return _norm(source, rows, columns, read, 8 * columns, "layer_norm_backward_parameters")
+
+
+def batch_norm(launch: Launch) -> Work | None:
+    """Kernels of torch's own batch and group norms, by what they go through."""
+    source = _first_large(launch)
+    if source is None:
+        return None
+    channels = source.shape[1] if len(source.shape) > 1 else 1
+    moved = float(source.elements * source.itemsize)
+    name = launch.function.lower()
+    backward = "backward" in name or "backward" in launch.op
+    reads = 2.0 if backward else 1.0
+    writes = 0.0 if any(word in name for word in ("collect", "reduce", "moments", "statistic")) else 1.0
+    if "fusedparams" in name or "gammabeta" in name or "internalgradients" in name:
+        writes = 0.0
+        reads = reads if "internalgradients" in name else 0.0
+    variant = "batch_norm_backward" if backward else "batch_norm_forward"
+    return _norm(source, channels, source.elements / channels, reads * moved, writes * moved + 8 * channels, variant)
+
+
+def _norm(source: Tensor, rows: float, columns: float, read: float, written: float, variant: str) -> Work:
+    shape = {"rows": float(rows), "columns": float(columns)}
+    return Work(Kind.NORM, source.dtype, 8.0 * source.elements, float(read), float(written), shape, variant)
+
+
+def _first_large(launch: Launch) -> Tensor | None:
+    return launch.tensors[0] if launch.tensors else None
+
+
+def _normalized(launch: Launch, source: Tensor) -> float:
+    """The product of the normalized shape, which is among the op's inputs as a list of numbers."""
+    for value in launch.inputs:
+        if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+            return float(math.prod(value))
+    return float(source.shape[-1]) if source.shape else 1.0
+
+
+def softmax(launch: Launch) -> Work | None:
+    """Softmax and log-softmax, forward (reads x, writes y) and backward (reads gradient and y, writes one)."""
+    source = _first_large(launch)
+    if source is None:
+        return None
+    backward = "ackward" in launch.function or "ackward" in launch.op
+    dim = next((v for v in launch.inputs if isinstance(v, int) and not isinstance(v, bool)), -1)
+    columns = source.shape[dim] if source.shape and -len(source.shape) <= dim < len(source.shape) else 1
+    moved = float(source.elements * source.itemsize)
+    wide = itemsize("fp32") if launch.op_name == "_log_softmax" and True in launch.inputs[2:3] else source.itemsize
+    shape = {"rows": source.elements / columns, "columns": float(columns)}
+    family = "log_softmax" if "log_softmax" in launch.op or "LogSoftMax" in launch.name else "softmax"
+    variant = f"{family}_{'backward' if backward else 'forward'}"
+    read = 2 * moved if backward else float(source.bytes)
+    return Work(Kind.SOFTMAX, source.dtype, 8.0 * source.elements, read, float(source.elements * wide), shape, variant)
+
+
+def cross_entropy(launch: Launch) -> Work | None:
+    """Negative log likelihood: picks one element of each row (a sector of 32 bytes), writes a sum or one a row."""
+    tensors = launch.tensors
+    logits = next((tensor for tensor in tensors if len(tensor.shape) >= 2), None)
+    rows = max((tensor.elements for tensor in tensors if tensor.dtype == "int64"), default=0)
+    if not rows and logits is not None:
+        rows = logits.shape[0]
+    if not rows:
+        return None
+    dtype = logits.dtype if logits is not None else "fp32"
+    backward = "ackward" in launch.function or "ackward" in launch.op
+    touched = 32.0 * rows
+    read, written = (8.0 * rows, touched) if backward else (8.0 * rows + touched, 4.0)
+    # One block goes through all rows in turn: what takes time is their number, not the bytes.
+    shape = {"rows": float(rows), "columns": float(logits.shape[1] if logits is not None else 1), "blocks": launch.blocks}
+    return Work(Kind.CROSS_ENTROPY, dtype, float(rows), read, written, shape, "backward" if backward else "forward")
