@@ -87,6 +87,7 @@ class Pack:
             )
         self.device: str = contents["device"]
         self.models: dict[str, dict[str, Any]] = contents["models"]
+        self.curves: dict[str, dict[str, Any]] = contents.get("curves", {})  # by family; see curves.py
         self._read: dict[str, Model] = {}
 
     def model(self, name: str) -> Model:
@@ -101,14 +102,16 @@ class Pack:
         self._file.close()
 
 
-def write_pack(path: Path, device: str, models: dict[str, Model]) -> None:
-    """Write models of one device to a file, byte for byte the same for the same models."""
+def write_pack(
+    path: Path, device: str, models: dict[str, Model], curves: dict[str, dict[str, Any]] | None = None
+) -> None:
+    """Write models and curves of one device to a file, byte for byte the same for the same models."""
     described = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, model in sorted(models.items()):
         described[name] = {**model.about, "features": list(model.features), "base": model.trees.base}
         arrays.update({f"{name}/{array}": getattr(model.trees, array) for array in Trees.ARRAYS})
-    contents = {"format": FORMAT, "device": device, "models": described}
+    contents = {"format": FORMAT, "device": device, "models": described, "curves": curves or {}}
     arrays[_CONTENTS] = np.frombuffer(json.dumps(contents, sort_keys=True, indent=1).encode(), dtype=np.uint8)
     unfinished = path.with_name(path.name + ".tmp")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -160,6 +163,17 @@ class Packs:
                 if name in pack.models and other is not None:
                     note = f"efficiency as measured on {pack.device}"
                     return Found(pack.model(name), Origin.ROOFLINE, note, other)
+        return None
+
+    def curve(self, family: str) -> tuple[dict[str, Any], Origin, str] | None:
+        """What is known about a family of kernels that move memory: our device's own, or its nearest relative's."""
+        packs = (*self._own, *self._shipped)
+        for pack in packs:
+            if pack.device == self.device.key and family in pack.curves:
+                return pack.curves[family], Origin.MODEL, ""
+        for pack in packs:
+            if family in pack.curves:
+                return pack.curves[family], Origin.ROOFLINE, f"efficiency as measured on {pack.device}"
         return None
 
     def close(self) -> None:

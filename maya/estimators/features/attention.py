@@ -9,38 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from maya.estimators.attention import attention_work
 from maya.estimators.features.launch import Launch
-from maya.estimators.features.tensors import Tensor, itemsize
 from maya.estimators.work import Kind, Work
 
-_BACKWARD = 2.5  # matrix products in the backward for each two in the forward
 _PART_NAMES = ("dot_do_o", "convert_dq", "convert_dkv", "combine", "preprocess", "postprocess")
-
-
-def attention_work(
-    dtype: str, shape: dict[str, float], *, implementation: str, backward: bool, varlen: bool = False
-) -> Work:
-    """The work of attention with {batch, heads, kv_heads, sequence_q, sequence_kv, head_size, head_size_v, causal}."""
-    pairs = shape["sequence_q"] * shape["sequence_kv"]
-    if shape["causal"]:
-        # The mask is aligned to the end (or the start) of the keys; a square one leaves half.
-        short = min(shape["sequence_q"], shape["sequence_kv"])
-        pairs -= short * (short - 1) / 2
-    both_heads = shape["batch"] * shape["heads"]
-    flops = 2.0 * both_heads * pairs * (shape["head_size"] + shape["head_size_v"]) * (_BACKWARD if backward else 1.0)
-    size = itemsize(dtype)
-    query = both_heads * shape["sequence_q"] * shape["head_size"] * size
-    output = both_heads * shape["sequence_q"] * shape["head_size_v"] * size
-    keys = shape["batch"] * shape["kv_heads"] * shape["sequence_kv"] * shape["head_size"] * size
-    values = shape["batch"] * shape["kv_heads"] * shape["sequence_kv"] * shape["head_size_v"] * size
-    statistics = both_heads * shape["sequence_q"] * 4.0
-    if backward:
-        read, written = query + keys + values + 2 * output + statistics, query + keys + values
-    else:
-        read, written = query + keys + values, output + statistics
-    direction = "backward" if backward else "forward"
-    variant = f"{implementation}_{direction}" + ("_varlen" if varlen else "")
-    return Work(Kind.ATTENTION, dtype, flops, read, written, shape, variant)
 
 
 def attention_kernel(launch: Launch) -> Work | None:
@@ -48,68 +21,51 @@ def attention_kernel(launch: Launch) -> Work | None:
     name = launch.function
     backward = "bwd" in name or "cutlassB" in name or "ackward" in launch.op
     if any(part in name for part in _PART_NAMES):
-        return Work(Kind.ATTENTION, _dtype(launch), 0.0, 0.0, 0.0, {}, "part_of_attention")
-    found = _problem(launch, backward)
-    if found is None:
-        return None
-    shape, dtype, varlen = found
+        return Work(Kind.ELEMENTWISE, _dtype(launch), 0.0, 0.0, 0.0, {}, "part_of_attention")
     implementation = "efficient" if "cutlass" in name or "efficient" in launch.op else "flash"
     if "cudnn" in launch.op or "cudnn" in name:
         implementation = "cudnn"
-    return attention_work(dtype, shape, implementation=implementation, backward=backward, varlen=varlen)
+    elif "sm90" in name or "device_kernel" in name or "FlashAttnFwdSm90" in launch.name:
+        implementation = "flash3"
+    return _problem(launch, implementation, backward)
 
 
-def _problem(launch: Launch, backward: bool) -> tuple[dict[str, float], str, bool] | None:
+def _problem(launch: Launch, implementation: str, backward: bool) -> Work | None:
     start = 1 if backward else 0  # the gradient comes first
     query, key, value = (launch.tensor(start + i) for i in range(3))
-    if query is None or key is None or value is None or len(query.shape) < 3:
+    if query is None or key is None or value is None or len(query.shape) not in (3, 4):
         return None
-    heads_first = "_scaled_dot_product" in launch.op or launch.op_name.startswith("_cudnn_attention")
-    causal = _causal(launch, backward)
-    if len(query.shape) == 3:  # tokens of all sequences, heads, head size
-        return (*_varlen(launch, query, key, value, causal), True)
-    batch, second, third, size = query.shape
-    _, key_second, key_third, _ = key.shape
-    if heads_first:
-        heads, kv_heads, sequence_q, sequence_kv = second, key_second, third, key_third
-    else:
-        heads, kv_heads, sequence_q, sequence_kv = third, key_third, second, key_second
+    causal = _causal(launch)
     sequences = _sequences(launch)
+    if len(query.shape) == 3:  # tokens of all sequences, heads, head size
+        batch, (queries, heads, size), (keys, kv_heads, _) = 1, query.shape, key.shape
+        sequences = sequences or 1
+    elif "_scaled_dot_product" in launch.op or launch.op_name.startswith("_cudnn_attention"):
+        (batch, heads, queries, size), (_, kv_heads, keys, _) = query.shape, key.shape
+    else:
+        (batch, queries, heads, size), (_, keys, kv_heads, _) = query.shape, key.shape
     if sequences and batch == 1:
-        batch, sequence_q, sequence_kv = sequences, sequence_q / sequences, sequence_kv / sequences
-    return _shape(batch, heads, kv_heads, sequence_q, sequence_kv, size, value.shape[-1], causal), query.dtype, False
-
-
-def _varlen(
-    launch: Launch, query: Tensor, key: Tensor, value: Tensor, causal: bool
-) -> tuple[dict[str, float], str]:
-    """Sequences of different lengths: taken to be of the mean length."""
-    sequences = _sequences(launch) or 1
-    tokens, heads, size = query.shape
-    kv_tokens, kv_heads, _ = key.shape
-    mean, kv_mean = tokens / sequences, kv_tokens / sequences
-    return _shape(sequences, heads, kv_heads, mean, kv_mean, size, value.shape[-1], causal), query.dtype
+        # Packed sequences, of which only the mean length is known.
+        batch, queries, keys = sequences, max(queries // sequences, 1), max(keys // sequences, 1)
+    return attention_work(
+        batch,
+        heads,
+        queries,
+        size,
+        keys=keys,
+        kv_heads=kv_heads,
+        value_dim=value.shape[-1],
+        causal=causal,
+        dtype=query.dtype,
+        implementation=implementation,
+        backward=backward,
+    )
 
 
 def _sequences(launch: Launch) -> int:
     """How many sequences are packed: the offsets (int32, one more than sequences) say so; 0: none are."""
     offsets = [t for t in launch.tensors if t.dtype == "int32" and len(t.shape) == 1 and t.elements > 1]
     return offsets[0].elements - 1 if offsets else 0
-
-
-def _shape(
-    batch: float, heads: float, kv_heads: float, queries: float, keys: float, size: float, value_size: float, causal: bool
-) -> dict[str, float]:
-    return {
-        "batch": float(batch),
-        "heads": float(heads),
-        "kv_heads": float(kv_heads),
-        "sequence_q": float(queries),
-        "sequence_kv": float(keys),
-        "head_size": float(size),
-        "head_size_v": float(value_size),
-        "causal": float(causal),
-    }
 
 
 # Where an op says that it is causal: (position, value).
@@ -124,7 +80,7 @@ _CAUSAL: dict[str, tuple[int, Any]] = {
 }
 
 
-def _causal(launch: Launch, backward: bool) -> bool:
+def _causal(launch: Launch) -> bool:
     known = _CAUSAL.get(launch.op_name)
     if known is not None:
         position, value = known
@@ -138,16 +94,16 @@ def _dtype(launch: Launch) -> str:
 
 def cudnn_attention(operation: dict[str, Any]) -> Work:
     """An attention operation of a cuDNN graph."""
-    shape = _shape(
+    return attention_work(
         operation["batch"],
         operation["heads"],
-        operation["kv_heads"],
         operation["sequence_q"],
-        operation["sequence_kv"],
         operation["head_size_qk"],
-        operation["head_size_v"],
-        bool(operation.get("causal")),
+        keys=operation["sequence_kv"],
+        kv_heads=operation["kv_heads"],
+        value_dim=operation["head_size_v"],
+        causal=bool(operation.get("causal")),
+        dtype=operation["type"],
+        implementation="cudnn",
+        backward=operation["op"] == "attention_backward",
     )
-    backward = operation["op"] == "attention_backward"
-    varlen = bool(operation.get("ragged"))
-    return attention_work(operation["type"], shape, implementation="cudnn", backward=backward, varlen=varlen)

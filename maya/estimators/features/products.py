@@ -28,7 +28,7 @@ def product_kernel(launch: Launch) -> Work | None:
         return None
     if "splitK" in launch.function or "splitk" in launch.function:
         # Its time is part of what was measured as the product's.
-        return Work(Kind.GEMM, a.dtype, 0.0, 0.0, 0.0, {}, "part_of_product")
+        return Work(Kind.ELEMENTWISE, a.dtype, 0.0, 0.0, 0.0, {}, "part_of_product")
     if launch.op_name == "linear":
         b = Tensor(tuple(reversed(b.shape)), b.dtype, tuple(reversed(b.strides)))
     m = a.shape[-2] if len(a.shape) > 1 else 1

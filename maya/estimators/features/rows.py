@@ -150,6 +150,6 @@ def cross_entropy(launch: Launch) -> Work | None:
     backward = "ackward" in launch.function or "ackward" in launch.op
     touched = 32.0 * rows
     read, written = (8.0 * rows, touched) if backward else (8.0 * rows + touched, 4.0)
-    # One block goes through all rows in turn: what takes time is their number, not the bytes.
-    shape = {"rows": float(rows), "columns": float(logits.shape[1] if logits is not None else 1), "blocks": launch.blocks}
+    # A block goes through its rows in turn, a thread one at a time: what takes time is how many turns there are.
+    shape = {"rows": float(rows), "turns": float(-(-rows // (launch.blocks * launch.threads)))}
     return Work(Kind.CROSS_ENTROPY, dtype, float(rows), read, written, shape, "backward" if backward else "forward")

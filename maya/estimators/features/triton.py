@@ -36,15 +36,15 @@ def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work:
         columns = float(_ROW if launch.threads <= 128 else launch.threads * 8)
         elements = launch.blocks * columns
     size = 2  # mixed precision is the rule for what is compiled
-    shape = {"elements": elements, "columns": columns, "operands": float(operands), "guessed": 1.0}
+    shape = {"elements": elements, "columns": columns, "operands": float(operands)}
     moved = elements * size
-    return Work(Kind.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, template)
+    return Work(Kind.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, f"{template}_guessed")
 
 
 def _exact(launch: Launch, template: str, metadata: KernelMetadata) -> Work:
     read, written = metadata.traffic()
     columns = metadata.columns
-    shape = {"elements": metadata.elements, "columns": columns, "operands": float(len(metadata.pointers)), "guessed": 0.0}
+    shape = {"elements": metadata.elements, "columns": columns, "operands": float(len(metadata.pointers))}
     return Work(Kind.TRITON, metadata.dtype, metadata.elements * 4, read, written, shape, template)
 
 

@@ -1,0 +1,78 @@
+"""Times of library calls that are neither products nor memory alone: Fourier transforms, linear algebra, recurrent layers.
+
+In: batches of these kinds. Out: times. For transforms and factorisations nobody has published measurements of this sort:
+they are bounds at usual efficiencies. Recurrent layers are chains of small products: each step waits for the one before,
+and costs at least a fixed time; that time and the efficiency of the products are fitted to DeepBench's V100.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from maya.devices import Device
+from maya.estimators.batch import Batch, Times
+from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, peak_flops, vector_flops
+from maya.estimators.pack import Packs
+from maya.estimators.work import Origin
+
+_FFT_IN_SHARED = 4096.0  # points that one pass through memory can transform
+_FFT_MEMORY_EFFICIENCY = 0.75
+_FFT_ARITHMETIC_EFFICIENCY = 0.3
+
+
+def evaluate_fft(device: Device, packs: Packs, batch: Batch) -> Times:
+    """As many passes through memory as the transform needs: one for each dimension, more where a dimension is long."""
+    points = np.maximum(batch.column("points", 2.0), 2.0)
+    dimensions = np.maximum(batch.column("dimensions", 1.0), 1.0)
+    each = np.ceil(np.log2(points) / dimensions / np.log2(_FFT_IN_SHARED))
+    passes = np.where(points <= _FFT_IN_SHARED, 1.0, dimensions * each)
+    moving = passes * batch.bytes_moved / device.memory_bandwidth / _FFT_MEMORY_EFFICIENCY
+    computing = batch.flops / (vector_flops(device, batch.dtype) * _FFT_ARITHMETIC_EFFICIENCY)
+    seconds = passes * LAUNCH_SECONDS + np.maximum(moving, computing)
+    return Times(seconds, Origin.ROOFLINE, 0.4, "passes through memory at a usual efficiency")
+
+
+_STEP_SECONDS = 8e-6  # of a panel of a factorisation: two or three kernels, each waiting for the one before
+_ALGEBRA_EFFICIENCY = 0.35
+_BATCH_EFFICIENCY = 0.1
+_SPARSE_EFFICIENCY = 0.5
+
+
+def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> Times:
+    """A chain of steps, and the arithmetic and memory of them all."""
+    steps = np.maximum(batch.column("steps", 1.0), 1.0)
+    count = np.maximum(batch.column("batch", 1.0), 1.0)
+    if batch.variant.startswith("sparse"):
+        seconds = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / _SPARSE_EFFICIENCY
+        return Times(seconds, Origin.ROOFLINE, 0.5, "a row of the dense matrix is read for each nonzero")
+    chain = np.where(steps > 1, steps * _STEP_SECONDS, LAUNCH_SECONDS)
+    # Matrices of a batch are factorised side by side, each by a block.
+    chain = chain * np.maximum(count / (4 * device.sm_count), 1.0)
+    efficiency = np.where(count > 1, _BATCH_EFFICIENCY, _ALGEBRA_EFFICIENCY)
+    computing = batch.flops / (vector_flops(device, batch.dtype) * efficiency)
+    moving = batch.bytes_moved / device.memory_bandwidth / 0.75
+    seconds = LAUNCH_SECONDS + np.maximum(chain, np.maximum(computing, moving))
+    return Times(seconds, Origin.ROOFLINE, 0.6, "usual operation counts and a fixed time for each dependent step")
+
+
+# Fitted to DeepBench's recurrent layers on V100 (rnn_constants in sources/deepbench.py): seconds of a step however small
+# it is, share of the peak that a step's product reaches, and share of it that products over all steps reach.
+RNN_STEP_SECONDS = 8.5e-6
+RNN_STEP_EFFICIENCY = 0.22
+RNN_WEIGHT_EFFICIENCY = 0.45
+_RNN_REFERENCE_PEAK = {"fp16": 125e12, "fp32": 15.7e12}
+
+
+def evaluate_rnn(device: Device, packs: Packs, batch: Batch) -> Times:
+    """Steps one after the other; the gradient of the weights is one product over all steps."""
+    computing = compute_seconds(device, batch.dtype, batch.flops)
+    moving = batch.bytes_moved / device.memory_bandwidth
+    if batch.variant == "backward_weights":
+        seconds = LAUNCH_SECONDS + np.maximum(computing / RNN_WEIGHT_EFFICIENCY, moving / 0.75)
+    else:
+        steps = batch.column("steps", 1.0) * batch.column("layers", 1.0)
+        seconds = LAUNCH_SECONDS + steps * RNN_STEP_SECONDS
+        seconds = seconds + np.maximum(computing / RNN_STEP_EFFICIENCY, moving / 0.75)
+    own = peak_flops(device, batch.dtype)
+    note = "steps as measured on v100" if own > 0 else ""
+    return Times(seconds, Origin.ROOFLINE, 0.35, note)
