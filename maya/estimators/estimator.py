@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators import attention, gemm, roofline
+from maya.estimators import attention, convolution, gemm, libraries, memory_bound, roofline
 from maya.estimators.batch import Batch, Times, batches
 from maya.estimators.pack import Packs
 from maya.estimators.work import Estimate, Kind, Work
@@ -23,6 +23,12 @@ Evaluate = Callable[[Device, Packs, Batch], Times]
 ESTIMATORS: dict[Kind, Evaluate] = {
     Kind.GEMM: gemm.evaluate,
     Kind.ATTENTION: attention.evaluate,
+    Kind.CONVOLUTION: convolution.evaluate,
+    Kind.TRANSFER: memory_bound.evaluate_transfer,
+    Kind.RNN: libraries.evaluate_rnn,
+    Kind.FFT: libraries.evaluate_fft,
+    Kind.LINEAR_ALGEBRA: libraries.evaluate_linear_algebra,
+    **dict.fromkeys(memory_bound.KINDS, memory_bound.evaluate),
 }
 
 _Key = tuple[object, ...]

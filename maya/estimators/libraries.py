@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Times
-from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, peak_flops, vector_flops
+from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, element_bytes, vector_flops
 from maya.estimators.pack import Packs
 from maya.estimators.work import Origin
 
@@ -55,24 +55,33 @@ def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> Times
     return Times(seconds, Origin.ROOFLINE, 0.6, "usual operation counts and a fixed time for each dependent step")
 
 
-# Fitted to DeepBench's recurrent layers on V100 (rnn_constants in sources/deepbench.py): seconds of a step however small
-# it is, share of the peak that a step's product reaches, and share of it that products over all steps reach.
-RNN_STEP_SECONDS = 8.5e-6
-RNN_STEP_EFFICIENCY = 0.22
-RNN_WEIGHT_EFFICIENCY = 0.45
-_RNN_REFERENCE_PEAK = {"fp16": 125e12, "fp32": 15.7e12}
+# Fitted to DeepBench's recurrent layers on V100 (scripts/train_curves prints them): seconds of a step however small it
+# is, how often the weights are read for each step at full bandwidth, and multiples of the time at the peak.
+RNN_CONSTANTS = {
+    "forward": (32.6e-6, 1.10, 0.55),
+    "backward_data": (38.4e-6, 0.81, 0.64),
+    "backward_weights": (54.2e-6, 5.32, 0.94),
+}
+_RNN_SPREAD = {"forward": 0.25, "backward_data": 0.16, "backward_weights": 0.1}
+
+
+def rnn_terms(device: Device, batch: Batch) -> tuple[Floats, Floats, Floats]:
+    """What the constants multiply: steps, the reading of weights (or of all), the arithmetic."""
+    computing = compute_seconds(device, batch.dtype, batch.flops)
+    if batch.variant == "backward_weights":
+        return np.ones(len(batch)), batch.bytes_moved / device.memory_bandwidth, computing
+    steps, layers = batch.column("steps", 1.0), batch.column("layers", 1.0)
+    recurrent = batch.column("gates", 1.0) * batch.column("hidden", 1.0) ** 2 * element_bytes(batch.dtype)
+    return steps * layers, steps * layers * recurrent / device.memory_bandwidth, computing
 
 
 def evaluate_rnn(device: Device, packs: Packs, batch: Batch) -> Times:
     """Steps one after the other; the gradient of the weights is one product over all steps."""
-    computing = compute_seconds(device, batch.dtype, batch.flops)
-    moving = batch.bytes_moved / device.memory_bandwidth
-    if batch.variant == "backward_weights":
-        seconds = LAUNCH_SECONDS + np.maximum(computing / RNN_WEIGHT_EFFICIENCY, moving / 0.75)
-    else:
-        steps = batch.column("steps", 1.0) * batch.column("layers", 1.0)
-        seconds = LAUNCH_SECONDS + steps * RNN_STEP_SECONDS
-        seconds = seconds + np.maximum(computing / RNN_STEP_EFFICIENCY, moving / 0.75)
-    own = peak_flops(device, batch.dtype)
-    note = "steps as measured on v100" if own > 0 else ""
-    return Times(seconds, Origin.ROOFLINE, 0.35, note)
+    variant = batch.variant if batch.variant in RNN_CONSTANTS else "forward"
+    terms = rnn_terms(device, batch)
+    seconds = sum((c * term for c, term in zip(RNN_CONSTANTS[variant], terms, strict=True)), np.zeros(len(batch)))
+    bound = LAUNCH_SECONDS + np.maximum(terms[2], batch.bytes_moved / device.memory_bandwidth)
+    own = device.key == "v100"
+    origin = Origin.MODEL if own else Origin.ROOFLINE
+    spread = _RNN_SPREAD[variant] + (0.0 if own else 0.2)
+    return Times(np.maximum(seconds, bound), origin, spread, "" if own else "steps as measured on v100")
