@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from maya import __version__
+from maya.calibrate import calibrate
 from maya.devices import Device, DeviceError, device_names, load_device
 from maya.net import net
 from netmodel.units import format_bytes
@@ -21,6 +22,7 @@ def main() -> None:
 
 
 main.add_command(net)
+main.add_command(calibrate)
 
 
 @main.command()

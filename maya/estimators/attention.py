@@ -21,13 +21,14 @@ from maya.estimators.bounds import (
     peak_flops,
     wave_efficiency,
 )
-from maya.estimators.pack import Packs
+from maya.estimators.pack import Found, Packs
 from maya.estimators.work import Kind, Origin, Work
 
 # flash: FlashAttention 2, which is in torch; flash3, flash4: what serving frameworks use on Hopper and Blackwell
 IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4")
 
 _USUAL_EFFICIENCY = 0.45
+_MEASURED_AS = {"fp16": "bf16"}
 _EFFICIENT_SLOWDOWN = 1.5  # taken as such, not measured
 _BACKWARD_FLOPS = 2.5
 
@@ -113,10 +114,11 @@ def window_pairs(queries: int, window: int) -> float:
 
 def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     """The bound, and what decides how close to it an attention kernel comes."""
-    return _describe(device, batch, peak_flops(device, batch.dtype))
-
-
-def _describe(device: Device, batch: Batch, peak: float) -> tuple[Floats, dict[str, Floats]]:
+    peak = peak_flops(device, batch.dtype)
+    if batch.variant.startswith("flash_"):
+        # Written for Ampere: its instructions, of a warp at a time, cannot fill newer tensor cores.
+        clock = device.tensor_clock_hz or device.clock_hz
+        peak = min(peak, _WARP_LEVEL_FLOPS_PER_CLOCK * device.sm_count * clock)
     count, heads, queries = (batch.column(name, 1.0) for name in ("batch", "heads", "queries"))
     kv_heads, keys = batch.column("kv_heads", heads), batch.column("keys", queries)
     head_dim = batch.column("head_dim", 128.0)
@@ -143,45 +145,51 @@ def _describe(device: Device, batch: Batch, peak: float) -> tuple[Floats, dict[s
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     """Times of attention kernels: by what was measured of the implementation, or of the one that is most like it."""
     implementation, _, direction = batch.variant.rpartition("_")
-    backward = direction == "backward"
-    if implementation == "efficient" or batch.dtype in ("fp32", "tf32", "fp64"):
-        like = _evaluate_as("flash", device, packs, batch, backward)
-        note = f"memory-efficient attention taken as {_EFFICIENT_SLOWDOWN:g} x FlashAttention 2; {like.note}"
+    found = _find(packs, batch.dtype, batch.variant)
+    before_hopper = device.compute_capability < (9, 0)
+    if found is not None and (found.origin is Origin.MODEL or not (implementation == "cudnn" and before_hopper)):
+        bound, features = describe(device, batch)
+        seconds = bound * found.model.slowdown(features)
+        if found.origin is Origin.MODEL:
+            return Times(seconds, found.origin, found.model.spread, found.note)
+        warp_level = "" if implementation != "flash" or before_hopper else "at the rate of warp-level instructions"
+        return Times(seconds, found.origin, _of_relative(found), _note(found.note, warp_level))
+    if implementation == "efficient":
+        like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
+        note = _note(f"taken as {_EFFICIENT_SLOWDOWN:g} times FlashAttention 2", like.note)
         return Times(like.seconds * _EFFICIENT_SLOWDOWN, Origin.ROOFLINE, 0.3, note)
-    if implementation == "cudnn" and device.compute_capability < (9, 0):
-        like = _evaluate_as("flash", device, packs, batch, backward)
-        return Times(like.seconds, Origin.ROOFLINE, 0.2, f"cuDNN's taken as FlashAttention 2; {like.note}")
-    return _evaluate_as(implementation, device, packs, batch, backward)
+    if implementation == "cudnn" and before_hopper:
+        like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
+        return Times(like.seconds, Origin.ROOFLINE, 0.2, _note("taken as FlashAttention 2", like.note))
+    if direction == "backward":
+        return _backward_from_forward(device, packs, batch)
+    bound, _ = describe(device, batch)
+    return Times(bound / _USUAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
 
 
-def _evaluate_as(implementation: str, device: Device, packs: Packs, batch: Batch, backward: bool) -> Times:
-    peak = peak_flops(device, batch.dtype)
-    notes = []
-    if implementation == "flash" and device.compute_capability >= (9, 0):
-        peak = min(peak, _warp_level_flops(device))
-        notes.append("FlashAttention 2 at the rate of warp-level matrix instructions")
-    dtype = "fp8" if batch.dtype == "fp8" else "bf16"
-    direction = "backward" if backward else "forward"
-    found = packs.find(
-        f"attention/{dtype}/{implementation}_{direction}", f"attention/bf16/{implementation}_{direction}"
-    )
-    bound, features = _describe(device, batch, peak)
-    if found is not None:
-        origin = Origin.ROOFLINE if notes else found.origin
-        return Times(bound * found.model.slowdown(features), origin, found.model.spread, _note(found.note, *notes))
-    forward = packs.find(*(f"attention/bf16/{name}_forward" for name in (implementation, "cudnn", "flash")))
-    if forward is None:
-        return Times(bound / _USUAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
-    if backward:
-        notes.append(f"backward taken as forward, at {1 / _BACKWARD_SLOWDOWN:.0%} of its operations a second")
-        _, features = _describe(device, replace(batch, flops=batch.flops / _BACKWARD_FLOPS), peak)
-    slowdown = forward.model.slowdown(features) * (_BACKWARD_SLOWDOWN if backward else 1.0)
-    return Times(bound * slowdown, Origin.ROOFLINE, max(0.15, forward.model.spread), _note(forward.note, *notes))
+def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> Times:
+    """Backward of which nothing was measured: 2.5 times the operations of forward, a little slower each."""
+    bound, _ = describe(device, batch)
+    variant = f"{batch.variant.removesuffix('backward')}forward"
+    forward = replace(batch, variant=variant, flops=batch.flops / _BACKWARD_FLOPS)
+    like = evaluate(device, packs, forward)
+    forward_bound, _ = describe(device, forward)
+    seconds = bound * (like.seconds / forward_bound) * _BACKWARD_SLOWDOWN
+    note = f"taken as forward, at {1 / _BACKWARD_SLOWDOWN:.0%} of its operations a second"
+    return Times(seconds, Origin.ROOFLINE, 0.15, _note(note, like.note))
 
 
-def _warp_level_flops(device: Device) -> float:
-    """What kernels written for Ampere reach at most: their instructions cannot fill newer tensor cores."""
-    return _WARP_LEVEL_FLOPS_PER_CLOCK * device.sm_count * (device.tensor_clock_hz or device.clock_hz)
+def model_name(dtype: str, variant: str) -> str:
+    """The model that attention kernels of this dtype are looked up in."""
+    return f"attention/{_MEASURED_AS.get(dtype, dtype)}/{variant}"
+
+
+def _find(packs: Packs, dtype: str, variant: str) -> Found | None:
+    return packs.find(model_name(dtype, variant), model_name("bf16", variant))
+
+
+def _of_relative(found: Found) -> float:
+    return max(0.15, found.model.spread)
 
 
 def _note(*parts: str) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from maya.devices import Device
 from maya.estimators import attention, convolution, gemm, libraries, memory_bound, roofline
 from maya.estimators.batch import Batch, Times, batches
-from maya.estimators.pack import Packs
-from maya.estimators.work import Estimate, Kind, Work
+from maya.estimators.pack import Packs, key_of
+from maya.estimators.work import Estimate, Kind, Origin, Work
 
 Evaluate = Callable[[Device, Packs, Batch], Times]
 
@@ -30,6 +30,8 @@ ESTIMATORS: dict[Kind, Evaluate] = {
     Kind.LINEAR_ALGEBRA: libraries.evaluate_linear_algebra,
     **dict.fromkeys(memory_bound.KINDS, memory_bound.evaluate),
 }
+
+_SPREAD_OF_MEASURING = 0.03  # between two runs on the same device
 
 _Key = tuple[object, ...]
 
@@ -54,6 +56,12 @@ class Estimator:
                 spreads = np.broadcast_to(times.spread, len(batch)).tolist()
                 for position, ns, spread in zip(positions.tolist(), nanoseconds, spreads, strict=True):
                     self._known[new_keys[position]] = Estimate(ns, times.origin, spread, times.note)
+            if self.packs.measured:
+                for key, work in new.items():
+                    nanoseconds_measured = self.packs.measured.get(key_of(work))
+                    if nanoseconds_measured is not None:
+                        ns = max(1, round(nanoseconds_measured))
+                        self._known[key] = Estimate(ns, Origin.MEASURED, _SPREAD_OF_MEASURING)
         return [self._known[key] for key in keys]
 
     def times(self, batch: Batch) -> Times:

@@ -34,8 +34,8 @@ _NO_FASTER_THAN_BF16 = ("tf32", "fp32", "fp64")
 # Against TN, from SimuMax's measurements of training on A100 and B200, with the bytes of fp32 gradients accounted for.
 _LAYOUT_SLOWDOWN = {"NT": 1.03, "TT": 1.03}
 
-# Taken as such, not measured: (bytes, slowdown of rows that are not a multiple of them), each overriding those before.
-_MISALIGNED = ((16, 1.25), (8, 1.5), (4, 2.0))
+# Taken as such, not measured: (bytes, slowdown of rows that are not a multiple of them), each on top of those before.
+_MISALIGNED = ((16, 1.25), (8, 1.2), (4, 1.3))
 
 
 def gemm_work(
@@ -97,22 +97,31 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
 def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:
     """From the device's own measurements in this dtype, or those of a relative, or those of another dtype."""
     bound, features = describe(device, batch)
-    penalty = _LAYOUT_SLOWDOWN.get(batch.variant, 1.0) * _alignment_slowdown(batch)
-    found = packs.find(f"gemm/{_MEASURED_AS.get(batch.dtype, batch.dtype)}")
+    slower = penalty(batch)
+    found = packs.find(model_name(batch.dtype))
     if found is not None:
-        return bound * found.model.slowdown(features) * penalty, found.origin, found.model.spread, found.note
+        spread = found.model.spread if found.origin is Origin.MODEL else max(0.12, found.model.spread)
+        return bound * found.model.slowdown(features) * slower, found.origin, spread, found.note
     found = packs.find("gemm/bf16")
     if found is None:
-        return bound / _USUAL_EFFICIENCY * penalty, Origin.ROOFLINE, 0.3, "usual efficiency, nothing was measured"
+        return bound / _USUAL_EFFICIENCY * slower, Origin.ROOFLINE, 0.3, "usual efficiency, nothing was measured"
     note = f"efficiency as measured in bf16{found.note.removeprefix('efficiency as measured')}"
-    return bound * found.model.slowdown(features) * penalty, Origin.ROOFLINE, max(0.15, found.model.spread), note
+    return bound * found.model.slowdown(features) * slower, Origin.ROOFLINE, max(0.15, found.model.spread), note
 
 
-def _alignment_slowdown(batch: Batch) -> Floats:
-    """Rows that do not begin at a multiple of 16 bytes cannot be loaded in one piece."""
+def model_name(dtype: str) -> str:
+    """The model that products of this dtype are looked up in."""
+    return f"gemm/{_MEASURED_AS.get(dtype, dtype)}"
+
+
+def penalty(batch: Batch) -> Floats:
+    """How much slower than a product of aligned rows in the layout TN, which is what models are of.
+
+    Rows that do not begin at a multiple of 16 bytes cannot be loaded in one piece.
+    """
     contiguous = ("m", "n") if batch.variant == "NT" else ("k", "n")
     sizes = [batch.column(name, 16.0) * element_bytes(batch.dtype) for name in contiguous]
-    slowdown = np.ones(len(batch))
+    slowdown = np.full(len(batch), _LAYOUT_SLOWDOWN.get(batch.variant, 1.0))
     for aligned_to, factor in _MISALIGNED:
-        slowdown[np.logical_or.reduce([size % aligned_to != 0 for size in sizes])] = factor
+        slowdown[np.logical_or.reduce([size % aligned_to != 0 for size in sizes])] *= factor
     return slowdown

@@ -7,6 +7,7 @@ Nothing in a pack depends on the version of the library that trained it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import zipfile
@@ -22,11 +23,12 @@ import numpy.typing as npt
 from maya.devices import Device, DeviceError, load_device
 from maya.estimators.batch import Floats
 from maya.estimators.forest import Forest, Trees
-from maya.estimators.work import Origin
+from maya.estimators.work import Origin, Work
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "packs"
 _CONTENTS = "contents"
+_MEASURED = "measured"
 
 
 class PackError(ValueError):
@@ -98,19 +100,43 @@ class Pack:
             self._read[name] = Model(tuple(about["features"]), Trees(**arrays, base=about["base"]), about)
         return self._read[name]
 
+    @cached_property
+    def measured(self) -> dict[int, float]:
+        """Nanoseconds of the very works that were measured, by `key_of`."""
+        if f"{_MEASURED}/keys" not in self._file.files:
+            return {}
+        keys, nanoseconds = (self._file[f"{_MEASURED}/{name}"] for name in ("keys", "nanoseconds"))
+        return dict(zip(keys.tolist(), nanoseconds.tolist(), strict=True))
+
     def close(self) -> None:
         self._file.close()
 
 
+def key_of(work: Work) -> int:
+    """A number for a work, the same wherever it is described: in a trace, or in a file of measurements."""
+    sizes = [("flops", work.flops), ("read", work.bytes_read), ("written", work.bytes_written), *work.shape.items()]
+    text = " ".join(f"{name}={value:.6g}" for name, value in sorted(sizes))
+    digest = hashlib.sha256(f"{work.kind.value} {work.dtype} {work.variant} {text}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
 def write_pack(
-    path: Path, device: str, models: dict[str, Model], curves: dict[str, dict[str, Any]] | None = None
+    path: Path,
+    device: str,
+    models: dict[str, Model],
+    curves: dict[str, dict[str, Any]] | None = None,
+    measured: dict[int, float] | None = None,
 ) -> None:
-    """Write models and curves of one device to a file, byte for byte the same for the same models."""
+    """Write what is known of one device to a file, byte for byte the same for the same contents."""
     described = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, model in sorted(models.items()):
         described[name] = {**model.about, "features": list(model.features), "base": model.trees.base}
         arrays.update({f"{name}/{array}": getattr(model.trees, array) for array in Trees.ARRAYS})
+    if measured:
+        keys = sorted(measured)
+        arrays[f"{_MEASURED}/keys"] = np.array(keys, dtype=np.uint64)
+        arrays[f"{_MEASURED}/nanoseconds"] = np.array([measured[key] for key in keys], dtype=np.float64)
     contents = {"format": FORMAT, "device": device, "models": described, "curves": curves or {}}
     arrays[_CONTENTS] = np.frombuffer(json.dumps(contents, sort_keys=True, indent=1).encode(), dtype=np.uint8)
     unfinished = path.with_name(path.name + ".tmp")
@@ -175,6 +201,15 @@ class Packs:
             if family in pack.curves:
                 return pack.curves[family], Origin.ROOFLINE, f"efficiency as measured on {pack.device}"
         return None
+
+    @cached_property
+    def measured(self) -> dict[int, float]:
+        """Nanoseconds of works that were measured on this very device, by `key_of`."""
+        together: dict[int, float] = {}
+        for pack in reversed([*self._own, *self._shipped]):
+            if pack.device == self.device.key:
+                together.update(pack.measured)
+        return together
 
     def close(self) -> None:
         for pack in (*self._own, *self._shipped):
