@@ -11,6 +11,7 @@ import click
 from maya import __version__
 from maya.calibrate import calibrate
 from maya.devices import Device, DeviceError, device_names, load_device
+from maya.estimate import estimate
 from maya.net import net
 from netmodel.units import format_bytes
 
@@ -23,6 +24,7 @@ def main() -> None:
 
 main.add_command(net)
 main.add_command(calibrate)
+main.add_command(estimate)
 
 
 @main.command()

@@ -411,7 +411,7 @@ def _sum(rows: int, columns: int, dim: int, dtype: str) -> Callable[[], Run]:
 
 
 def cross_entropy_cases() -> Iterator[Case]:
-    """The choice of one element a row. (Its backward fills the rest with zeros first: two kernels; fills have a case.)"""
+    """The choice of one element a row. (The backward fills the others first: a kernel with cases of its own.)"""
     for rows in (256, 1024, 2048, 4096, 8192, 16384, 32768):
         for classes in (1000, 32000, 128256):
             if rows * classes <= 2**30:

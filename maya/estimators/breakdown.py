@@ -1,0 +1,68 @@
+"""Where the time of a trace goes: by kind of work, by origin, and the works that take most, on one device or several.
+
+In: the works of a trace (features/) and devices. Out: a `Breakdown` for each device: sums over all launches, as if they
+ran one after the other. What runs at the same time, and what waits for what, is not looked at here; collectives are not
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maya.devices import Device
+from maya.estimators.bounds import peak_flops
+from maya.estimators.estimator import Estimator
+from maya.estimators.features import TracedWorks
+from maya.estimators.limits import TENSOR_KINDS
+from maya.estimators.work import Estimate, Kind, Origin
+
+
+@dataclass
+class Part:
+    """One kind of work, or all of it."""
+
+    launches: int = 0
+    different: int = 0
+    ns: int = 0
+    by_origin: dict[Origin, int] = field(default_factory=dict)  # ns
+
+    def add(self, estimate: Estimate, count: int) -> None:
+        self.launches += count
+        self.different += 1
+        self.ns += estimate.ns * count
+        self.by_origin[estimate.origin] = self.by_origin.get(estimate.origin, 0) + estimate.ns * count
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """All works of a trace on one device."""
+
+    device: Device
+    estimates: list[Estimate]  # of each of the trace's works, in their order
+    kinds: dict[Kind, Part]
+    total: Part
+    flops: float  # of products, attention and convolutions
+    ideal_ns: float  # what these flops alone would take at the peaks of their dtypes
+
+    @property
+    def peak_share(self) -> float:
+        """The part of the device's peak that is reached over all of the time."""
+        return self.ideal_ns / self.total.ns if self.total.ns else 0.0
+
+
+def break_down(traced: TracedWorks, device: Device, packs: Sequence[Path] = ()) -> Breakdown:
+    """Estimate everything in a trace."""
+    estimates = Estimator(device, packs).estimate([item.work for item in traced.works])
+    kinds: dict[Kind, Part] = {}
+    total = Part()
+    flops = ideal = 0.0
+    for item, estimate in zip(traced.works, estimates, strict=True):
+        kinds.setdefault(item.work.kind, Part()).add(estimate, item.count)
+        total.add(estimate, item.count)
+        if item.work.kind in TENSOR_KINDS:
+            flops += item.work.flops * item.count
+            ideal += item.work.flops * item.count / peak_flops(device, item.work.dtype) * 1e9
+    ordered = dict(sorted(kinds.items(), key=lambda entry: (-entry[1].ns, entry[0].value)))
+    return Breakdown(device, estimates, ordered, total, flops, ideal)

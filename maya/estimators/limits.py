@@ -1,0 +1,44 @@
+"""What a work cannot be faster than on a device, and why: the bound to hold an estimate against.
+
+In: a `Device` and a `Work`. Out: a `Limit`. It is the plain roofline: the launch, and then the longest of moving each
+tensor once, computing on tensor cores (products, attention) or outside them, and the link to the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maya.devices import Device
+from maya.estimators.bounds import LAUNCH_SECONDS, peak_flops, vector_flops
+from maya.estimators.work import Kind, Work
+
+TENSOR_KINDS = frozenset({Kind.GEMM, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RNN})
+
+# A work whose launch is more than this part of its bound is limited by it.
+_LAUNCH_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound in seconds, and what sets it."""
+
+    seconds: float
+    by: str  # "launch", "memory", "tensor cores", "arithmetic", "host link"
+
+
+def peak_of(device: Device, work: Work) -> float:
+    """Operations a second that the device has for this kind of work."""
+    return peak_flops(device, work.dtype) if work.kind in TENSOR_KINDS else vector_flops(device, work.dtype)
+
+
+def limit_of(device: Device, work: Work) -> Limit:
+    """The bound of a work."""
+    moved = work.bytes_read + work.bytes_written
+    if work.kind is Kind.TRANSFER:
+        parts = {"host link": max(work.bytes_read, work.bytes_written) / device.host_bandwidth}
+    else:
+        computing = "tensor cores" if work.kind in TENSOR_KINDS else "arithmetic"
+        parts = {"memory": moved / device.memory_bandwidth, computing: work.flops / peak_of(device, work)}
+    by = max(parts, key=lambda part: parts[part])
+    seconds = LAUNCH_SECONDS + parts[by]
+    return Limit(seconds, "launch" if _LAUNCH_SHARE * seconds < LAUNCH_SECONDS else by)
