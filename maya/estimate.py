@@ -133,6 +133,12 @@ def _devices(gpus: Sequence[str]) -> list[Device]:
     return [load_device(name) for name in dict.fromkeys(names)]
 
 
+def _catalogue_key(cuda_name: str) -> str | None:
+    """The catalogue's name of a GPU that CUDA names so; None if there is none, or more than one."""
+    found = [key for key in device_names() if load_device(key).name == cuda_name]
+    return found[0] if len(found) == 1 else None
+
+
 def _estimate_op(
     op: str, dtype: str, given: dict[str, int | str | bool], devices: Sequence[Device], packs: Sequence[Path]
 ) -> None:
@@ -143,7 +149,9 @@ def _estimate_op(
     answers = [(device, Estimator(device, packs).estimate(works)) for device in devices]
     for work in works:
         click.echo(_describe(work))
-    rows = [("gpu", "time", "reached", "of peak", "bound", "limited by", "origin", "spread", "note")]
+    rows: list[tuple[str, ...]] = [
+        ("gpu", "time", "reached", "of peak", "bound", "limited by", "origin", "spread", "note")
+    ]
     for device, estimates in answers:
         if len(works) > 1:
             rows += [
@@ -216,12 +224,11 @@ def _sum_row(device: Device, works: Sequence[Work], estimates: Sequence[Estimate
 def _estimate_trace(file: Path, gpus: Sequence[str], packs: Sequence[Path], top: int) -> None:
     from maya.estimators.breakdown import break_down
     from maya.estimators.features import works_of
-    from maya.estimators.sources.profile import catalogue_key
     from maya.trace import read
 
     trace = read(file)
     if not gpus:
-        key = catalogue_key(trace.header.gpu)
+        key = _catalogue_key(trace.header.gpu)
         if key is None:
             raise click.UsageError(
                 f'{file} was recorded on "{trace.header.gpu}", no GPU of the catalogue; say --gpu NAME'
