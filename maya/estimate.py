@@ -173,12 +173,13 @@ def _describe(work: Work) -> str:
 
 def _row(name: str, device: Device, work: Work, found: Estimate) -> tuple[str, ...]:
     from maya.estimators.limits import limit_of, peak_of
+    from maya.estimators.work import Kind
 
     limit = limit_of(device, work)
     seconds = found.ns * 1e-9
     if limit.by in ("tensor cores", "arithmetic"):
         reached, peak, unit = work.flops / seconds, peak_of(device, work), "FLOPS"
-    elif limit.by == "host link":
+    elif work.kind is Kind.TRANSFER:
         reached, peak, unit = max(work.bytes_read, work.bytes_written) / seconds, float(device.host_bandwidth), "B/s"
     else:
         reached, peak, unit = (work.bytes_read + work.bytes_written) / seconds, float(device.memory_bandwidth), "B/s"

@@ -1,0 +1,239 @@
+"""What holds for every estimate, whatever the shape and the device: bounds, order, and that nothing is free."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from maya.devices import device_names, load_device
+from maya.estimators.attention import attention_work
+from maya.estimators.estimator import Estimator
+from maya.estimators.gemm import LAYOUTS, gemm_work
+from maya.estimators.limits import limit_of
+from maya.estimators.questions import works_for
+from maya.estimators.work import Estimate, Kind, Origin, Work
+
+TILE_EFFECTS = 0.15  # a larger work may fit the device's tiles and waves better than a smaller one
+EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@cache
+def estimator(gpu: str) -> Estimator:
+    return Estimator(load_device(gpu))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def estimators() -> None:
+    """Made before any test, so that no test leaves a pack open that was not."""
+    for gpu in device_names():
+        estimator(gpu).estimate([gemm_work(64, 64, 64)])
+
+
+def ns(gpu: str, *works: Work) -> int:
+    return sum(found.ns for found in estimator(gpu).estimate(works))
+
+
+def sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
+    """Every order of magnitude as likely, round numbers and others."""
+    exponents = st.floats(min_value=smallest.bit_length() - 1, max_value=largest.bit_length() - 1)
+    return st.builds(
+        lambda exponent, odd: max(int(2**exponent) // odd * odd, 1), exponents, st.sampled_from([1, 8, 64])
+    )
+
+
+GPUS = st.sampled_from(device_names())
+GEMM_SIZES = st.tuples(sizes(1, 2**15), sizes(8, 2**15), sizes(8, 2**15))
+DTYPES = st.sampled_from(["bf16", "fp16", "fp32"])
+
+
+@st.composite
+def gemms(draw: st.DrawFn) -> Work:
+    m, n, k = draw(GEMM_SIZES)
+    dtype = draw(st.sampled_from(["bf16", "fp16", "tf32", "fp32", "fp64", "fp8"]))
+    return gemm_work(
+        m, n, k, batch=draw(st.sampled_from([1, 1, 4, 32])), dtype=dtype, layout=draw(st.sampled_from(LAYOUTS))
+    )
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Work:
+    kv_heads = draw(st.sampled_from([1, 8, 32]))
+    return attention_work(
+        draw(st.sampled_from([1, 2, 16])),
+        kv_heads * draw(st.sampled_from([1, 4])),
+        draw(sizes(64, 2**15)),
+        draw(st.sampled_from([64, 96, 128, 256])),
+        kv_heads=kv_heads,
+        causal=draw(st.booleans()),
+        dtype=draw(st.sampled_from(["bf16", "fp16"])),
+        implementation=draw(st.sampled_from(["flash", "efficient", "cudnn", "flash3"])),
+        backward=draw(st.booleans()),
+    )
+
+
+# Ops that move memory, with the dimensions that make them larger.
+MOVING = {
+    "elementwise": ("elements",),
+    "reduction": ("rows", "columns"),
+    "norm": ("rows", "columns"),
+    "softmax": ("rows", "columns"),
+    "cross_entropy": ("rows", "columns"),
+    "embedding": ("rows", "columns"),
+    "optimizer": ("elements",),
+    "dropout": ("elements",),
+    "copy": ("elements",),
+    "transfer": ("bytes",),
+    "memset": ("bytes",),
+}
+HAVE_BACKWARD = ("norm", "softmax", "cross_entropy")
+
+
+@st.composite
+def moving(draw: st.DrawFn) -> tuple[str, str, dict[str, int | str | bool]]:
+    """(op, dtype, dimensions)."""
+    op = draw(st.sampled_from(sorted(MOVING)))
+    largest = 2**28 if len(MOVING[op]) == 1 else 2**14
+    dimensions: dict[str, int | str | bool] = {name: draw(sizes(64, largest)) for name in MOVING[op]}
+    if op in HAVE_BACKWARD and draw(st.booleans()):
+        dimensions["backward"] = True
+    return op, draw(DTYPES), dimensions
+
+
+def works_of_any_kind() -> st.SearchStrategy[list[Work]]:
+    return st.one_of(
+        gemms().map(lambda work: [work]),
+        attentions().map(lambda work: [work]),
+        moving().map(lambda question: works_for(*question)),
+        st.builds(
+            lambda batch, channels, side, backward: works_for(
+                "convolution",
+                "fp16",
+                {"batch": batch, "channels": channels, "filters": 64, "side": side, "backward": backward},
+            ),
+            sizes(1, 256),
+            sizes(8, 512),
+            sizes(7, 224),
+            st.booleans(),
+        ),
+    )
+
+
+@EXAMPLES
+@given(gpu=GPUS, works=works_of_any_kind())
+def test_never_faster_than_the_bound(gpu: str, works: list[Work]) -> None:
+    for work, found in zip(works, estimator(gpu).estimate(works), strict=True):
+        assert found.ns >= int(limit_of(load_device(gpu), work).seconds * 1e9), (gpu, work, found)
+
+
+@EXAMPLES
+@given(gpu=GPUS, works=works_of_any_kind())
+def test_origin_and_spread(gpu: str, works: list[Work]) -> None:
+    for found in estimator(gpu).estimate(works):
+        assert 0 < found.spread <= 1
+        assert found.origin is not Origin.DEFAULT
+        # What is not this device's own says where it is from.
+        assert found.note or found.origin in (Origin.MODEL, Origin.MEASURED), found
+
+
+@EXAMPLES
+@given(gpu=GPUS, shape=GEMM_SIZES, dtype=DTYPES, layout=st.sampled_from(LAYOUTS), grown=st.sampled_from([0, 1, 2]))
+def test_a_larger_product_takes_longer(
+    gpu: str, shape: tuple[int, int, int], dtype: str, layout: str, grown: int
+) -> None:
+    m, n, k = shape
+    larger = [size * (2 if at == grown else 1) for at, size in enumerate(shape)]
+    small = ns(gpu, gemm_work(m, n, k, dtype=dtype, layout=layout))
+    large = ns(gpu, gemm_work(larger[0], larger[1], larger[2], dtype=dtype, layout=layout))
+    assert large >= small * (1 - TILE_EFFECTS), (small, large)
+
+
+@EXAMPLES
+@given(gpu=GPUS, queries=sizes(64, 2**15), batch=st.sampled_from([1, 4]), backward=st.booleans(), causal=st.booleans())
+def test_a_longer_sequence_takes_longer(gpu: str, queries: int, batch: int, backward: bool, causal: bool) -> None:
+    for implementation in ("flash", "cudnn"):
+        small, large = (
+            ns(
+                gpu,
+                attention_work(
+                    batch, 32, length, 128, kv_heads=8, causal=causal, implementation=implementation, backward=backward
+                ),
+            )
+            for length in (queries, 2 * queries)
+        )
+        assert large >= small * (1 - TILE_EFFECTS), (implementation, small, large)
+
+
+@EXAMPLES
+@given(gpu=GPUS, question=moving(), which=st.integers(0, 1))
+def test_twice_the_bytes_take_longer_but_not_much_more_than_twice(
+    gpu: str, question: tuple[str, str, dict[str, int | str | bool]], which: int
+) -> None:
+    op, dtype, dimensions = question
+    grown = MOVING[op][which % len(MOVING[op])]
+    small = ns(gpu, *works_for(op, dtype, dimensions))
+    large = ns(gpu, *works_for(op, dtype, {**dimensions, grown: 2 * int(dimensions[grown])}))
+    assert small * (1 - TILE_EFFECTS) <= large <= 2.2 * small, (small, large)
+
+
+@EXAMPLES
+@given(gpu=GPUS, shape=GEMM_SIZES, layout=st.sampled_from(LAYOUTS))
+def test_a_product_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[int, int, int], layout: str) -> None:
+    m, n, k = shape
+    assume(load_device(gpu).bf16_flops is not None)
+    half, single = (ns(gpu, gemm_work(m, n, k, dtype=dtype, layout=layout)) for dtype in ("bf16", "fp32"))
+    assert half <= single, (half, single)
+
+
+@EXAMPLES
+@given(gpu=GPUS, question=moving())
+def test_moving_bf16_is_never_slower_than_fp32(
+    gpu: str, question: tuple[str, str, dict[str, int | str | bool]]
+) -> None:
+    op, _, dimensions = question
+    half, single = (ns(gpu, *works_for(op, dtype, dimensions)) for dtype in ("bf16", "fp32"))
+    assert half <= single, (half, single)
+
+
+@EXAMPLES
+@given(shape=GEMM_SIZES, dtype=st.sampled_from(["bf16", "fp16", "tf32", "fp32"]), layout=st.sampled_from(LAYOUTS))
+def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
+    m, n, k = shape
+    assume(2 * m * n * k > 1e9)
+    work = gemm_work(m, n, k, dtype=dtype, layout=layout)
+    assert ns("h100", work) <= ns("a100-80", work)
+
+
+@settings(EXAMPLES, max_examples=20)
+@given(gpu=GPUS, works=st.lists(works_of_any_kind(), min_size=2, max_size=6))
+def test_same_question_same_answer(gpu: str, works: list[list[Work]]) -> None:
+    """Whoever is asked, and whatever is asked together with it."""
+    flat = [work for some in works for work in some]
+    together = estimator(gpu).estimate(flat)
+    again = Estimator(load_device(gpu))
+    one_by_one = [again.estimate([work])[0] for work in reversed(flat)]
+    again.packs.close()
+    assert together == one_by_one[::-1]
+    assert all(isinstance(found.ns, int) for found in together)
+
+
+@EXAMPLES
+@given(gpu=GPUS, kind=st.sampled_from(Kind), amounts=st.tuples(*[st.sampled_from([0.0, 0.0, 1.0, 1e9])] * 3))
+def test_nothing_is_free(gpu: str, kind: Kind, amounts: tuple[float, float, float]) -> None:
+    """Works of any kind of which next to nothing is known: no shape, no variant, perhaps not even bytes."""
+    flops, read, written = amounts
+    [found] = estimator(gpu).estimate([Work(kind, "fp32", flops, read, written)])
+    assert found.ns >= 1000
+    assert 0 < found.spread <= 1
+    if not (flops or read or written):
+        assert found.origin in (Origin.DEFAULT, Origin.ROOFLINE)
+        assert found.note
+
+
+def test_an_unknown_kernel_says_so() -> None:
+    found: list[Estimate] = estimator("h100").estimate([Work(Kind.UNKNOWN, "fp32", 0.0, 0.0, 0.0)])
+    assert found[0].origin is Origin.DEFAULT
+    assert found[0].ns > 0
+    assert found[0].spread >= 0.5
