@@ -28,8 +28,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    sys.exit(f"profile_gpu.py: PyTorch cannot be imported ({error}); run it where a CUDA build of PyTorch is installed")
 
 COLUMNS = (
     "device",  # as CUDA names it
@@ -644,7 +647,7 @@ def measure_collectives(arguments: argparse.Namespace) -> None:
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
     torch.cuda.set_device(local)
-    dist.init_process_group("nccl")
+    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     rank, ranks = dist.get_rank(), dist.get_world_size()
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks)))
     path = arguments.out.with_name(f"{arguments.out.stem}-nccl.csv")

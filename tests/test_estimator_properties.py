@@ -17,7 +17,7 @@ from maya.estimators.questions import works_for
 from maya.estimators.work import Estimate, Kind, Origin, Work
 
 TILE_EFFECTS = 0.15  # a larger work may fit the device's tiles and waves better than a smaller one
-EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 @cache
@@ -125,7 +125,7 @@ def works_of_any_kind() -> st.SearchStrategy[list[Work]]:
 @given(gpu=GPUS, works=works_of_any_kind())
 def test_never_faster_than_the_bound(gpu: str, works: list[Work]) -> None:
     for work, found in zip(works, estimator(gpu).estimate(works), strict=True):
-        assert found.ns >= int(limit_of(load_device(gpu), work).seconds * 1e9), (gpu, work, found)
+        assert found.ns >= int(limit_of(estimator(gpu).device, work).seconds * 1e9), (gpu, work, found)
 
 
 @EXAMPLES
@@ -182,7 +182,7 @@ def test_twice_the_bytes_take_longer_but_not_much_more_than_twice(
 @given(gpu=GPUS, shape=GEMM_SIZES, layout=st.sampled_from(LAYOUTS))
 def test_a_product_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[int, int, int], layout: str) -> None:
     m, n, k = shape
-    assume(load_device(gpu).bf16_flops is not None)
+    assume(estimator(gpu).device.bf16_flops is not None)
     half, single = (ns(gpu, gemm_work(m, n, k, dtype=dtype, layout=layout)) for dtype in ("bf16", "fp32"))
     assert half <= single, (half, single)
 
@@ -206,13 +206,13 @@ def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype
     assert ns("h100", work) <= ns("a100-80", work)
 
 
-@settings(EXAMPLES, max_examples=20)
+@settings(EXAMPLES, max_examples=10)
 @given(gpu=GPUS, works=st.lists(works_of_any_kind(), min_size=2, max_size=6))
 def test_same_question_same_answer(gpu: str, works: list[list[Work]]) -> None:
     """Whoever is asked, and whatever is asked together with it."""
     flat = [work for some in works for work in some]
     together = estimator(gpu).estimate(flat)
-    again = Estimator(load_device(gpu))
+    again = Estimator(estimator(gpu).device)
     one_by_one = [again.estimate([work])[0] for work in reversed(flat)]
     again.packs.close()
     assert together == one_by_one[::-1]
