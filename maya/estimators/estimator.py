@@ -70,12 +70,6 @@ class Estimator:
 
 
 def _key(work: Work) -> _Key:
-    return (
-        work.kind,
-        work.dtype,
-        work.variant,
-        work.flops,
-        work.bytes_read,
-        work.bytes_written,
-        *sorted(work.shape.items()),
-    )
+    shape = work.shape
+    sizes = (work.flops, work.bytes_read, work.bytes_written)
+    return (work.kind, work.dtype, work.variant, *sizes, *shape, *shape.values())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from maya.estimators.batch import Floats
 
 LARGEST_LEAVES = 64
-_ROWS_AT_ONCE = 2048  # keeps masks of a block of rows within the processor's cache
+_ROWS_AT_ONCE = 128  # keeps masks of a block of rows within the processor's cache
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,17 @@ class Forest:
             np.searchsorted(thresholds, np.ascontiguousarray(rows[:, feature]), side="left")
             for feature, thresholds in enumerate(self._thresholds)
         ]
+        asked = [feature for feature, masks in enumerate(self._masks) if len(masks) > 1]
+        possible = np.empty((min(len(rows), _ROWS_AT_ONCE), len(self._offsets)), dtype=np.uint64)
+        chosen = np.empty_like(possible)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             block = slice(start, start + _ROWS_AT_ONCE)
-            possible: npt.NDArray[np.uint64] | None = None
-            for masks, interval in zip(self._masks, intervals, strict=True):
-                if len(masks) == 1:  # no tree asks for this feature
-                    continue
-                chosen = masks[interval[block]]
-                possible = chosen if possible is None else np.bitwise_and(possible, chosen, out=possible)
-            if possible is None:  # every tree is a single leaf
-                result[block] += self._leaves[self._offsets].sum(dtype=np.float64)
-                continue
-            result[block] += self._leaves[_lowest_bit(possible) + self._offsets].sum(axis=1, dtype=np.float64)
+            left, of_feature = possible[: len(rows) - start], chosen[: len(rows) - start]
+            left[:] = ~np.uint64(0)
+            for feature in asked:
+                np.take(self._masks[feature], intervals[feature][block], axis=0, out=of_feature, mode="clip")
+                np.bitwise_and(left, of_feature, out=left)
+            result[block] += self._leaves[_lowest_bit(left) + self._offsets].sum(axis=1, dtype=np.float64)
         return result
 
 

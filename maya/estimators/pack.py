@@ -152,10 +152,11 @@ def write_pack(
 class Packs:
     """The packs for one device: the user's own first, then those that come with Maya, then those of its relatives."""
 
-    def __init__(self, device: Device, files: Sequence[Path] = ()) -> None:
+    def __init__(self, device: Device, files: Sequence[Path] = (), *, without: str | None = None) -> None:
+        """`without`: leave out what was measured on this device, to see what others tell about it."""
         self.device = device
         self._own = [Pack(path) for path in files]
-        shipped = [Pack(path) for path in sorted(FOLDER.glob("*.npz"))]
+        shipped = [pack for pack in map(Pack, sorted(FOLDER.glob("*.npz"))) if pack.device != without]
         self._shipped = sorted(shipped, key=self._distance)
         self._found: dict[str, Found | None] = {}
 

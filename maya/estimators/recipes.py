@@ -1,6 +1,6 @@
 """Which model is trained from which measurements: the contents of the packs that come with Maya.
 
-In: the folder of public measurements (one folder for each source). Out: for each recipe its measurements, read when
+In: the folder of public measurements (in it `kernels`, with a folder for each source). Out: for each recipe its measurements, read when
 asked for. `scripts/train_packs` makes packs of them, `scripts/estimator_accuracy` says how good they are.
 """
 
@@ -59,15 +59,15 @@ def _recipes() -> list[Recipe]:
 
 
 def _gemm(folder: Path, device: str, dtype: str) -> Measurements:
-    return aiconfigurator.gemm(folder / "aiconfigurator", device, dtype)
+    return aiconfigurator.gemm(folder / "kernels" / "aiconfigurator", device, dtype)
 
 
 def _served_attention(folder: Path, device: str, implementation: str, kernels: tuple[str, ...]) -> Measurements:
-    return aiconfigurator.attention(folder / "aiconfigurator", device, implementation, kernels)
+    return aiconfigurator.attention(folder / "kernels" / "aiconfigurator", device, implementation, kernels)
 
 
 def _cudnn_attention(folder: Path, device: str, dtype: str, backward: bool) -> Measurements:
-    return cudnn_frontend.attention(folder / "cudnn_frontend", device, dtype, backward)
+    return cudnn_frontend.attention(folder / "kernels" / "cudnn_frontend", device, dtype, backward)
 
 
 RECIPES = _recipes()

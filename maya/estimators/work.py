@@ -36,6 +36,8 @@ class Kind(str, Enum):
     TRITON = "triton"
     UNKNOWN = "unknown"
 
+    __hash__ = str.__hash__  # that of Enum is Python code, and works are looked up by the hundred thousand
+
 
 class Origin(str, Enum):
     """Where a duration comes from, from the best to the worst."""
