@@ -17,7 +17,7 @@ from maya.devices import Device
 from maya.estimators.batch import Floats
 from maya.estimators.curves import Curve, Observation, family_of, fit, predict
 from maya.estimators.sources.moving import DATE, SOURCES
-from maya.estimators.training import FOLDS, Error, fold_of
+from maya.estimators.training import FOLDS, Error
 
 LARGE = 1e6  # bytes: above it, the launch is no longer the most of a kernel's time
 
@@ -53,9 +53,11 @@ def hold_out(device: Device, observations: Sequence[Observation]) -> HeldOutRows
     """Each part of the groups, predicted by curves of the others. Families that only the part has are left out."""
     kept: list[Observation] = []
     predicted: list[float] = []
-    for fold in range(FOLDS):
-        held = [seen for seen in observations if fold_of(seen.group) == fold]
-        rest = [seen for seen in observations if fold_of(seen.group) != fold]
+    # There are few groups: dealt one by one, so that no part is empty.
+    part_of = {group: i % FOLDS for i, group in enumerate(sorted({seen.group for seen in observations}))}
+    for part in range(FOLDS):
+        held = [seen for seen in observations if part_of[seen.group] == part]
+        rest = [seen for seen in observations if part_of[seen.group] != part]
         if not held or not rest:
             continue
         curves, overheads = fit(device, rest)

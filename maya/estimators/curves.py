@@ -30,7 +30,7 @@ _BYTES_KNOTS = (18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0)
 _SMOOTHNESS = 0.03  # weight of a step between knots against a relative error
 _KINSHIP = 0.02  # weight of a difference to a related family against a relative error
 _MOST_START = 2.5e-6
-_MOST_ROW = 3e-9
+_MOST_ROW = 20e-9
 _MOST_TURN = 3e-6
 _MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
 # What measuring may have cost: nothing where a profiler timed kernels, events around them, or the host's clock.
@@ -48,6 +48,7 @@ class Curve:
     slowdown: tuple[float, ...]
     start_seconds: float
     row_seconds: float = 0.0
+    sm_count: int = 1  # of the device it was measured on: rows are worked on side by side
     about: dict[str, Any] = field(default_factory=dict)  # source, licence, date, rows, held-out error, spread
 
     def seconds(self, device: Device, batch: Batch) -> Floats:
@@ -56,7 +57,11 @@ class Curve:
         slowdown = np.interp(at, self.knots, self.slowdown)
         moving = batch.bytes_moved / device.memory_bandwidth * slowdown
         rows = batch.column("turns" if batch.kind == Kind.CROSS_ENTROPY else "rows", 0.0)
-        return self.start_seconds + rows * self.row_seconds + moving
+        return self.start_seconds + rows * self._row_on(device, batch.kind) + moving
+
+    def _row_on(self, device: Device, kind: Kind) -> float:
+        """Seconds of a row; a turn takes the same on all devices, because it is one block that takes them."""
+        return self.row_seconds if kind == Kind.CROSS_ENTROPY else self.row_seconds * self.sm_count / device.sm_count
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -65,6 +70,7 @@ class Curve:
             "slowdown": [round(value, 4) for value in self.slowdown],
             "start_ns": round(self.start_seconds * 1e9),
             "row_ns": round(self.row_seconds * 1e9, 4),
+            "sm_count": self.sm_count,
             "about": self.about,
         }
 
@@ -72,7 +78,8 @@ class Curve:
     def from_json(cls, value: dict[str, Any]) -> Curve:
         knots, slowdown = (tuple(float(x) for x in value[key]) for key in ("knots", "slowdown"))
         start, row = value["start_ns"] * 1e-9, value.get("row_ns", 0.0) * 1e-9
-        return cls(str(value["axis"]), knots, slowdown, start, row, dict(value.get("about", {})))
+        count = int(value.get("sm_count", 1))
+        return cls(str(value["axis"]), knots, slowdown, start, row, count, dict(value.get("about", {})))
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,8 @@ def family_of(kind: Kind, variant: str) -> str:
     """What shares a curve."""
     if kind == Kind.NORM and variant == "layer_norm_backward_parameters":
         variant = "layer_norm_backward"  # measured together only
+    if kind == Kind.SOFTMAX:
+        variant = variant.removeprefix("log_")  # the same kernels but for the last line
     return f"{kind.value}/{variant}"
 
 
@@ -104,8 +113,6 @@ _RELATIVES = {
     "reduction/inner": ("elementwise/vectorized", 1.1),
     "reduction/outer": ("elementwise/vectorized", 1.25),
     "softmax/softmax_backward": ("softmax/softmax_forward", 1.0),
-    "softmax/log_softmax_forward": ("softmax/softmax_forward", 1.0),
-    "softmax/log_softmax_backward": ("softmax/softmax_backward", 1.0),
     "norm/layer_norm_backward": ("norm/layer_norm_forward", 1.1),
     "norm/batch_norm_inference": ("elementwise/vectorized", 1.1),
     "norm/batch_norm_forward": ("elementwise/vectorized", 1.7),  # the input is read twice
@@ -216,7 +223,7 @@ def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, 
         values = tuple(float(v) for v in np.maximum(found[at + 2 : at + 2 + count], 1.0))
         start = float(max(found[at], LAUNCH_SECONDS))
         each = float(found[at + 1]) if matrix[:, at + 1].any() else 0.0
-        curves[name] = Curve(axes[name], knots[name], values, start, each)
+        curves[name] = Curve(axes[name], knots[name], values, start, each, device.sm_count)
     return curves, {name: float(max(found[at], 0.0)) for name, at in overheads.items()}
 
 
