@@ -42,7 +42,7 @@ class HeldOutRows:
 
 
 def families_of(seen: Observation) -> list[str]:
-    return sorted({family_of(work.kind, work.variant) for work in seen.works})
+    return sorted({family_of(work.kind, work.variant, work.dtype) for work in seen.works})
 
 
 def _moved(seen: Observation) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, batches
-from maya.estimators.bounds import LAUNCH_SECONDS
+from maya.estimators.bounds import LAUNCH_SECONDS, element_bytes
 from maya.estimators.work import Kind, Work
 
 # Kinds whose efficiency depends on the length of their rows; all others: on the bytes they move.
@@ -29,7 +29,14 @@ _ROW_KNOTS = tuple(float(exponent) for exponent in range(5, 18))
 _BYTES_KNOTS = (18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0)
 _SMOOTHNESS = 0.03  # weight of a step between knots against a relative error
 _KINSHIP = 0.02  # weight of a difference to a related family against a relative error
-_MOST_START = 2.5e-6
+# From the launch to the end of a kernel that does next to nothing: the launch and a trip to memory, or two.
+_TRIP_SECONDS = 0.6e-6
+_LEAST_START = {"columns": LAUNCH_SECONDS + 2 * _TRIP_SECONDS, "bytes": LAUNCH_SECONDS + _TRIP_SECONDS}
+_MOST_START = {"columns": 3.0e-6, "bytes": 2.3e-6}
+# What a row costs that has a block of its own, times the SMs: from the shortest rows that were measured (128 columns, on
+# H200 and GB200). Where all rows are long this cannot be told from what measuring cost.
+_ROW_SM_SECONDS = {"norm/layer_norm_forward": 92e-9, "norm/layer_norm_backward": 200e-9}
+_ROW_PRIOR = 0.3
 _MOST_ROW = 20e-9
 _MOST_TURN = 3e-6
 _MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
@@ -92,8 +99,10 @@ class Observation:
     source: str  # a name; what measuring cost is assumed to be the same within it
 
 
-def family_of(kind: Kind, variant: str) -> str:
+def family_of(kind: Kind, variant: str, dtype: str) -> str:
     """What shares a curve."""
+    if variant in ("strided", "transposed") and element_bytes(dtype) <= 2:
+        variant += "_narrow"  # goes element by element, so that it takes as long for fewer bytes
     if kind == Kind.NORM and variant == "layer_norm_backward_parameters":
         variant = "layer_norm_backward"  # measured together only
     if kind == Kind.SOFTMAX:
@@ -104,12 +113,16 @@ def family_of(kind: Kind, variant: str) -> str:
 # A family that was not measured: the one it is most like, and how many times slower it is taken to be than that.
 _RELATIVES = {
     "elementwise/unrolled": ("elementwise/vectorized", 1.1),
-    "elementwise/strided": ("elementwise/vectorized", 1.5),
-    "elementwise/transposed": ("elementwise/strided", 1.5),
+    "elementwise/strided": ("elementwise/vectorized", 1.3),
+    "elementwise/strided_narrow": ("elementwise/strided", 1.4),
+    "elementwise/transposed": ("elementwise/strided", 1.2),  # and sectors, see memory_bound
+    "elementwise/transposed_narrow": ("elementwise/strided_narrow", 1.2),
     "copy/vectorized": ("elementwise/vectorized", 1.0),
     "copy/unrolled": ("elementwise/unrolled", 1.0),
     "copy/strided": ("elementwise/strided", 1.0),
+    "copy/strided_narrow": ("elementwise/strided_narrow", 1.0),
     "copy/transposed": ("elementwise/transposed", 1.0),
+    "copy/transposed_narrow": ("elementwise/transposed_narrow", 1.0),
     "reduction/inner": ("elementwise/vectorized", 1.1),
     "reduction/outer": ("elementwise/vectorized", 1.25),
     "softmax/softmax_backward": ("softmax/softmax_forward", 1.0),
@@ -160,8 +173,8 @@ def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, 
     """The curves of all families in the observations, and the overhead of each source in seconds."""
     from scipy.optimize import lsq_linear
 
-    families = sorted({family_of(work.kind, work.variant) for seen in observations for work in seen.works})
-    axes = {family_of(work.kind, work.variant): axis_of(work.kind) for seen in observations for work in seen.works}
+    families = sorted({family_of(work.kind, work.variant, work.dtype) for seen in observations for work in seen.works})
+    axes = {family_of(work.kind, work.variant, work.dtype): axis_of(work.kind) for seen in observations for work in seen.works}
     sources = sorted({seen.source for seen in observations})
     knots = {name: _ROW_KNOTS if axes[name] == "columns" else _BYTES_KNOTS for name in families}
     starts: dict[str, int] = {}
@@ -176,7 +189,7 @@ def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, 
     target = _weights(observations)
     for row, seen in enumerate(observations):
         for work in seen.works:
-            name = family_of(work.kind, work.variant)
+            name = family_of(work.kind, work.variant, work.dtype)
             at = starts[name]
             moved = (work.bytes_read + work.bytes_written) / device.memory_bandwidth
             along = work.shape.get("columns", 1024.0) if axes[name] == "columns" else moved * device.memory_bandwidth
@@ -191,15 +204,21 @@ def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, 
     for name, at in overheads.items():
         upper[at] = _MOST_OVERHEAD.get(name, _MOST_OVERHEAD_OF_HOSTS)
     steps: list[Floats] = []
+    wanted_of_steps: dict[int, float] = {}
     for name in families:
         at, count = starts[name], len(knots[name])
         most = _MOST_TURN if name.startswith(Kind.CROSS_ENTROPY.value) else _MOST_ROW
-        lower[at : at + 2], upper[at : at + 2] = (LAUNCH_SECONDS, 0.0), (_MOST_START, most)
+        lower[at : at + 2], upper[at : at + 2] = (_LEAST_START[axes[name]], 0.0), (_MOST_START[axes[name]], most)
         lower[at + 2 : at + 2 + count], upper[at + 2 : at + 2 + count] = 1.0, _MOST_SLOWDOWN
         for k in range(count - 1):
             step = np.zeros(width)
             step[at + 2 + k : at + 4 + k] = (1.0, -1.0)
             steps.append(step * _SMOOTHNESS * np.sqrt(len(observations) / count))
+        if name in _ROW_SM_SECONDS:
+            usual = np.zeros(width)
+            usual[at + 1] = _ROW_PRIOR * device.sm_count / _ROW_SM_SECONDS[name]
+            steps.append(usual)
+            wanted_of_steps[len(steps) - 1] = _ROW_PRIOR
         relative, factor = relative_of(name)
         if relative in families and knots[relative] == knots[name]:
             # What was only measured together with others is told apart by what is usual.
@@ -214,14 +233,14 @@ def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, 
     for at in overheads.values():
         scale[at] = 1e-6
     system = np.vstack([matrix, *steps]) * scale
-    wanted = np.concatenate([target, np.zeros(len(steps))])
+    wanted = np.concatenate([target, [wanted_of_steps.get(i, 0.0) for i in range(len(steps))]])
     found = lsq_linear(system, wanted, bounds=(lower / scale, upper / scale), tol=1e-10).x * scale
 
     curves = {}
     for name in families:
         at, count = starts[name], len(knots[name])
         values = tuple(float(v) for v in np.maximum(found[at + 2 : at + 2 + count], 1.0))
-        start = float(max(found[at], LAUNCH_SECONDS))
+        start = float(found[at])
         each = float(found[at + 1]) if matrix[:, at + 1].any() else 0.0
         curves[name] = Curve(axes[name], knots[name], values, start, each, device.sm_count)
     return curves, {name: float(max(found[at], 0.0)) for name, at in overheads.items()}
@@ -259,6 +278,6 @@ def predict(
     predicted = np.array([overheads.get(seen.source, 0.0) for seen in observations])
     owners = [row for row, seen in enumerate(observations) for _ in seen.works]
     for positions, batch in batches([work for seen in observations for work in seen.works]):
-        seconds = curves[family_of(batch.kind, batch.variant)].seconds(device, batch)
+        seconds = curves[family_of(batch.kind, batch.variant, batch.dtype)].seconds(device, batch)
         np.add.at(predicted, [owners[position] for position in positions.tolist()], seconds)
     return predicted

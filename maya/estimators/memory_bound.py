@@ -31,13 +31,16 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     if not (batch.bytes_moved.any() or batch.flops.any()):
         seconds = np.full(len(batch), _UNKNOWN_SECONDS)
         return Times(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
-    curve, factor, origin, note = _curve(packs, family_of(batch.kind, batch.variant.removesuffix("_guessed")))
+    curve, factor, origin, note = _curve(packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype))
     if curve is None:
         moving = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
     else:
         moving = curve.seconds(device, batch)
+        if batch.kind == Kind.MEMSET:  # nothing is read, so there is no trip to memory to wait for
+            moving = moving - (curve.start_seconds - LAUNCH_SECONDS)
         moving = LAUNCH_SECONDS + (moving - LAUNCH_SECONDS) * factor
-    seconds = np.maximum(moving, LAUNCH_SECONDS + _computing(device, batch))
+    others = np.maximum(_computing(device, batch), np.maximum(_sectors(device, batch), _passes(device, batch)))
+    seconds = np.maximum(moving, LAUNCH_SECONDS + others)
     if origin == Origin.MODEL and curve is not None:
         return Times(seconds, origin, float(curve.about.get("spread", 0.1)), note)
     if batch.variant.endswith("_guessed") or batch.variant == "from_grid":
@@ -47,6 +50,33 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
 
 def _computing(device: Device, batch: Batch) -> Floats:
     return batch.flops / (vector_flops(device, batch.dtype) * _ARITHMETIC_EFFICIENCY)
+
+
+_SECTOR = 32.0  # bytes: the least that the L2 cache gives
+_L2_OVER_MEMORY = 2.0  # bandwidth
+
+
+def _sectors(device: Device, batch: Batch) -> Floats:
+    """Against the grain of memory, each element comes in a sector of its own, from the L2 cache at best."""
+    if batch.variant != "transposed":
+        return np.zeros(len(batch))
+    return batch.column("elements", 0.0) * _SECTOR / (device.memory_bandwidth * _L2_OVER_MEMORY)
+
+
+# A block that has a row goes through it so many times, and waits for memory and for its slowest thread each time. What a
+# pass takes is what a layer norm of the shortest rows takes, which is one (92 ns * SM a row, 16 blocks on an SM).
+_PASSES = {"forward": 3.0, "backward": 2.0}
+_PASS_SECONDS = 1.5e-6
+
+
+def _passes(device: Device, batch: Batch) -> Floats:
+    """Softmax of rows that have a block each: rows wait for a place on an SM."""
+    if batch.kind != Kind.SOFTMAX or "threads" not in batch.shape:
+        return np.zeros(len(batch))
+    threads = np.maximum(batch.column("threads", 1.0), 32.0)
+    places = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1, device.max_blocks_per_sm)
+    waiting = batch.column("rows", 0.0) / places * _PASSES[batch.variant.rpartition("_")[2]] * _PASS_SECONDS
+    return np.where(np.isnan(batch.shape["threads"]), 0.0, waiting)
 
 
 def _curve(packs: Packs, family: str) -> tuple[Curve | None, float, Origin, str]:

@@ -25,6 +25,8 @@ def attention_kernel(launch: Launch) -> Work | None:
     implementation = "efficient" if "cutlass" in name or "efficient" in launch.op else "flash"
     if "cudnn" in launch.op or "cudnn" in name:
         implementation = "cudnn"
+    elif "Sm100" in name or "sm100" in name:
+        implementation = "flash4"
     elif "sm90" in name or "device_kernel" in name or "FlashAttnFwdSm90" in launch.name:
         implementation = "flash3"
     return _problem(launch, implementation, backward)
@@ -85,7 +87,7 @@ def _causal(launch: Launch) -> bool:
     if known is not None:
         position, value = known
         return position < len(launch.inputs) and launch.inputs[position] == value
-    return any(value is True for value in launch.inputs)
+    return "Causal" in launch.function or any(value is True for value in launch.inputs)
 
 
 def _dtype(launch: Launch) -> str:

@@ -23,13 +23,15 @@ Extractor = Callable[[Launch], Work | None]
 _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
-        (r"flash_|fmha|mha_|attention_kernel", attention_kernel),
+        (r"reshape_and_cache|rotary|rope_|_rope", movement.in_place),
+        (r"flash_(fwd|bwd)|[Ff]lash_?[Aa]tt|fmha|attention_kernel", attention_kernel),
         (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
         (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
         (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", products.product_kernel),
         (r"fused_dropout|dropout_kernel|distribution_|philox|random|bernoulli|curand|generate_seed", elementwise.random),
         (r"layer_norm_grad_input|layer_norm_backward", rows.layer_norm_backward_input),
         (r"GammaBetaBackward|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", rows.layer_norm_backward_parameters),
+        (r"(?i)fused_add_(rms|layer)_?norm", rows.add_and_norm),
         (r"(?i)layer_?norm|rms_?norm", rows.layer_norm_forward),
         (r"(?i)batch_norm|group_?norm|RowwiseMoments|FusedParams|InternalGradients", rows.batch_norm),
         (r"(?i)softmax", rows.softmax),

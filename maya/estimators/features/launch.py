@@ -109,23 +109,22 @@ def _after_arguments(rest: str) -> str:
 def _from_readable(kernel: str) -> str:
     """The last identifier before the parameters, outside of all brackets."""
     text = kernel.replace(_ANONYMOUS, "anonymous")
-    depth = 0
+    open_brackets: list[str] = []
     name = ""
     last = ""
     for character in text:
-        if character in "<[{":
-            if depth == 0 and name:
+        inside = open_brackets[-1] if open_brackets else ""
+        if character in "([{" or (character == "<" and inside != "("):
+            if not open_brackets and name:
                 last = name
-            depth += 1
-        elif character in ">]}":
-            depth -= 1
-        elif character == "(":
-            if depth == 0 and (name or last):
+                if character == "(":
+                    break
+            elif not open_brackets and character == "(" and last:
                 break
-            depth += 1
-        elif character == ")":
-            depth -= 1
-        elif depth == 0:
+            open_brackets.append(character)
+        elif open_brackets and character == _CLOSING[inside]:
+            open_brackets.pop()
+        elif not open_brackets:
             if character in " :&*":
                 if character == " " and name:
                     last = ""
@@ -133,3 +132,6 @@ def _from_readable(kernel: str) -> str:
             else:
                 name += character
     return name or last or kernel
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}

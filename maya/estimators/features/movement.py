@@ -25,7 +25,8 @@ def concatenation(launch: Launch) -> Work | None:
     count = launch.grid[1] if launch.grid[1] > 1 and launch.function.startswith("CatArray") else len(tensors)
     share = min(1.0, count / len(tensors))
     moved = float(sum(tensor.elements * tensor.itemsize for tensor in tensors)) * share
-    variant = "strided" if launch.function == "CatArrayBatchedCopy" else "vectorized"
+    in_vectors = "aligned" in launch.function or "vectorized" in launch.function
+    variant = "vectorized" if in_vectors else "strided"
     shape = {"elements": moved / tensors[0].itemsize, "operands": float(count + 1)}
     return Work(Kind.COPY, tensors[0].dtype, 0.0, moved, moved, shape, variant)
 
@@ -38,6 +39,18 @@ def splitting(launch: Launch) -> Work | None:
     moved = float(source.elements * source.itemsize)
     shape = {"elements": float(source.elements), "operands": 2.0}
     return Work(Kind.COPY, source.dtype, 0.0, moved, moved, shape, "vectorized")
+
+
+def in_place(launch: Launch) -> Work | None:
+    """Rotary embeddings, writing to caches: every tensor that is not a cache or a table is read and written once."""
+    tensors = launch.tensors
+    if not tensors:
+        return None
+    rows = max(tensor.shape[0] for tensor in tensors[:1])
+    mine = [tensor for tensor in tensors if tensor.shape[:1] == (rows,)] or list(tensors[:1])
+    moved = float(sum(tensor.elements * tensor.itemsize for tensor in mine))
+    elements = float(sum(tensor.elements for tensor in mine))
+    return Work(Kind.ELEMENTWISE, mine[-1].dtype, elements * 4, moved, moved, {"elements": elements}, "strided")
 
 
 def gather_rows(launch: Launch) -> Work | None:

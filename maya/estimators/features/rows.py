@@ -63,6 +63,16 @@ def layer_norm_forward(launch: Launch) -> Work | None:
     return _norm(source, rows, columns, source.bytes, source.elements * source.itemsize + 8 * rows, "layer_norm_forward")
 
 
+def add_and_norm(launch: Launch) -> Work | None:
+    """A residual is added first: two tensors are read, their sum and its norm are written."""
+    source = _first_large(launch)
+    if source is None:
+        return None
+    columns = _normalized(launch, source)
+    moved = 2.0 * source.elements * source.itemsize
+    return _norm(source, source.elements / columns, columns, moved, moved, "layer_norm_forward")
+
+
 def layer_norm_backward_input(launch: Launch) -> Work | None:
     """Reads the gradient and the input, writes the input's gradient."""
     source = _first_large(launch)
@@ -131,6 +141,8 @@ def softmax(launch: Launch) -> Work | None:
     moved = float(source.elements * source.itemsize)
     wide = itemsize("fp32") if launch.op_name == "_log_softmax" and True in launch.inputs[2:3] else source.itemsize
     shape = {"rows": source.elements / columns, "columns": float(columns)}
+    if launch.blocks >= shape["rows"]:
+        shape["threads"] = float(launch.threads)  # of the block that each row has
     family = "log_softmax" if "log_softmax" in launch.op or "LogSoftMax" in launch.name else "softmax"
     variant = f"{family}_{'backward' if backward else 'forward'}"
     read = 2 * moved if backward else float(source.bytes)
