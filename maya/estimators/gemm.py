@@ -29,6 +29,7 @@ _TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # of the output, that a
 
 _USUAL_EFFICIENCY = 0.7
 _MEASURED_AS = {"fp16": "bf16", "int8": "fp8", "uint8": "fp8"}
+_ON_TENSOR_CORES = ("bf16", "fp16", "fp8", "tf32", "int8", "uint8")
 _NO_FASTER_THAN_BF16 = ("tf32", "fp32", "fp64")
 
 # Against TN, from SimuMax's measurements of training on A100 and B200, with the bytes of fp32 gradients accounted for.
@@ -98,7 +99,7 @@ def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin
     """From the device's own measurements in this dtype, or those of a relative, or those of another dtype."""
     bound, features = describe(device, batch)
     slower = penalty(batch)
-    found = packs.find(model_name(batch.dtype))
+    found = packs.find(*dict.fromkeys((f"gemm/{batch.dtype}", model_name(batch.dtype))))
     if found is not None:
         spread = found.model.spread if found.origin is Origin.MODEL else max(0.12, found.model.spread)
         return bound * found.model.slowdown(features) * slower, found.origin, spread, found.note
@@ -119,6 +120,8 @@ def penalty(batch: Batch) -> Floats:
 
     Rows that do not begin at a multiple of 16 bytes cannot be loaded in one piece.
     """
+    if batch.dtype not in _ON_TENSOR_CORES:
+        return np.full(len(batch), _LAYOUT_SLOWDOWN.get(batch.variant, 1.0))
     contiguous = ("m", "n") if batch.variant == "NT" else ("k", "n")
     sizes = [batch.column(name, 16.0) * element_bytes(batch.dtype) for name in contiguous]
     slowdown = np.full(len(batch), _LAYOUT_SLOWDOWN.get(batch.variant, 1.0))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -152,27 +152,28 @@ def write_pack(
 class Packs:
     """The packs for one device: the user's own first, then those that come with Maya, then those of its relatives."""
 
-    def __init__(self, device: Device, files: Sequence[Path] = (), *, without: str | None = None) -> None:
-        """`without`: leave out what was measured on this device, to see what others tell about it."""
+    def __init__(self, device: Device, files: Sequence[Path] = (), *, without: Collection[str] = ()) -> None:
+        """`without`: devices whose packs are left out, to see what others tell about them."""
         self.device = device
         self._own = [Pack(path) for path in files]
-        shipped = [pack for pack in map(Pack, sorted(FOLDER.glob("*.npz"))) if pack.device != without]
+        shipped = [pack for pack in map(Pack, sorted(FOLDER.glob("*.npz"))) if pack.device not in without]
         self._shipped = sorted(shipped, key=self._distance)
         self._found: dict[str, Found | None] = {}
 
-    def _distance(self, pack: Pack) -> tuple[float, ...]:
+    def _distance(self, pack: Pack) -> float:
         """How little a pack's device has in common with ours."""
         if pack.device == self.device.key:
-            return (0.0,)
+            return 0.0
         other = _device_of(pack)
         if other is None:
-            return (9.0,)
+            return 99.0
         ours, theirs = self.device.compute_capability, other.compute_capability
-        balance = math.log(_balance(self.device) / _balance(other))
-        return (1.0 if ours == theirs else 2.0 + abs(ours[0] - theirs[0]), abs(ours[1] - theirs[1]), abs(balance))
+        generations = 0.0 if ours == theirs else 1.0 + 0.5 * abs(ours[0] - theirs[0])
+        memory = 0.0 if _has_stacked_memory(self.device) == _has_stacked_memory(other) else 2.0
+        return 0.01 + generations + memory + 0.5 * abs(math.log2(_balance(self.device) / _balance(other)))
 
     def find(self, *names: str) -> Found | None:
-        """The model of the first name that there is one of: our device's own before any relative's."""
+        """The model of the first name that our device has one of, or else its nearest relative that has any."""
         key = "|".join(names)
         if key not in self._found:
             self._found[key] = self._search(names)
@@ -184,9 +185,9 @@ class Packs:
             for pack in ours:
                 if name in pack.models:
                     return Found(pack.model(name), Origin.MODEL, "", self.device)
-        for name in names:
-            for pack in (*self._own, *self._shipped):
-                other = _device_of(pack)
+        for pack in (*self._own, *self._shipped):
+            other = _device_of(pack)
+            for name in names:
                 if name in pack.models and other is not None:
                     note = f"efficiency as measured on {pack.device}"
                     return Found(pack.model(name), Origin.ROOFLINE, note, other)
@@ -220,6 +221,11 @@ class Packs:
 def _balance(device: Device) -> float:
     """Operations a byte: what decides which works are limited by memory."""
     return device.fp16_flops / device.memory_bandwidth
+
+
+def _has_stacked_memory(device: Device) -> bool:
+    """HBM, as in data centres, not GDDR, as on graphics cards: its bus is many times wider."""
+    return device.memory_bus_bits > 1024
 
 
 def _device_of(pack: Pack) -> Device | None:

@@ -1,7 +1,8 @@
 """Which model is trained from which measurements: the contents of the packs that come with Maya.
 
-In: the folder of public measurements (in it `kernels`, with a folder for each source). Out: for each recipe its measurements, read when
-asked for. `scripts/train_packs` makes packs of them, `scripts/estimator_accuracy` says how good they are.
+In: the folder of public measurements (in it `kernels`, with a folder for each source). Out: for each recipe its
+measurements, read when asked for. `scripts/train_packs` makes packs of them, `scripts/estimator_accuracy` says how good
+they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from maya.devices import load_device
 from maya.estimators import attention, gemm
 from maya.estimators.pack import Model
-from maya.estimators.sources import Measurements, aiconfigurator, cudnn_frontend
+from maya.estimators.sources import Measurements, aiconfigurator, cudnn_frontend, neusight_gemm
 from maya.estimators.training import Describe, Size, train
 
 SMALL = Size(trees=60, leaves=8, rate=0.2, fewest_in_leaf=2)  # for tens of measurements
@@ -38,6 +39,9 @@ def _recipes() -> list[Recipe]:
         for dtype in ("bf16",) if device == "a100-80" else ("bf16", "fp8"):
             read = partial(_gemm, device=device, dtype=dtype)
             recipes.append(Recipe(device, f"gemm/{dtype}", f"GEMM {dtype}", read, gemm.describe))
+    for device in ("v100", "a100-40"):
+        single = partial(_single_precision, device=device)
+        recipes.append(Recipe(device, "gemm/fp32", "GEMM fp32, also batched", single, gemm.describe))
     for device, name, title, kernels in (
         ("a100-80", "flash", "FlashAttention 2 forward", ("flash_attention",)),
         ("l40s", "flash", "FlashAttention 2 forward (flashinfer)", ("flashinfer",)),
@@ -60,6 +64,10 @@ def _recipes() -> list[Recipe]:
 
 def _gemm(folder: Path, device: str, dtype: str) -> Measurements:
     return aiconfigurator.gemm(folder / "kernels" / "aiconfigurator", device, dtype)
+
+
+def _single_precision(folder: Path, device: str) -> Measurements:
+    return neusight_gemm.gemm(folder / "kernels" / "neusight", device)
 
 
 def _served_attention(folder: Path, device: str, implementation: str, kernels: tuple[str, ...]) -> Measurements:

@@ -4,7 +4,8 @@
     aiconfigurator    NVIDIA aiconfigurator: matrix products, attention forward
     cudnn_frontend    NVIDIA cuDNN frontend: attention forward and backward
     simumax           SimuMax: matrix products by layout, attention forward and backward
-    neusight          NeuSight: fp32 matrix products
+    neusight_gemm     NeuSight: fp32 matrix products, also batched
+    deepbench_gemm    DeepBench: fp16 matrix products on V100
 
 The files themselves are not part of Maya; what was learned from them is, in packs.
 """

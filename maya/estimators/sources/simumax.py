@@ -34,6 +34,19 @@ def gemm(folder: Path, device: str, layout: str) -> Measurements:
     return measured
 
 
+def grouped(folder: Path, device: str) -> Measurements:
+    """Forward products of experts: `ng` products of the same size."""
+    measured = Measurements(SOURCE, "(n, k)")
+    operation = _operation(folder, device, "group_matmul")
+    for text, efficiency in operation["accurate_efficient_factor"].items():
+        value = _values(text)
+        groups, m, n, k = (int(value[name]) for name in ("ng", "M", "N", "K"))
+        if value["stage"] == "fwd":
+            work = gemm_work(m, n, k, batch=groups)
+            measured.add(work, work.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
+    return measured
+
+
 def attention(folder: Path, device: str, implementation: str, backward: bool) -> Measurements:
     """Causal attention of TransformerEngine, on contiguous inputs."""
     measured = Measurements(SOURCE, "(heads, key-value heads, head dimension, length)")

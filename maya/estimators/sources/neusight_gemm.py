@@ -1,0 +1,40 @@
+"""NeuSight's fp32 matrix products (without TF32), single and batched, of PyTorch 2.1.
+
+In: the folder of its CSV files. Out: measurements of one device. Latencies are in milliseconds, and contain what a call
+of the library costs: as much as the smallest products take longer than a kernel does is taken off, and products that
+take little longer than that are left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from maya.estimators.gemm import gemm_work
+from maya.estimators.sources import Measurements, Source
+from maya.estimators.sources.tables import find_table, read_columns, rows_of
+
+SOURCE = Source("sitar-lab/NeuSight @6945927", "MIT", "2026-11")
+
+# The measured cards are PCIe ones with the same chip.
+_CARDS = {"v100": "Tesla_V100-PCIE-32GB", "a100-40": "NVIDIA_A100-PCIE-40GB"}
+_SMALLEST_PRODUCT = 3e-6
+_SHORTEST = 20e-6
+
+
+def gemm(folder: Path, device: str) -> Measurements:
+    """fp32 products of one device."""
+    measured = Measurements(SOURCE, "(n, k)")
+    for operation in ("linear", "bmm"):
+        path = find_table(folder / "train_collect", f"{operation}__{_CARDS[device]}")
+        rows = [
+            (float(latency) * 1e-3, int(b), int(m), int(n), int(k))
+            for latency, b, m, n, k in rows_of(read_columns(path, ("Latency", "B", "M", "N", "K")))
+        ]
+        calling = float(np.percentile([row[0] for row in rows], 0.5)) - _SMALLEST_PRODUCT
+        for seconds, b, m, n, k in rows:
+            if seconds - calling >= _SHORTEST:
+                work = gemm_work(m, n, k, batch=b, dtype="fp32")
+                measured.add(work, seconds - calling, f"n={n} k={k}")
+    return measured
