@@ -85,6 +85,7 @@ def _dimensions(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A pack of your own, made by maya calibrate (may be repeated).",
 )
+@click.option("--within", help="Of a trace: only what was launched in annotations (record_function) of this name.")
 @click.option(
     "--top", type=click.IntRange(min=0), default=10, show_default=True, help="Of a trace: list so many works."
 )
@@ -95,6 +96,7 @@ def estimate(
     gpus: tuple[str, ...],
     dtype: str | None,
     packs: tuple[Path, ...],
+    within: str | None,
     top: int,
     **dimensions: int | str | bool | None,
 ) -> None:
@@ -112,7 +114,7 @@ def estimate(
             if given or dtype:
                 names = [*given, *(["dtype"] if dtype else [])]
                 raise click.UsageError(f"a trace says its own shapes; leave out --{', --'.join(names)}")
-            _estimate_trace(trace_file, gpus, packs, top)
+            _estimate_trace(trace_file, gpus, packs, within, top)
         else:
             zero = [name for name, value in given.items() if value == 0]
             if zero:
@@ -222,8 +224,8 @@ def _sum_row(device: Device, works: Sequence[Work], estimates: Sequence[Estimate
     )
 
 
-def _estimate_trace(file: Path, gpus: Sequence[str], packs: Sequence[Path], top: int) -> None:
-    from maya.estimators.breakdown import break_down
+def _estimate_trace(file: Path, gpus: Sequence[str], packs: Sequence[Path], within: str | None, top: int) -> None:
+    from maya.estimators.breakdown import break_down, only_within
     from maya.estimators.features import works_of
     from maya.trace import read
 
@@ -237,6 +239,8 @@ def _estimate_trace(file: Path, gpus: Sequence[str], packs: Sequence[Path], top:
         gpus = (key,)
     devices = _devices(gpus)
     traced = works_of(trace)
+    if within is not None:
+        traced = only_within(trace, traced, within)
     if not traced.works:
         raise click.ClickException(
             f"{file}: no kernel, library call, copy or memset is in it; maya trace show lists the rest"

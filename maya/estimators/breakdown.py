@@ -8,8 +8,10 @@ in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from maya.devices import Device
 from maya.estimators.bounds import peak_flops
@@ -17,6 +19,9 @@ from maya.estimators.estimator import Estimator
 from maya.estimators.features import TracedWorks
 from maya.estimators.limits import TENSOR_KINDS
 from maya.estimators.work import Estimate, Kind, Origin
+from maya.trace import Kind as RecordKind
+from maya.trace import Trace
+from netmodel.settings_file import did_you_mean
 
 
 @dataclass
@@ -66,3 +71,25 @@ def break_down(traced: TracedWorks, device: Device, packs: Sequence[Path] = ()) 
             ideal += item.work.flops * item.count / peak_flops(device, item.work.dtype) * 1e9
     ordered = dict(sorted(kinds.items(), key=lambda entry: (-entry[1].ns, entry[0].value)))
     return Breakdown(device, estimates, ordered, total, flops, ideal)
+
+
+def only_within(trace: Trace, traced: TracedWorks, name: str) -> TracedWorks:
+    """What was launched while an annotation of this name (torch.profiler.record_function) was open, on any thread:
+    backward runs on a thread of its own."""
+    annotations = trace.ops[trace.ops["kind"] == RecordKind.ANNOTATION]
+    names = annotations["name"].astype(str)
+    chosen = annotations[names == name]
+    if not len(chosen):
+        known = sorted(set(names.tolist()))
+        listed = (
+            f"it has: {', '.join(known[:20])}" if known else "it has none (torch.profiler.record_function makes them)"
+        )
+        raise ValueError(f'{trace.path}: no annotation "{name}"{did_you_mean(name, known)}; {listed}')
+    inside = np.zeros(len(traced.records), dtype=bool)
+    times = traced.records["host_ns"]
+    for begun, lasted in zip(chosen["start_ns"].tolist(), chosen["duration_ns"].tolist(), strict=True):
+        inside |= (times >= begun) & (times <= begun + lasted)
+    which = traced.which[inside]
+    used, renumbered, counts = np.unique(which, return_inverse=True, return_counts=True)
+    works = [replace(traced.works[at], count=count) for at, count in zip(used.tolist(), counts.tolist(), strict=True)]
+    return TracedWorks(works, traced.records[inside], renumbered.reshape(-1))

@@ -69,7 +69,8 @@ def main():
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         layer.zero_grad(set_to_none=True)
         before.record()
-        layer(x).backward(gradient)
+        with torch.profiler.record_function("step"):
+            layer(x).backward(gradient)
         after.record()
         torch.cuda.synchronize()
         print(f"step {step}  {before.elapsed_time(after):.2f} ms")
