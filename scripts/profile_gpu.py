@@ -10,7 +10,8 @@ The columns are those of `COLUMNS`; `maya calibrate` takes the first file, `maya
 
 Each row is one kernel (or one library call), described the way Maya describes work: kind, variant, dtype, shape,
 floating point operations, bytes read and written (each tensor once). Times are medians. Short kernels are timed many at
-a time in a CUDA graph, so that the host's launches do not count.
+a time in a CUDA graph, so that the host's launches do not count; before kernels that only move memory, the L2 cache is
+overwritten, as other kernels do in a training step (--cache).
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ NCCL_COLUMNS = (
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 MIB = 1 << 20
+SHORTEST_US = 0.01  # nothing on a GPU takes less: what does was not measured
 Run = Callable[[], object]
 
 
@@ -80,9 +82,13 @@ class Case:
     def shape_text(self) -> str:
         return " ".join(f"{name}={_number(value)}" for name, value in self.shape.items())
 
-    def key(self, cold: bool) -> tuple[str, ...]:
+    def cold(self, cache: str) -> bool:
+        """Whether the L2 cache is overwritten before. In a training step it is, but for operands of products."""
+        return cache == "cold" or (cache == "auto" and self.kind not in ("gemm", "attention"))
+
+    def key(self, cache: str) -> tuple[str, ...]:
         """What tells rows apart."""
-        return self.kind, self.variant, self.dtype, self.op, self.shape_text, str(int(cold))
+        return self.kind, self.variant, self.dtype, self.op, self.shape_text, str(int(self.cold(cache)))
 
 
 def _number(value: float) -> str:
@@ -548,45 +554,64 @@ def all_cases(families: Sequence[str], quick: bool) -> list[Case]:
 class Stopwatch:
     """Times on the device, in microseconds."""
 
-    def __init__(self, repeats: int, cold: bool) -> None:
+    def __init__(self, repeats: int) -> None:
         self.repeats = repeats
         self.stream = torch.cuda.Stream()
         cache = torch.cuda.get_device_properties(0).L2_cache_size
-        self._flush = torch.empty(max(4 * cache, 64 * MIB), dtype=torch.uint8, device="cuda") if cold else None
+        self._cache = torch.empty(max(4 * cache, 64 * MIB), dtype=torch.uint8, device="cuda")
 
-    def measure(self, prepare: Callable[[], Run]) -> list[float]:
-        """The times of all repeats."""
+    def measure(self, prepare: Callable[[], Run], cold: bool) -> list[float]:
+        """The times of all repeats; cold: with nothing of the work in the L2 cache."""
         with torch.cuda.stream(self.stream):
             run = prepare()
             for _ in range(3):  # libraries load, choose and allocate in the first
                 run()
             torch.cuda.synchronize()
             once = self._timed(run)
-            if self._flush is not None:
-                return [self._timed(run, flush=True) for _ in range(self.repeats)]
-            together = max(1, min(50, math.ceil(500.0 / max(once, 1.0))))
-            launch, together = self._captured(run, together)
+            if cold:
+                return self._cold(run, once)
+            launch, together = self._captured(run, max(1, min(50, math.ceil(500.0 / max(once, 1.0)))))
             launch()
             # Long ones are steady: a quarter of a second is enough.
-            repeats = max(3, min(self.repeats, int(250_000 / max(once * together, 1.0))))
-            return [self._timed(launch) / together for _ in range(repeats)]
+            repeats = max(1, min(self.repeats, int(250_000 / max(once * together, 1.0))))
+            return [self._timed(launch) / together for _ in range(max(repeats, min(3, self.repeats)))]
+
+    def _cold(self, run: Run, once: float) -> list[float]:
+        """The cache is overwritten before each call, and what that takes is measured by itself and taken off."""
+        count = max(1, min(10, math.ceil(1000.0 / max(once, 1.0))))
+        both, together = self._captured(lambda: (self._overwrite_cache(), run()), count)
+        flush, flushes = self._captured(self._overwrite_cache, count)
+        if together == flushes == count:
+            both()
+            flush()
+            times = [(self._timed(both) - self._timed(flush)) / count for _ in range(self.repeats)]
+            if statistics.median(times) > SHORTEST_US:
+                return times
+        # One at a time: some 2 us of the events themselves are in it.
+        return [self._timed(run, after_flush=True) for _ in range(self.repeats)]
+
+    def _overwrite_cache(self) -> None:
+        self._cache.zero_()
 
     def _captured(self, run: Run, together: int) -> tuple[Run, int]:
         """A graph of several calls, or one call where it cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            graph.capture_begin()
+            try:
                 for _ in range(together):
                     run()
+            finally:
+                graph.capture_end()
         except RuntimeError:
             torch.cuda.synchronize()
             return run, 1
         return graph.replay, together
 
-    def _timed(self, launch: Run, flush: bool = False) -> float:
+    def _timed(self, launch: Run, after_flush: bool = False) -> float:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if flush and self._flush is not None:
-            self._flush.zero_()
+        if after_flush:
+            self._overwrite_cache()
         before.record()
         launch()
         after.record()
@@ -599,10 +624,10 @@ def measure_kernels(arguments: argparse.Namespace) -> None:
     keys = ("kind", "variant", "dtype", "op", "shape", "cold")
     device = torch.cuda.get_device_name()
     done = {tuple(row[name] for name in keys) for row in table.rows if row["device"] == device}
-    wanted = [case for case in all_cases(arguments.only, arguments.quick) if case.key(arguments.cold) not in done]
+    wanted = [case for case in all_cases(arguments.only, arguments.quick) if case.key(arguments.cache) not in done]
     progress = Progress(len(wanted), arguments.minutes)
     print(f"{device}: {len(wanted)} to measure, {len(done)} in {arguments.out} already", file=sys.stderr)
-    stopwatch = Stopwatch(arguments.repeats, arguments.cold)
+    stopwatch = Stopwatch(arguments.repeats)
     failures: dict[str, int] = {}
     for case in wanted:
         if progress.over():
@@ -612,19 +637,19 @@ def measure_kernels(arguments: argparse.Namespace) -> None:
             failures["needs more memory than there is"] = failures.get("needs more memory than there is", 0) + 1
             continue
         try:
-            times = stopwatch.measure(case.prepare)
+            times = stopwatch.measure(case.prepare, case.cold(arguments.cache))
         except (RuntimeError, AttributeError) as error:  # this device, or this version of torch, has no such kernel
             reason = f"{case.kind} {case.variant} {case.dtype}: {str(error).splitlines()[0][:100]}"
             failures[reason] = failures.get(reason, 0) + 1
             torch.cuda.empty_cache()
             continue
         median = statistics.median(times)
-        if median <= 0:
+        if median <= SHORTEST_US:
             failures["took no time"] = failures.get("took no time", 0) + 1
             continue
         work = (case.kind, case.variant, case.dtype, case.shape_text)
         amounts = map(_number, (case.flops, case.read, case.written))
-        found = (f"{median:.3f}", f"{min(times):.3f}", len(times), int(arguments.cold), case.op)
+        found = (f"{median:.3f}", f"{min(times):.3f}", len(times), int(case.cold(arguments.cache)), case.op)
         table.add([device, *work, *amounts, *found, torch.__version__, torch.version.cuda, _today()])
         rate = f"{case.flops / median / 1e6:.1f} TFLOPS" if case.kind in ("gemm", "attention") else ""
         rate = rate or f"{(case.read + case.written) / median / 1e3:.0f} GB/s"
@@ -830,7 +855,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("gpu-profile.csv"), help="rows are added to this file")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long [60]")
     parser.add_argument("--only", type=_families, default=list(FAMILIES), help=f"some of {','.join(FAMILIES)}")
-    parser.add_argument("--cold", action="store_true", help="overwrite the L2 cache before each repeat")
+    parser.add_argument(
+        "--cache",
+        choices=["auto", "cold", "warm"],
+        default="auto",
+        help="overwrite the L2 cache before each call (cold), or not (warm); auto: but for products and attention",
+    )
     parser.add_argument("--repeats", type=int, default=20, help="times each is measured, at most [20]")
     parser.add_argument("--quick", action="store_true", help="one shape of each, few repeats: to try it out")
     arguments = parser.parse_args()
