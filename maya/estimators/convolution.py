@@ -1,9 +1,9 @@
 """Convolutions: forward, and the gradients of input (dgrad) and filter (wgrad).
 
-A convolution is a matrix product of [batch * positions, channels * window] and [channels * window, filters] that reads its
-input in place. In: batches with the columns batch, positions, channels, filters, window, stride, groups. Out: times.
-Convolutions of 3 x 3 with stride 1 can be done with fewer multiplications than they have (Winograd), so their bound is
-that much lower; cuDNN does so in fp32 and fp16, not in tf32 or bf16.
+A convolution is a matrix product of [batch * positions, channels * window] and [channels * window, filters] that reads
+its input in place. In: batches with the columns batch, positions, channels, filters, window, stride, groups. Out:
+times. Convolutions of 3 x 3 with stride 1 can be done with fewer multiplications than they have (Winograd), so their
+bound is that much lower; cuDNN does so in fp32 and fp16, not in tf32 or bf16.
 """
 
 from __future__ import annotations

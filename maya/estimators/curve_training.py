@@ -19,6 +19,15 @@ from maya.estimators.curves import Curve, Observation, family_of, fit, predict
 from maya.estimators.sources.moving import DATE, SOURCES
 from maya.estimators.training import FOLDS, Error
 
+# A device, and the relative that its curves lean on.
+RELATIVES = {
+    "h100": "a100-80",
+    "h200": "h100",
+    "gb200": "h200",
+    "a100-80": "a100-40",
+    "a100-40": "v100",
+    "v100": "a100-40",
+}
 LARGE = 1e6  # bytes: above it, the launch is no longer the most of a kernel's time
 
 
@@ -49,8 +58,14 @@ def _moved(seen: Observation) -> float:
     return sum(work.bytes_read + work.bytes_written for work in seen.works)
 
 
-def hold_out(device: Device, observations: Sequence[Observation]) -> HeldOutRows:
-    """Each part of the groups, predicted by curves of the others. Families that only the part has are left out."""
+def hold_out(
+    device: Device, observations: Sequence[Observation], lessons: tuple[Device, Sequence[Observation]] | None = None
+) -> HeldOutRows:
+    """Each part of the groups, predicted by curves of the others. Families that only the part has are left out.
+
+    `lessons` are another device's observations, whose curves these lean on; sizes that are held out are held out there,
+    too.
+    """
     kept: list[Observation] = []
     predicted: list[float] = []
     # There are few groups: dealt one by one, so that no part is empty.
@@ -60,7 +75,8 @@ def hold_out(device: Device, observations: Sequence[Observation]) -> HeldOutRows
         rest = [seen for seen in observations if part_of[seen.group] != part]
         if not held or not rest:
             continue
-        curves, overheads = fit(device, rest)
+        sizes = {size for seen in held for size in sizes_of(seen)}
+        curves, overheads = fit(device, rest, _learn(lessons, sizes))
         known = [seen for seen in held if set(families_of(seen)) <= curves.keys() and seen.source in overheads]
         kept += known
         predicted += predict(device, known, curves, overheads).tolist()
@@ -68,10 +84,25 @@ def hold_out(device: Device, observations: Sequence[Observation]) -> HeldOutRows
     return HeldOutRows(kept, np.array(predicted), measured)
 
 
-def train(device: Device, observations: Sequence[Observation]) -> dict[str, Curve]:
+def sizes_of(seen: Observation) -> set[float]:
+    """The lengths of rows in an observation."""
+    return {work.shape["columns"] for work in seen.works if "columns" in work.shape}
+
+
+def _learn(lessons: tuple[Device, Sequence[Observation]] | None, without: set[float]) -> dict[str, Curve] | None:
+    if lessons is None:
+        return None
+    device, observations = lessons
+    allowed = [seen for seen in observations if not sizes_of(seen) & without]
+    return fit(device, allowed)[0] if allowed else None
+
+
+def train(
+    device: Device, observations: Sequence[Observation], lessons: tuple[Device, Sequence[Observation]] | None = None
+) -> dict[str, Curve]:
     """Curves of everything, each with what it was learned from and its held-out error."""
-    held_out = hold_out(device, observations)
-    curves, _ = fit(device, observations)
+    held_out = hold_out(device, observations, lessons)
+    curves, _ = fit(device, observations, _learn(lessons, set()))
     sources: dict[str, set[str]] = defaultdict(set)
     rows: dict[str, int] = defaultdict(int)
     for seen in observations:
@@ -87,6 +118,7 @@ def train(device: Device, observations: Sequence[Observation]) -> dict[str, Curv
             "date": DATE,
             "rows": rows[family],
             "grouped_by": "sizes of rows",
+            **({"leans_on": lessons[0].key} if lessons else {}),
             "spread": 0.3,
         }
         chosen = held_out.rows_of(family) if held_out.observations else np.zeros(0, dtype=bool)

@@ -1,10 +1,10 @@
 """Curves: how many times longer than at full memory bandwidth a family of kernels takes, learned from measurements.
 
-A kernel that only moves bytes takes `start + rows * row + bytes / bandwidth * slowdown`, where `row` is what a row costs
-however short it is (only kernels that give each row a block have such a thing). The slowdown is piecewise linear between
-knots on one axis: the logarithm of the bytes moved, or of the length of a row. What is measured is often an op of several
-kernels, with what the measuring costs on top, so the curves of all families of a device and the overhead of each source
-are fitted together: one sparse system of linear equations, relative errors squared, slowdowns at least 1.
+A kernel that only moves bytes takes `start + rows * row + bytes / bandwidth * slowdown`, where `row` is what a row
+costs however short it is (only kernels that give each row a block have such a thing). The slowdown is piecewise linear
+between knots on one axis: the logarithm of the bytes moved, or of the length of a row. What is measured is often an op
+of several kernels, with what the measuring costs on top, so the curves of all families of a device and the overhead of
+each source are fitted together: one sparse system of linear equations, relative errors squared, slowdowns at least 1.
 
 In: `Observation`s. Out: `Curve`s, which a pack holds as JSON.
 """
@@ -12,7 +12,7 @@ In: `Observation`s. Out: `Curve`s, which a pack holds as JSON.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,14 @@ ROW_KINDS = frozenset({Kind.NORM, Kind.SOFTMAX})
 _ROW_KNOTS = tuple(float(exponent) for exponent in range(5, 18))
 _BYTES_KNOTS = (18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0)
 _SMOOTHNESS = 0.03  # weight of a step between knots against a relative error
+_LEANING = 0.1  # weight of a difference to another device's curve
 _KINSHIP = 0.02  # weight of a difference to a related family against a relative error
 # From the launch to the end of a kernel that does next to nothing: the launch and a trip to memory, or two.
 _TRIP_SECONDS = 0.6e-6
 _LEAST_START = {"columns": LAUNCH_SECONDS + 2 * _TRIP_SECONDS, "bytes": LAUNCH_SECONDS + _TRIP_SECONDS}
 _MOST_START = {"columns": 3.0e-6, "bytes": 2.3e-6}
-# What a row costs that has a block of its own, times the SMs: from the shortest rows that were measured (128 columns, on
-# H200 and GB200). Where all rows are long this cannot be told from what measuring cost.
+# What a row costs that has a block of its own, times the SMs: from the shortest rows that were measured (128 columns,
+# on H200 and GB200). Where all rows are long this cannot be told from what measuring cost.
 _ROW_SM_SECONDS = {"norm/layer_norm_forward": 92e-9, "norm/layer_norm_backward": 200e-9}
 _ROW_PRIOR = 0.3
 _MOST_ROW = 20e-9
@@ -169,12 +170,21 @@ def _axis(axis: str, batch: Batch) -> Floats:
     return batch.column("columns", 1024.0) if axis == "columns" else batch.bytes_moved
 
 
-def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, Curve], dict[str, float]]:
-    """The curves of all families in the observations, and the overhead of each source in seconds."""
-    from scipy.optimize import lsq_linear
+def fit(
+    device: Device, observations: Sequence[Observation], relatives: Mapping[str, Curve] | None = None
+) -> tuple[dict[str, Curve], dict[str, float]]:
+    """The curves of all families in the observations, and the overhead of each source in seconds.
+
+    `relatives` are curves of another device, which these lean on where they have few observations.
+    """
+    from scipy.optimize import lsq_linear  # type: ignore[import-untyped]
 
     families = sorted({family_of(work.kind, work.variant, work.dtype) for seen in observations for work in seen.works})
-    axes = {family_of(work.kind, work.variant, work.dtype): axis_of(work.kind) for seen in observations for work in seen.works}
+    axes = {
+        family_of(work.kind, work.variant, work.dtype): axis_of(work.kind)
+        for seen in observations
+        for work in seen.works
+    }
     sources = sorted({seen.source for seen in observations})
     knots = {name: _ROW_KNOTS if axes[name] == "columns" else _BYTES_KNOTS for name in families}
     starts: dict[str, int] = {}
@@ -219,6 +229,13 @@ def fit(device: Device, observations: Sequence[Observation]) -> tuple[dict[str, 
             usual[at + 1] = _ROW_PRIOR * device.sm_count / _ROW_SM_SECONDS[name]
             steps.append(usual)
             wanted_of_steps[len(steps) - 1] = _ROW_PRIOR
+        other = relatives.get(name) if relatives else None
+        if other is not None and other.knots == knots[name]:
+            for k, value in enumerate(other.slowdown):
+                same = np.zeros(width)
+                same[at + 2 + k] = _LEANING
+                steps.append(same)
+                wanted_of_steps[len(steps) - 1] = _LEANING * value
         relative, factor = relative_of(name)
         if relative in families and knots[relative] == knots[name]:
             # What was only measured together with others is told apart by what is usual.

@@ -1,8 +1,8 @@
-"""Times of library calls that are neither products nor memory alone: Fourier transforms, linear algebra, recurrent layers.
+"""Times of library calls that are neither products nor memory alone: transforms, linear algebra, recurrent layers.
 
-In: batches of these kinds. Out: times. For transforms and factorisations nobody has published measurements of this sort:
-they are bounds at usual efficiencies. Recurrent layers are chains of small products: each step waits for the one before,
-and costs at least a fixed time; that time and the efficiency of the products are fitted to DeepBench's V100.
+In: batches of these kinds. Out: times. For transforms and factorisations nobody has published measurements: they are
+bounds at usual efficiencies. Recurrent layers are chains of small products: each step waits for the one before, and
+costs at least a fixed time; that time and the efficiency of the products are fitted to DeepBench's V100.
 """
 
 from __future__ import annotations

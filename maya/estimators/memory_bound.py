@@ -1,8 +1,8 @@
-"""Times of kernels that move memory: elementwise, copies, reductions, norms, softmax, embeddings, optimizers, and the rest.
+"""Times of kernels that move memory: elementwise, copies, reductions, norms, softmax, embeddings, optimizers, others.
 
-In: batches of any kind that is limited by memory. Out: times from the family's curve (curves.py): the device's own, else
-that of its nearest relative on this device's bandwidth, else that of a family like it, times what is usual between the
-two; the note says which. Copies between host and device go over the host's link.
+In: batches of any kind that is limited by memory. Out: times from the family's curve (curves.py): the device's own,
+else that of its nearest relative on this device's bandwidth, else that of a family like it, times what is usual between
+the two; the note says which. Copies between host and device go over the host's link.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     if not (batch.bytes_moved.any() or batch.flops.any()):
         seconds = np.full(len(batch), _UNKNOWN_SECONDS)
         return Times(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
-    curve, factor, origin, note = _curve(packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype))
+    curve, factor, origin, note = _curve(
+        packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype)
+    )
     if curve is None:
         moving = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
     else:
@@ -63,8 +65,8 @@ def _sectors(device: Device, batch: Batch) -> Floats:
     return batch.column("elements", 0.0) * _SECTOR / (device.memory_bandwidth * _L2_OVER_MEMORY)
 
 
-# A block that has a row goes through it so many times, and waits for memory and for its slowest thread each time. What a
-# pass takes is what a layer norm of the shortest rows takes, which is one (92 ns * SM a row, 16 blocks on an SM).
+# A block that has a row goes through it so many times, and waits for memory and for its slowest thread each time. What
+# a pass takes is what a layer norm of the shortest rows takes, which is one (92 ns * SM a row, 16 blocks on an SM).
 _PASSES = {"forward": 3.0, "backward": 2.0}
 _PASS_SECONDS = 1.5e-6
 

@@ -1,4 +1,4 @@
-"""The constants of recurrent layers (libraries.RNN_CONSTANTS), fitted to DeepBench, with the error on layers left out."""
+"""The constants of recurrent layers (libraries.RNN_CONSTANTS): DeepBench in, constants and held-out error out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fitted_constants(folder: Path, device: Device) -> dict[str, tuple[tuple[floa
 
 def _solve(terms: Floats, seconds: Floats) -> Floats:
     """Relative least squares with constants that are not negative."""
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     solution: Floats = nnls(terms / seconds[:, None] * _SCALE, np.ones(len(seconds)))[0] * _SCALE
     return solution

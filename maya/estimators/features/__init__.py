@@ -5,6 +5,8 @@
     extract         which of them a launch goes to
     from_trace      a trace of Maya -> works
     kineto          a profile of a real run -> works with measured durations
+
+Extractors return None for a launch that is not what its name promised; `extract` then goes on.
 """
 
 from __future__ import annotations

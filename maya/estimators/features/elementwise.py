@@ -72,14 +72,11 @@ def _operands(launch: Launch, operands: int | None) -> tuple[float, float, float
     if name == "copy_" and len(tensors) >= 2:
         target, source = tensors[0], tensors[1]
         share = _share(launch, target.elements)
-        read = min(source.bytes, target.elements * source.itemsize)
+        read = float(min(source.bytes, target.elements * source.itemsize))
         return read * share, target.elements * target.itemsize * share, target.elements * share, target.dtype
     if in_place:
-        target = tensors[0]
-        inputs = tensors
-        written = float(target.bytes)
-        elements = target.elements
-        dtype = target.dtype
+        target, inputs = tensors[0], tensors
+        elements, written, dtype = float(target.elements), float(target.bytes), target.dtype
     else:
         inputs, written, elements, dtype = _out_of_place(tensors, name, operands)
     share = _share(launch, elements)

@@ -1,7 +1,7 @@
 """Launch -> Work: which extractor a kernel, call or copy goes to.
 
-Kernels are told apart by their own names first, because one op may launch several; then by the op. What no rule knows is
-a work of kind UNKNOWN with the bytes of its op's tensors, or with those that its grid suggests: never nothing.
+Kernels are told apart by their own names first, because one op may launch several; then by the op. What no rule knows
+is a work of kind UNKNOWN with the bytes of its op's tensors, or with those that its grid suggests: never nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
         (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
         (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", products.product_kernel),
-        (r"fused_dropout|dropout_kernel|distribution_|philox|random|bernoulli|curand|generate_seed", elementwise.random),
+        (
+            r"fused_dropout|dropout_kernel|distribution_|philox|random|bernoulli|curand|generate_seed",
+            elementwise.random,
+        ),
         (r"layer_norm_grad_input|layer_norm_backward", rows.layer_norm_backward_input),
         (r"GammaBetaBackward|cuComputePartGradGammaBeta|cuComputeGradGammaBeta", rows.layer_norm_backward_parameters),
         (r"(?i)fused_add_(rms|layer)_?norm", rows.add_and_norm),
@@ -41,9 +44,15 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"split_with_sizes_copy|split_copy", movement.splitting),
         (r"^elementwise_kernel_with_index", elementwise.elementwise),
         (r"vectorized_gather|indexSelect", movement.gather_rows),
-        (r"embedding_|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial", movement.embedding_backward),
+        (
+            r"embedding_|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial",
+            movement.embedding_backward,
+        ),
         (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", movement.indexing),
-        (r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|transform_kernel|convert_indices|histogram|fill_reverse", movement.keys_and_values),
+        (
+            r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|transform_kernel|convert_indices|histogram|fill_reverse",
+            movement.keys_and_values,
+        ),
         (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", movement.pooling),
         (r"elementwise|nchwToNhwc|nhwcToNchw|copy_kernel|fill_kernel", elementwise.elementwise),
         (r"^triton_", triton),

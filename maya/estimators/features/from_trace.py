@@ -4,8 +4,8 @@
         item.work, item.count, item.name
 
 A job launches millions of times but has hundreds of different works, so everything here is done once for each distinct
-pair of signature and op. Work that a CUDA graph launches has no op: it is taken to be what the same kernel with the same
-grid did under an op elsewhere in the trace (before the graph was captured, as a rule).
+pair of signature and op. Work that a CUDA graph launches has no op: it is taken to be what the same kernel with the
+same grid did under an op elsewhere in the trace (before the graph was captured, as a rule).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def works_of(trace: Trace, inductor: str | Path | None = None) -> TracedWorks:
 
 
 def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
-    """For each record what tells works apart, and a number for each distinct combination, in order of first appearance."""
+    """For each record what tells works apart, and a number for each distinct combination, in order of appearance."""
     keys = np.zeros(
         len(records),
         dtype=[("kind", "<u4"), ("signature", "<u4"), ("op", "<u4"), ("value", "<u8"), ("before", "<u4")],

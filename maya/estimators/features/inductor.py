@@ -1,7 +1,8 @@
-"""What the source that Inductor generated says about its Triton kernels: sizes, operands, and how often each is touched.
+"""What the source that Inductor generated says about its Triton kernels: sizes, operands, what is read and written.
 
 In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` by name. A name such as
-triton_poi_fused_add_0 may occur in several compiled graphs; `Sources.of` takes the one whose sizes fit the launch's grid.
+triton_poi_fused_add_0 may occur in several compiled graphs; `Sources.of` takes the one whose sizes fit the launch's
+grid.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def parse(source: str) -> KernelMetadata:
     sizes = {axis: int(size) for axis, size in _HINT.findall(hints[1])} if hints else {}
     sizes |= {axis: int(size) for axis, size in _SIZES.findall(source)}  # exact, where sizes are not dynamic
     signature = _SIGNATURE.search(source)
-    pointers = {name: _TRITON_TYPES.get(kind, kind) for name, kind in _POINTER.findall(signature[1] if signature else "")}
+    pointers = {
+        name: _TRITON_TYPES.get(kind, kind) for name, kind in _POINTER.findall(signature[1] if signature else "")
+    }
     variables = {name: _extent(text, sizes) for name, text in _VARIABLE.findall(source)}
     everything = float(math.prod(sizes.values()))
     accesses = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _POINTERS = re.compile(r"[aA]rray(?:<char\s?\*, (\d+)|IPcL[im](\d+)E)")
-_LISTS = re.compile(r"TensorListMetadata(?:<(\d+)>|ILi(\d+)E)|TensorListScalarListMetadata(?:<[^<>]*, (\d+)>|I\w+?Li(\d+)E)")
+_LISTS = re.compile(
+    r"TensorListMetadata(?:<(\d+)>|ILi(\d+)E)|TensorListScalarListMetadata(?:<[^<>]*, (\d+)>|I\w+?Li(\d+)E)"
+)
 _LIST_FUNCTOR = re.compile(
     r"Functor(?:<[^<>]*?(?:\([^()]*\)\d+)?[^<>]*?, (\d+), (\d+), (\d+)>|I[^E]*?Li(\d+)ELi(\d+)ELi(\d+)EE)"
 )

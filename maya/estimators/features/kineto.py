@@ -1,7 +1,8 @@
 """Profiles of real runs, as torch.profiler writes them (Kineto's JSON) -> launches with the durations they had.
 
-In: a trace file with record_shapes=True. Out: `Measured` launches: kernels, copies and memsets with the op that launched
-them, its shapes, dtypes and strides. Collectives (kernels named nccl...) are left out: the network model has those.
+In: a trace file with record_shapes=True. Out: `Measured` launches: kernels, copies and memsets with the op that
+launched them, its shapes, dtypes and strides. Collectives (kernels named nccl...) are left out: the network model has
+those.
 """
 
 from __future__ import annotations
@@ -62,16 +63,17 @@ def read_profile(path: str | Path) -> Profile:
     """The launches in a profile, in order of their start."""
     path = Path(path)
     try:
-        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-        with opened as stream:
-            content = json.load(stream)
+        data = path.read_bytes()
+        content = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
         events = content["traceEvents"] if isinstance(content, dict) else content
     except (OSError, ValueError, KeyError) as error:
         raise ProfileError(
             f"{path}: not a trace of torch.profiler ({error}); write one with profiler.export_chrome_trace(FILE)"
         ) from error
     devices = content.get("deviceProperties") or [{}] if isinstance(content, dict) else [{}]
-    ops = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})}
+    ops = {
+        e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})
+    }
     launches: list[Measured] = []
     communication = 0.0
     before: dict[tuple[Any, str], int] = {}

@@ -29,7 +29,7 @@ def library_call(launch: Launch) -> Work | None:
 
 
 def matrix_product(arguments: Arguments) -> Work:
-    """d[m, n] = a[m, k] b[k, n] as a row-major program sees it: n and m of cuBLAS, which is column-major, change places.
+    """d[m, n] = a[m, k] b[k, n] as a row-major program sees it: n and m of cuBLAS (column-major) change places.
 
     The variant is cuBLAS' pair of transpositions: TN is the forward of a linear layer, NN the gradient of its input, NT
     that of its weight.
@@ -83,7 +83,7 @@ def _level_1_to_3(call: str, arguments: Arguments) -> Work:
 
 
 def _factorisation(call: str, arguments: Arguments) -> Work:
-    """cuSOLVER, by the usual operation counts; `steps` is the chain of panels, each of which waits for the one before."""
+    """cuSOLVER, by the usual operation counts; `steps` is the chain of panels, each waiting for the one before."""
     dtype = str(arguments.get("type", "fp32"))
     m, n = float(arguments.get("m", 1)), float(arguments.get("n", 1))
     k, batch = float(arguments.get("k", n)), float(arguments.get("batch", 1))
@@ -139,7 +139,9 @@ def _fourier(call: str, arguments: Arguments) -> Work:
     written = batch * itemsize(output_type) * (half if real and output_type.startswith("complex") else points)
     flops = batch * points * 5.0 * math.log2(max(points, 2.0)) * (0.5 if real else 1.0)
     shape = {"points": points, "batch": batch, "dimensions": float(len(dims))}
-    return Work(Kind.FFT, str(arguments.get("compute", "complex64")), flops, read, written, shape, "real" if real else "complex")
+    return Work(
+        Kind.FFT, str(arguments.get("compute", "complex64")), flops, read, written, shape, "real" if real else "complex"
+    )
 
 
 def _recurrent(call: str, arguments: Arguments) -> Work:
@@ -181,7 +183,9 @@ def _cudnn_graph(call: str, arguments: Arguments) -> Work | None:
         return None
     moved = [_tensor_bytes(value) for operation in operations for value in operation.values()]
     elements = max(moved, default=0.0) / 4
-    return Work(Kind.ELEMENTWISE, "fp32", elements, sum(moved[:-1]), max(moved, default=0.0), {"elements": elements}, "strided")
+    return Work(
+        Kind.ELEMENTWISE, "fp32", elements, sum(moved[:-1]), max(moved, default=0.0), {"elements": elements}, "strided"
+    )
 
 
 def _graph_product(operation: Arguments) -> Work | None:
@@ -201,7 +205,13 @@ def _tensor_bytes(value: Any) -> float:
     return float(math.prod(value["dims"]) * itemsize(str(value.get("type", "fp32"))))
 
 
-_DIRECTIONS = {"forward": "forward", "backward_data": "dgrad", "backward_filter": "wgrad", "dgrad": "dgrad", "wgrad": "wgrad"}
+_DIRECTIONS = {
+    "forward": "forward",
+    "backward_data": "dgrad",
+    "backward_filter": "wgrad",
+    "dgrad": "dgrad",
+    "wgrad": "wgrad",
+}
 
 
 def convolution(operation: Arguments, math_mode: str) -> Work | None:

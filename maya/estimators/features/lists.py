@@ -1,8 +1,8 @@
 """Kernels over lists of tensors: foreach ops and fused optimizers.
 
-In: a `Launch` of multi_tensor_apply_kernel. Out: a `Work` with the bytes of this launch alone. torch cuts the tensors of
-a list into chunks of 65536 elements, in order, and gives each chunk a block; a launch takes as many chunks as fit its
-parameters. So the blocks of the launches before and of this one say exactly which elements it goes through.
+In: a `Launch` of multi_tensor_apply_kernel. Out: a `Work` with the bytes of this launch alone. torch cuts the tensors
+of a list into chunks of 65536 elements, in order, and gives each chunk a block; a launch takes as many chunks as fit
+its parameters. So the blocks of the launches before and of this one say exactly which elements it goes through.
 """
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ def indexing(launch: Launch) -> Work | None:
     indices = [tensor for tensor in tensors if tensor.dtype in ("int64", "int32", "bool", "uint8")]
     values = [tensor for tensor in tensors if tensor not in indices] or list(tensors)
     name = launch.op_name
-    if name.startswith(("index_put", "_index_put", "scatter", "index_add", "index_copy", "masked_scatter", "index_fill")):
+    if name.startswith(
+        ("index_put", "_index_put", "scatter", "index_add", "index_copy", "masked_scatter", "index_fill")
+    ):
         moved_tensor = min(values[1:] or values, key=lambda tensor: tensor.elements)
         elements = float(max(moved_tensor.elements, max((t.elements for t in indices), default=1)))
         if len(values) > 1:

@@ -1,8 +1,8 @@
 """Matrix products and convolutions that are known by their kernels, not by a library call: from the op's tensors.
 
-In: a `Launch` in a profile of a real run (where cuBLAS' kernels are seen), or of a kernel that torch itself brings. Out:
-the same Work that the library call would give. Kernels that only help (split-k reductions, changes of layout around a
-convolution) are works of their own.
+In: a `Launch` in a profile of a real run (where cuBLAS' kernels are seen), or of a kernel that torch itself brings.
+Out: the same Work that the library call would give. Kernels that only help (split-k reductions, changes of layout
+around a convolution) are works of their own.
 """
 
 from __future__ import annotations

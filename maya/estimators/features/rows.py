@@ -1,8 +1,8 @@
 """Kernels that work on rows: reductions, norms, softmax, cross-entropy.
 
-In: a `Launch`. Out: a `Work` with `rows` and `columns`. Each kernel of an op is its own work with what that kernel reads
-and writes: the backward of a norm is one kernel for the input's gradient (reads gradient and input, writes one tensor)
-and one for the parameters' (reads both again).
+In: a `Launch`. Out: a `Work` with `rows` and `columns`. Each kernel of an op is its own work with what that kernel
+reads and writes: the backward of a norm is one kernel for the input's gradient (reads gradient and input, writes one
+tensor) and one for the parameters' (reads both again).
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def layer_norm_forward(launch: Launch) -> Work | None:
         return None
     columns = _normalized(launch, source)
     rows = source.elements / columns
-    return _norm(source, rows, columns, source.bytes, source.elements * source.itemsize + 8 * rows, "layer_norm_forward")
+    return _norm(
+        source, rows, columns, source.bytes, source.elements * source.itemsize + 8 * rows, "layer_norm_forward"
+    )
 
 
 def add_and_norm(launch: Launch) -> Work | None:

@@ -1,9 +1,10 @@
 """Triton kernels, those of Inductor above all -> Work of kind TRITON.
 
-The launch has a name, a grid and a block, and no sizes. Inductor's names tell the template (poi: elementwise, red: reduction
-over a long axis, per: over one that fits a block, tem: a template such as a matrix product) and the ops that were fused;
-its heuristics tell how many elements a block takes: 1024 for four warps, 512 for eight when a pointwise kernel is large,
-down to 128 when it is small. Where the kernel's metadata is known (`inductor.py`), sizes and operands are exact.
+The launch has a name, a grid and a block, and no sizes. Inductor's names tell the template (poi: elementwise, red:
+reduction over a long axis, per: over one that fits a block, tem: a template such as a matrix product) and the ops that
+were fused; its heuristics tell how many elements a block takes: 1024 for four warps, 512 for eight when a pointwise
+kernel is large, down to 128 when it is small. Where the kernel's metadata is known (`inductor.py`), sizes and operands
+are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from maya.estimators.features.launch import Launch
 from maya.estimators.work import Kind, Work
 
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan)_?(?:fused_)?(.*?)_?\d*$")
-_TEMPLATES = {"poi": "pointwise", "red": "reduction", "per": "persistent_reduction", "tem": "template", "mm": "template"}
+_TEMPLATES = {
+    "poi": "pointwise",
+    "red": "reduction",
+    "per": "persistent_reduction",
+    "tem": "template",
+    "mm": "template",
+}
 _SMALL_GRID = 128  # below it, blocks take fewer elements
 _ROW = 1024  # elements of a row, where nothing tells
 
@@ -46,5 +53,3 @@ def _exact(launch: Launch, template: str, metadata: KernelMetadata) -> Work:
     columns = metadata.columns
     shape = {"elements": metadata.elements, "columns": columns, "operands": float(len(metadata.pointers))}
     return Work(Kind.TRITON, metadata.dtype, metadata.elements * 4, read, written, shape, template)
-
-

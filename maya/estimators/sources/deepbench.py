@@ -1,7 +1,7 @@
 """DeepBench's V100 results: convolutions and recurrent layers, forward and both backwards, fp32 and mixed precision.
 
-In: the folder of its CSV dumps. Out: works with their seconds. Recurrent layers skip the product with the input, so only
-the products with the hidden state count.
+In: the folder of its CSV dumps. Out: works with their seconds. Recurrent layers skip the product with the input, so
+only the products with the hidden state count.
 """
 
 from __future__ import annotations

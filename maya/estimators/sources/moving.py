@@ -6,15 +6,16 @@
     vidur           residual additions of inference: A100, H100, A40
     llmcompass      fp16 softmax, layer norm, gelu: A100
 
-In: the folder of a source's files. Out: `Observation`s of one device of the catalogue. Rows that say little about kernels
-are left out: those of sources that timed from the host, where what the host did takes a good part of the time, and those
-of sources that repeat on the same memory, where most of it stays in the L2 cache.
+In: the folder of a source's files. Out: `Observation`s of one device of the catalogue. Rows that say little about
+kernels are left out: those of sources that timed from the host, where what the host did takes a good part of the time,
+and those of sources that repeat on the same memory, where most of it stays in the L2 cache.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,7 +64,9 @@ def over_rows(kind: Kind, variant: str, rows: float, columns: float, size: int, 
     """A kernel over rows that reads and writes so many tensors."""
     moved = rows * columns * size
     dtype = "fp32" if size == 4 else "bf16"
-    return Work(kind, dtype, 8 * rows * columns, reads * moved, writes * moved, {"rows": rows, "columns": columns}, variant)
+    return Work(
+        kind, dtype, 8 * rows * columns, reads * moved, writes * moved, {"rows": rows, "columns": columns}, variant
+    )
 
 
 def norm_forward(rows: float, columns: float, size: int) -> list[Work]:
@@ -255,6 +258,6 @@ _READERS: dict[str, Callable[[Path, Device], list[Observation]]] = {
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
-    with opened as stream:
-        yield from csv.DictReader(stream)
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    return csv.DictReader(io.StringIO(text, newline=""))
