@@ -112,9 +112,13 @@ class Pack:
         self._file.close()
 
 
+_OF_THE_LAUNCH = frozenset({"threads"})  # known of a trace, not of who measures an op
+
+
 def key_of(work: Work) -> int:
     """A number for a work, the same wherever it is described: in a trace, or in a file of measurements."""
-    sizes = [("flops", work.flops), ("read", work.bytes_read), ("written", work.bytes_written), *work.shape.items()]
+    shape = [(name, size) for name, size in work.shape.items() if name not in _OF_THE_LAUNCH]
+    sizes = [("flops", work.flops), ("read", work.bytes_read), ("written", work.bytes_written), *shape]
     text = " ".join(f"{name}={value:.6g}" for name, value in sorted(sizes))
     digest = hashlib.sha256(f"{work.kind.value} {work.dtype} {work.variant} {text}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
