@@ -8,6 +8,7 @@ Nothing in a pack depends on the version of the library that trained it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import zipfile
@@ -76,7 +77,8 @@ class Pack:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = np.load(path, allow_pickle=False)
+            # From memory, since packs are small: nothing is left open.
+            self._file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
             contents = json.loads(bytes(self._file[_CONTENTS]))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise PackError(
@@ -107,9 +109,6 @@ class Pack:
             return {}
         keys, nanoseconds = (self._file[f"{_MEASURED}/{name}"] for name in ("keys", "nanoseconds"))
         return dict(zip(keys.tolist(), nanoseconds.tolist(), strict=True))
-
-    def close(self) -> None:
-        self._file.close()
 
 
 _OF_THE_LAUNCH = frozenset({"threads"})  # known of a trace, not of who measures an op
@@ -216,10 +215,6 @@ class Packs:
             if pack.device == self.device.key:
                 together.update(pack.measured)
         return together
-
-    def close(self) -> None:
-        for pack in (*self._own, *self._shipped):
-            pack.close()
 
 
 def _balance(device: Device) -> float:

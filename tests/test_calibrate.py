@@ -1,0 +1,152 @@
+"""`maya calibrate` learns from measurements: what was measured is answered as measured, the rest is close to it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from maya.cli import main
+from maya.devices import load_device
+from maya.estimators.attention import attention_work
+from maya.estimators.estimator import Estimator
+from maya.estimators.gemm import gemm_work
+from maya.estimators.measurements_file import MeasurementsError, read_measurements
+from maya.estimators.pack import Pack
+from maya.estimators.work import Kind, Origin, Work
+
+COLUMNS = ("device", "kind", "variant", "dtype", "shape", "flops", "bytes_read", "bytes_written", "time_us")
+
+
+def half_as_fast(work: Work) -> float:
+    """Microseconds on a GPU that reaches 40 % of an A40's peaks."""
+    moved = (work.bytes_read + work.bytes_written) / 696e9
+    return 4.0 + 1e6 * max(work.flops / 149.7e12, moved) / 0.4
+
+
+def some_works() -> Iterator[Work]:
+    for layout in ("TN", "NT"):
+        for m in (128, 1024, 4096):
+            for n in (1024, 2048, 3072, 4096, 6144, 8192):
+                for k in (1024, 4096, 8192):
+                    yield gemm_work(m, n, k, layout=layout)
+    for heads in (4, 8, 12, 16, 24, 32):
+        for length in (512, 1024, 2048, 4096):
+            yield attention_work(2, heads, length, 64, causal=True, implementation="efficient")
+    for heads in (4, 8):
+        yield attention_work(2, heads, 2048, 64, implementation="flash", backward=True)
+    yield Work(Kind.SORT, "fp32", 0.0, 4e6, 4e6, {"elements": 1e6}, "radix")
+
+
+def write(path: Path, works: list[Work], device: str = "NVIDIA A40") -> Path:
+    with path.open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(COLUMNS)
+        for work in works:
+            shape = " ".join(f"{name}={value:g}" for name, value in work.shape.items())
+            sizes = (work.flops, work.bytes_read, work.bytes_written)
+            rows.writerow([device, work.kind.value, work.variant, work.dtype, shape, *sizes, half_as_fast(work)])
+    return path
+
+
+def calibrate(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["calibrate", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibrate")
+    file = write(folder / "a40.csv", list(some_works()))
+    result = calibrate(file, "--gpu", "a40", "--out", folder / "a40.npz", "--licence", "CC0", "--date", "2026-01-02")
+    assert result.exit_code == 0, result.output
+    lines = {line.split()[0]: line for line in result.output.splitlines()}
+    assert "108" in lines["gemm/bf16"]
+    assert "kept as measured" in lines["sort/fp32/radix"]
+    assert "fewer than 5 shapes" in lines["attention/bf16/flash_backward"]
+    assert "2 models" in result.output.splitlines()[-1]
+    return folder / "a40.npz"
+
+
+def test_what_was_measured_is_answered_as_measured(pack: Path) -> None:
+    works = list(some_works())
+    for work, estimate in zip(works, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
+        assert estimate.origin is Origin.MEASURED
+        assert estimate.ns == pytest.approx(half_as_fast(work) * 1e3, abs=1)
+
+
+def test_what_was_not_measured_is_close(pack: Path) -> None:
+    works = [gemm_work(2048, 5120, 2048), gemm_work(512, 7168, 6144, layout="NT")]
+    works.append(attention_work(2, 20, 3072, 64, causal=True, implementation="efficient"))
+    before = Estimator(load_device("a40")).estimate(works)
+    for work, old, new in zip(works, before, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
+        assert new.origin is Origin.MODEL
+        assert old.origin is Origin.ROOFLINE
+        assert new.ns == pytest.approx(half_as_fast(work) * 1e3, rel=0.25)
+        assert abs(new.ns - half_as_fast(work) * 1e3) < abs(old.ns - half_as_fast(work) * 1e3)
+
+
+def test_measurements_of_one_gpu_are_not_those_of_another(pack: Path) -> None:
+    work = gemm_work(1024, 1024, 1024)
+    assert Estimator(load_device("h100"), [pack]).estimate([work])[0].origin is Origin.MODEL
+    assert Estimator(load_device("h100"), [pack]).estimate([work]) == Estimator(load_device("h100")).estimate([work])
+
+
+def test_the_pack_says_where_it_comes_from(pack: Path) -> None:
+    opened = Pack(pack)
+    about = opened.models["gemm/bf16"]
+    assert (about["source"], about["licence"], about["date"]) == ("a40.csv", "CC0", "2026-01-02")
+    assert about["held_out"]["mean"] < 0.2
+
+
+def test_the_same_measurements_give_the_same_pack(pack: Path, tmp_path: Path) -> None:
+    again = tmp_path / "a40.npz"
+    result = calibrate(
+        pack.with_suffix(".csv"), "--gpu", "a40", "--out", again, "--licence", "CC0", "--date", "2026-01-02"
+    )
+    assert result.exit_code == 0, result.output
+    assert again.read_bytes() == pack.read_bytes()
+
+
+def test_the_wrong_gpu_is_noticed(tmp_path: Path) -> None:
+    file = write(tmp_path / "x.csv", list(some_works())[-3:], device="NVIDIA T4")
+    result = calibrate(file, "--gpu", "a40", "--out", tmp_path / "x.npz")
+    assert result.exit_code == 0
+    assert "'NVIDIA T4'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column kind"),
+        ("a,b\n1,2\n", "no column kind"),
+        (",".join(COLUMNS) + "\n", "no measurements"),
+        (",".join(COLUMNS) + "\nx,gem,TN,bf16,m=1 n=1 k=1,1,1,1,1\n", "line 2: unknown kind 'gem'"),
+        (",".join(COLUMNS) + "\nx,gemm,TN,bf16,m=1 n=1,1,1,1,1\n", "shape has no k"),
+        (",".join(COLUMNS) + "\nx,gemm,TN,bf16,m=1 n=1 k,1,1,1,1\n", "'k' in shape"),
+        (",".join(COLUMNS) + "\nx,gemm,TN,bf16,m=1 n=1 k=1,1,1,1,0\n", "time_us is 0"),
+        (",".join(COLUMNS) + "\nx,gemm,TN,bf16,m=1 n=1 k=1,1,much,1,1\n", "bytes_read is 'much'"),
+    ],
+)
+def test_files_that_are_not_right_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(MeasurementsError) as caught:
+        read_measurements(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    result = calibrate(path, "--gpu", "a40", "--out", tmp_path / "out.npz")
+    assert result.exit_code == 1
+    assert message in result.output
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_the_pack_has_to_be_a_file_that_can_be_written(tmp_path: Path) -> None:
+    file = write(tmp_path / "x.csv", list(some_works())[-3:])
+    for out, message in ((tmp_path / "x.txt", ".npz"), (tmp_path / "no" / "x.npz", "no folder")):
+        result = calibrate(file, "--gpu", "a40", "--out", out)
+        assert result.exit_code == 1
+        assert message in result.output
+    assert "unknown GPU" in calibrate(file, "--gpu", "a41", "--out", tmp_path / "x.npz").output
