@@ -31,6 +31,7 @@ _USUAL_EFFICIENCY = 0.45
 _MEASURED_AS = {"fp16": "bf16"}
 _EFFICIENT_SLOWDOWN = 1.5  # taken as such, not measured
 _BACKWARD_FLOPS = 2.5
+_FOR_NEWEST_TENSOR_CORES = ("flash4", "flash3", "cudnn")
 
 # Operations a second forward / backward: 1.16 to 1.19 for FlashAttention 2 on A100 (SimuMax) and for cuDNN on H200 and
 # GB200 (cuDNN frontend) where there is enough work to fill the device.
@@ -185,7 +186,12 @@ def model_name(dtype: str, variant: str) -> str:
 
 
 def _find(packs: Packs, dtype: str, variant: str) -> Found | None:
-    return packs.find(model_name(dtype, variant), model_name("bf16", variant))
+    """What was measured of an implementation; of those for the newest tensor cores, one stands for the other."""
+    found = packs.find(model_name(dtype, variant), model_name("bf16", variant))
+    implementation, _, direction = variant.rpartition("_")
+    if found is None and implementation in _FOR_NEWEST_TENSOR_CORES and direction == "forward":
+        found = packs.find(*(f"attention/bf16/{name}_forward" for name in _FOR_NEWEST_TENSOR_CORES))
+    return found
 
 
 def _of_relative(found: Found) -> float:
