@@ -41,12 +41,15 @@ def calibrate(files: tuple[Path, ...], gpu: str, out: Path, source: str, licence
     date = date or datetime.date.today().isoformat()
     source = source or ", ".join(path.name for path in files)
     learned = learn(device, timed, source=source, licence=licence, date=date)
-    write_pack(out, device.key, learned.models, measured=learned.measured)
+    write_pack(out, device.key, learned.models, learned.curves, learned.measured)
     click.echo(f"{'model':<36}{'rows':>7}{'error before':>14}{'held out':>10}")
     for line in learned.lines:
         held_out = f"{line.held_out:.1%}" if line.held_out is not None else "-"
         click.echo(f"{line.model:<36}{line.rows:>7}{line.before.mean:>14.1%}{held_out:>10}  {line.note}".rstrip())
-    click.echo(f"{out}: {len(learned.models)} models, {len(learned.measured)} measured works of {device.key}")
+    click.echo(
+        f"{out}: {len(learned.models)} models, {len(learned.curves)} curves, "
+        f"{len(learned.measured)} measured works of {device.key}"
+    )
 
 
 def _warn_of_other_devices(timed: list[Timed], expected: str) -> None:

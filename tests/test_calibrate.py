@@ -38,6 +38,8 @@ def some_works() -> Iterator[Work]:
             yield attention_work(2, heads, length, 64, causal=True, implementation="efficient")
     for heads in (4, 8):
         yield attention_work(2, heads, 2048, 64, implementation="flash", backward=True)
+    for size in (1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 3e8):
+        yield Work(Kind.ELEMENTWISE, "fp32", 0.0, 2 * size, size, {}, "vectorized")
     yield Work(Kind.SORT, "fp32", 0.0, 4e6, 4e6, {"elements": 1e6}, "radix")
 
 
@@ -64,9 +66,10 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.exit_code == 0, result.output
     lines = {line.split()[0]: line for line in result.output.splitlines()}
     assert "108" in lines["gemm/bf16"]
-    assert "kept as measured" in lines["sort/fp32/radix"]
+    assert "kept as measured" in lines["sort/radix"]
     assert "fewer than 5 shapes" in lines["attention/bf16/flash_backward"]
-    assert "2 models" in result.output.splitlines()[-1]
+    assert "8" in lines["elementwise/vectorized"]
+    assert "2 models, 1 curves" in result.output.splitlines()[-1]
     return folder / "a40.npz"
 
 
@@ -80,10 +83,10 @@ def test_what_was_measured_is_answered_as_measured(pack: Path) -> None:
 def test_what_was_not_measured_is_close(pack: Path) -> None:
     works = [gemm_work(2048, 5120, 2048), gemm_work(512, 7168, 6144, layout="NT")]
     works.append(attention_work(2, 20, 3072, 64, causal=True, implementation="efficient"))
+    works.append(Work(Kind.ELEMENTWISE, "fp32", 0.0, 4e7, 2e7, {}, "vectorized"))
     before = Estimator(load_device("a40")).estimate(works)
     for work, old, new in zip(works, before, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
         assert new.origin is Origin.MODEL
-        assert old.origin is Origin.ROOFLINE
         assert new.ns == pytest.approx(half_as_fast(work) * 1e3, rel=0.25)
         assert abs(new.ns - half_as_fast(work) * 1e3) < abs(old.ns - half_as_fast(work) * 1e3)
 

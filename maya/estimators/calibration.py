@@ -1,19 +1,23 @@
 """Makes a pack from measurements of one GPU: models of what can be learned, and the very works that were measured.
 
-In: timed works of one device. Out: models, times of works by `key_of`, and for each model how far off it is on shapes
-it has not seen, next to what was said before.
+In: timed works of one device. Out: models of products and attention, curves of kernels that move memory, times of works
+by `key_of`, and for each model and curve how far off it is on shapes it has not seen, next to what was said before.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators import attention, gemm
+from maya.estimators import attention, gemm, memory_bound
 from maya.estimators.batch import Batch, Floats, batches
+from maya.estimators.curve_training import hold_out
+from maya.estimators.curves import Observation, family_of, fit
 from maya.estimators.estimator import Estimator
 from maya.estimators.measurements_file import Timed
 from maya.estimators.pack import Model, key_of
@@ -40,59 +44,103 @@ class Calibration:
     """What was learned."""
 
     models: dict[str, Model]
+    curves: dict[str, dict[str, Any]]
     measured: dict[int, float]
     lines: list[Line]
 
 
 def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: str, date: str) -> Calibration:
     """Learn from measurements of a device."""
-    estimator = Estimator(device)
-    models: dict[str, Model] = {}
-    lines = []
+    origin = {"source": source, "licence": licence, "date": date}
     together: dict[str, list[Timed]] = {}
     for row in timed:
-        together.setdefault(_model_name(row.work), []).append(row)
+        together.setdefault(_name(row.work), []).append(row)
+    estimator = Estimator(device)
+    before = {name: _error(estimator, rows) for name, rows in together.items()}
+    models: dict[str, Model] = {}
+    lines = []
     for name, rows in sorted(together.items()):
-        works = [row.work for row in rows]
-        seconds = np.array([row.seconds for row in rows])
-        said = np.array([estimate.ns * 1e-9 for estimate in estimator.estimate(works)])
-        before = Error.of(said, seconds)
-        groups = [_group(work) for work in works]
-        describe = _DESCRIBE.get(works[0].kind)
-        if describe is None or len(set(groups)) < FEWEST_GROUPS:
-            note = "kept as measured" if describe is None else f"fewer than {FEWEST_GROUPS} shapes: kept as measured"
-            lines.append(Line(name, len(rows), before, None, note))
-            continue
-        batch, seconds, groups = _columns(works, seconds, groups)
-        models[name] = train(
-            device,
-            batch,
-            seconds,
-            groups,
-            describe,
-            source=source,
-            licence=licence,
-            date=date,
-            grouped_by=_GROUPED_BY[batch.kind],
-            size=SMALL if len(rows) < FEW_ROWS else None,
-        )
-        lines.append(Line(name, len(rows), before, models[name].about["held_out"]["mean"]))
-    measured: dict[int, list[float]] = {}
+        kind = rows[0].work.kind
+        if kind in _DESCRIBE and len({_group(row.work) for row in rows}) >= FEWEST_GROUPS:
+            models[name] = _model(device, rows, origin)
+            lines.append(Line(name, len(rows), before[name], models[name].about["held_out"]["mean"]))
+        elif kind in _DESCRIBE:
+            note = f"fewer than {FEWEST_GROUPS} shapes: kept as measured"
+            lines.append(Line(name, len(rows), before[name], None, note))
+    moving = [row for row in timed if row.work.kind in memory_bound.KINDS]
+    curves = _curves(device, moving, origin)
+    for name, rows in sorted(together.items()):
+        if name in curves:
+            held_out = curves[name]["about"].get("held_out")
+            lines.append(Line(name, len(rows), before[name], held_out["mean"] if held_out else None))
+        elif rows[0].work.kind not in _DESCRIBE:
+            lines.append(Line(name, len(rows), before[name], None, "kept as measured"))
+    times: dict[int, list[float]] = {}
     for row in timed:
-        measured.setdefault(key_of(row.work), []).append(row.seconds * 1e9)
-    return Calibration(models, {key: float(np.median(times)) for key, times in measured.items()}, lines)
+        times.setdefault(key_of(row.work), []).append(row.seconds * 1e9)
+    measured = {key: float(np.median(values)) for key, values in times.items()}
+    return Calibration(models, curves, measured, lines)
+
+
+def _error(estimator: Estimator, rows: Sequence[Timed]) -> Error:
+    said = np.array([estimate.ns * 1e-9 for estimate in estimator.estimate([row.work for row in rows])])
+    return Error.of(said, np.array([row.seconds for row in rows]))
+
+
+def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Model:
+    """A model of products, or of one kind of attention."""
+    works = [row.work for row in rows]
+    seconds = np.array([row.seconds for row in rows])
+    batch, seconds, groups = _columns(works, seconds, [_group(work) for work in works])
+    size = SMALL if len(rows) < FEW_ROWS else None
+    describe, grouped_by = _DESCRIBE[batch.kind], _GROUPED_BY[batch.kind]
+    return train(device, batch, seconds, groups, describe, grouped_by=grouped_by, size=size, **origin)
+
+
+def _curves(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Curves of the kernels that move memory, as a pack holds them."""
+    counts = Counter(_name(row.work) for row in rows)
+    seen = [
+        Observation((row.work,), row.seconds, _size(row.work), _PROFILER)
+        for row in rows
+        if counts[_name(row.work)] >= _FEWEST_OF_A_CURVE
+    ]
+    if not seen:
+        return {}
+    fitted, _ = fit(device, seen)
+    held_out = hold_out(device, seen)
+    described = {}
+    for family, curve in sorted(fitted.items()):
+        about: dict[str, Any] = {**origin, "rows": counts[family], "grouped_by": "size", "spread": 0.15}
+        chosen = held_out.rows_of(family) if held_out.observations else np.zeros(0, dtype=bool)
+        error = held_out.error(chosen)
+        if error is not None:
+            residual = np.log(held_out.predicted[chosen] / held_out.measured[chosen])
+            about.update(held_out=vars(error), spread=round(float(np.sqrt(np.mean(residual**2))), 4))
+        described[family] = replace(curve, about=about).as_json()
+    return described
+
+
+_PROFILER = "profile_gpu"
+_FEWEST_OF_A_CURVE = 3
+
+
+def _size(work: Work) -> str:
+    """What is held out together: rows of one length, or one number of bytes."""
+    return f"{work.shape.get('columns', work.bytes_read + work.bytes_written):.4g}"
 
 
 _DESCRIBE: dict[Kind, Describe] = {Kind.GEMM: gemm.describe, Kind.ATTENTION: attention.describe}
 _GROUPED_BY = {Kind.GEMM: "(n, k)", Kind.ATTENTION: "(heads, key-value heads, head dimension)"}
 
 
-def _model_name(work: Work) -> str:
+def _name(work: Work) -> str:
+    """The model, or the family of the curve, that a work belongs to."""
     if work.kind is Kind.GEMM:
         return gemm.model_name(work.dtype)
     if work.kind is Kind.ATTENTION:
         return attention.model_name(work.dtype, work.variant)
-    return f"{work.kind.value}/{work.dtype}/{work.variant}"
+    return family_of(work.kind, work.variant, work.dtype)
 
 
 def _group(work: Work) -> str:

@@ -42,7 +42,7 @@ _MOST_ROW = 20e-9
 _MOST_TURN = 3e-6
 _MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
 # What measuring may have cost: nothing where a profiler timed kernels, events around them, or the host's clock.
-_MOST_OVERHEAD = {"vidur": 1e-9, "cudnn_norms": 5e-6, "liger": 8e-6}
+_MOST_OVERHEAD = {"vidur": 1e-9, "profile_gpu": 1e-9, "cudnn_norms": 5e-6, "liger": 8e-6}
 _MOST_OVERHEAD_OF_HOSTS = 60e-6
 _MOST_SLOWDOWN = 60.0
 

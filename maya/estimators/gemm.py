@@ -35,6 +35,9 @@ _NO_FASTER_THAN_BF16 = ("tf32", "fp32", "fp64")
 # Against TN, from SimuMax's measurements of training on A100 and B200, with the bytes of fp32 gradients accounted for.
 _LAYOUT_SLOWDOWN = {"NT": 1.03, "TT": 1.03}
 
+# Of one block on an SM, however little it computes: the fastest batched products of NeuSight.
+_BLOCK_SECONDS = 0.35e-6
+
 # Taken as such, not measured: (bytes, slowdown of rows that are not a multiple of them), each on top of those before.
 _MISALIGNED = ((16, 1.25), (8, 1.2), (4, 1.3))
 
@@ -87,12 +90,15 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
 
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
-    """Times of matrix products."""
+    """Times of matrix products: what is learned, but many tiny ones take their blocks' time."""
+    seconds, origin, spread, note = _learned(device, packs, batch)
+    m, n, count = (batch.column(name, 1.0) for name in ("m", "n", "batch"))
+    blocks = count * np.ceil(m / 128) * np.ceil(n / 128)
+    seconds = np.maximum(seconds, LAUNCH_SECONDS + blocks * _BLOCK_SECONDS / device.sm_count)
     if batch.dtype in _NO_FASTER_THAN_BF16:
-        seconds, origin, spread, note = _learned(device, packs, batch)
         halves = replace(batch, dtype="bf16", bytes_read=batch.bytes_read / 2, bytes_written=batch.bytes_written / 2)
-        return Times(np.maximum(seconds, _learned(device, packs, halves)[0]), origin, spread, note)
-    return Times(*_learned(device, packs, batch))
+        seconds = np.maximum(seconds, _learned(device, packs, halves)[0])
+    return Times(seconds, origin, spread, note)
 
 
 def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:
