@@ -48,6 +48,7 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
             r"embedding_|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial",
             movement.embedding_backward,
         ),
+        (r"^compute(Block|Digit)|gatherTopK|^fill$", movement.selection),
         (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", movement.indexing),
         (
             r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|transform_kernel|convert_indices|histogram|fill_reverse",

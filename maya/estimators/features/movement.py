@@ -154,6 +154,22 @@ def keys_and_values(launch: Launch) -> Work:
     return Work(Kind.SORT, dtype, elements, read, written, {"elements": elements, "columns": columns}, name)
 
 
+_HISTOGRAM = 1024.0  # bytes: a counter for each value of a digit of eight bits
+
+
+def selection(launch: Launch) -> Work | None:
+    """Kernels of topk: some go through all values, digit by digit, the others only through counts of digits."""
+    if not launch.tensors:
+        return None
+    source = launch.tensors[0]
+    counts = _HISTOGRAM * launch.blocks
+    everything = launch.function.startswith(("computeBlockDigitCounts", "gatherTopK", "sbtopk"))
+    read = float(source.bytes) if everything else counts
+    elements = float(source.elements) if everything else counts / 4
+    shape = {"elements": elements, "columns": float(source.shape[-1]) if source.shape else 1.0}
+    return Work(Kind.SORT, source.dtype, elements, read, counts, shape, "selection")
+
+
 def pooling(launch: Launch) -> Work | None:
     """Pooling, interpolation and their backward: goes through input and result once."""
     tensors = launch.tensors

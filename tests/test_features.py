@@ -1,0 +1,206 @@
+"""From a trace to works: a program that uses one of everything, and kernels by the names they have in profiles."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from maya.devices import load_device
+from maya.estimators.estimator import Estimator
+from maya.estimators.features import Launch, Tensor, TracedWork, work_of, works_of
+from maya.estimators.features.inductor import parse
+from maya.estimators.features.kineto import ProfileError, read_profile
+from maya.estimators.features.launch import function_name
+from maya.estimators.work import Kind, Origin, Work
+from maya.trace import read
+
+ONE_OF_EVERYTHING = """
+    import torch
+    import torch.nn.functional as F
+
+    torch.manual_seed(0)
+    device = torch.device("cuda")
+    table = torch.nn.Embedding(1000, 256, device=device)
+    norm = torch.nn.LayerNorm(256, device=device)
+    linear = torch.nn.Linear(256, 512, device=device, dtype=torch.bfloat16)
+    tokens = torch.randint(1000, (8, 128), device=device)
+    x = norm(table(tokens))
+    heads = x.to(torch.bfloat16).view(8, 128, 4, 64).transpose(1, 2)
+    y = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    z = linear(y.transpose(1, 2).reshape(8, 128, 256))
+    loss = F.cross_entropy(z.float().flatten(0, 1), tokens.flatten() % 512)
+    loss.backward()
+
+    parameters = [torch.zeros(300, 1000, device=device, requires_grad=True) for _ in range(40)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.AdamW(parameters, fused=True).step()
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+
+    a = torch.ones(1024, 2048, device=device)
+    b = a + a[:1]
+    c = torch.cat([a, b]).sum(0)
+    d = a.t().contiguous()
+    e = a.sort(dim=1).values.topk(5).values
+    g = F.dropout(a, 0.5)
+    h = a[torch.arange(10, device=device)]
+    image = torch.ones(8, 16, 32, 32, device=device, requires_grad=True)
+    weight = torch.ones(32, 16, 3, 3, device=device, requires_grad=True)
+    F.max_pool2d(F.batch_norm(F.conv2d(image, weight, padding=1), None, None, training=True), 2).sum().backward()
+    torch.nn.LSTM(64, 128, device=device)(torch.ones(20, 4, 64, device=device))
+    torch.fft.rfft2(a)
+    torch.linalg.cholesky(torch.eye(64, device=device))
+    print("done", torch.ones(3, device=device).cpu().sum().item())
+"""
+
+
+def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object]) -> None:
+    run = maya_run(ONE_OF_EVERYTHING, "--gpu", "h100")
+    assert run.exit_code == 0, run.output  # type: ignore[attr-defined]
+    traced = works_of(read(run.trace))  # type: ignore[attr-defined]
+    works = traced.works
+
+    kinds = {item.work.kind for item in works}
+    # Triton is the one kind that only compiled programs have.
+    assert kinds == set(Kind) - {Kind.TRITON, Kind.UNKNOWN}, kinds ^ set(Kind)
+    assert sum(item.count for item in works) == len(traced.records) == len(traced.which)
+
+    (product,) = {_size(w) for w in _of(works, Kind.GEMM) if w.variant == "TN" and w.shape["n"] == 512}
+    assert product == (1024, 512, 256)
+    flash = next(w for w in _of(works, Kind.ATTENTION) if w.variant.endswith("_forward"))
+    assert flash.shape["causal"] == 1.0
+    assert flash.flops == pytest.approx(4 * 8 * 4 * 64 * 128 * 129 / 2)
+
+    # The parts of a fused optimizer add up to one pass: four lists are read, three written.
+    adam = [item for item in works if item.work.variant == "fused_adamw"]
+    assert sum(item.work.bytes_read * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 4)
+    assert sum(item.work.bytes_written * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 3)
+
+    norms = {w.variant: w for w in _of(works, Kind.NORM)}
+    assert norms["layer_norm_forward"].shape == {"rows": 1024.0, "columns": 256.0}
+    assert norms["layer_norm_backward"].bytes_read > 2 * 1024 * 256 * 4
+    assert norms["layer_norm_backward_parameters"].bytes_written < 1024 * 256 * 4
+
+    forward = next(w for w in _of(works, Kind.CONVOLUTION) if w.variant == "forward")
+    assert forward.flops == 2 * 8 * 32 * 32 * 32 * 16 * 9
+    assert {w.variant for w in _of(works, Kind.CONVOLUTION)} == {"forward", "dgrad", "wgrad"}
+    assert any(w.variant == "transposed" for w in _of(works, Kind.COPY))
+
+    estimator = Estimator(load_device("h100"))
+    estimates = estimator.estimate([item.work for item in works])
+    estimator.packs.close()
+    assert all(estimate.ns >= 1000 and estimate.spread > 0 for estimate in estimates)
+    assert not any(estimate.origin is Origin.DEFAULT for estimate in estimates)
+
+
+def _of(works: list[TracedWork], kind: Kind) -> list[Work]:
+    return [item.work for item in works if item.work.kind is kind]
+
+
+def _size(work: Work) -> tuple[float, ...]:
+    return tuple(work.shape[name] for name in ("m", "n", "k"))
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_", None),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)", None),
+        ("void (anonymous namespace)::softmax_warp_forward<float, 10, true>(float*)", "softmax_warp_forward"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int>(int)", "kernel"),
+        ("std::enable_if<(((8)>(0)))&&a::b<c>::exists, void>::type vllm::add_norm<int, 8>(int*)", "add_norm"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT"),
+    ],
+)
+def test_the_own_name_of_a_kernel(name: str, function: str | None) -> None:
+    assert function_name(name) == (function or "vectorized_elementwise_kernel")
+
+
+def test_operands_that_are_broadcast_are_read_once() -> None:
+    row, table = Tensor((1, 4096), "bf16", (4096, 1)), Tensor((8192, 4096), "bf16", (4096, 1))
+    add = Launch("kernel", "void elementwise_kernel<128, 4>(int)", (65536, 1, 1), (128, 1, 1), op="aten::add", inputs=(table, row))
+    work = work_of(add)
+    assert (work.kind, work.variant) == (Kind.ELEMENTWISE, "strided")
+    assert work.bytes_read == 2 * (8192 * 4096 + 4096)
+    assert work.bytes_written == 2 * 8192 * 4096
+
+
+def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
+    tensors = [Tensor((70_000,), "fp32", (1,)), Tensor((65_536,), "fp32", (1,))]
+    name = "void multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>>(int)"
+    works = [
+        work_of(Launch("kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), blocks_before=before))
+        for blocks, before in ((2, 0), (1, 2))
+    ]
+    assert [work.shape["elements"] for work in works] == [70_000, 65_536]
+    assert all(work.bytes_read == work.bytes_written == 4 * work.shape["elements"] for work in works)
+
+
+def test_unknown_kernels_have_the_bytes_of_their_op_or_of_their_grid() -> None:
+    x = Tensor((1000, 1000), "fp32", (1000, 1))
+    of_op = work_of(Launch("kernel", "mystery", (8, 1, 1), (128, 1, 1), op="mine::op", inputs=(x,)))
+    of_grid = work_of(Launch("kernel", "mystery", (80, 1, 1), (128, 1, 1)))
+    assert of_op.kind is of_grid.kind is Kind.UNKNOWN
+    assert of_op.bytes_read == 4e6
+    assert of_grid.bytes_read > 0
+    estimator = Estimator(load_device("a100-80"))
+    first, second = estimator.estimate([of_op, of_grid])
+    estimator.packs.close()
+    assert first.origin is Origin.ROOFLINE
+    assert second.origin is Origin.DEFAULT
+    assert min(first.ns, second.ns) > 1000
+
+
+GENERATED = """
+@triton_heuristics.persistent_reduction(
+    size_hints={'x': 8192, 'r0_': 1024},
+    triton_meta={'signature': {'in_ptr0': '*bf16', 'in_ptr1': '*fp32', 'out_ptr0': '*bf16', 'xnumel': 'i32'}},
+    inductor_meta={'kernel_name': 'triton_per_fused_0'},
+)
+def triton_per_fused_0(in_ptr0, in_ptr1, out_ptr0, xnumel, r0_numel, XBLOCK : tl.constexpr):
+    xnumel = 8000
+    r0_numel = 768
+    r0_1 = r0_index
+    x0 = xindex
+    tmp0 = tl.load(in_ptr0 + (r0_1 + 768*x0), xmask, other=0.0).to(tl.float32)
+    tmp1 = tl.load(in_ptr1 + (r0_1), xmask, eviction_policy='evict_last', other=0.0)
+    tl.store(out_ptr0 + (r0_1 + 768*x0), tmp0, xmask)
+"""
+
+
+def test_sizes_of_generated_kernels_come_from_their_source() -> None:
+    metadata = parse(GENERATED)
+    assert metadata.sizes == {"x": 8000, "r0_": 768}
+    assert metadata.traffic() == (2 * 8000 * 768 + 4 * 768, 2 * 8000 * 768)
+
+
+def test_a_profile_of_a_real_run_is_read(tmp_path: Path) -> None:
+    op = {
+        "External id": 7,
+        "Input Dims": [[64, 1024], [64, 1024], []],
+        "Input type": ["c10::BFloat16", "c10::BFloat16", "Scalar"],
+        "Concrete Inputs": ["", "", "1"],
+    }
+    kernel = {"External id": 7, "grid": [64, 1, 1], "block": [128, 1, 1], "stream": 7}
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 5, "args": op},
+        {"ph": "X", "cat": "kernel", "name": name, "ts": 9, "dur": 2.5, "args": kernel},
+        {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 12, "dur": 4, "args": {}},
+    ]
+    path = tmp_path / "profile.json.gz"
+    content = {"deviceProperties": [{"name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events}
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    profile = read_profile(path)
+    assert profile.communication_seconds == pytest.approx(4e-6)
+    (measured,) = profile.launches
+    assert measured.seconds == pytest.approx(2.5e-6)
+    assert work_of(measured.launch).bytes_read == 2 * 2 * 64 * 1024
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ProfileError, match=r"other\.json: not a trace of torch\.profiler"):
+        read_profile(tmp_path / "other.json")

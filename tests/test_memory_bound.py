@@ -1,0 +1,137 @@
+"""Estimates of kernels that move memory, of convolutions, recurrent layers, transforms and linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from maya.devices import device_names, load_device
+from maya.estimators.bounds import LAUNCH_SECONDS
+from maya.estimators.curve_training import hold_out
+from maya.estimators.curves import Curve, Observation, fit
+from maya.estimators.estimator import Estimator
+from maya.estimators.features.library import convolution_work
+from maya.estimators.sources.moving import copy, elementwise, norm_backward, norm_forward, over_rows
+from maya.estimators.work import Kind, Origin, Work
+
+SIZES = [2.0**exponent for exponent in range(10, 31, 2)]
+
+
+@pytest.fixture(params=["a100-80", "h100", "h200", "b200", "v100", "l40s"])
+def estimator(request: pytest.FixtureRequest) -> Iterator[Estimator]:
+    made = Estimator(load_device(request.param))
+    yield made
+    made.packs.close()
+
+
+def families(elements: float, size: int) -> list[Work]:
+    """One work of each sort, of so many elements."""
+    dtype = {2: "bf16", 4: "fp32"}[size]
+    moved = elements * size
+    rows, columns = max(elements / 4096, 1.0), min(elements, 4096.0)
+    works = [elementwise(elements, [size, size], size, variant) for variant in ("vectorized", "strided", "transposed")]
+    works += [copy(elements, size, size, variant) for variant in ("vectorized", "unrolled", "strided")]
+    works += [*norm_forward(rows, columns, size), *norm_backward(rows, columns, size)]
+    works += [over_rows(Kind.SOFTMAX, f"softmax_{way}", rows, columns, size, 2, 1) for way in ("forward", "backward")]
+    for kind, variant in (
+        (Kind.REDUCTION, "inner"),
+        (Kind.OPTIMIZER, "fused_adamw"),
+        (Kind.EMBEDDING, "forward"),
+        (Kind.INDEX, "strided"),
+        (Kind.SORT, "DeviceRadixSortOnesweepKernel"),
+        (Kind.RANDOM, "fused_dropout_kernel"),
+        (Kind.MEMSET, "memset"),
+        (Kind.TRITON, "pointwise"),
+        (Kind.UNKNOWN, "from_op"),
+        (Kind.TRANSFER, "HtoD"),
+    ):
+        works.append(Work(kind, dtype, elements, moved, moved, {"elements": elements}, variant))
+    return works
+
+
+def test_never_faster_than_the_memory_and_never_more_than_twice_as_slow_for_twice_as_much(estimator: Estimator) -> None:
+    times = np.array([[e.ns for e in estimator.estimate(families(size, 4))] for size in SIZES], dtype=float)
+    for size, row in zip(SIZES, times, strict=True):
+        for work, ns in zip(families(size, 4), row, strict=True):
+            moved = work.bytes_read + work.bytes_written
+            assert ns * 1e-9 >= LAUNCH_SECONDS * 0.999 + moved / estimator.device.memory_bandwidth * 0.999, work
+    assert (np.diff(times, axis=0) >= 0).all()  # more takes longer
+    doubled = np.array([[e.ns for e in estimator.estimate(families(2 * size, 4))] for size in SIZES])
+    assert (doubled <= 2.2 * times).all()
+
+
+def test_half_the_bytes_never_take_longer(estimator: Estimator) -> None:
+    for size in SIZES:
+        wide, narrow = (estimator.estimate(families(size, width)) for width in (4, 2))
+        for work, slow, fast in zip(families(size, 4), wide, narrow, strict=True):
+            assert fast.ns <= slow.ns, work
+
+
+def test_estimates_say_where_they_come_from() -> None:
+    estimator = Estimator(load_device("h100"))
+    own, relative, like, host = estimator.estimate(
+        [
+            elementwise(1e7, [4, 4], 4),
+            over_rows(Kind.SOFTMAX, "softmax_forward", 4096, 4096, 2, 1, 1),
+            Work(Kind.OPTIMIZER, "fp32", 1e7, 16e7, 12e7, {"elements": 1e7}, "fused_adamw"),
+            Work(Kind.TRANSFER, "uint8", 0.0, 1e8, 1e8, {"bytes": 1e8}, "HtoD_pageable"),
+        ]
+    )
+    estimator.packs.close()
+    assert (own.origin, own.note) == (Origin.MODEL, "")
+    assert relative.origin is Origin.ROOFLINE
+    assert relative.note.startswith("efficiency as measured on a100")
+    assert "times slower than elementwise/vectorized" in like.note
+    assert "pageable" in host.note
+    assert host.ns > 1e8 / 64e9 * 1e9
+
+
+def test_all_devices_have_estimates_for_all_kinds() -> None:
+    convolution = convolution_work(
+        "tf32", [32, 64, 56, 56], [128, 64, 3, 3], [32, 128, 56, 56], stride=[1], groups=1, variant="forward"
+    )
+    others = [
+        convolution,
+        Work(Kind.RNN, "fp16", 1e9, 1e7, 1e7, {"steps": 50, "hidden": 512, "gates": 4, "layers": 1}, "forward"),
+        Work(Kind.FFT, "complex64", 1e9, 1e8, 1e8, {"points": 65536, "batch": 100, "dimensions": 2}, "complex"),
+        Work(Kind.LINEAR_ALGEBRA, "fp32", 1e9, 1e6, 1e6, {"m": 512, "n": 512, "batch": 1, "steps": 16}, "potrf"),
+        Work(Kind.LINEAR_ALGEBRA, "fp32", 1e9, 1e6, 1e6, {"rows": 512, "nonzeros": 9}, "sparse_product"),
+    ]
+    for key in device_names():
+        estimator = Estimator(load_device(key))
+        estimates = estimator.estimate([*families(1e6, 2), *others])
+        estimator.packs.close()
+        assert all(estimate.ns > 1000 and 0 < estimate.spread < 1 for estimate in estimates)
+        assert all(estimate.origin in (Origin.MODEL, Origin.ROOFLINE) for estimate in estimates)
+
+
+def test_curves_are_found_again_from_ops_of_several_kernels() -> None:
+    """Two families that are only ever measured alone or together, with what measuring costs on top."""
+    device = load_device("h100")
+    plain = Curve("bytes", (18.0, 30.0), (1.4, 1.1), 2.1e-6)
+    rows = Curve("columns", (5.0, 17.0), (2.0, 1.5), 2.7e-6, 0.7e-9, device.sm_count)
+    observations = []
+    for exponent in range(20, 29):
+        for columns in (512.0, 1024.0, 4096.0, 16384.0):
+            add = elementwise(2.0**exponent, [4, 4], 4)
+            (norm,) = norm_forward(2.0**exponent / columns, columns, 4)
+            for works in ((add,), (norm,), (add, add, norm)):
+                seconds = 4e-6 + sum(_seconds(plain if w is add else rows, device.memory_bandwidth, w) for w in works)
+                observations.append(Observation(works, seconds, f"columns={columns}", "liger"))
+    curves, overheads = fit(device, observations)
+    assert overheads["liger"] == pytest.approx(4e-6, rel=0.3)
+    assert curves["elementwise/vectorized"].slowdown[-2] == pytest.approx(1.15, abs=0.05)
+    held_out = hold_out(device, observations)
+    assert len(held_out.observations) == len(observations)
+    assert np.abs(held_out.predicted / held_out.measured - 1).mean() < 0.06
+    again = Curve.from_json(curves["elementwise/vectorized"].as_json())
+    assert again.slowdown == pytest.approx(curves["elementwise/vectorized"].slowdown, abs=1e-4)
+
+
+def _seconds(curve: Curve, bandwidth: float, work: Work) -> float:
+    moved = work.bytes_read + work.bytes_written
+    along = work.shape["columns"] if curve.axis == "columns" else moved
+    slowdown = float(np.interp(np.log2(along), curve.knots, curve.slowdown))
+    return curve.start_seconds + work.shape.get("rows", 0.0) * curve.row_seconds + moved / bandwidth * slowdown
