@@ -660,7 +660,9 @@ def measure_kernels(arguments: argparse.Namespace) -> None:
     progress.end()
     for reason, times_failed in sorted(failures.items()):
         print(f"left out: {times_failed} x {reason}", file=sys.stderr)
-    print(f"wrote {table.added} rows to {arguments.out}; next: maya calibrate {arguments.out}", file=sys.stderr)
+    pack = arguments.out.with_suffix(".npz")
+    print(f"wrote {table.added} rows to {arguments.out}", file=sys.stderr)
+    print(f"next: maya calibrate {arguments.out} --gpu NAME --out {pack}", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------------------------------------------- collectives
