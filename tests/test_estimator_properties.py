@@ -216,7 +216,6 @@ def test_same_question_same_answer(gpu: str, works: list[list[Work]]) -> None:
     together = estimator(gpu).estimate(flat)
     again = Estimator(estimator(gpu).device)
     one_by_one = [again.estimate([work])[0] for work in reversed(flat)]
-    again.packs.close()
     assert together == one_by_one[::-1]
     assert all(isinstance(found.ns, int) for found in together)
 

@@ -220,9 +220,10 @@ def test_packs_say_what_they_were_trained_on_and_are_small() -> None:
             assert about["licence"], name
             assert about["date"], name
             assert about["held_out"]["rows"] > 0, name
-            aim = next((aim for start, aim in aims.items() if name.startswith(start)), 0.25)
-            aim = max(aim, 0.09) if pack.device in ("b200", "gb200", "l40s") else aim
-            assert about["held_out"]["mean"] <= aim, (path, name)
+            aim = next((aim for start, aim in aims.items() if name.startswith(start)), None)
+            if aim is not None:
+                aim = max(aim, 0.09) if pack.device in ("b200", "gb200", "l40s") else aim
+                assert about["held_out"]["mean"] <= aim, (path, name)
 
 
 def test_a_device_without_measurements_takes_those_of_its_nearest_relative() -> None:

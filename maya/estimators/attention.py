@@ -27,6 +27,7 @@ from maya.estimators.work import Kind, Origin, Work
 # flash: FlashAttention 2, which is in torch; flash3, flash4: what serving frameworks use on Hopper and Blackwell
 IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4")
 
+_SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
 _USUAL_EFFICIENCY = 0.45
 _MEASURED_AS = {"fp16": "bf16"}
 _EFFICIENT_SLOWDOWN = 1.5  # taken as such, not measured
@@ -135,7 +136,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
         "causal": batch.column("causal", 0.0),
         "sharing": np.log2(heads / kv_heads),
         "bound": np.log2(bound),
-        "balance": np.log2(computing / moving),
+        "balance": np.log2(np.maximum(computing, _SHORTEST) / np.maximum(moving, _SHORTEST)),
         "waves": np.log2(blocks / device.sm_count),
         "wave_efficiency": wave_efficiency(device, blocks),
         "heads_in_all": np.log2(count * heads),

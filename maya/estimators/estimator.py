@@ -53,7 +53,7 @@ class Estimator:
             for positions, batch in batches(new_works):
                 times = self.times(batch)
                 nanoseconds = np.maximum(np.rint(times.seconds * 1e9), 1.0).astype(np.int64).tolist()
-                spreads = np.broadcast_to(times.spread, len(batch)).tolist()
+                spreads = np.broadcast_to(np.minimum(times.spread, 1.0), len(batch)).tolist()
                 for position, ns, spread in zip(positions.tolist(), nanoseconds, spreads, strict=True):
                     self._known[new_keys[position]] = Estimate(ns, times.origin, spread, times.note)
             if self.packs.measured:

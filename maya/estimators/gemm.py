@@ -27,6 +27,7 @@ from maya.estimators.work import Kind, Origin, Work
 LAYOUTS = ("TN", "NN", "NT", "TT")
 _TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # of the output, that a block computes
 
+_SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
 _USUAL_EFFICIENCY = 0.7
 _MEASURED_AS = {"fp16": "bf16", "int8": "fp8", "uint8": "fp8"}
 _ON_TENSOR_CORES = ("bf16", "fp16", "fp8", "tf32", "int8", "uint8")
@@ -78,7 +79,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
         "n": np.log2(n),
         "k": np.log2(k),
         "bound": np.log2(bound),
-        "balance": np.log2(computing / moving),
+        "balance": np.log2(np.maximum(computing, _SHORTEST) / np.maximum(moving, _SHORTEST)),
         "waves": np.log2(count * np.ceil(m / 128) * np.ceil(n / 128) / device.sm_count),
         "rows_filled": m / (64 * np.ceil(m / 64)),
     }
