@@ -109,7 +109,7 @@ def _size(work: Work) -> tuple[float, ...]:
     ("name", "function"),
     [
         ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_", None),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)", None),
+        ("void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>, std::array<char*, 1ul> >(int)", None),
         ("void (anonymous namespace)::softmax_warp_forward<float, 10, true>(float*)", "softmax_warp_forward"),
         ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int>(int)", "kernel"),
         ("std::enable_if<(((8)>(0)))&&a::b<c>::exists, void>::type vllm::add_norm<int, 8>(int*)", "add_norm"),
@@ -123,7 +123,14 @@ def test_the_own_name_of_a_kernel(name: str, function: str | None) -> None:
 
 def test_operands_that_are_broadcast_are_read_once() -> None:
     row, table = Tensor((1, 4096), "bf16", (4096, 1)), Tensor((8192, 4096), "bf16", (4096, 1))
-    add = Launch("kernel", "void elementwise_kernel<128, 4>(int)", (65536, 1, 1), (128, 1, 1), op="aten::add", inputs=(table, row))
+    add = Launch(
+        "kernel",
+        "void elementwise_kernel<128, 4>(int)",
+        (65536, 1, 1),
+        (128, 1, 1),
+        op="aten::add",
+        inputs=(table, row),
+    )
     work = work_of(add)
     assert (work.kind, work.variant) == (Kind.ELEMENTWISE, "strided")
     assert work.bytes_read == 2 * (8192 * 4096 + 4096)
@@ -134,7 +141,11 @@ def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
     tensors = [Tensor((70_000,), "fp32", (1,)), Tensor((65_536,), "fp32", (1,))]
     name = "void multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>>(int)"
     works = [
-        work_of(Launch("kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), blocks_before=before))
+        work_of(
+            Launch(
+                "kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), blocks_before=before
+            )
+        )
         for blocks, before in ((2, 0), (1, 2))
     ]
     assert [work.shape["elements"] for work in works] == [70_000, 65_536]
@@ -187,7 +198,7 @@ def test_a_profile_of_a_real_run_is_read(tmp_path: Path) -> None:
         "Concrete Inputs": ["", "", "1"],
     }
     kernel = {"External id": 7, "grid": [64, 1, 1], "block": [128, 1, 1], "stream": 7}
-    name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
+    name = "void vectorized_elementwise_kernel<4, CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 5, "args": op},
         {"ph": "X", "cat": "kernel", "name": name, "ts": 9, "dur": 2.5, "args": kernel},

@@ -113,13 +113,13 @@ def family_of(kind: Kind, variant: str, dtype: str) -> str:
 
 # A family that was not measured: the one it is most like, and how many times slower it is taken to be than that.
 _RELATIVES = {
-    "elementwise/unrolled": ("elementwise/vectorized", 1.1),
+    "elementwise/unrolled": ("copy/unrolled", 1.0),  # casts while it loads
     "elementwise/strided": ("elementwise/vectorized", 1.3),
     "elementwise/strided_narrow": ("elementwise/strided", 1.4),
     "elementwise/transposed": ("elementwise/strided", 1.2),  # and sectors, see memory_bound
     "elementwise/transposed_narrow": ("elementwise/strided_narrow", 1.2),
     "copy/vectorized": ("elementwise/vectorized", 1.0),
-    "copy/unrolled": ("elementwise/unrolled", 1.0),
+    "copy/unrolled": ("elementwise/vectorized", 1.5),
     "copy/strided": ("elementwise/strided", 1.0),
     "copy/strided_narrow": ("elementwise/strided_narrow", 1.0),
     "copy/transposed": ("elementwise/transposed", 1.0),
