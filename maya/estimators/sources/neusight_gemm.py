@@ -1,8 +1,7 @@
 """NeuSight's fp32 matrix products (without TF32), single and batched, of PyTorch 2.1.
 
 In: the folder of its CSV files. Out: measurements of one device. Latencies are in milliseconds, and contain what a call
-of the library costs: as much as the smallest products take longer than a kernel does is taken off, and products that
-take little longer than that are left out.
+of the library costs
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from maya.devices import load_device
+from maya.estimators.bounds import roofline
 from maya.estimators.gemm import gemm_work
 from maya.estimators.sources import Measurements, Source
 from maya.estimators.sources.tables import find_table, read_columns, rows_of
@@ -20,12 +21,13 @@ SOURCE = Source("sitar-lab/NeuSight @6945927", "MIT", "2026-11")
 # The measured cards are PCIe ones with the same chip.
 _CARDS = {"v100": "Tesla_V100-PCIE-32GB", "a100-40": "NVIDIA_A100-PCIE-40GB"}
 _SMALLEST_PRODUCT = 3e-6
-_SHORTEST = 20e-6
+_SHORTEST_BOUND = 10e-6
 
 
 def gemm(folder: Path, device: str) -> Measurements:
     """fp32 products of one device."""
     measured = Measurements(SOURCE, "(n, k)")
+    known = load_device(device)
     for operation in ("linear", "bmm"):
         path = find_table(folder / "train_collect", f"{operation}__{_CARDS[device]}")
         rows = [
@@ -34,7 +36,8 @@ def gemm(folder: Path, device: str) -> Measurements:
         ]
         calling = float(np.percentile([row[0] for row in rows], 0.5)) - _SMALLEST_PRODUCT
         for seconds, b, m, n, k in rows:
-            if seconds - calling >= _SHORTEST:
-                work = gemm_work(m, n, k, batch=b, dtype="fp32")
-                measured.add(work, seconds - calling, f"n={n} k={k}")
+            work = gemm_work(m, n, k, batch=b, dtype="fp32")
+            moved = np.array([work.bytes_read + work.bytes_written])
+            if roofline(known, "fp32", np.array([work.flops]), moved)[0] >= _SHORTEST_BOUND:
+                measured.add(work, max(seconds - calling, _SMALLEST_PRODUCT), f"n={n} k={k}")
     return measured
