@@ -92,7 +92,7 @@ def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object
 
     estimator = Estimator(load_device("h100"))
     estimates = estimator.estimate([item.work for item in works])
-    estimator.packs.close()
+
     assert all(estimate.ns >= 1000 and estimate.spread > 0 for estimate in estimates)
     assert not any(estimate.origin is Origin.DEFAULT for estimate in estimates)
 
@@ -161,7 +161,7 @@ def test_unknown_kernels_have_the_bytes_of_their_op_or_of_their_grid() -> None:
     assert of_grid.bytes_read > 0
     estimator = Estimator(load_device("a100-80"))
     first, second = estimator.estimate([of_op, of_grid])
-    estimator.packs.close()
+
     assert first.origin is Origin.ROOFLINE
     assert second.origin is Origin.DEFAULT
     assert min(first.ns, second.ns) > 1000

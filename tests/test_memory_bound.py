@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -20,10 +18,8 @@ SIZES = [2.0**exponent for exponent in range(10, 31, 2)]
 
 
 @pytest.fixture(params=["a100-80", "h100", "h200", "b200", "v100", "l40s"])
-def estimator(request: pytest.FixtureRequest) -> Iterator[Estimator]:
-    made = Estimator(load_device(request.param))
-    yield made
-    made.packs.close()
+def estimator(request: pytest.FixtureRequest) -> Estimator:
+    return Estimator(load_device(request.param))
 
 
 def families(elements: float, size: int) -> list[Work]:
@@ -79,7 +75,7 @@ def test_estimates_say_where_they_come_from() -> None:
             Work(Kind.TRANSFER, "uint8", 0.0, 1e8, 1e8, {"bytes": 1e8}, "HtoD_pageable"),
         ]
     )
-    estimator.packs.close()
+
     assert (own.origin, own.note) == (Origin.MODEL, "")
     assert relative.origin is Origin.ROOFLINE
     assert relative.note.startswith("efficiency as measured on a100")
@@ -102,7 +98,7 @@ def test_all_devices_have_estimates_for_all_kinds() -> None:
     for key in device_names():
         estimator = Estimator(load_device(key))
         estimates = estimator.estimate([*families(1e6, 2), *others])
-        estimator.packs.close()
+
         assert all(estimate.ns > 1000 and 0 < estimate.spread < 1 for estimate in estimates)
         assert all(estimate.origin in (Origin.MODEL, Origin.ROOFLINE) for estimate in estimates)
 

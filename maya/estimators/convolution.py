@@ -30,7 +30,8 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     m = batch.column("batch", 1.0) * batch.column("positions", 1.0)
     n = batch.column("filters", 1.0) / groups
     window, stride = batch.column("window", 1.0), batch.column("stride", 1.0)
-    k = batch.column("channels", 1.0) / groups * window
+    inputs = batch.column("channels", 1.0) / groups
+    k = inputs * window
     if batch.variant == "dgrad":
         n, k = k / window, n * window
     elif batch.variant == "wgrad":
@@ -46,6 +47,8 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
         "n": np.log2(np.maximum(n, 1.0)),
         "k": np.log2(np.maximum(k, 1.0)),
         "window": np.log2(window),
+        # Tensor cores take channels by eights; others are padded, or left to ordinary arithmetic.
+        "padded": inputs / (8.0 * np.ceil(inputs / 8.0)),
         "stride": stride,
         "bound": np.log2(bound),
         "balance": np.log2(np.maximum(computing, 1e-12) / np.maximum(moving, 1e-12)),
