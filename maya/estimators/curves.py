@@ -45,6 +45,7 @@ _MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
 _MOST_OVERHEAD = {"vidur": 1e-9, "profile_gpu": 1e-9, "cudnn_norms": 5e-6, "liger": 8e-6}
 _MOST_OVERHEAD_OF_HOSTS = 60e-6
 _MOST_SLOWDOWN = 60.0
+_MOST_STEP = float(np.log(1.09))  # of the slowdown's logarithm, for twice the size
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ class Curve:
         knots, slowdown = (tuple(float(x) for x in value[key]) for key in ("knots", "slowdown"))
         start, row = value["start_ns"] * 1e-9, value.get("row_ns", 0.0) * 1e-9
         count = int(value.get("sm_count", 1))
-        return cls(str(value["axis"]), knots, slowdown, start, row, count, dict(value.get("about", {})))
+        return cls(
+            str(value["axis"]), knots, _without_jumps(knots, slowdown), start, row, count, dict(value.get("about", {}))
+        )
 
 
 @dataclass(frozen=True)
@@ -259,8 +262,23 @@ def fit(
         values = tuple(float(v) for v in np.maximum(found[at + 2 : at + 2 + count], 1.0))
         start = float(found[at])
         each = float(found[at + 1]) if matrix[:, at + 1].any() else 0.0
-        curves[name] = Curve(axes[name], knots[name], values, start, each, device.sm_count)
+        curves[name] = Curve(axes[name], knots[name], _without_jumps(knots[name], values), start, each, device.sm_count)
     return curves, {name: float(max(found[at], 0.0)) for name, at in overheads.items()}
+
+
+def _without_jumps(knots: Sequence[float], slowdown: Sequence[float]) -> tuple[float, ...]:
+    """The slowdown, changed as little as is needed for twice the size to take at most 2.2 times as long.
+
+    Half way (of the logarithm) between lowering what comes after a jump and raising what comes before it.
+    """
+    lowered, raised = (np.log(np.asarray(slowdown, dtype=np.float64)) for _ in range(2))
+    for k in range(len(knots) - 1):
+        most = _MOST_STEP * (knots[k + 1] - knots[k])
+        lowered[k + 1] = min(lowered[k + 1], lowered[k] + most)
+    for k in reversed(range(len(knots) - 1)):
+        most = _MOST_STEP * (knots[k + 1] - knots[k])
+        raised[k] = max(raised[k], raised[k + 1] - most)
+    return tuple(float(value) for value in np.exp((lowered + raised) / 2))
 
 
 def _rows(work: Work) -> float:
