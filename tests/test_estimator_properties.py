@@ -200,7 +200,11 @@ def test_moving_bf16_is_never_slower_than_fp32(
 
 
 @EXAMPLES
-@given(shape=GEMM_SIZES, dtype=st.sampled_from(["bf16", "fp16", "tf32", "fp32"]), layout=st.sampled_from(LAYOUTS))
+@given(
+    shape=st.tuples(sizes(256, 2**15), sizes(1024, 2**15), sizes(1024, 2**15)),
+    dtype=st.sampled_from(["bf16", "fp16", "tf32", "fp32"]),
+    layout=st.sampled_from(LAYOUTS),
+)
 def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
     m, n, k = shape
     assume(2 * m * n * k > 1e9)
