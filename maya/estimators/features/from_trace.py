@@ -50,7 +50,14 @@ class TracedWorks:
 
 
 def works_of(trace: Trace, inductor: str | Path | None = None) -> TracedWorks:
-    """The works of a trace; `inductor` is the folder of the sources that torch.compile generated, if it is known."""
+    """The works of a trace.
+
+    `inductor` is the folder of the sources that torch.compile generated; by default a folder of that name beside the
+    trace, if there is one. Without it, the sizes of compiled kernels are guessed from their grids.
+    """
+    beside = trace.path.parent / "inductor"
+    if inductor is None and beside.is_dir():
+        inductor = beside
     sources = Sources(inductor) if inductor is not None else None
     records = trace.select(*_WHAT)
     keys, which = _distinct(trace, records)
