@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.devices import device_names, load_device
@@ -46,6 +46,7 @@ def sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
 
 
 GPUS = st.sampled_from(device_names())
+GPUS_WITH_BF16 = st.sampled_from([name for name in device_names() if load_device(name).bf16_flops is not None])
 GEMM_SIZES = st.tuples(sizes(1, 2**15), sizes(8, 2**15), sizes(8, 2**15))
 DTYPES = st.sampled_from(["bf16", "fp16", "fp32"])
 
@@ -181,10 +182,9 @@ def test_twice_the_bytes_take_longer_but_not_much_more_than_twice(
 
 
 @EXAMPLES
-@given(gpu=GPUS, shape=GEMM_SIZES, layout=st.sampled_from(LAYOUTS))
+@given(gpu=GPUS_WITH_BF16, shape=GEMM_SIZES, layout=st.sampled_from(LAYOUTS))
 def test_a_product_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[int, int, int], layout: str) -> None:
     m, n, k = shape
-    assume(estimator(gpu).device.bf16_flops is not None)
     half, single = (ns(gpu, gemm_work(m, n, k, dtype=dtype, layout=layout)) for dtype in ("bf16", "fp32"))
     assert half <= single, (half, single)
 
@@ -201,14 +201,15 @@ def test_moving_bf16_is_never_slower_than_fp32(
 
 @EXAMPLES
 @given(
-    shape=st.tuples(sizes(256, 2**15), sizes(1024, 2**15), sizes(1024, 2**15)),
+    shape=st.tuples(*[sizes(64, 2**15)] * 3),
     dtype=st.sampled_from(["bf16", "fp16", "tf32", "fp32"]),
     layout=st.sampled_from(LAYOUTS),
 )
 def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
     m, n, k = shape
-    assume(2 * m * n * k > 1e9)
+    k = max(k, 500_000_000 // (m * n) + 1)  # above 1 GFLOP
     work = gemm_work(m, n, k, dtype=dtype, layout=layout)
+    assert work.flops > 1e9
     assert ns("h100", work) <= ns("a100-80", work)
 
 
