@@ -111,3 +111,11 @@ def test_a_layer_of_llama(maya_run: MayaRun) -> None:
     [total] = [line for line in together.splitlines() if line.startswith("total ")]
     h100, a100, b200 = (float(word) for word in total.split()[3::2])
     assert a100 > h100 > b200
+
+    # The weights were made before the step.
+    assert "random " in together
+    step = estimate("--trace", str(run.trace), "--within", "step", "--top", "0").output
+    assert "random " not in step
+    assert "gemm " in step
+    wrong = estimate("--trace", str(run.trace), "--within", "stp")
+    assert 'no annotation "stp" (did you mean step?)' in wrong.output
