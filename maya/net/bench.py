@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from maya.net.chart import Series, draw_chart
+from maya.net.options import fault_option
 from maya.net.sizes import RanksType, SizeType
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ class Row:
 @click.option("--dtype", type=click.Choice(tuple(_WIDTHS)), default="float32", show_default=True)
 @click.option("--algo", help="As NCCL_ALGO: Ring, Tree, NVLS, ^Ring, allreduce:Tree, ...")
 @click.option("--proto", help="As NCCL_PROTO: LL, LL128, Simple, ^LL128, ...")
-@click.option(
-    "--fault", "faults", multiple=True, metavar="LINK[=PERCENT%]", help="As of maya net show; may be repeated."
-)
+@fault_option
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from maya.net.options import fault_option
 from netmodel.units import format_rate
 
 if TYPE_CHECKING:
@@ -16,13 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("cluster", required=False)
 @click.option("--gpus", type=click.IntRange(min=1), help="Draw so many GPUs  [default: two nodes, or two racks].")
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="LINK[=PERCENT%]",
-    help='A link that is lost ("node3/nic5", "leaf0:spine1") or slow ("node3/nic5=25%"); may be repeated.',
-)
+@fault_option
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a drawing to this file, too.")
 def show(cluster: str | None, gpus: int | None, faults: tuple[str, ...], svg: Path | None) -> None:
     """Draw CLUSTER: a name of the catalogue, or a TOML file of your own. Without CLUSTER, list the catalogue."""

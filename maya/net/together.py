@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from maya.net.options import fault_option
 from netmodel.collective import OPERATIONS
 from netmodel.units import BYTES, format_nanoseconds
 
@@ -33,13 +34,7 @@ _COLUMNS = ("alone", "fastest", "median", "slowest")
 @click.option(
     "--size", default="256MB", show_default=True, help="Bytes of each collective, counted as nccl-tests does."
 )
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="LINK[=PERCENT%]",
-    help='A link that is lost ("node3/nic5", "leaf0:spine1") or slow ("node3/nic5=25%"); may be repeated.',
-)
+@fault_option
 def together(
     clusters: tuple[str, ...],
     gpus: int,
