@@ -55,7 +55,7 @@ def test_a_program_prints_the_same(program: str, both: Both) -> None:
     assert [part_of(both.maya.of_rank(rank), program) for rank in range(RANKS)] == expected
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", [pytest.param(4, marks=pytest.mark.slow), 8])
 def test_the_example_of_collectives_prints_the_same(ranks: int, build: Build, tmp_path: Path) -> None:
     script = EXAMPLES / "mixed_groups.py"
     stock = stock_torchrun(build, tmp_path / "stock", ranks, script, "--device", "cpu")

@@ -46,13 +46,16 @@ PROGRAMS = {
 # Variants of which a like one is left.
 SLOW = {
     "ddp.py --static-graph --bucket-view --hook bf16",
+    "ddp.py --hook powersgd --steps 4",
     "zero.py --overlap --steps 5",
     "fsdp1.py",
     "fsdp1.py --sharding gradients --original-parameters",
     "fsdp2.py",
+    "fsdp2.py --offload --reshard-after-forward partly --hidden 64",
     "tensor_parallel.py",
     "pipeline.py --schedule GPipe",
     "pipeline.py --schedule Interleaved1F1B",
+    "pipeline.py --schedule InterleavedZeroBubble",
     "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4",
     "context_parallel.py --attention cudnn",
 }
@@ -95,7 +98,7 @@ def test_reads_that_wait_for_a_collective_are_reported_with_their_line(tmp_path:
     assert "an unknown line" not in line
 
 
-@pytest.mark.parametrize("way", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("way", [pytest.param("synchronous", marks=pytest.mark.slow), "asynchronous"])
 def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, build: Build, tmp_path: Path) -> None:
     """Everything computed, so that what is saved and loaded are values: training goes on as if nothing had happened."""
     model = "--layers 2 --hidden 64 --vocabulary 96 --sequence 16 --lr 0.02"

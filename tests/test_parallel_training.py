@@ -84,8 +84,14 @@ def trainings(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Trainin
     return Trainings(build, tmp_path_factory.mktemp("trainings"))
 
 
+def _marks(job: Job) -> tuple[pytest.MarkDecorator, ...]:
+    """What runs on two and on eight ranks is likely to run on four."""
+    return (pytest.mark.slow,) if job.ranks == 4 and len(job.ways) > 1 else ()
+
+
 @pytest.mark.parametrize(
-    ("job", "way"), [pytest.param(job, way, id=f"{way}-{job.ranks}") for job in JOBS for way in job.ways]
+    ("job", "way"),
+    [pytest.param(job, way, id=f"{way}-{job.ranks}", marks=_marks(job)) for job in JOBS for way in job.ways],
 )
 def test_losses_are_those_of_one_process(job: Job, way: str, trainings: Trainings) -> None:
     expected = trainings.by_one_process(job.model)
