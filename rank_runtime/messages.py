@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 2
+VERSION = 3
 
 
 class Call(IntEnum):
@@ -137,6 +137,10 @@ class Post:
     peer: int  # root or peer; -1 where the call has none
     known: Sequence[int]  # which bytes of the send buffer are known: start, end, start, end, ...
     payload: bool  # these bytes follow, one part after the other; otherwise nothing is known
+    arrival_ns: int = 0  # by the rank's clock: when its stream reaches the call, or, in a group, the group
+    shared_bytes: int = (
+        0  # of a message: bytes of the messages in its group that share its way out of, or into, the rank
+    )
 
 
 @dataclass(slots=True)
@@ -154,6 +158,7 @@ class Alive:
 
     KIND: ClassVar[int] = 7
     steps: int  # optimizer steps so far
+    host_ns: int = 0  # by the rank's clock
 
 
 @dataclass(slots=True)
@@ -161,6 +166,20 @@ class Bye:
     """The last message of a process that ends in an orderly way."""
 
     KIND: ClassVar[int] = 8
+    host_ns: int = 0  # by the rank's clock
+
+
+@dataclass(slots=True)
+class Ask:
+    """How long does something take that the device was asked to do? Answered by Times."""
+
+    KIND: ClassVar[int] = 9
+    number: int  # chosen by the rank; the answer carries it
+    record: int  # what kind of record of the trace it is: maya.trace.Kind
+    signature: str  # of the record, as the trace has it
+    op: str  # signature of the op that it came from; empty: none
+    size: int  # bytes of a copy or memset; 0 of others
+    blocks_before: int  # of kernels over lists of tensors: blocks of the same op's launches before
 
 
 # ---- from the coordinator ----
@@ -215,6 +234,8 @@ class Done:
     token: int
     known: Sequence[int]  # which bytes of the receive buffer are known now, as in Post
     payload: bool  # these bytes follow, as in Post
+    started_ns: int = 0  # by the clock of the cluster
+    ended_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -227,12 +248,21 @@ class Failed:
     text: str
 
 
-FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye
-FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed
+@dataclass(slots=True)
+class Times:
+    """The answer to one or several Asks."""
+
+    KIND: ClassVar[int] = 38
+    numbers: Sequence[int]
+    ns: Sequence[int]  # one for each number
+
+
+FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask
+FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times
 Message = FromRank | FromCoordinator
 
-FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye)
-FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed)
+FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask)
+FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times)
 
 
 Payload = TypeVar("Payload", bound=Sized)
@@ -263,8 +293,8 @@ def unpack(frame: bytes, payloads: Sequence[Payload] = ()) -> list[tuple[Message
             raise MessageError(layout.complaint_about_limits(item))
         message = layout.make(*item[1:])
         payload = None
-        if layout.has_payload:
-            if item[-1]:
+        if layout.payload:
+            if item[layout.payload]:
                 if used == len(payloads):
                     raise MessageError(f"{layout.name}: its payload is missing")
                 payload = payloads[used]
@@ -273,7 +303,7 @@ def unpack(frame: bytes, payloads: Sequence[Payload] = ()) -> list[tuple[Message
                 _check_known(layout.name, item[layout.known], payload)
         elif layout.lists:
             for position in layout.lists:
-                _check_members(layout, item, position)
+                _check_numbers(layout, item, position)
         messages.append((message, payload))
     if used != len(payloads):
         raise MessageError(f"{len(payloads)} payloads, of which {len(payloads) - used} belong to no message")
@@ -315,10 +345,11 @@ def _check_known(name: str, known: Sequence[object], payload: Sized | None) -> N
         raise MessageError(f"{name}: {total} bytes are known, and the payload has {len(payload)}")
 
 
-def _check_members(layout: _Layout, item: Sequence[Any], position: int) -> None:
-    for member in item[position]:
-        if type(member) is not int or not 0 <= member <= _LARGEST_RANK:
-            raise MessageError(f"{layout.name}: {layout.field_name(position)} contains {_shortened(member)}")
+def _check_numbers(layout: _Layout, item: Sequence[Any], position: int) -> None:
+    low, high = layout.limits_of(layout.field_name(position))
+    for number in item[position]:
+        if type(number) is not int or not low <= number <= high:
+            raise MessageError(f"{layout.name}: {layout.field_name(position)} contains {_shortened(number)}")
 
 
 def _shortened(value: object) -> str:
@@ -332,6 +363,8 @@ _LARGEST_NUMBER = (1 << 63) - 1
 _LIMITS: dict[str, tuple[int, int]] = {
     "rank": (0, _LARGEST_RANK),
     "ranks": (1, _LARGEST_RANK),
+    "members": (0, _LARGEST_RANK),
+    "excluded": (0, _LARGEST_RANK),
     "member": (-1, _LARGEST_RANK),
     "color": (-1, _LARGEST_RANK),
     "peer": (-1, _LARGEST_RANK),
@@ -353,11 +386,12 @@ class _Layout:
         self._fields = fields(declaration)
         declared = [_TYPES[str(field.type)] for field in self._fields]
         self.types: list[type] = [int, *declared]
-        self.has_payload = self._fields[-1].name == "payload" if self._fields else False
+        names = [field.name for field in self._fields]
+        self.payload = 1 + names.index("payload") if "payload" in names else 0
         self.lists = [position for position, kind in enumerate(self.types) if kind is list]
         self.known = self.lists[0] if self.lists else 0
         self._limits = [
-            (position, *self._limits_of(field.name))
+            (position, *self.limits_of(field.name))
             for position, field in enumerate(self._fields, start=1)
             if self.types[position] is int
         ]
@@ -365,7 +399,7 @@ class _Layout:
         conditions = [f"{low} <= item[{position}] <= {high}" for position, low, high in self._limits]
         self.within_limits: Callable[[Sequence[Any]], bool] = eval(f"lambda item: {' and '.join(conditions) or True}")
 
-    def _limits_of(self, field: str) -> tuple[int, int]:
+    def limits_of(self, field: str) -> tuple[int, int]:
         if self.make is Split and field == "key":
             return _SIGNED_LIMITS
         return _LIMITS.get(field, (0, _LARGEST_NUMBER))

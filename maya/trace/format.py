@@ -24,7 +24,8 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
     LIBRARY        {"call": function, and its sizes, types and options}
     COLLECTIVE     {"call": function, "communicator": number, "ranks": …, "rank": …, "count": …, "dtype": …, "op": …,
                    "root" or "peer": …}; its value is the sequence number: of a collective on its communicator, of a
-                   message among those from its sender to its receiver
+                   message among those from its sender to its receiver. A message also has "shared_bytes": of those in
+                   its group that leave (of a receive: reach) the rank the same way, inside its node or out of it
                    or, when the members of a communicator have met, {"call": the function that made it, "communicator":
                    number, "ranks": …, "rank": …, "members": ranks of the job, "instance": …}. Members are ranges in the
                    order of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; together with "instance"
@@ -32,6 +33,8 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
     MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
     MEMSET         {"memset": value}
     MALLOC, BLOCK_ALLOC      {"bytes": n}
+    STREAM_CREATE  {"blocking": true}: waits for the default stream, and it for this one; empty: it does not
+    THREAD         {"thread": name}
     SYNCHRONIZE    {"wait": "stream" | "event" | "device"}
     OP, ANNOTATION {"op": name, "inputs": [{"shape": […], "dtype": …, "strides": […]} | null | list …]}
     MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}
@@ -90,12 +93,15 @@ class Kind(IntEnum):
     GRAPH_LAUNCH = 16  # graph number; the graph's work follows, flagged
     STREAM_CREATE = 17  # priority, in two's complement
     MADE_UP_READ = 18  # bytes that the host read although no computation produced them
+    THREAD = 19  # the first record of a thread
+    HOST_DELAY = 20  # ns that the host spent without the device: it slept, or read its clock
 
 
 class Flag(IntFlag):
     """Bits of a record's `flags`."""
 
     FROM_GRAPH = 1
+    GROUPED = 2  # of a COLLECTIVE: in one NCCL group with the one recorded before it on its stream; they start together
     MICROSECONDS = 128  # of an OP or ANNOTATION: the duration is in µs, because in ns it did not fit
 
 

@@ -97,9 +97,11 @@ typedef enum {
     MAYA_RECORD_GRAPH_LAUNCH = 16, /* value = graph number; the graph's work follows, flagged */
     MAYA_RECORD_STREAM_CREATE = 17,/* value = priority (two's complement) */
     MAYA_RECORD_MADE_UP_READ = 18, /* the host read bytes that no computation produced; value = bytes */
+    MAYA_RECORD_THREAD = 19,       /* the first record of a thread; signature says its name */
+    MAYA_RECORD_HOST_DELAY = 20,   /* the host slept, or read its clock; value = ns */
 } maya_record_kind;
 
-enum { MAYA_FLAG_FROM_GRAPH = 1 };
+enum { MAYA_FLAG_FROM_GRAPH = 1, MAYA_FLAG_GROUPED = 2 };
 
 /* Number of an interned text (JSON for signatures); the same text always gives the same number. */
 MAYA_API uint32_t maya_intern(const char *text, size_t length);

@@ -1,0 +1,87 @@
+"""What a simulation finds out: when everything started and ended, on every rank.
+
+Ranks whose traces say the same (but for the communicators' members and the times of this machine) have one behaviour:
+they share a `Program`, and their times are columns of its arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.settings import RunSettings
+from maya.devices import Device
+from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.work import Estimate
+from maya.trace import Trace
+
+Times = npt.NDArray[np.int64]
+Index = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """A distinct collective or message call of a program, as its signature says it."""
+
+    call: str  # "ncclAllReduce", ...
+    communicator: int  # number in the trace of the program
+    count: int
+    dtype: str
+    size: int  # bytes, as netmodel.Collective counts them
+    peer: int  # root or peer, by its place in the communicator; -1: none
+    shared_bytes: int = 0  # of messages
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What ranks of one behaviour did."""
+
+    trace: Trace  # of the first of them
+    records: Index  # positions in trace.records of what occupies a stream: kernels, library calls, copies, memsets,
+    # collectives and messages, in order
+    works: Sequence[TracedWork]
+    estimates: Sequence[Estimate]  # of the works
+    work: npt.NDArray[np.int32]  # of each of `records`, the position in `works`; -1: a collective
+    calls: Sequence[CollectiveCall]
+    call: npt.NDArray[np.int32]  # of each of `records`, the position in `calls`; -1: no collective
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTimeline:
+    """The ranks of one behaviour. Arrays have a row for each of program.records and a column for each rank."""
+
+    ranks: npt.NDArray[np.int32]  # of the job, ascending
+    program: Program
+    launched_ns: Times  # host cursor when it was launched
+    start_ns: Times  # of a collective: when the last member came
+    end_ns: Times
+    arrival_ns: Times  # of a collective: when this rank came; of others start_ns
+    communicators: Sequence[dict[int, tuple[int, ...]]]  # for each rank: number in its trace -> ranks of the job
+
+
+@dataclass(frozen=True, eq=False)
+class RankDetail:
+    """One rank in full: the host cursor after every record of its trace."""
+
+    rank: int
+    trace: Trace
+    host_ns: Times
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """A whole job."""
+
+    settings: RunSettings
+    device: Device
+    classes: Sequence[ClassTimeline]
+    details: dict[int, RankDetail]  # of the ranks that were asked for
+    end_ns: npt.NDArray[np.int64]  # of every rank, when its last work or host call ended
+    network_origin: str  # of the network's parameters
+
+    @property
+    def world_size(self) -> int:
+        return self.settings.world_size
