@@ -56,11 +56,16 @@ def add_compilers_and_python(project: Path) -> None:
     add_program(project, "python3", STAND_IN)
 
 
+def surroundings(project: Path) -> dict[str, str]:
+    """An environment in which nothing of this machine is found."""
+    cleared = dict.fromkeys(("CC", "CXX", "MAYA_PYTHON", "MAYA_TORCH_VERSION"), "")
+    return {**os.environ, **cleared, "PATH": str(project / "programs"), "PYENV_ROOT": str(project / "pyenv")}
+
+
 def setup(project: Path, **environment: str) -> tuple[int, str]:
-    cleared = {"CC": "", "CXX": "", "MAYA_PYTHON": "", "MAYA_TORCH_VERSION": "", "PATH": str(project / "programs")}
     ended = subprocess.run(
         [str(project / "scripts" / "setup")],
-        env={**os.environ, **cleared, **environment},
+        env={**surroundings(project), **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -143,7 +148,7 @@ def test_two_at_once(project: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = subprocess.Popen(
             [str(project / "scripts" / "setup")],
-            env={**os.environ, "CC": "", "CXX": "", "MAYA_PYTHON": "", "PATH": str(project / "programs")},
+            env=surroundings(project),
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -152,3 +157,12 @@ def test_two_at_once(project: Path) -> None:
     _, said = waiting.communicate(timeout=60)
     assert waiting.returncode == 0
     assert "ready" in said
+
+
+def test_a_version_that_pyenv_keeps(project: Path) -> None:
+    add_compilers_and_python(project)
+    (project / "pyenv" / "versions" / "3.13.0" / "bin").mkdir(parents=True)
+    kept = project / "pyenv" / "versions" / "3.13.0" / "bin" / "python3.13"
+    (project / "programs" / "python3").rename(kept)
+    code, said = setup(project)
+    assert code == 0, said
