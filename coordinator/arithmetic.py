@@ -131,11 +131,21 @@ FORMATS = {
 }
 ITEM_BYTES = tuple(np.dtype(FORMATS[data_type].stored).itemsize for data_type in DataType)
 
-_COMBINE: dict[int, np.ufunc] = {
+
+# Not np.fmax and np.fmin: what they make of a signalling NaN depends on how the arrays lie in memory.
+def _larger(one: Array, other: Array, out: Array | None = None) -> Array:
+    return np.where((one != one) | (other > one), other, one)
+
+
+def _smaller(one: Array, other: Array, out: Array | None = None) -> Array:
+    return np.where((one != one) | (other < one), other, one)
+
+
+_COMBINE: dict[int, Callable[..., Array]] = {
     Reduction.SUM: np.add,
     Reduction.PROD: np.multiply,
-    Reduction.MAX: np.fmax,
-    Reduction.MIN: np.fmin,
+    Reduction.MAX: _larger,
+    Reduction.MIN: _smaller,
     Reduction.AVG: np.add,
     Reduction.PREMULSUM: np.add,
 }
