@@ -111,7 +111,7 @@ def test_a_product_of_llama_reaches_what_these_devices_reach() -> None:
     rates = {gpu: work.flops / seconds(gpu, work)[0] / 1e12 for gpu in ("a100-80", "h100", "b200")}
     assert 220 < rates["a100-80"] < 285
     assert 600 < rates["h100"] < 830
-    assert 1200 < rates["b200"] < 1750
+    assert 1000 < rates["b200"] < 1300  # sustained
 
 
 def test_rows_that_are_not_aligned_cost_time() -> None:

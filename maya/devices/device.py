@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from netmodel.units import BITS, BYTES, BYTES_PER_SECOND, FLOPS, HERTZ, WATTS
@@ -68,7 +68,8 @@ class Device:
     architecture: str = _key("architecture", _text)
     memory_bandwidth: int = _key("memory_bandwidth", BYTES_PER_SECOND.parse)
     tensor_clock_hz: int | None = _key("tensor_clock", HERTZ.parse, default=None)  # at which the tensor peaks hold
-    sustained_clock_hz: int | None = _key("sustained_clock", HERTZ.parse, default=None)  # that the power limit allows
+    # That the power limit allows when all tensor cores are busy for long, as in training.
+    sustained_clock_hz: int | None = _key("sustained_clock", HERTZ.parse, default=None)
     fp64_flops: int | None = _key("fp64", FLOPS.parse, default=None)
     fp32_flops: int = _key("fp32", FLOPS.parse)
     tf32_flops: int | None = _key("tf32", FLOPS.parse, default=None)
@@ -82,6 +83,11 @@ class Device:
     host_bandwidth: int = _key("host_link", BYTES_PER_SECOND.parse)  # PCIe or C2C, one direction
     nic_bandwidth: int | None = _key("typical_nic", BYTES_PER_SECOND.parse, default=None)  # a GPU's share
     gpus_per_node: int | None = _key("typical_gpus_per_node", _count, default=None)
+
+    @property
+    def in_bursts(self) -> Device:
+        """The device as benchmarks of single kernels find it: too short to reach the power limit."""
+        return replace(self, sustained_clock_hz=None)
 
     def cuda_properties(self) -> dict[str, str | int]:
         """What the virtual device reports, under the names of `maya_device_properties` in device.h; name first."""

@@ -50,7 +50,8 @@ class Calibration:
 
 
 def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: str, date: str) -> Calibration:
-    """Learn from measurements of a device."""
+    """Learn from measurements of a device, which are of moments."""
+    device = device.in_bursts
     origin = {"source": source, "licence": licence, "date": date}
     together: dict[str, list[Timed]] = {}
     for row in timed:

@@ -85,7 +85,7 @@ def follow(recipe: Recipe, measured: Measurements) -> Model:
     """Train the model of a recipe."""
     batch, seconds = measured.columns()
     return train(
-        load_device(recipe.device),
+        load_device(recipe.device).in_bursts,
         batch,
         seconds,
         measured.groups,
