@@ -124,7 +124,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     count, heads, queries = (batch.column(name, 1.0) for name in ("batch", "heads", "queries"))
     kv_heads, keys = batch.column("kv_heads", heads), batch.column("keys", queries)
     head_dim = batch.column("head_dim", 128.0)
-    computing = batch.flops / (peak * clock_under_load(device))
+    computing = batch.flops / (peak * clock_under_load(device, batch.dtype))
     moving = memory_seconds(device, batch.bytes_moved)
     bound = LAUNCH_SECONDS + np.maximum(computing, cached_seconds(device, batch.bytes_moved))
     blocks = count * heads * np.ceil(queries / 128)

@@ -69,15 +69,17 @@ def vector_flops(device: Device, dtype: str) -> float:
     return float(device.fp32_flops)
 
 
-def clock_under_load(device: Device) -> float:
-    """The clock that dense arithmetic keeps up, relative to that of the peaks; 1 if power does not cap it."""
+def clock_under_load(device: Device, dtype: str) -> float:
+    """The clock that tensor cores keep up, relative to that of the peaks; 1 if power does not cap it."""
+    if peak_flops(device, dtype) <= vector_flops(device, dtype):
+        return 1.0
     reference = device.tensor_clock_hz or device.clock_hz
     return min(1.0, (device.sustained_clock_hz or reference) / reference)
 
 
 def compute_seconds(device: Device, dtype: str, flops: Floats) -> Floats:
     """Computing on tensor cores, at the clock that the power limit allows."""
-    return flops / (peak_flops(device, dtype) * clock_under_load(device))
+    return flops / (peak_flops(device, dtype) * clock_under_load(device, dtype))
 
 
 def memory_seconds(device: Device, moved: Floats) -> Floats:
