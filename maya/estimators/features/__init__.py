@@ -12,8 +12,8 @@ Extractors return None for a launch that is not what its name promised; `extract
 from __future__ import annotations
 
 from maya.estimators.features.extract import work_of
-from maya.estimators.features.from_trace import TracedWork, TracedWorks, works_of
+from maya.estimators.features.from_trace import TracedWork, TracedWorks, launch_of, works_of
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.tensors import Tensor
 
-__all__ = ["Launch", "Tensor", "TracedWork", "TracedWorks", "work_of", "works_of"]
+__all__ = ["Launch", "Tensor", "TracedWork", "TracedWorks", "launch_of", "work_of", "works_of"]

@@ -4,13 +4,17 @@
         item.work, item.count, item.name
 
 A job launches millions of times but has hundreds of different works, so everything here is done once for each distinct
-pair of signature and op. Work that a CUDA graph launches has no op: it is taken to be what the same kernel with the
-same grid did under an op elsewhere in the trace (before the graph was captured, as a rule).
+pair of signature and op. A kernel that a CUDA graph launches has no op: it is taken to have that of the first kernel of
+the same signature before it that had one (when the graph was captured, or before, as a rule).
+
+`launch_of` makes a launch of what a record and its op say. A rank that asks how long something takes while the job runs
+says the same (rank_runtime/messages.py, Ask), so both ways end in the same work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,6 @@ from maya.trace.reader import Records
 
 _WHAT = {Kind.KERNEL: "kernel", Kind.LIBRARY: "library", Kind.MEMCPY: "copy", Kind.MEMSET: "memset"}
 _OVER_LISTS = ("multi_tensor_apply", "FusedOptimizer")
-_OPS_AROUND = 3
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,37 @@ def works_of(trace: Trace, inductor: str | Path | None = None) -> TracedWorks:
     records = trace.select(*_WHAT)
     keys, which = _distinct(trace, records)
     _, first, counts = np.unique(which, return_index=True, return_counts=True)
-    launches = [_launch(trace, records[at], blocks_before=int(keys["before"][at])) for at in first.tolist()]
-    with_op = {(launch.what, launch.name, launch.grid, launch.block): launch for launch in launches if launch.inputs}
     works: list[TracedWork] = []
-    for launch, count in zip(launches, counts.tolist(), strict=True):
-        known = with_op.get((launch.what, launch.name, launch.grid, launch.block))
-        if not launch.inputs and launch.what == "kernel" and known is not None:
-            launch = replace(launch, op=known.op, inputs=known.inputs, around=known.around)
+    for at, count in zip(first.tolist(), counts.tolist(), strict=True):
+        key = keys[at]
+        launch = launch_of(
+            Kind(int(key["kind"])),
+            trace.signature(int(key["signature"])),
+            trace.signature(int(key["op"])) if key["op"] else None,
+            int(key["value"]),
+            int(key["before"]),
+        )
         works.append(TracedWork(launch, work_of(launch, sources), count))
     return TracedWorks(works, records, which)
+
+
+def launch_of(
+    kind: Kind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0, blocks_before: int = 0
+) -> Launch:
+    """A kernel, library call, copy or memset, as its signature and that of its op say; `size` is of copies and
+    memsets, whose op does not matter."""
+    what = _WHAT[kind]
+    if kind == Kind.MEMCPY:
+        return Launch(what, str(signature.get("copy", "")), arguments=signature, bytes=size)
+    if kind == Kind.MEMSET:
+        return Launch(what, "memset", arguments=signature, bytes=size)
+    op_name = str(op.get("op", "")) if op else ""
+    inputs = tuple(parse_input(value) for value in op.get("inputs", ())) if op else ()
+    if kind == Kind.LIBRARY:
+        return Launch(what, str(signature.get("call", "")), arguments=signature, op=op_name, inputs=inputs)
+    grid, block = (_three(signature.get(key)) for key in ("grid", "block"))
+    name = str(signature.get("kernel", ""))
+    return Launch(what, name, grid=grid, block=block, op=op_name, inputs=inputs, blocks_before=blocks_before)
 
 
 def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
@@ -89,12 +114,29 @@ def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt
     if len(ops):
         found = (ops["op"][at] == records["op"]) & (records["op"] != 0)
         keys["op"] = np.where(found & ~copied, ops["signature"][at], 0)
+    _lend_ops(keys)
     _count_blocks_before(trace, records, keys)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return keys, rank[inverse.reshape(-1)]
+
+
+def _lend_ops(keys: npt.NDArray[np.void]) -> None:
+    """Give kernels without an op that of the first one before them with the same signature that has one."""
+    kernels = keys["kind"] == Kind.KERNEL
+    without = np.flatnonzero(kernels & (keys["op"] == 0))
+    if not len(without):
+        return
+    having = np.flatnonzero(kernels & (keys["op"] != 0))
+    signatures, first = np.unique(keys["signature"][having], return_index=True)
+    if not len(signatures):
+        return
+    lenders = having[first]
+    at = np.minimum(np.searchsorted(signatures, keys["signature"][without]), len(signatures) - 1)
+    lends = (signatures[at] == keys["signature"][without]) & (lenders[at] < without)
+    keys["op"][without[lends]] = keys["op"][lenders[at[lends]]]
 
 
 def _count_blocks_before(trace: Trace, records: Records, keys: npt.NDArray[np.void]) -> None:
@@ -116,34 +158,6 @@ def _count_blocks_before(trace: Trace, records: Records, keys: npt.NDArray[np.vo
         of = (int(records["op"][at]), name)
         keys["before"][at] = done.get(of, 0)
         done[of] = done.get(of, 0) + blocks
-
-
-def _launch(trace: Trace, record: np.void, *, blocks_before: int) -> Launch:
-    kind = Kind(int(record["kind"]))
-    signature = trace.signature(int(record["signature"]))
-    what = _WHAT[kind]
-    if kind == Kind.MEMCPY:
-        return Launch(what, str(signature.get("copy", "")), arguments=signature, bytes=int(record["value"]))
-    if kind == Kind.MEMSET:
-        return Launch(what, "memset", arguments=signature, bytes=int(record["value"]))
-    op = trace.op_of(record)
-    inputs = tuple(parse_input(value) for value in op["inputs"]) if op is not None else ()
-    names = _around(trace, op)
-    common: dict[str, Any] = {"op": str(op["name"]) if op is not None else "", "inputs": inputs, "around": names}
-    if kind == Kind.LIBRARY:
-        return Launch(what, str(signature.get("call", "")), arguments=signature, **common)
-    grid, block = (_three(signature.get(key)) for key in ("grid", "block"))
-    name = str(signature.get("kernel", ""))
-    return Launch(what, name, grid=grid, block=block, blocks_before=blocks_before, **common)
-
-
-def _around(trace: Trace, op: np.void | None) -> tuple[str, ...]:
-    names: list[str] = []
-    while op is not None and len(names) < _OPS_AROUND:
-        op = trace.op(int(op["parent"]))
-        if op is not None:
-            names.append(str(op["name"]))
-    return tuple(names)
 
 
 @lru_cache(maxsize=4096)

@@ -3,14 +3,17 @@
 In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` by name. A name such as
 triton_poi_fused_add_0 may occur in several compiled graphs; `Sources.of` takes the one whose sizes fit the launch's
 grid.
+
+The cache is shared with other jobs and grows while a job runs, so what was found during a run is kept in a folder of
+the run's own: the sources, and in `launches.json` which of them each launch was taken to be. A replay goes by that.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from maya.estimators.features.launch import Launch
@@ -25,6 +28,7 @@ _ACCESS = re.compile(r"tl\.(load|store|atomic_add)\((\w+) \+ \(?(.*)$", re.MULTI
 _VARIABLE = re.compile(r"^\s+([xyzr]\d\w*) = (.*)$", re.MULTILINE)
 _NAMES = re.compile(r"\b([xyzr]\d\w*|tmp\d+)\b")
 _KERNEL = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)
+_DECISIONS = "launches.json"
 _TRITON_TYPES = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"}
 _TRITON_TYPES |= {"fp8e4nv": "fp8", "fp8e5": "fp8"}
 
@@ -62,31 +66,71 @@ class KernelMetadata:
 
 
 class Sources:
-    """The kernels in a folder of generated sources."""
+    """The kernels in a folder of generated sources, which may still grow."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, keep: Path | None = None) -> None:
+        """`keep`: a folder to copy those to that were of use, with a list of what for."""
         self._folder = Path(folder)
-
-    @cached_property
-    def _kernels(self) -> dict[str, list[KernelMetadata]]:
-        found: dict[str, list[KernelMetadata]] = {}
-        for path in sorted(self._folder.glob("??/*.py")):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            names = _KERNEL.findall(text)
-            if len(names) == 1 and "inductor_meta" in text:  # a kernel by itself, not the module that calls it
-                found.setdefault(names[0], []).append(parse(text))
-        return found
+        self._keep = keep
+        self._kernels: dict[str, list[tuple[str, KernelMetadata]]] = {}  # name -> files and what they say
+        self._read: set[Path] = set()
+        self._decided: dict[str, str | None] = _decisions(self._folder)  # launch -> file
+        self._found: dict[str, KernelMetadata | None] = {}  # by launch
 
     def of(self, launch: Launch) -> KernelMetadata | None:
         """The kernel of that name whose sizes fit the grid; None if there is none."""
-        for metadata in self._kernels.get(launch.function, []):
-            outer = math.prod(size for axis, size in metadata.sizes.items() if not axis.startswith("r"))
-            per_block = outer / launch.blocks
-            # Blocks are powers of two, and only the last of an axis is not full.
-            fitting = 2.0 ** math.ceil(math.log2(max(per_block, 1.0)) - 1e-9)
-            if launch.blocks <= outer and per_block > fitting * 0.5 and per_block <= 16384:
-                return metadata
-        return None
+        key = f"{launch.function} {launch.blocks}"
+        if key not in self._found:
+            self._found[key] = self._find(key, launch)
+        return self._found[key]
+
+    def _find(self, key: str, launch: Launch) -> KernelMetadata | None:
+        if key in self._decided:
+            name = self._decided[key]
+            return None if name is None else parse(_text(self._folder / name))
+        self._look_for_new()
+        candidates = sorted(self._kernels.get(launch.function, []), key=lambda candidate: candidate[0])
+        name, found = next((each for each in candidates if _fits(each[1], launch)), (None, None))
+        self._decided[key] = name
+        if self._keep is not None:
+            self._copy(name, self._keep)
+        return found
+
+    def _look_for_new(self) -> None:
+        for path in set(self._folder.glob("??/*.py")) - self._read:
+            self._read.add(path)
+            text = _text(path)
+            names = _KERNEL.findall(text)
+            if len(names) == 1 and "inductor_meta" in text:  # a kernel by itself, not the module that calls it
+                name = str(path.relative_to(self._folder))
+                self._kernels.setdefault(names[0], []).append((name, parse(text)))
+
+    def _copy(self, name: str | None, keep: Path) -> None:
+        if name is not None:
+            (keep / name).parent.mkdir(parents=True, exist_ok=True)
+            (keep / name).write_text(_text(self._folder / name), encoding="utf-8")
+        keep.mkdir(parents=True, exist_ok=True)
+        (keep / _DECISIONS).write_text(json.dumps(self._decided, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _decisions(folder: Path) -> dict[str, str | None]:
+    try:
+        found = json.loads(_text(folder / _DECISIONS))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _fits(metadata: KernelMetadata, launch: Launch) -> bool:
+    outer = math.prod(size for axis, size in metadata.sizes.items() if not axis.startswith("r"))
+    per_block = outer / launch.blocks
+    # Blocks are powers of two, and only the last of an axis is not full.
+    fitting = 2.0 ** math.ceil(math.log2(max(per_block, 1.0)) - 1e-9)
+    return launch.blocks <= outer and per_block > fitting * 0.5 and per_block <= 16384
 
 
 def parse(source: str) -> KernelMetadata:

@@ -29,7 +29,6 @@ class Launch:
     bytes: int = 0  # of the copy or memset
     op: str = ""  # innermost op, "aten::add_"
     inputs: Sequence[Any] = ()  # of the op: Tensor, list, None or scalar
-    around: tuple[str, ...] = ()  # ops around that one, innermost first
     blocks_before: int = 0  # of launches of the same kernel for the same op before this one
 
     @cached_property
