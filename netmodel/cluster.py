@@ -7,7 +7,7 @@ keys. Out: a `Cluster`, or one `ClusterError` that names the file, the key and w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from netmodel.parameters import (
     read_generation,
     read_parameters,
 )
-from netmodel.settings_file import Catalogue
+from netmodel.settings_file import Catalogue, as_table, merged
 
 __all__ = ["GPU_LINKS", "Cluster", "ClusterError", "cluster_names", "load_cluster", "with_faults"]
 
@@ -60,6 +60,7 @@ class Cluster:
     fabric: Fabric
     parameters: Parameters  # what NCCL reaches on it
     faults: tuple[Fault, ...] = ()
+    host: Mapping[str, Any] = field(default_factory=dict, hash=False)  # `[host]` as it is written, for who knows CPUs
 
 
 def cluster_names() -> list[str]:
@@ -72,16 +73,25 @@ def cluster_path(name_or_path: str) -> Path:
     return _CATALOGUE.find(name_or_path, Path())
 
 
-def load_cluster(name_or_path: str) -> Cluster:
-    """The cluster a user named, by a name of the catalogue or by the path of a file."""
+def load_cluster(name_or_path: str, changes: Mapping[str, str] | None = None) -> Cluster:
+    """The cluster a user named, by a name of the catalogue or by the path of a file.
+
+    `changes` are keys of the file with dots, and values as text: {"node.nic_rate": "200Gbps"}.
+    """
     path = cluster_path(name_or_path)
     table = _CATALOGUE.read(path)
     where = str(path)
+    if changes:
+        table = merged(table, as_table(changes))
+        where += " with " + ", ".join(f"{key}={value}" for key, value in changes.items())
     values: dict[str, Any] = {}
     if "node" in table:
         values |= read_node(where, table.pop("node"))
         values["fabric"] = read_fabric(where, table.pop("fabric", {}), values["nic_rate"])
     values["faults"] = read_faults(where, table.pop("faults", []))
+    values["host"] = table.pop("host", {})
+    if not isinstance(values["host"], dict):
+        raise ClusterError(f"{where}: host is {values['host']!r}; expected a table, [host]")
     calibration = table.pop("calibration", {})
     values |= keys.read_keys(where, "", table, _KEYS, _KEYS)
     if "fabric" not in values:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,38 @@ class Catalogue:
             raise self.error(f"{path}: cannot be read: {error}") from error
         except tomllib.TOMLDecodeError as error:
             raise self.error(f"{path}: not valid TOML: {error}") from error
+
+
+def as_table(changes: Mapping[str, str]) -> dict[str, Any]:
+    """Changes under dotted keys ({"node.nics": "4"}) as the table of a file would have them."""
+    table: dict[str, Any] = {}
+    for key, text in changes.items():
+        *parents, last = key.split(".")
+        inner = table
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"{key}: {parent} has a value of its own already")
+        inner[last] = as_value(text)
+    return table
+
+
+def as_value(text: str) -> Any:
+    """What a text would be in a TOML file; text that is none ("200Gbps") is meant as such."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with changes on top, table by table."""
+    result = dict(table)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(result.get(key), dict):
+            value = merged(result[key], value)
+        result[key] = value
+    return result
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

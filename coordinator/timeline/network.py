@@ -43,6 +43,7 @@ _OPERATIONS = {
     "ncclAlltoAll": ("all_to_all", True),
 }
 _ROOTED = ("ncclReduce", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter")
+_MOST_KEPT = 1 << 18  # answers; messages of ever new sizes make ever new ones
 MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 
 
@@ -74,6 +75,8 @@ class CollectiveTimes:
         key = (call, count, dtype, id(members), root)
         known = self._by_id.get(key)
         if known is None:
+            if len(self._by_id) >= _MOST_KEPT:
+                self._by_id.clear()
             ns = self.network.estimate(self.collective(call, count, dtype, members, root)).ns
             known = self._by_id[key] = (members, ns)  # the tuple is kept, so that its id stays its own
         return known[1]
@@ -83,12 +86,12 @@ class CollectiveTimes:
         key = (sender, receiver, size)
         ns = self._messages.get(key)
         if ns is None:
+            if len(self._messages) >= _MOST_KEPT:
+                self._messages.clear()
             ns = self._messages[key] = self.network.estimate(self.message(sender, receiver, size)).ns
         return ns
 
-    def collective(
-        self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0
-    ) -> Collective:
+    def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
         """A call of all members as the network knows it."""
         item_bytes, torch_dtype = DTYPES[dtype]
         places = self._places(members)

@@ -7,12 +7,13 @@ file's path relative to this one) and then needs only the keys that differ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 from maya.devices.device import Device
-from netmodel.settings_file import Catalogue, did_you_mean, listed
+from netmodel.settings_file import Catalogue, as_table, did_you_mean, listed
 
 _FIELDS: dict[str, Field[Any]] = {f.metadata["key"]: f for f in fields(Device) if "key" in f.metadata}
 _BASE = "based_on"
@@ -30,10 +31,14 @@ def device_names() -> list[str]:
     return _CATALOGUE.names()
 
 
-def load_device(name_or_path: str) -> Device:
-    """The GPU a user named, by a name of the catalogue or by the path of a file."""
+def load_device(name_or_path: str, changes: Mapping[str, str] | None = None) -> Device:
+    """The GPU a user named, by a name of the catalogue or by the path of a file; `changes` are keys of the file with
+    other values: {"memory_bandwidth": "4TB/s"}."""
     path = _CATALOGUE.find(name_or_path, Path())
     values = _read(path, ())
+    if changes:
+        named = ", ".join(f"{key}={value}" for key, value in changes.items())
+        values |= _values(f"{path} with {named}", as_table(changes), list(_FIELDS))
     missing = [key for key, f in _FIELDS.items() if f.default is MISSING and f.name not in values]
     if missing:
         raise DeviceError(
@@ -59,13 +64,18 @@ def _read(path: Path, derived: tuple[Path, ...]) -> dict[str, Any]:
             values = _read(_CATALOGUE.find(base, path.parent), (*derived, path.resolve()))
         except DeviceError as error:
             raise DeviceError(f'{path}: {_BASE} = "{base}": {error}') from error
+    return values | _values(str(path), table, [*_FIELDS, _BASE])
+
+
+def _values(where: str, table: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _FIELDS:
-            raise DeviceError(f'{path}: unknown key "{key}"{did_you_mean(key, [*_FIELDS, _BASE])}')
+            raise DeviceError(f'{where}: unknown key "{key}"{did_you_mean(key, known)}')
         try:
             values[_FIELDS[key].name] = _FIELDS[key].metadata["read"](value)
         except ValueError as error:
-            raise DeviceError(f"{path}: {key}: {error}") from error
+            raise DeviceError(f"{where}: {key}: {error}") from error
     return values
 
 

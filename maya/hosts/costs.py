@@ -1,0 +1,146 @@
+"""Costs of the host: how long the CPU of a training node takes for what PyTorch does between the device's work.
+
+In: a TOML file, `[host]` of a cluster's file or changes such as host.op=5us, all with the same keys. Out: `HostCosts`
+in ns, or one `HostError` that says where, which key and what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from maya.devices import Device
+from maya.trace.format import Kind
+from netmodel.settings_file import Catalogue, did_you_mean
+from netmodel.units import NANOSECONDS
+
+REFERENCE = "reference"
+
+# Kinds of records that are calls of the program's; the others are made by calls, or cost nothing.
+CALLS = (
+    Kind.KERNEL,
+    Kind.LIBRARY,
+    Kind.MEMCPY,
+    Kind.MEMSET,
+    Kind.MALLOC,
+    Kind.FREE,
+    Kind.EVENT_RECORD,
+    Kind.STREAM_WAIT,
+    Kind.SYNCHRONIZE,
+    Kind.HOST_FUNCTION,
+    Kind.COLLECTIVE,
+    Kind.GRAPH_LAUNCH,
+    Kind.STREAM_CREATE,
+)
+_CALL_NAMES = {kind.name.lower(): kind for kind in CALLS}
+_TIMES = ("op", "latency", "wake", "clock_read")
+_TEXTS = ("name", "sources")
+_OVERLAP = "overlap_sms"
+_LONGEST = 10**12  # ns
+
+
+class HostError(ValueError):
+    """There is no such host, or its file is not right."""
+
+
+_CATALOGUE = Catalogue(Path(__file__).parent, "host", HostError)
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """What the CPU of a training node spends, in ns; `overlap` is per mille."""
+
+    op: int  # of an ATen op, with the Python around it
+    latency: int  # from a launch on the host to its start on an idle device
+    wake: int  # until a host thread goes on that waited for the device
+    clock_read: int
+    calls: Mapping[Kind, int] = field(default_factory=dict)  # of a call of the kind; absent: nothing
+    overlap: int = 0  # how much longer work takes on the device while a collective runs beside it
+
+    def text(self) -> str:
+        """For the ranks' side, as MAYA_CLOCK_COSTS."""
+        figures = {key: getattr(self, key) for key in (*_TIMES, "overlap")}
+        figures |= {kind.name.lower(): self.calls[kind] for kind in sorted(self.calls)}
+        return ";".join(f"{key}={value}" for key, value in figures.items())
+
+    def table(self) -> dict[str, Any]:
+        """For run.json."""
+        figures: dict[str, Any] = {key: getattr(self, key) for key in (*_TIMES, "overlap")}
+        return {**figures, "calls": {kind.name.lower(): self.calls[kind] for kind in sorted(self.calls)}}
+
+    @staticmethod
+    def of_table(where: str, table: object) -> HostCosts:
+        """What `table` gave."""
+        if not isinstance(table, dict):
+            raise HostError(f"{where}: {table!r} are no costs of a host; expected an object")
+        calls = table.get("calls")
+        if not isinstance(calls, dict):
+            raise HostError(f"{where}: calls is {calls!r}; expected an object")
+        figures = {key: value for key, value in table.items() if key != "calls"}
+        _refuse_unknown(where, "", figures, (*_TIMES, "overlap"))
+        _refuse_unknown(where, "calls.", calls, _CALL_NAMES)
+        for key, value in (*figures.items(), *calls.items()):
+            if type(value) is not int or not 0 <= value <= _LONGEST:
+                raise HostError(f"{where}: {key} is {value!r}; expected whole nanoseconds")
+        missing = [key for key in (*_TIMES, "overlap") if key not in figures]
+        if missing:
+            raise HostError(f"{where}: {missing[0]} is missing")
+        return HostCosts(**figures, calls={_CALL_NAMES[key]: value for key, value in calls.items()})
+
+
+NO_COSTS = HostCosts(op=0, latency=0, wake=0, clock_read=0)
+
+
+def load_host(name_or_path: str, device: Device, more: Mapping[str, Mapping[str, Any]] | None = None) -> HostCosts:
+    """The host a user named, by a name of the catalogue or by the path of a file, as it is for this device.
+
+    `more` are tables with the same keys, each under the name of where it was written, which come on top in order.
+    """
+    path = _CATALOGUE.find(name_or_path, Path())
+    base = NO_COSTS if path.stem == REFERENCE and path.parent == _CATALOGUE.folder else load_host(REFERENCE, device)
+    costs = _with(base, str(path), _CATALOGUE.read(path), device)
+    for where, table in (more or {}).items():
+        costs = _with(costs, where, table, device)
+    return costs
+
+
+def without_host_time(costs: HostCosts) -> HostCosts:
+    """A host that takes no time; what the device does to itself stays."""
+    return replace(NO_COSTS, overlap=costs.overlap)
+
+
+def _with(costs: HostCosts, where: str, table: Mapping[str, Any], device: Device) -> HostCosts:
+    """The costs with what a table says; what it leaves out stays as it was."""
+    _refuse_unknown(where, "", table, (*_TIMES, _OVERLAP, "calls", *_TEXTS))
+    for key, value in table.items():
+        if key in _TIMES:
+            costs = replace(costs, **{key: _time(where, key, value)})  # type: ignore[arg-type]
+        elif key == _OVERLAP:
+            if type(value) is not int or not 0 <= value <= device.sm_count:
+                raise HostError(f"{where}: {key} is {value!r}; expected a whole number up to {device.sm_count}")
+            costs = replace(costs, overlap=1000 * value // device.sm_count)
+        elif key == "calls":
+            if not isinstance(value, dict):
+                raise HostError(f"{where}: calls is {value!r}; expected a table")
+            _refuse_unknown(where, "calls.", value, _CALL_NAMES)
+            calls = {_CALL_NAMES[name]: _time(where, f"calls.{name}", cost) for name, cost in value.items()}
+            costs = replace(costs, calls={**costs.calls, **calls})
+    return costs
+
+
+def _time(where: str, key: str, value: object) -> int:
+    try:
+        time = NANOSECONDS.parse(value)
+    except ValueError as error:
+        raise HostError(f"{where}: {key}: {error}") from error
+    if time > _LONGEST:
+        raise HostError(f"{where}: {key}: {value!r} is too long for one call")
+    return time
+
+
+def _refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Any) -> None:
+    for key in table:
+        if key not in known:
+            raise HostError(f'{where}: unknown key "{prefix}{key}"{did_you_mean(key, known)}')
