@@ -18,9 +18,14 @@ def main() -> int:
     parser.add_argument("--endpoint", default="", help="of ZeroMQ (default: an abstract local socket)")
     parser.add_argument("--store-port", type=int, default=0, metavar="PORT", help="of the TCPStore (any free one)")
     parser.add_argument("--no-store", action="store_true", help="host no TCPStore, and so do not load torch")
+    parser.add_argument("--run-folder", default="", metavar="DIR", help="whose run.json says how long things take")
     options = parser.parse_args()
     settings = Settings(
-        options.world_size, options.secret, options.endpoint, None if options.no_store else options.store_port
+        options.world_size,
+        options.secret,
+        options.endpoint,
+        None if options.no_store else options.store_port,
+        options.run_folder,
     )
     return run(settings, report_fd=1, control_fd=0)
 

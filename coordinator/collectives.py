@@ -44,7 +44,7 @@ def send_bytes(post: Post, member: int, members: int) -> int:
 class Collective:
     """Posts of one sequence number on one communicator."""
 
-    __slots__ = ("_members", "_parts", "missing", "post", "signature", "tokens", "variants")
+    __slots__ = ("_members", "_parts", "arrival_ns", "missing", "post", "signature", "tokens", "variants")
 
     def __init__(self, post: Post, members: int) -> None:
         self.post = post  # the first one
@@ -52,6 +52,7 @@ class Collective:
         self._members = members
         self.tokens: dict[int, int | None] = {}  # of the members that have posted; None: nobody waits for the answer
         self.missing = members
+        self.arrival_ns = 0  # of the last member
         self.variants: dict[Signature, list[int]] = {}  # if not all posts agree: who posted what
         self._parts: _Parts | None = None
 
@@ -59,6 +60,8 @@ class Collective:
         """A member's post, which agrees with the others'."""
         self.tokens[member] = post.token
         self.missing -= 1
+        if post.arrival_ns > self.arrival_ns:
+            self.arrival_ns = post.arrival_ns
         if payload is not None and post.known:
             if self._parts is None:
                 self._parts = _parts_for(post, self._members)

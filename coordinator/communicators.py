@@ -16,6 +16,7 @@ from coordinator.point_to_point import Channel
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR
 from coordinator.sequences import Sequences
 from coordinator.texts import post_text, ranks_text
+from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import Call, Done, Failed, FromCoordinator, Post
 
 Outgoing = tuple[int, FromCoordinator, Buffer | None]  # to which rank
@@ -48,8 +49,9 @@ class Communicator:
     which member they are, so then every member knows the communicator by a number of its own.
     """
 
-    def __init__(self, number: int, members: tuple[int, ...]) -> None:
+    def __init__(self, number: int, members: tuple[int, ...], times: Times = NO_TIMES) -> None:
         self.members = members
+        self._times = times
         self.member_of = {rank: member for member, rank in enumerate(members)}
         self.has_repeated_ranks = len(self.member_of) < len(members)
         self.numbers = range(number, number + (len(members) if self.has_repeated_ranks else 1))
@@ -154,6 +156,8 @@ class Communicator:
         self._finish(collective)
         self.completed += 1
         members = self.members
+        started = collective.arrival_ns
+        ended = started + self._times.collective_ns(collective.post, members)
         known, payload = collective.result(0)
         answers: list[Outgoing] = []
         same_for_all = collective.is_same_for_all
@@ -161,7 +165,8 @@ class Communicator:
             if token is not None:
                 if not same_for_all:
                     known, payload = collective.result(member)
-                answers.append((members[member], Done(token, known, payload is not None), payload))
+                done = Done(token, known, payload is not None, started, ended)
+                answers.append((members[member], done, payload))
         return answers
 
     def _finish(self, collective: Collective) -> None:
@@ -213,7 +218,7 @@ class Communicator:
         ends = (member, post.peer) if is_send else (post.peer, member)
         channel = self._channels.get(ends)
         if channel is None:
-            channel = self._channels[ends] = Channel(self.members, *ends)
+            channel = self._channels[ends] = Channel(self.members, *ends, self._times)
         if channel.has_send(post.sequence) if is_send else channel.has_receive(post.sequence):
             return self._refuse(rank, post, "it was posted before")
         answers = channel.send(post, payload) if is_send else channel.receive(post)

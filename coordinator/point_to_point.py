@@ -4,6 +4,10 @@ In: posts of both ends. Out: answers to them. A send and a receive of the same s
 is complete at once while no more than 4 MiB, which is NCCL's buffer, are on their way without having been received;
 after that, when there is room again, or when it has been received. Both ends must agree on the number of bytes; as with
 NCCL, what type the bytes have is their own business.
+
+In virtual time, too, a sender does not wait for the receiver of a message of up to 4 MiB, whatever else is on its way:
+it is done after the time that the message takes beside the others which the sender sends the same way. A receiver, and
+the sender of a larger message, begins when both ends have come; the end that has more to share its way with decides.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from coordinator.arithmetic import ITEM_BYTES, Buffer
 from coordinator.results import INVALID_USAGE
 from coordinator.sequences import Sequences
 from coordinator.texts import post_text
+from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import Done, Failed, Post
 
 BUFFER_BYTES = 4 << 20
@@ -40,11 +45,13 @@ class Channel:
         "_receiver",
         "_receives",
         "_sender",
+        "_times",
         "_waiting",
     )
 
-    def __init__(self, members: Sequence[int], sender: int, receiver: int) -> None:
+    def __init__(self, members: Sequence[int], sender: int, receiver: int, times: Times = NO_TIMES) -> None:
         self._members = members
+        self._times = times
         self._sender = sender
         self._receiver = receiver
         self._buffered: dict[int, _Send] = {}  # by sequence number: answered, not received
@@ -117,14 +124,26 @@ class Channel:
             if sender_waits:
                 answers.append((self._sender, Failed(send.post.token, INVALID_USAGE, text), None))
             return [*answers, (self._receiver, Failed(receive.token, INVALID_USAGE, text), None)]
+        started = max(send.post.arrival_ns, receive.arrival_ns)
+        ended = started + self._ns(send, max(send.post.shared_bytes, receive.shared_bytes))
         if sender_waits:
-            answers.append(self._sent(send))
+            answers.append(self._sent(send, started, ended))
         if send.payload is None or not send.post.known:
-            return [*answers, (self._receiver, Done(receive.token, (), False), None)]
-        return [*answers, (self._receiver, Done(receive.token, send.post.known, True), send.payload)]
+            return [*answers, (self._receiver, Done(receive.token, (), False, started, ended), None)]
+        done = Done(receive.token, send.post.known, True, started, ended)
+        return [*answers, (self._receiver, done, send.payload)]
 
-    def _sent(self, send: _Send) -> Answer:
-        return self._sender, Done(send.post.token, (), False), None
+    def _sent(self, send: _Send, started: int = 0, ended: int = 0) -> Answer:
+        """`started` and `ended` are the receiver's."""
+        if send.size <= BUFFER_BYTES:
+            started = send.post.arrival_ns
+            ended = started + self._ns(send, send.post.shared_bytes)
+        return self._sender, Done(send.post.token, (), False, started, ended), None
+
+    def _ns(self, send: _Send, shared_bytes: int) -> int:
+        return self._times.message_ns(
+            self._members[self._sender], self._members[self._receiver], max(send.size, shared_bytes)
+        )
 
     def _difference(self, send: Post, receive: Post) -> str:
         sender, receiver = self._members[self._sender], self._members[self._receiver]

@@ -12,6 +12,7 @@ Out: lines of JSON on the report pipe, each written at once, and none longer tha
     {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
     {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       those of most ranks first; how many more; ranks
                                                                          that have said nothing for a while, or ""
+    {"clocks": {"first": 0, "ns": [...]}}                                when it ends: clocks of ranks 0, 1, ...
     {"coordinator_done": {...}}                                          what there was, when it ends
 
 It ends at SIGTERM, or when the process that started it has ended.
@@ -25,8 +26,10 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -35,6 +38,7 @@ from coordinator.limits import LimitError, allow_descriptors
 from coordinator.server import Server, ServerError
 from coordinator.store import Store, StoreError
 from coordinator.texts import ranks_text
+from coordinator.times import NO_TIMES, RunTimes
 
 SUCCESS, FAILED = 0, 1
 
@@ -42,6 +46,7 @@ _NAME = b"maya-coord"  # as ps shows it
 _PROGRESS_SECONDS = 1.0
 _SILENT_SECONDS = 15.0  # a rank says every five seconds that it is alive
 _LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
+_CLOCKS_A_LINE = 128  # of up to 20 digits
 _END_SECONDS = 0.02  # how soon to look again whether a connection is closed
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -54,6 +59,7 @@ class Settings:
     secret: str
     endpoint: str = ""  # of ZeroMQ; empty: an abstract local socket of any name
     store_port: int | None = 0  # 0: any free one; None: no store
+    run_folder: str = ""  # whose run.json says how long things take; empty: nothing takes time
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
@@ -92,14 +98,20 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
     try:
         try:
             allow_descriptors(settings.world_size)
-            server = Server(settings.world_size, settings.secret, settings.endpoint)
+            times = RunTimes(Path(settings.run_folder)) if settings.run_folder else None
+            server = Server(settings.world_size, settings.secret, settings.endpoint, times or NO_TIMES)
             store = Store(settings.store_port) if settings.store_port is not None else None
         except (LimitError, ServerError, StoreError) as error:
             report.write({"coordinator_failed": str(error)})
             return FAILED
         store_port = store.port if store else None
         report.write({"coordinator": {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}})
+        if times is not None:
+            times.load()  # while the ranks start: what they send meanwhile waits in the socket
         _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd)
+        if times is not None:
+            for line in _clocks(server, settings.world_size):
+                report.write(line)
         report.write({"coordinator_done": _statistics(server)})
         return SUCCESS
     finally:
@@ -177,6 +189,13 @@ def _statistics(server: Server) -> dict[str, Any]:
         "ignored": server.ignored,
         "cpu_seconds": round(time.process_time(), 3),
     }
+
+
+def _clocks(server: Server, world_size: int) -> Iterator[dict[str, Any]]:
+    """The clocks of all ranks when they ended, in lines that are short enough."""
+    for first in range(0, world_size, _CLOCKS_A_LINE):
+        ranks = range(first, min(first + _CLOCKS_A_LINE, world_size))
+        yield {"clocks": {"first": first, "ns": [server.state.clock(rank) for rank in ranks]}}
 
 
 class _Report:

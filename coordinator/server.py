@@ -20,6 +20,7 @@ import zmq
 from coordinator.arithmetic import Buffer
 from coordinator.communicators import Outgoing
 from coordinator.state import State
+from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import (
     VERSION,
     Bye,
@@ -53,8 +54,8 @@ class _Connection:
 class Server:
     """A ROUTER for the ranks of one run."""
 
-    def __init__(self, world_size: int, secret: str, endpoint: str = "") -> None:
-        self.state = State()
+    def __init__(self, world_size: int, secret: str, endpoint: str = "", times: Times = NO_TIMES) -> None:
+        self.state = State(times)
         self._world_size = world_size
         self._secret = secret.encode()
         self._connections: dict[bytes, _Connection] = {}  # by the identity that ZeroMQ gave it
@@ -118,6 +119,7 @@ class Server:
                 self.bytes_in += len(part)
             self.batches_in += 1
             self._take(identity, frame, payloads, now)
+        self._put(self.state.answer_asks())
         self._look_for_ends()
         self._flush()
 
@@ -156,6 +158,7 @@ class Server:
                 if connection is None:
                     return
             elif isinstance(message, Bye):
+                self.state.say_bye(connection.rank, message.host_ns)
                 self._disconnect(connection.rank)
                 return
             else:

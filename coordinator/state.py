@@ -3,6 +3,8 @@
 In: messages of ranks with their payloads, and ranks that ended. Out: messages to ranks. Nothing that a rank sends
 raises an exception; what it must not send is answered with an error. The state of what is complete is dropped.
 
+Questions about time are collected, and answered by `answer_asks`: many together cost little more than one.
+
 A rank that ended keeps what it posted posted, and answers to it are dropped; what waits for something that it never
 posted keeps waiting. `waits` says who waits for what.
 """
@@ -15,8 +17,10 @@ from coordinator.arithmetic import Buffer
 from coordinator.communicators import Communicator, Outgoing, Wait
 from coordinator.membership import Dividing, Joining, Outcome
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
+from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import (
     Alive,
+    Ask,
     Ending,
     Failed,
     Join,
@@ -28,12 +32,15 @@ from rank_runtime.messages import (
     Shrink,
     Split,
 )
+from rank_runtime.messages import Times as TimesMessage
 
 
 class State:
     """Communicators and requests for new ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Times = NO_TIMES) -> None:
+        self._times = times
+        self._asks: list[tuple[int, Ask]] = []  # rank and question, not answered yet
         self._communicators: dict[int, Communicator] = {}  # by each of its numbers
         self._communicators_of: dict[int, set[int]] = {}  # rank -> numbers
         self._joining: dict[bytes, Joining] = {}
@@ -42,6 +49,7 @@ class State:
         self._last_number = 0
         self._made = 0
         self._steps: dict[int, int] = {}
+        self._host_ns: dict[int, int] = {}  # ranks' clocks, as they last said
         self._ended: set[int] = set()
         self._posts = 0
         self._collectives = 0  # of communicators that are gone
@@ -66,6 +74,10 @@ class State:
             return communicator.post(member, message, payload)
         if type(message) is Alive:
             self._steps[rank] = message.steps
+            self._host_ns[rank] = message.host_ns
+            return []
+        if type(message) is Ask:
+            self._asks.append((rank, message))
             return []
         if type(message) is Join:
             return self._join(rank, message)
@@ -74,6 +86,22 @@ class State:
         if type(message) is Leave:
             self._leave(rank, message)
         return []
+
+    def answer_asks(self) -> list[Outgoing]:
+        """Answers to what ranks have asked since the last call."""
+        if not self._asks:
+            return []
+        asks, self._asks = self._asks, []
+        answers: dict[int, tuple[list[int], list[int]]] = {}
+        for (rank, ask), ns in zip(asks, self._times.answers(asks), strict=True):
+            numbers, times = answers.setdefault(rank, ([], []))
+            numbers.append(ask.number)
+            times.append(ns)
+        return [(rank, TimesMessage(numbers, times), None) for rank, (numbers, times) in answers.items()]
+
+    def say_bye(self, rank: int, host_ns: int) -> None:
+        """A rank ends in an orderly way; `host_ns` is its clock then."""
+        self._host_ns[rank] = host_ns
 
     def end(self, rank: int) -> None:
         """The process of a rank has ended."""
@@ -119,6 +147,10 @@ class State:
     def steps(self) -> int:
         """Optimizer steps that every rank has made."""
         return min(self._steps.values(), default=0)
+
+    def clock(self, rank: int) -> int:
+        """What a rank's clock said last, in ns."""
+        return self._host_ns.get(rank, 0)
 
     @property
     def posts(self) -> int:
@@ -185,7 +217,7 @@ class State:
 
     def _make(self, members: tuple[int, ...]) -> tuple[Communicator, int]:
         """A communicator, and which one of these members it is."""
-        communicator = Communicator(self._last_number + 1, members)
+        communicator = Communicator(self._last_number + 1, members, self._times)
         self._last_number = communicator.numbers[-1]
         self._made += 1
         instance = self._instances.get(members, 0)

@@ -8,14 +8,15 @@ from rank_runtime.messages import Call, DataType, Post, Reduction
 
 _MOST_RUNS = 12
 
-_DATA_TYPES = {
+_FLOATING = {
     DataType.FLOAT16: "fp16",
     DataType.FLOAT32: "fp32",
     DataType.FLOAT64: "fp64",
     DataType.BFLOAT16: "bf16",
-    DataType.FLOAT8_E4M3: "fp8_e4m3",
-    DataType.FLOAT8_E5M2: "fp8_e5m2",
 }
+DATA_TYPES = [
+    _FLOATING.get(kind, kind.name.lower().replace("float8", "fp8")) for kind in DataType
+]  # by number, as traces name them
 _REDUCTIONS = (Call.ALL_REDUCE, Call.REDUCE, Call.REDUCE_SCATTER)
 _PREPOSITIONS = {
     Call.REDUCE: "to",
@@ -46,8 +47,7 @@ def ranks_text(ranks: Iterable[int], noun: str = "rank") -> str:
 def call_text(call: int, count: int, data_type: int, reduction: int, peer: int, members: Sequence[int]) -> str:
     """`all_reduce of 1024 fp32 sum`, `broadcast of 10 int64 from rank 8`."""
     kind = Call(call)
-    element = DataType(data_type)
-    text = f"{kind.name.lower()} of {count} {_DATA_TYPES.get(element, element.name.lower())}"
+    text = f"{kind.name.lower()} of {count} {DATA_TYPES[data_type]}"
     if kind in _REDUCTIONS:
         text += f" {Reduction(reduction).name.lower()}"
     if kind in _PREPOSITIONS:

@@ -7,6 +7,8 @@ for a job that runs and for one that is replayed, so that both have the same tim
 
 from __future__ import annotations
 
+import json
+
 from netmodel.analytic import AnalyticNetwork
 from netmodel.build import build_topology
 from netmodel.cluster import Cluster
@@ -62,6 +64,7 @@ class CollectiveTimes:
         self._gpus = _gpus(world_size, per_node, cluster.gpus_per_node)
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._by_id: dict[tuple[str, int, str, int, int], tuple[tuple[int, ...], int]] = {}
+        self._alone: dict[int, tuple[int, ...]] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
 
     @property
@@ -90,6 +93,15 @@ class CollectiveTimes:
                 self._messages.clear()
             ns = self._messages[key] = self.network.estimate(self.message(sender, receiver, size)).ns
         return ns
+
+    def alone_ns(self, signature: str, rank: int) -> int:
+        """How long a call takes on a communicator that has one member, by its signature in the trace."""
+        fields = json.loads(signature)
+        call, count, dtype = fields["call"], int(fields["count"]), fields["dtype"]
+        if call in MESSAGES:
+            size = max(count * DTYPES[dtype][0], int(fields.get("shared_bytes", 0)))
+            return self.message_ns(rank, rank, size)
+        return self.collective_ns(call, count, dtype, self._alone.setdefault(rank, (rank,)))
 
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
         """A call of all members as the network knows it."""

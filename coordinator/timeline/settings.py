@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.timeline.durations import Durations
 from coordinator.timeline.network import CollectiveTimes
 from maya.devices import Device, load_device
 from maya.hosts.costs import NO_COSTS, REFERENCE, HostCosts, HostError, load_host, without_host_time
@@ -103,6 +104,14 @@ class RunSettings:
 
     def collective_times(self) -> CollectiveTimes:
         return CollectiveTimes(self.load_cluster(), self.nccl_settings(), self.world_size, self.ranks_per_node)
+
+    def durations(self, run_folder: Path, *, online: bool = False) -> Durations:
+        """Durations of works; `online`: while the job runs, when the sources of compiled kernels come and are kept."""
+        packs = [Path(pack) for pack in self.packs]
+        if not online:
+            return Durations(self.device(), packs, self.inductor_folder(run_folder))
+        inductor = Path(self.inductor) if self.inductor else None
+        return Durations(self.device(), packs, inductor, keep=run_folder / "inductor")
 
     def inductor_folder(self, run_folder: Path) -> Path | None:
         """Where the sources of compiled kernels are: kept with the run, or else where torch.compile had put them."""
