@@ -84,6 +84,18 @@ RANK_VARIABLES = (
         "where the ranks meet, a ZeroMQ endpoint; set by maya-torchrun; empty: only communicators of one rank",
     ),
     Variable("MAYA_COORDINATOR_SECRET", "by which the coordinator knows the ranks of its run; set by maya-torchrun"),
+    Variable(
+        "MAYA_CLOCK",
+        "virtual: the program is shown the time its cluster would have, which needs a coordinator; wall: real time",
+        "wall",
+        choices=("virtual", "wall"),
+    ),
+    Variable(
+        "MAYA_CLOCK_COSTS",
+        'what the host of the virtual clock takes, in ns, as "op=4000;latency=3000;kernel=5000;..."; set by '
+        "maya-torchrun",
+    ),
+    Variable("MAYA_CLOCK_START", "where the virtual time.time() begins, in ns since 1970; set by maya-torchrun"),
     Variable("MAYA_ZMQ", "the ZeroMQ library to load; set by maya-torchrun"),
     Variable("MAYA_TRACE", "file to record into; %r is the rank, %p the process id; empty: nothing is recorded"),
     Variable(

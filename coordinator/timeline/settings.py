@@ -11,18 +11,20 @@ are keys of the GPU's file (memory_bandwidth).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from coordinator.timeline.durations import Durations
-from coordinator.timeline.network import CollectiveTimes
 from maya.devices import Device, load_device
 from maya.hosts.costs import NO_COSTS, REFERENCE, HostCosts, HostError, load_host, without_host_time
 from netmodel.cluster import Cluster, load_cluster
 from netmodel.nccl_settings import VARIABLES, NcclSettings, read_settings
 from netmodel.settings_file import as_table, did_you_mean, listed
+
+if TYPE_CHECKING:
+    from coordinator.timeline.durations import Durations
+    from coordinator.timeline.network import CollectiveTimes
 
 __all__ = ["NO_COSTS", "HostCosts", "HostError", "RunSettings", "SettingsError", "nccl_variables", "split_changes"]
 
@@ -103,10 +105,14 @@ class RunSettings:
         return read_settings(self.nccl)
 
     def collective_times(self) -> CollectiveTimes:
+        from coordinator.timeline.network import CollectiveTimes  # only now: a launcher is to start at once
+
         return CollectiveTimes(self.load_cluster(), self.nccl_settings(), self.world_size, self.ranks_per_node)
 
     def durations(self, run_folder: Path, *, online: bool = False) -> Durations:
         """Durations of works; `online`: while the job runs, when the sources of compiled kernels come and are kept."""
+        from coordinator.timeline.durations import Durations
+
         packs = [Path(pack) for pack in self.packs]
         if not online:
             return Durations(self.device(), packs, self.inductor_folder(run_folder))
@@ -180,17 +186,6 @@ def split_changes(changes: Mapping[str, str]) -> dict[str, dict[str, str]]:
         else:
             parts["cluster" if "." in key else "gpu"][key] = value
     return parts
-
-
-def parse_changes(texts: Iterable[str]) -> dict[str, str]:
-    """Of `key=value` as the user wrote it after --set; the last of a key counts."""
-    changes: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise SettingsError(f"--set {text}: expected key=value, e.g. --set node.nic_rate=200Gbps")
-        changes[key.strip()] = value.strip()
-    return changes
 
 
 def nccl_variables(environment: Mapping[str, str]) -> dict[str, str]:

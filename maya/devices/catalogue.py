@@ -7,6 +7,7 @@ file's path relative to this one) and then needs only the keys that differ.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -48,6 +49,24 @@ def load_device(name_or_path: str, changes: Mapping[str, str] | None = None) -> 
     device = Device(key=path.stem, **values)
     _check(device, path)
     return device
+
+
+def flattened(name_or_path: str) -> str | None:
+    """The file that a user named as a text that stands alone: with what it takes from other files of the user's. None
+    for a name of the catalogue."""
+    path = _CATALOGUE.find(name_or_path, Path())
+    table: dict[str, Any] = {}
+    while path.parent != _CATALOGUE.folder:
+        table = _CATALOGUE.read(path) | table
+        base = table.pop(_BASE, None)
+        if base is None:
+            break
+        path = _CATALOGUE.find(base, path.parent)
+        if path.parent == _CATALOGUE.folder:
+            table = {_BASE: path.stem} | table
+    if not table:
+        return None
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
 def _read(path: Path, derived: tuple[Path, ...]) -> dict[str, Any]:

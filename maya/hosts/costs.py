@@ -93,12 +93,17 @@ class HostCosts:
 NO_COSTS = HostCosts(op=0, latency=0, wake=0, clock_read=0)
 
 
+def host_path(name_or_path: str) -> Path:
+    """The file of the host a user named."""
+    return _CATALOGUE.find(name_or_path, Path())
+
+
 def load_host(name_or_path: str, device: Device, more: Mapping[str, Mapping[str, Any]] | None = None) -> HostCosts:
     """The host a user named, by a name of the catalogue or by the path of a file, as it is for this device.
 
     `more` are tables with the same keys, each under the name of where it was written, which come on top in order.
     """
-    path = _CATALOGUE.find(name_or_path, Path())
+    path = host_path(name_or_path)
     base = NO_COSTS if path.stem == REFERENCE and path.parent == _CATALOGUE.folder else load_host(REFERENCE, device)
     costs = _with(base, str(path), _CATALOGUE.read(path), device)
     for where, table in (more or {}).items():

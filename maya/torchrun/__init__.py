@@ -20,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Exit code as torchrun's: 0 success, 1 a worker failed, 2 the job could not be started."""
     launch = parse(sys.argv[1:] if words is None else words, os.environ)
     try:
-        device = load_device(launch.gpu)
+        device = load_device(launch.gpu, launch.timing.of_gpu())
         build = ensure_built(_say)
         if build.observer is None:
             _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")

@@ -19,10 +19,30 @@ from pathlib import Path
 from typing import Any
 
 from maya import __version__
+from maya.devices import Device
+from maya.torchrun.timing import Timing, TimingError, add_options, read_options
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
 GPU = "h100"
 GPUS_PER_NODE = 8
+# The cluster that is assumed where none is named: by the GPU, or else by its architecture.
+_CLUSTERS = {
+    "v100": "dgx-1v",
+    "a100-40": "dgx-a100",
+    "a100-80": "dgx-a100",
+    "h100": "dgx-h100",
+    "h100-96-500w": "grand-teton-h100",
+    "h100-pcie": "pcie-box",
+    "h200": "hgx-h200",
+    "b200": "dgx-b200",
+    "gb200": "gb200-nvl72",
+    "Volta": "dgx-1v",
+    "Ampere": "dgx-a100",
+    "Hopper": "dgx-h100",
+    "Blackwell": "dgx-b200",
+}
+_WITHOUT_NVSWITCH = "pcie-box"
+_NVSWITCH_RATE = 120 * 10**9  # bytes per second; a bridge between pairs has less, or joins only two
 
 
 class UsageError(ValueError):
@@ -70,12 +90,14 @@ class Launch:
     redirects: StreamCodes
     tee: StreamCodes
     local_ranks: frozenset[int] | None  # those whose output is shown; None: all
-    cluster: str | None
+    cluster: str | None  # its name
+    cluster_file: str | None  # what the user called it: a name of the catalogue, or a path
     gpu: str
     out: Path | None  # None: a new folder under maya-runs
     trace: bool
     preload: tuple[str, ...] | None  # modules to import before the ranks are forked, besides those found; None: none
     variables: Mapping[str, str]  # MAYA_* chosen on the command line
+    timing: Timing
 
     @property
     def world_size(self) -> int:
@@ -124,6 +146,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     own.add_argument("--no-trace", action="store_true", help="record nothing")
     own.add_argument("--preload", default="", metavar="A,B", help="more modules to import once for all ranks")
     own.add_argument("--no-preload", action="store_true", help="every rank imports everything itself")
+
+    add_options(parser)
 
     torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
 
@@ -197,8 +221,13 @@ def _positive(text: str) -> int:
 
 def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Launch:
     _refuse_unsupported(options)
-    cluster = _cluster(options.cluster)
-    gpus_per_node = cluster.gpus_per_node if cluster else _whole_variable("MAYA_GPUS", environment, GPUS_PER_NODE)
+    try:
+        timing = read_options(options)
+    except TimingError as error:
+        raise UsageError(str(error)) from error
+    cluster = _cluster(options.cluster, timing.of_cluster())
+    gpu = options.gpu or (cluster.gpu if cluster else GPU)
+    gpus_per_node = cluster.gpus_per_node if cluster else _gpus_per_node(gpu, environment)
     nodes, ranks_per_node = _world(options, gpus_per_node)
     run_id, address, port = _rendezvous(options, nodes)
     timeout = options.shutdown_timeout
@@ -224,11 +253,13 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         tee=_streams("--tee", options.tee),
         local_ranks=_local_ranks(options.local_ranks_filter),
         cluster=cluster.name if cluster else None,
-        gpu=options.gpu or (cluster.gpu if cluster else GPU),
+        cluster_file=options.cluster,
+        gpu=gpu,
         out=options.out,
         trace=not options.no_trace,
         preload=None if options.no_preload else tuple(filter(None, map(str.strip, options.preload.split(",")))),
-        variables=_variables(options, cluster),
+        variables=_variables(options, gpus_per_node),
+        timing=timing,
     )
 
 
@@ -248,11 +279,25 @@ def _refuse_unsupported(options: argparse.Namespace) -> None:
         raise UsageError(f"--node-rank {options.node_rank}: all nodes are virtual and run here; leave it out")
 
 
-def _cluster(name_or_path: str | None) -> Cluster | None:
+def _cluster(name_or_path: str | None, changes: Mapping[str, str]) -> Cluster | None:
     try:
-        return None if name_or_path is None else load_cluster(name_or_path)
+        return None if name_or_path is None else load_cluster(name_or_path, changes)
     except ClusterError as error:
         raise UsageError(f"--cluster: {error}") from error
+
+
+def fitting_cluster(gpu: str, device: Device) -> str:
+    """The cluster of the catalogue to assume for a GPU."""
+    found = _CLUSTERS.get(gpu.lower())
+    if found is None and (device.nvlink_bandwidth or 0) >= _NVSWITCH_RATE:
+        found = _CLUSTERS.get(device.architecture)
+    return found or _WITHOUT_NVSWITCH
+
+
+def _gpus_per_node(gpu: str, environment: Mapping[str, str]) -> int:
+    """Without a cluster: as the user says, or as the nodes are that the GPU usually is in."""
+    usual = load_cluster(_CLUSTERS[gpu.lower()]).gpus_per_node if gpu.lower() in _CLUSTERS else GPUS_PER_NODE
+    return _whole_variable("MAYA_GPUS", environment, usual)
 
 
 def _world(options: argparse.Namespace, gpus_per_node: int) -> tuple[int, int]:
@@ -362,9 +407,9 @@ def _whole_variable(name: str, environment: Mapping[str, str], otherwise: int) -
     return int(text)
 
 
-def _variables(options: argparse.Namespace, cluster: Cluster | None) -> dict[str, str]:
+def _variables(options: argparse.Namespace, gpus_per_node: int) -> dict[str, str]:
     variables = {
-        "MAYA_GPUS": cluster.gpus_per_node if cluster else None,
+        "MAYA_GPUS": gpus_per_node,
         "MAYA_COMPUTE": options.compute,
         "MAYA_COMPUTE_BYTES": options.compute_bytes,
         "MAYA_COPY_BYTES": options.copy_bytes,

@@ -69,6 +69,7 @@ class Attempt:
         self._shutdown_seconds = shutdown_seconds
         self._outcome = Outcome()
         self._running: dict[int, int] = {}  # processes of ranks
+        self._clocks: list[int] = []  # of the ranks, when they ended
         self._ready = False
         self._start_sent = False
         self._forked = False
@@ -113,8 +114,10 @@ class Attempt:
                 self._exited(content["rank"], content["status"])
             elif kind == "progress":
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]
+            elif kind == "clocks":
+                self._clocks += content["ns"]
             elif kind == "coordinator_done":
-                self._outcome.coordinator = content
+                self._outcome.coordinator = {**content, **({"host_ns": self._clocks} if self._clocks else {})}
             elif kind == "coordinator_exited" and not self._finished:
                 self._give_up(f"the coordinator (pid {content['pid']}) {_ended(content['status'])}")
             elif kind in ("coordinator_failed", "zygote_failed"):
@@ -146,7 +149,7 @@ class Attempt:
                 self._zygote.signal(number)
 
     def _proceed(self) -> None:
-        meets = self._meeting is not None and self._meeting.store_port > 0
+        meets = self._meeting is not None and self._meeting.is_known
         if self._ready and meets and not self._start_sent and self._deadline is None:
             assert self._meeting is not None
             self._start_sent = True

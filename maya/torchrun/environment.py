@@ -19,15 +19,18 @@ class Meeting:
     """Where workers find each other: the store of the process groups, and the coordinator, if there is one."""
 
     store_port: int  # 0: not known yet
-    secret: str = ""  # of the coordinator; empty: there is none, and rank 0 hosts the store itself
+    secret: str = ""  # of the coordinator; empty: there is none
     endpoint: str = ""
+    hosted: bool = False  # the coordinator hosts the store; otherwise rank 0 does so itself
 
     @property
-    def hosted(self) -> bool:
-        return bool(self.secret)
+    def is_known(self) -> bool:
+        """Whether workers can be told."""
+        return self.store_port > 0 and bool(self.endpoint) == bool(self.secret)
 
-    def at(self, store_port: int, endpoint: str) -> Meeting:
-        return replace(self, store_port=store_port, endpoint=endpoint)
+    def at(self, store_port: int | None, endpoint: str) -> Meeting:
+        """Where the coordinator is, and its store, if it has one."""
+        return replace(self, store_port=self.store_port if store_port is None else store_port, endpoint=endpoint)
 
     def address(self, wanted: str) -> str:
         """Of the store: nodes are virtual, so that of a node means this machine."""

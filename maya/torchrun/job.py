@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from coordinator.timeline.settings import RunSettings
 from maya.devices import Device
 from maya.torchrun.arguments import Launch, UsageError
 from maya.torchrun.attempt import Attempt, Outcome
@@ -23,6 +24,7 @@ from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
 from maya.torchrun.run import Run, write_summary
+from maya.torchrun.settings import make_settings, write_settings
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.build import Build
@@ -46,6 +48,7 @@ class Job:
         self._say = say
         self._inherited = dict(os.environ)
         self._log_folder = make_log_folder(launch, run_folder)
+        self._settings = self._make_settings()
 
     def run(self) -> int:
         self._check_program()
@@ -60,6 +63,21 @@ class Job:
                 if exit_code is None:
                     self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
         return self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
+
+    def _make_settings(self) -> RunSettings:
+        """What a replay of this run needs to know, which is written down before it starts."""
+        variables = rank_environment(self._build, self._device.cuda_properties(), {}, self._inherited)
+        settings = make_settings(self._launch, self._device, self._inherited, variables["TORCHINDUCTOR_CACHE_DIR"])
+        write_settings(settings, self._run_folder)
+        launch = self._launch
+        if launch.cluster_file is None and launch.world_size > 1 and (launch.timing.timeline or self._is_virtual()):
+            self._say(f"no --cluster: the network is that of {settings.cluster} ({settings.load_cluster().name})")
+        if settings.network == "flow" and self._is_virtual():
+            self._say("--network flow is for the timeline; the script's own clocks take every collective alone")
+        return settings
+
+    def _is_virtual(self) -> bool:
+        return self._launch.timing.clock == "virtual"
 
     def _check_program(self) -> None:
         program = self._launch.command[0]
@@ -89,9 +107,10 @@ class Job:
         ranks = range(launch.world_size)
         files = [make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks]
         variables = self._common_environment()
-        secret = secrets.token_hex(16) if launch.world_size > 1 else ""
+        hosted = launch.world_size > 1
+        secret = secrets.token_hex(16) if hosted or self._is_virtual() else ""
         port = launch.master_port or 0
-        meeting = Meeting(0 if secret else port or free_port(), secret)
+        meeting = Meeting(0 if hosted else port or free_port(), secret, hosted=hosted)
 
         def start(meeting: Meeting) -> Start:
             return Start(
@@ -99,7 +118,7 @@ class Job:
                 ranks=tuple(self._rank(rank, meeting, attempt, files[rank]) for rank in ranks),
             )
 
-        preparation = self._preparation(secret, port)
+        preparation = self._preparation(secret, port if hosted else None)
         zygote = Zygote(launch.command if preparation.share else _NOTHING, variables, preparation)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
         follower = Follower(followed)
@@ -115,7 +134,7 @@ class Job:
         environment = {name: value for name, value in self._inherited.items() if name not in own}
         if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
-        chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables()}
+        chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables(), **self._clock_variables()}
         if not self._inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
         return {
@@ -123,7 +142,16 @@ class Job:
             **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),
         }
 
-    def _preparation(self, secret: str, port: int) -> Preparation:
+    def _clock_variables(self) -> dict[str, str]:
+        if not self._is_virtual():
+            return {"MAYA_CLOCK": "wall", "MAYA_CLOCK_COSTS": "", "MAYA_CLOCK_START": ""}
+        return {
+            "MAYA_CLOCK": "virtual",
+            "MAYA_CLOCK_COSTS": self._settings.host.text(),
+            "MAYA_CLOCK_START": str(time.time_ns()),
+        }
+
+    def _preparation(self, secret: str, port: int | None) -> Preparation:
         launch = self._launch
         share = self._shares()
         imports = share and launch.world_size > 1
@@ -137,6 +165,7 @@ class Job:
             rank_variables=tuple(worker_variables(launch, 0, Meeting(0), 0, Path(), self._inherited)),
             secret=secret,
             store_port=port,
+            run_folder=str(self._run_folder) if self._is_virtual() else "",
         )
 
     def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:

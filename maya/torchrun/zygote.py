@@ -10,13 +10,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import rank_runtime.zygote
-from rank_runtime.zygote.protocol import VARIABLE, Descriptors, Lines, PlanFile, Preparation, Start, write_line
-
-_ENTRY = Path(rank_runtime.zygote.__file__).parent / "entry"
+from rank_runtime.zygote.protocol import ENTRY, VARIABLE, Descriptors, Lines, PlanFile, Preparation, Start, write_line
 
 
 class Zygote:
@@ -37,7 +33,7 @@ class Zygote:
                 command,
                 env={
                     **environment,
-                    "PYTHONPATH": str(_ENTRY) + (os.pathsep + path if path else ""),
+                    "PYTHONPATH": str(ENTRY) + (os.pathsep + path if path else ""),
                     VARIABLE: descriptors.text(),
                 },
                 pass_fds=(descriptors.plan, descriptors.commands, descriptors.reports),

@@ -17,6 +17,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from rank_runtime.zygote.clock import Clock
 from rank_runtime.zygote.ending import Ending
 from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
 from rank_runtime.zygote.memory import fill_holes, give_back_large_blocks
@@ -58,6 +59,7 @@ class Zygote:
 
     def __init__(self, root: str, descriptors: Descriptors, launcher: int, python_has: frozenset[str]) -> None:
         self.process = os.getpid()
+        self._clock = Clock(os.environ)
         self._name = name_of_process()
         name_process("maya-zygote")
         self._root = root
@@ -150,6 +152,7 @@ class Zygote:
                 world_size=self._preparation.world_size,
                 secret=self._preparation.secret,
                 store_port=self._preparation.store_port,
+                run_folder=self._preparation.run_folder,
             )
             return run(settings, self._reports, pipe_read, self.process)
         except Exception as error:
@@ -183,9 +186,10 @@ class Zygote:
         name_process(self._name)
         become_rank(start, self.process, self._own)
         if not self._preparation.share or self._preload.problem is not None:
-            start_anew(start.command)
+            start_anew(start.command, with_clock=self._clock.is_installed)
         begin_device()
-        begin_interpreter()
+        self._clock.begin()
+        begin_interpreter(self._clock.time_ns())
         self._preload.shared.begin()
         self._ending.begin(start.rank)
 

@@ -29,9 +29,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 VARIABLE = "MAYA_ZYGOTE"
+CLOCK_ONLY = "clock"  # its value in a rank that is started anew: nothing but the clocks are virtual there
+ENTRY = Path(__file__).parent / "entry"  # for PYTHONPATH
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Preparation:
     modules: tuple[str, ...]  # more of them
     rank_variables: tuple[str, ...]  # environment variables that differ between ranks
     secret: str  # of the coordinator; empty: there is none
-    store_port: int  # of its TCPStore; 0: any
+    store_port: int | None  # of its TCPStore; 0: any; None: it has none
+    run_folder: str = ""  # whose run.json says how long things take; empty: the clock is the wall's
 
 
 @dataclass(frozen=True)

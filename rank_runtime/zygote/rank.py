@@ -10,13 +10,12 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rank_runtime.zygote.protocol import RankStart
+from rank_runtime.zygote.protocol import CLOCK_ONLY, ENTRY, VARIABLE, RankStart
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -39,8 +38,12 @@ def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> No
         _refuse(f"rank {start.rank}: cannot write to {error.filename}: {error.strerror}")
 
 
-def start_anew(command: tuple[str, ...]) -> NoReturn:
-    """Become another program, which shares nothing with the zygote."""
+def start_anew(command: tuple[str, ...], *, with_clock: bool) -> NoReturn:
+    """Become another program, which shares nothing with the zygote; if it is Python, it may have virtual clocks."""
+    if with_clock:
+        path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = str(ENTRY) + (os.pathsep + path if path else "")
+        os.environ[VARIABLE] = CLOCK_ONLY
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -91,10 +94,10 @@ def _own(value: object) -> object:
     return {} if value == {} else value  # annotations
 
 
-def begin_interpreter() -> None:
+def begin_interpreter(now_ns: int) -> None:
     """Give this process what every Python process has to itself: the module to run the script in (the one that is there
     is exempt from garbage collection), seeds and identities drawn at random when modules were imported, the time at
-    which the program began. (`random` and `tempfile` look after themselves.)"""
+    which the program began, which is `now_ns`. (`random` and `tempfile` look after themselves.)"""
     main = ModuleType("__main__")
     vars(main).clear()
     vars(main).update({name: _own(value) for name, value in vars(sys.modules["__main__"]).items()})
@@ -107,4 +110,4 @@ def begin_interpreter() -> None:
         multiprocessing_process.current_process().authkey = os.urandom(32)
     logging: Any = sys.modules.get("logging")
     if logging is not None:
-        logging._startTime = time.time() if isinstance(logging._startTime, float) else time.time_ns()
+        logging._startTime = now_ns / 1e9 if isinstance(logging._startTime, float) else now_ns

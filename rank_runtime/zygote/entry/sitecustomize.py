@@ -2,6 +2,7 @@
 
 In: MAYA_ZYGOTE, the file descriptors that the launcher talks through. Out: nothing in the zygote, which ends in here;
 in each rank forked from it a return to Python, which runs the script. No trace of this module or its folder is left.
+In a rank that is started anew, MAYA_ZYGOTE says that only the clocks are to be virtual.
 """
 
 import os
@@ -19,14 +20,20 @@ def _become_zygote() -> None:
     if descriptors is None:  # a child of a process that should have cleaned its environment, but has not
         return
     python_has = frozenset(sys.modules) - {"sitecustomize"}
+    only_clock = descriptors == "clock"
     sys.path.insert(0, root)
-    from rank_runtime.zygote.process import main
-
+    if only_clock:
+        from rank_runtime.zygote.clock import begin_alone
+    else:
+        from rank_runtime.zygote.process import main
     sys.path.remove(root)
     for name in set(sys.modules) - python_has:
         if name.partition(".")[0] == "rank_runtime":
             del sys.modules[name]
-    main(root, descriptors, python_has)
+    if only_clock:
+        begin_alone(folder)
+    else:
+        main(root, descriptors, python_has)
 
 
 _become_zygote()

@@ -1,0 +1,236 @@
+"""The clocks that Python gives a script: they tell the time that the job would have on its cluster.
+
+In: the virtual clock of the rank, which is kept in C (`maya_clock_host_ns`). Out: functions of the module `time` that
+read it. They are in their places before anything is imported, so that `from time import perf_counter`,
+`timeit.default_timer` and torch.utils.benchmark have them, too.
+
+Who calls decides. Modules that wait for other processes, threads and files (`_REAL`) have real time, because their
+timeouts mean this machine; so does every process that a rank starts. All others, the script first of all, have virtual
+time: `time.time()` begins at the time the job was started, which is the same for all ranks, the other clocks at 0.
+`time.sleep` advances the clock and really sleeps. What is computed in C is not reached: `datetime.now()` is real.
+
+In the zygote, while modules are imported for all ranks, the clock stands at 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+VARIABLE, START_VARIABLE = "MAYA_CLOCK", "MAYA_CLOCK_START"
+
+# Packages and modules, with all that is in them, whose timeouts and timestamps mean this machine.
+_OF_PYTHON = """
+    threading queue sched selectors socket socketserver ssl subprocess multiprocessing concurrent asyncio signal http
+    urllib ftplib smtplib imaplib poplib xmlrpc importlib zipimport pkgutil _frozen_importlib _frozen_importlib_external
+    tempfile random uuid shelve dbm sqlite3 pdb bdb cProfile
+"""  # threads, processes, connections, files
+_OF_TORCH = """
+    torch.distributed torch.multiprocessing torch.utils.data torch.utils.cpp_extension torch.profiler
+    torch.autograd.profiler torch._inductor torch._dynamo torch._functorch torch._higher_order_ops torch._export
+    torch.fx torch.package triton
+"""  # rendezvous and watchdogs, data loading, compiling
+_OF_OTHERS = """
+    zmq urllib3 requests httpx httpcore aiohttp anyio trio tornado grpc boto3 botocore s3fs fsspec gcsfs google
+    huggingface_hub filelock portalocker psutil ray dask wandb mlflow comet_ml neptune tensorboard tensorboardX
+    jupyter_client ipykernel IPython pytest _pytest hypothesis debugpy joblib loky redis
+"""  # connections, stores, background threads
+_REAL = frozenset([*_OF_PYTHON.split(), *_OF_TORCH.split(), *_OF_OTHERS.split(), "rank_runtime"])
+# Parts of these that measure for the user.
+_VIRTUAL = frozenset({"torch.distributed.pipelining", "torch.distributed._tools"})
+
+_NANOSECONDS = 1_000_000_000
+
+
+def is_real(module: str) -> bool:
+    """Whether a module of this name has real time."""
+    while module:
+        if module in _VIRTUAL:
+            return False
+        if module in _REAL:
+            return True
+        module = module.rpartition(".")[0]
+    return False
+
+
+class _Modules(dict[str, bool]):
+    """Answers of `is_real`, looked up once."""
+
+    def __missing__(self, module: str) -> bool:
+        real = self[module] = is_real(module)
+        return real
+
+
+class Clock:
+    """The time that this process is shown. One is made in the zygote, before anything else is imported."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Install the functions, if the clock of the job is virtual."""
+        self.is_installed = environment.get(VARIABLE) == "virtual"
+        self._real_time_ns = time.time_ns
+        self.start_ns = int(environment.get(START_VARIABLE) or self._real_time_ns())
+        self._now: Callable[[], int] | None = None
+        self._delay: Callable[[int], None] = _no_delay
+        if self.is_installed:
+            self._now = _standing
+            for name, make in _FUNCTIONS.items():
+                real = getattr(time, name, None)
+                if real is not None:
+                    setattr(time, name, _Function(name, real, self, make))
+            os.register_at_fork(after_in_child=self._be_real)
+
+    def begin(self) -> None:
+        """In a rank: from now on the virtual clock counts, if there is one."""
+        if not self.is_installed:
+            return
+        library = ctypes.CDLL(None)
+        try:
+            read, delay, is_virtual = (
+                library.maya_clock_host_ns,
+                library.maya_clock_delay,
+                library.maya_clock_is_virtual,
+            )
+        except AttributeError:  # the fake libraries are not loaded
+            self._be_real()
+            return
+        read.argtypes, read.restype = [], ctypes.c_uint64
+        delay.argtypes, delay.restype = [ctypes.c_uint64], None
+        if is_virtual():
+            self._now, self._delay = read, delay
+        else:
+            self._be_real()
+
+    def time_ns(self) -> int:
+        """What `time.time_ns()` tells a script."""
+        return self._real_time_ns() if self._now is None else self.start_ns + self._now()
+
+    def _be_real(self) -> None:
+        self._now = None
+
+
+def begin_alone(entry: str) -> None:
+    """In a rank that was not forked from a zygote; `entry` is the folder that brought us here, which its children do
+    not need."""
+    rest = [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part != entry]
+    del os.environ["PYTHONPATH"]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    Clock(os.environ).begin()
+
+
+def _standing() -> int:
+    return 0
+
+
+def _no_delay(ns: int) -> None:
+    pass
+
+
+# ---- the functions ----
+
+Virtual = Callable[..., Any]  # called with the clock, what it says now, the real function and the arguments
+
+
+class _Function:
+    """Takes the place of a built-in function, whose name, text and habits it has. As those do, and functions written in
+    Python do not, it stays itself as an attribute of a class: `timer = time.perf_counter` is no method."""
+
+    def __init__(self, name: str, real: Callable[..., Any], clock: Clock, virtual: Virtual) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "time"
+        self.__doc__ = real.__doc__
+        self.__text_signature__ = getattr(real, "__text_signature__", None)
+        self.__self__ = time
+        self._real = real
+        self._clock = clock
+        self._virtual = virtual
+
+    def __call__(self, *arguments: Any) -> Any:
+        now = self._clock._now
+        if now is None or _has_real_time[sys._getframe(1).f_globals.get("__name__") or ""]:
+            return self._real(*arguments)
+        return self._virtual(self._clock, now, self._real, *arguments)
+
+    def __repr__(self) -> str:
+        return f"<built-in function {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__  # pickle finds it in the module
+
+
+_has_real_time = _Modules()
+
+
+def _seconds(clock: Clock, now: Callable[[], int], real: Any) -> float:
+    return now() / _NANOSECONDS
+
+
+def _count(clock: Clock, now: Callable[[], int], real: Any) -> int:
+    return now()
+
+
+def _date(clock: Clock, now: Callable[[], int], real: Any) -> float:
+    return (clock.start_ns + now()) / _NANOSECONDS
+
+
+def _date_ns(clock: Clock, now: Callable[[], int], real: Any) -> int:
+    return clock.start_ns + now()
+
+
+def _sleep(clock: Clock, now: Callable[[], int], real: Any, seconds: Any) -> None:
+    real(seconds)  # which refuses what is no time
+    clock._delay(round(seconds * _NANOSECONDS))
+
+
+def _of_moment(clock: Clock, now: Callable[[], int], real: Any, seconds: Any = None) -> Any:
+    """localtime, gmtime, ctime: of the present, unless a moment is given."""
+    return real(_date(clock, now, real) if seconds is None else seconds)
+
+
+def _as_text(clock: Clock, now: Callable[[], int], real: Any, *arguments: Any) -> Any:
+    """asctime, strftime: the moment is the last argument, and may be left out."""
+    wanted = 2 if real.__name__ == "strftime" else 1
+    if len(arguments) == wanted - 1:
+        return real(*arguments, _real_localtime(_date(clock, now, real)))
+    return real(*arguments)
+
+
+def _gettime(clock: Clock, now: Callable[[], int], real: Any, which: int) -> Any:
+    if which == time.CLOCK_REALTIME:
+        return _date(clock, now, real)
+    return _seconds(clock, now, real) if which in _MONOTONIC else real(which)
+
+
+def _gettime_ns(clock: Clock, now: Callable[[], int], real: Any, which: int) -> Any:
+    if which == time.CLOCK_REALTIME:
+        return _date_ns(clock, now, real)
+    return _count(clock, now, real) if which in _MONOTONIC else real(which)
+
+
+_real_localtime = time.localtime
+_MONOTONIC = frozenset(
+    getattr(time, name)
+    for name in (
+        "CLOCK_MONOTONIC",
+        "CLOCK_MONOTONIC_RAW",
+        "CLOCK_BOOTTIME",
+        "CLOCK_PROCESS_CPUTIME_ID",
+        "CLOCK_THREAD_CPUTIME_ID",
+    )
+    if hasattr(time, name)
+)
+_FUNCTIONS: dict[str, Virtual] = {
+    "time": _date,
+    "time_ns": _date_ns,
+    **dict.fromkeys(("perf_counter", "monotonic", "process_time", "thread_time"), _seconds),
+    **dict.fromkeys(("perf_counter_ns", "monotonic_ns", "process_time_ns", "thread_time_ns"), _count),
+    "sleep": _sleep,
+    **dict.fromkeys(("localtime", "gmtime", "ctime"), _of_moment),
+    **dict.fromkeys(("asctime", "strftime"), _as_text),
+    "clock_gettime": _gettime,
+    "clock_gettime_ns": _gettime_ns,
+}
