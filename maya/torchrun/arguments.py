@@ -258,7 +258,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         out=options.out,
         trace=not options.no_trace,
         preload=None if options.no_preload else tuple(filter(None, map(str.strip, options.preload.split(",")))),
-        variables=_variables(options, gpus_per_node),
+        variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
         timing=timing,
     )
 
@@ -407,7 +407,7 @@ def _whole_variable(name: str, environment: Mapping[str, str], otherwise: int) -
     return int(text)
 
 
-def _variables(options: argparse.Namespace, gpus_per_node: int) -> dict[str, str]:
+def _variables(options: argparse.Namespace, gpus_per_node: int | None) -> dict[str, str]:
     variables = {
         "MAYA_GPUS": gpus_per_node,
         "MAYA_COMPUTE": options.compute,

@@ -1,0 +1,77 @@
+"""Calls of NCCL as netmodel's collectives: sizes as the network counts them, ranks as GPUs of whole nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.timeline.network import CollectiveTimes
+from netmodel.analytic import AnalyticNetwork
+from netmodel.build import build_topology
+from netmodel.cluster import load_cluster
+from netmodel.collective import Collective, Transfer
+from netmodel.nccl_settings import read_settings
+
+NODE = tuple(range(8))
+
+
+@pytest.fixture(scope="module")
+def times() -> CollectiveTimes:
+    return CollectiveTimes(load_cluster("dgx-h100"), None, 16, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("ncclAllReduce", Collective("all_reduce", 2000, NODE)),
+        ("ncclReduce", Collective("reduce", 2000, NODE, 3)),
+        ("ncclBroadcast", Collective("broadcast", 2000, NODE, 3)),
+        ("ncclAllGather", Collective("all_gather", 16000, NODE)),
+        ("ncclReduceScatter", Collective("reduce_scatter", 16000, NODE)),
+        ("ncclAlltoAll", Collective("all_to_all", 16000, NODE)),
+        (
+            "ncclGather",
+            Collective("send_recv", 14000, NODE, transfers=tuple(Transfer(i, 3, 2000) for i in NODE if i != 3)),
+        ),
+        (
+            "ncclScatter",
+            Collective("send_recv", 14000, NODE, transfers=tuple(Transfer(3, i, 2000) for i in NODE if i != 3)),
+        ),
+    ],
+)
+def test_calls_are_counted_as_the_network_counts(times: CollectiveTimes, call: str, expected: Collective) -> None:
+    found = times.collective(call, 1000, "bf16", NODE, 3)
+    assert found == expected
+    network = AnalyticNetwork(build_topology(load_cluster("dgx-h100"), 16))
+    assert times.collective_ns(call, 1000, "bf16", NODE, 3) == network.estimate(expected).ns
+
+
+def test_equal_members_have_equal_times_whichever_object_they_are(times: CollectiveTimes) -> None:
+    found = {times.collective_ns("ncclAllReduce", 1 << 20, "fp32", tuple(range(8))) for _ in range(3)}
+    assert len(found) == 1
+
+
+def test_ranks_fill_the_first_gpus_of_their_nodes() -> None:
+    spread = CollectiveTimes(load_cluster("dgx-h100"), None, 4, 2)
+    together = CollectiveTimes(load_cluster("dgx-h100"), None, 4, 4)
+    assert spread.collective("ncclAllReduce", 1, "fp32", (0, 1, 2, 3)).members == (0, 1, 8, 9)
+    assert together.collective("ncclAllReduce", 1, "fp32", (0, 1, 2, 3)).members == (0, 1, 2, 3)
+    assert together.message_ns(1, 2, 1 << 24) < spread.message_ns(1, 2, 1 << 24)
+
+
+@pytest.mark.parametrize("call", ["ncclAllReduce", "ncclGather", "ncclScatter", "ncclAlltoAll", "ncclBroadcast"])
+def test_a_communicator_of_one_member_costs_a_launch(times: CollectiveTimes, call: str) -> None:
+    signature = f'{{"call":"{call}","communicator":1,"ranks":1,"rank":0,"count":1048576,"dtype":"fp32","root":0}}'
+    launch = times.message_ns(5, 5, 1 << 20)
+    assert times.collective_ns(call, 1 << 20, "fp32", (5,)) == times.alone_ns(signature, 5) == launch
+    message = '{"call":"ncclSend","communicator":1,"ranks":1,"rank":0,"count":8,"dtype":"fp32","peer":0}'
+    assert times.alone_ns(message, 5) == launch
+
+
+def test_settings_of_nccl_count() -> None:
+    cluster = load_cluster("dgx-h100")
+    members = tuple(range(16))
+    free, forced = (
+        CollectiveTimes(cluster, read_settings(environment), 16, 8).collective_ns("ncclAllReduce", 256, "fp32", members)
+        for environment in ({}, {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
+    )
+    assert free < forced
