@@ -1,0 +1,112 @@
+"""Options of maya-torchrun about time: what they mean, what contradicts itself, what is kept in the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+from coordinator.timeline.settings import RunSettings
+from maya.devices import load_device
+from maya.torchrun.arguments import fitting_cluster, parse
+from netmodel.cluster import cluster_path, load_cluster
+
+
+def test_defaults() -> None:
+    timing = parse(["train.py"], {}).timing
+    assert (timing.clock, timing.host_time, timing.network, timing.timeline) == ("virtual", "model", "analytic", True)
+    assert (timing.changes, timing.results, timing.packs) == ({}, {}, ())
+
+
+def test_without_traces_the_clock_is_the_walls() -> None:
+    timing = parse(["--no-trace", "train.py"], {}).timing
+    assert (timing.clock, timing.timeline) == ("wall", False)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--clock", "virtual", "--no-trace"], "--clock virtual and --no-trace exclude each other"),
+        (["--network", "flow", "--no-timeline"], "--network and --no-timeline exclude each other"),
+        (["--price-per-gpu-hour", "2", "--no-trace"], "--price-per-gpu-hour and --no-trace exclude each other"),
+        (["--host", "reference", "--host-time", "zero"], "--host reference and --host-time zero exclude each other"),
+        (["--host-time", "measured"], "--host-time measured is not there yet"),
+        (["--set", "host.op"], "expected KEY=VALUE"),
+        (
+            ["--set", "host.op=1us", "--set", "host.op=2us"],
+            "--set host.op=1us and --set host.op=2us exclude each other",
+        ),
+        (["--trace-ranks", "first"], "expected ranks, e.g. 0,8-15, or all, or none"),
+        (["--tokens-per-step", "0"], "not a whole number of at least 1"),
+        (["--price-per-gpu-hour", "cheap"], "not a price"),
+        (
+            ["--cluster", "dgx-h100", "--set", "node.nik_rate=1Gbps"],
+            'unknown key "node.nik_rate" (did you mean nic_rate',
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([*words, "train.py"], {})
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--set", "host.opp=1us"], 'unknown key "opp" (did you mean op?)'),
+        (["--set", "memry=1GiB"], 'unknown key "memry"'),
+        (["--set", "node.nik_rate=1Gbps"], 'unknown key "node.nik_rate"'),
+        (["--host", "nowhere"], 'unknown host "nowhere"; the catalogue has: reference'),
+        (["--pack", "none.npz"], "--pack none.npz: no such file"),
+    ],
+)
+def test_what_is_found_out_later_is_refused_too(
+    maya_run: Callable[..., Run], words: Sequence[str], complaint: str
+) -> None:
+    run = maya_run("print('ran')", *words)
+    assert (run.exit_code, run.stdout) == (2, "")
+    assert complaint in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cluster"),
+    [("h100", "dgx-h100"), ("b200", "dgx-b200"), ("gb200", "gb200-nvl72"), ("l40s", "pcie-box"), ("a40", "pcie-box")],
+)
+def test_without_a_cluster_one_is_assumed_that_fits_the_gpu(gpu: str, cluster: str) -> None:
+    assert fitting_cluster(gpu, load_device(gpu)) == cluster
+    assert parse(["--nproc", "16", "--gpu", gpu, "train.py"], {}).ranks_per_node == load_cluster(cluster).gpus_per_node
+
+
+def test_a_gpu_of_ones_own_gets_the_cluster_of_its_kind(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('based_on = "a100-40"\nmemory = "60GiB"\n')
+    assert fitting_cluster(str(file), load_device(str(file))) == "dgx-a100"
+
+
+def test_the_runs_folder_has_what_a_replay_needs(maya_run: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "gpu-of-mine.toml").write_text('based_on = "h100"\nname = "Mine"\n')
+    (tmp_path / "cluster-of-mine.toml").write_text(cluster_path("dgx-h100").read_text())
+    (tmp_path / "host-of-mine.toml").write_text('op = "1us"\n')
+    run = maya_run(
+        "pass",
+        *("--gpu", str(tmp_path / "gpu-of-mine.toml"), "--cluster", str(tmp_path / "cluster-of-mine.toml")),
+        *("--host", str(tmp_path / "host-of-mine.toml"), "--network", "flow"),
+        *("--set", "node.nic_rate=200Gbps", "--set", "host.wake=9us", "--price-per-gpu-hour", "2.5"),
+        environment={"NCCL_ALGO": "Ring"},
+    )
+    assert run.exit_code == 0, run.output
+    for file in tmp_path.glob("*-of-mine.toml"):
+        file.unlink()
+    settings = RunSettings.load(run.folder)
+    assert settings.device().name == "Mine"
+    assert settings.load_cluster().nic_rate == 25 * 10**9
+    assert (settings.host.op, settings.host.wake) == (1000, 9000)
+    assert (settings.network, settings.nccl) == ("flow", {"NCCL_ALGO": "Ring"})
+    assert settings.options == {"price_per_gpu_hour": 2.5}
+    assert settings.with_host().host == settings.host
