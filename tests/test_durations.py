@@ -1,0 +1,114 @@
+"""Durations by what a rank asks are those by what its trace says; sources of compiled kernels are kept for replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from conftest import Run
+
+from coordinator.timeline.durations import Durations
+from maya.devices import load_device
+from maya.estimators.features import Launch, works_of
+from maya.estimators.features.inductor import Sources
+from maya.trace import Flag, Kind, read
+
+SCRIPT = """
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 64)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    inputs = torch.zeros(32, 256).pin_memory().to("cuda", non_blocking=True)
+    model(inputs).sum().backward()
+    optimizer.step()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.no_grad():
+        model(inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        model(inputs)
+    graph.replay()
+    torch.cuda.synchronize()
+"""
+
+
+def test_asking_gives_what_the_trace_gives(maya_run: Callable[..., Run]) -> None:
+    run = maya_run(SCRIPT)
+    assert run.exit_code == 0, run.output
+    trace = read(run.trace)
+    traced = works_of(trace)
+    durations = Durations(load_device("h100"))
+    estimates = durations.of_works([item.work for item in traced.works])
+
+    lent: dict[int, str] = {}  # signature of a kernel -> that of its first op
+    from_graph = 0
+    for record, which in zip(traced.records, traced.which.tolist(), strict=True):
+        kind, signature = Kind(int(record["kind"])), int(record["signature"])
+        op = trace.op_of(record)
+        op_text = trace.strings[op["signature"]] if op is not None else ""
+        if kind == Kind.KERNEL:
+            if op_text:
+                lent.setdefault(signature, op_text)
+            from_graph += bool(record["flags"] & Flag.FROM_GRAPH)
+            op_text = op_text or lent.get(signature, "")
+        copied = kind in (Kind.MEMCPY, Kind.MEMSET)
+        size = int(record["value"]) if copied else 0
+        before = traced.works[which].launch.blocks_before
+        (ns,) = durations.answers([(int(kind), trace.strings[signature], "" if copied else op_text, size, before)])
+        assert ns == estimates[which].ns, (kind, trace.strings[signature], op_text)
+        if kind == Kind.KERNEL and record["flags"] & Flag.FROM_GRAPH:
+            assert traced.works[which].launch.op, "it has the op of the same kernel before the graph"
+    assert from_graph > 0
+
+
+def test_text_that_is_no_signature_still_has_a_duration() -> None:
+    durations = Durations(load_device("h100"))
+    kernel, library = durations.answers([(Kind.KERNEL, "foo", "", 0, 0), (Kind.LIBRARY, "", "", 0, 0)])
+    assert kernel > 0
+    assert library > 0
+
+
+SOURCE = """
+@triton_heuristics.pointwise(
+    size_hints={{'x': {size}}},
+    inductor_meta={{'grid_type': 'Grid1D'}},
+    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32'}}}},
+)
+@triton.jit
+def triton_poi_fused_add_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = {size}
+    x0 = xindex
+    tmp0 = tl.load(in_ptr0 + (x0), None)
+    tl.store(out_ptr0 + (x0), tmp0, None)
+"""
+
+
+def _source(folder: Path, name: str, size: int) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(SOURCE.format(size=size))
+
+
+def _sizes(sources: Sources, blocks: int) -> dict[str, int] | None:
+    found = sources.of(Launch("kernel", "triton_poi_fused_add_0", grid=(blocks, 1, 1), block=(128, 1, 1)))
+    return None if found is None else found.sizes
+
+
+def test_a_replay_takes_the_sources_that_the_run_took(tmp_path: Path) -> None:
+    cache, kept = tmp_path / "cache", tmp_path / "kept"
+    _source(cache, "mm/one.py", 1 << 20)
+    running = Sources(cache, keep=kept)
+    assert _sizes(running, 1024) == {"x": 1 << 20}
+    assert _sizes(running, 7) is None
+    _source(cache, "aa/two.py", (1 << 20) - 5)  # fits as well, and would come first; but the run is under way
+    assert _sizes(running, 1024) == {"x": 1 << 20}
+    _source(cache, "zz/three.py", 7 * 256)  # fits what nothing fitted: decided already
+    assert _sizes(running, 7) is None
+    assert _sizes(running, 14) == {"x": 7 * 256}  # new sources are found
+
+    replayed = Sources(kept)
+    assert [_sizes(replayed, blocks) for blocks in (1024, 7, 14)] == [{"x": 1 << 20}, None, {"x": 7 * 256}]
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*.py")) == ["mm/one.py", "zz/three.py"]
+    assert _sizes(Sources(cache), 1024) == {"x": (1 << 20) - 5}
