@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from coordinator.timeline.network import CollectiveTimes
@@ -75,3 +76,17 @@ def test_settings_of_nccl_count() -> None:
         for environment in ({}, {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
     )
     assert free < forced
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "gb200-nvl72", "grand-teton-h100", "pcie-box", "dgx-1v"])
+def test_messages_take_as_long_as_the_network_says(name: str) -> None:
+    """Pairs that are alike are asked about once; the answer is that of the pair itself."""
+    cluster = load_cluster(name)
+    gpus = 40 * cluster.gpus_per_node
+    times = CollectiveTimes(cluster, None, gpus, cluster.gpus_per_node)
+    network = AnalyticNetwork(build_topology(cluster, gpus))
+    random = np.random.default_rng(0)
+    for sender, receiver in random.integers(0, gpus, (40, 2)).tolist():
+        size = int(2 ** random.uniform(0, 26))
+        expected = network.estimate(times.message(sender, receiver, size)).ns
+        assert times.message_ns(sender, receiver, size) == expected, (sender, receiver, size)

@@ -8,6 +8,9 @@ for a job that runs and for one that is replayed, so that both have the same tim
 from __future__ import annotations
 
 import json
+from functools import cached_property
+
+import numpy as np
 
 from netmodel.analytic import AnalyticNetwork
 from netmodel.build import build_topology
@@ -45,6 +48,7 @@ _OPERATIONS = {
     "ncclAlltoAll": ("all_to_all", True),
 }
 _ROOTED = ("ncclReduce", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter")
+_TREES = ("fat-tree", "rail-optimised")
 _MOST_KEPT = 1 << 18  # answers; messages of ever new sizes make ever new ones
 MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 
@@ -66,6 +70,8 @@ class CollectiveTimes:
         self._by_id: dict[tuple[str, int, str, int, int], tuple[tuple[int, ...], int]] = {}
         self._alone: dict[int, tuple[int, ...]] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
+        self._pairs = _Pairs(self.topology)
+        self._by_pair: dict[tuple[int, int, int], int] = {}
 
     @property
     def origin(self) -> str:
@@ -91,7 +97,11 @@ class CollectiveTimes:
         if ns is None:
             if len(self._messages) >= _MOST_KEPT:
                 self._messages.clear()
-            ns = self._messages[key] = self.network.estimate(self.message(sender, receiver, size)).ns
+            alike = (*self._pairs.alike(self._gpus[sender], self._gpus[receiver]), size)
+            ns = self._by_pair.get(alike)
+            if ns is None:
+                ns = self._by_pair[alike] = self.network.estimate(_message(*alike)).ns
+            self._messages[key] = ns
         return ns
 
     def alone_ns(self, signature: str, rank: int) -> int:
@@ -118,10 +128,7 @@ class CollectiveTimes:
 
     def message(self, sender: int, receiver: int, size: int) -> Collective:
         """One message as the network knows it."""
-        if sender == receiver:
-            return Collective("send_recv", size, (self._gpus[sender],))
-        places = self._places((sender, receiver))
-        return Collective("send_recv", size, places, transfers=(Transfer(0, 1, size),))
+        return _message(self._gpus[sender], self._gpus[receiver], size)
 
     def _places(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """The members' GPUs in the topology; the same object for the same members."""
@@ -129,6 +136,57 @@ class CollectiveTimes:
         if places is None:
             places = self._members[members] = tuple(self._gpus[rank] for rank in members)
         return places
+
+
+def _message(source: int, target: int, size: int) -> Collective:
+    """From one GPU to another, or to itself."""
+    if source == target:
+        return Collective("send_recv", size, (source,))
+    return Collective("send_recv", size, (source, target), transfers=(Transfer(0, 1, size),))
+
+
+class _Pairs:
+    """Pairs of GPUs between which a message that has the network to itself takes the same time. Tokens that go from
+    everybody to everybody are messages between all pairs, of which few are different."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        cluster = topology.cluster
+        self._node = cluster.gpus_per_node
+        # In a tree without faults all nodes are alike, if each is by itself. Where switches hash several connections of
+        # a message, their ways may meet: a matter of luck, which is different for every pair.
+        luck = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
+        alone = cluster.gpu_link_nodes == 1
+        self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not luck
+
+    def alike(self, source: int, target: int) -> tuple[int, int]:
+        """The first pair that is like this one."""
+        if not self._are_alike:
+            return source, target
+        (one, source), (other, target) = divmod(source, self._node), divmod(target, self._node)
+        if one == other:
+            return source, target
+        one, other = self._first[self._hops[one][other]]
+        return one * self._node + source, other * self._node + target
+
+    @cached_property
+    def _hops(self) -> list[list[int]]:
+        """Links between the first GPUs of each two nodes."""
+        firsts = np.arange(0, self._topology.gpus, self._node)
+        sources, targets = np.meshgrid(firsts, firsts, indexing="ij")
+        paths = self._topology.paths(sources.ravel(), targets.ravel())
+        hops: list[list[int]] = (paths >= 0).sum(axis=1).reshape(sources.shape).tolist()
+        return hops
+
+    @cached_property
+    def _first(self) -> dict[int, tuple[int, int]]:
+        """The first two nodes that are so far from each other."""
+        first: dict[int, tuple[int, int]] = {}
+        for one, row in enumerate(self._hops):
+            for other, hops in enumerate(row):
+                if one != other:
+                    first.setdefault(hops, (one, other))
+        return first
 
 
 def _gpus(world_size: int, per_node: int, gpus_per_node: int) -> list[int]:
