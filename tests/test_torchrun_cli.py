@@ -191,7 +191,7 @@ def test_own_options_become_variables(script: str) -> None:
 
 def test_worker_variables_of_a_large_job(script: str) -> None:
     launch = parse(["--nproc", "1024", "--role", "trainer", script], {})
-    variables = worker_variables(launch, 1021, Meeting(29500, "secret"), 2, Path("error.json"), {})
+    variables = worker_variables(launch, 1021, Meeting(29500, "secret", hosted=True), 2, Path("error.json"), {})
     expected = {
         "LOCAL_RANK": "5",
         "RANK": "1021",
@@ -257,8 +257,9 @@ def test_rank_environment_refuses(build: Build, name: str, value: str, expected:
 
 
 def test_the_table_names_what_the_device_reads() -> None:
-    settings = Path(__file__).parents[1] / "rank_runtime" / "shim" / "device" / "settings.c"
-    text = settings.read_text(encoding="utf-8")
+    runtime = Path(__file__).parents[1] / "rank_runtime"
+    files = (runtime / "shim" / "device" / "settings.c", runtime / "zygote" / "clock.py")
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     for variable in RANK_VARIABLES:
         assert f'"{variable.name}"' in text
 
