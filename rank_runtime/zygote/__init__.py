@@ -41,6 +41,7 @@ Modules
     protocol      what the launcher tells the zygote, and what it hears
     process       the zygote's life: import, fork, wait, end
     rank          what a forked process does to become a rank
+    clock         Python's clocks, which tell virtual time
     ending        how ranks end
     memory        what keeps their memory shared
     immortal      the same, of Python's objects
