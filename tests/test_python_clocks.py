@@ -192,4 +192,5 @@ def test_the_wall_clock_is_pythons_own(maya_run: Callable[..., Run]) -> None:
     run = maya_run("import time\nprint(type(time.time).__name__, type(time.sleep).__name__)", "--clock", "wall")
     assert run.stdout == "builtin_function_or_method builtin_function_or_method\n"
     assert json.loads((run.folder / "run.json").read_text())["clock"] == "wall"
-    assert json.loads((run.folder / "summary.json").read_text())["coordinator"] == {}
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary.get("emulation", summary)["coordinator"] == {}, "one rank needs none"
