@@ -72,6 +72,7 @@ def test_what_is_found_out_later_is_refused_too(
     run = maya_run("print('ran')", *words)
     assert (run.exit_code, run.stdout) == (2, "")
     assert complaint in run.stderr
+    assert not run.folder.exists(), "nothing is left behind"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from maya.devices import DeviceError, load_device
 from maya.torchrun.arguments import UsageError, parse
 from maya.torchrun.job import Job
 from maya.torchrun.logs import make_run_folder
+from maya.torchrun.settings import make_settings
 from rank_runtime.build import BuildError, ensure_built
 from rank_runtime.environment import VariableError
 
@@ -24,7 +25,8 @@ def main(words: Sequence[str] | None = None) -> int:
         build = ensure_built(_say)
         if build.observer is None:
             _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")
-        return Job(launch, device, build, make_run_folder(launch), _say).run()
+        settings = make_settings(launch, device, build, os.environ)
+        return Job(launch, device, build, settings, make_run_folder(launch), _say).run()
     except (UsageError, DeviceError, BuildError, VariableError) as error:
         _say(str(error))
         return USAGE

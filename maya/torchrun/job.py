@@ -1,6 +1,7 @@
 """A job from its start to its end: attempts until one succeeds, the restarts are used up, or somebody stops it.
 
-In: a `Launch`, a GPU, the fake libraries and a folder for the run. Out: the launcher's exit code, and what it says.
+In: a `Launch`, a GPU, the fake libraries, the settings of the run and a folder for it. Out: the launcher's exit code,
+and what it says.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
 from maya.torchrun.run import Run, write_summary
-from maya.torchrun.settings import make_settings, write_settings
+from maya.torchrun.settings import write_settings
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.build import Build
@@ -39,7 +40,13 @@ class Job:
     """All attempts at one job."""
 
     def __init__(
-        self, launch: Launch, device: Device, build: Build, run_folder: Path, say: Callable[[str], None]
+        self,
+        launch: Launch,
+        device: Device,
+        build: Build,
+        settings: RunSettings,
+        run_folder: Path,
+        say: Callable[[str], None],
     ) -> None:
         self._launch = launch
         self._device = device
@@ -48,10 +55,12 @@ class Job:
         self._say = say
         self._inherited = dict(os.environ)
         self._log_folder = make_log_folder(launch, run_folder)
-        self._settings = self._make_settings()
+        self._settings = settings
 
     def run(self) -> int:
         self._check_program()
+        write_settings(self._settings, self._run_folder)
+        self._say_what_is_assumed()
         self._check_limits()
         began = time.monotonic()
         exit_code, attempt = None, -1
@@ -64,17 +73,12 @@ class Job:
                     self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
         return self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
 
-    def _make_settings(self) -> RunSettings:
-        """What a replay of this run needs to know, which is written down before it starts."""
-        variables = rank_environment(self._build, self._device.cuda_properties(), {}, self._inherited)
-        settings = make_settings(self._launch, self._device, self._inherited, variables["TORCHINDUCTOR_CACHE_DIR"])
-        write_settings(settings, self._run_folder)
-        launch = self._launch
+    def _say_what_is_assumed(self) -> None:
+        launch, settings = self._launch, self._settings
         if launch.cluster_file is None and launch.world_size > 1 and (launch.timing.timeline or self._is_virtual()):
             self._say(f"no --cluster: the network is that of {settings.cluster} ({settings.load_cluster().name})")
         if settings.network == "flow" and self._is_virtual():
             self._say("--network flow is for the timeline; the script's own clocks take every collective alone")
-        return settings
 
     def _is_virtual(self) -> bool:
         return self._launch.timing.clock == "virtual"

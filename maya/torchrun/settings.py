@@ -1,7 +1,7 @@
 """The settings of a run, as a replay needs them: run.json, and copies of files that the user named.
 
-In: a `Launch`, its GPU, the environment, and a folder for the run. Out: `RunSettings`, written into the folder when the
-job starts.
+In: a `Launch`, its GPU, the fake libraries, the environment, and a folder for the run. Out: `RunSettings`, written into
+the folder when the job starts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from maya.hosts.costs import REFERENCE, HostError, host_path
 from maya.torchrun.arguments import Launch, UsageError, fitting_cluster
 from netmodel.cluster import ClusterError, cluster_path
 from netmodel.nccl_settings import NcclSettingsError
+from rank_runtime.build import Build
+from rank_runtime.environment import rank_environment
 
 
-def make_settings(launch: Launch, device: Device, environment: Mapping[str, str], inductor: str) -> RunSettings:
+def make_settings(launch: Launch, device: Device, build: Build, environment: Mapping[str, str]) -> RunSettings:
     """What the command line and the environment say; a `UsageError` if they cannot be meant."""
     timing = launch.timing
+    variables = rank_environment(build, device.cuda_properties(), {}, environment)
     try:
         for pack in timing.packs:
             if not Path(pack).is_file():
@@ -39,7 +42,7 @@ def make_settings(launch: Launch, device: Device, environment: Mapping[str, str]
             host_file=timing.host or REFERENCE,
             clock=timing.clock,
             packs=tuple(str(Path(pack).absolute()) for pack in timing.packs),
-            inductor=inductor,
+            inductor=variables["TORCHINDUCTOR_CACHE_DIR"],
             script=launch.script,
             options=timing.results,
         )
