@@ -1,0 +1,85 @@
+"""The classes that a step's time is divided into, and which of them each work of a program is.
+
+In: a `Program`. Out: for each of its records a `TimeClass`. What occupies a device at a moment is the first class of
+`TimeClass` that is running then; communication that runs beside computing is hidden, and counted apart.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import Program
+from maya.estimators.memory_bound import KINDS as MEMORY_BOUND_KINDS
+from maya.estimators.work import Kind as WorkKind
+from maya.trace import Kind
+
+MESSAGES = frozenset({"ncclSend", "ncclRecv"})
+
+
+class TimeClass(str, Enum):
+    """What a moment of a step is spent on, first things first."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    MEMORY_BOUND = "memory_bound"
+    OTHER = "other"  # of computing
+    COMMUNICATION = "communication"  # exposed: nothing is computed beside it
+    COPY = "copy"  # copies and memsets
+    BUBBLE = "bubble"  # a message is waited for that its sender or receiver is not ready for
+    WAITING = "waiting"  # a collective is waited for that another rank has not come to
+    SLOWED = "slowed"  # what computing took longer because communication ran beside it
+    HOST_BOUND = "host_bound"  # the host had not launched anything yet
+    IDLE = "idle"  # nothing was left to do
+
+    __hash__ = str.__hash__
+
+
+CLASSES = tuple(TimeClass)
+NUMBER = {name: number for number, name in enumerate(CLASSES)}
+COMPUTING = CLASSES[: NUMBER[TimeClass.COMMUNICATION]]
+LOST = (TimeClass.BUBBLE, TimeClass.WAITING, TimeClass.IDLE)  # time in which a rank can do nothing about it
+
+TITLES = {
+    TimeClass.GEMM: "gemm",
+    TimeClass.ATTENTION: "attention",
+    TimeClass.CONVOLUTION: "convolution",
+    TimeClass.MEMORY_BOUND: "memory-bound",
+    TimeClass.OTHER: "other compute",
+    TimeClass.COMMUNICATION: "exposed communication",
+    TimeClass.COPY: "copies",
+    TimeClass.BUBBLE: "pipeline bubble",
+    TimeClass.WAITING: "waiting for other ranks",
+    TimeClass.SLOWED: "slowed by communication",
+    TimeClass.HOST_BOUND: "host-bound",
+    TimeClass.IDLE: "idle",
+}
+
+_OF_WORK = {
+    **dict.fromkeys(MEMORY_BOUND_KINDS, TimeClass.MEMORY_BOUND),
+    WorkKind.GEMM: TimeClass.GEMM,
+    WorkKind.ATTENTION: TimeClass.ATTENTION,
+    WorkKind.CONVOLUTION: TimeClass.CONVOLUTION,
+}
+
+
+def classify(program: Program) -> npt.NDArray[np.int8]:
+    """The number of the class of each of the program's records."""
+    kinds = program.trace.records["kind"][program.records]
+    of_work = np.array(
+        [NUMBER[_OF_WORK.get(item.work.kind, TimeClass.OTHER)] for item in program.works] or [0], dtype=np.int8
+    )
+    numbers: npt.NDArray[np.int8] = of_work[np.maximum(program.work, 0)]
+    numbers[(kinds == Kind.MEMCPY) | (kinds == Kind.MEMSET)] = NUMBER[TimeClass.COPY]
+    numbers[program.call >= 0] = NUMBER[TimeClass.COMMUNICATION]
+    return numbers
+
+
+def messages(program: Program) -> npt.NDArray[np.bool_]:
+    """Which of the program's records are messages from one rank to another."""
+    of_call = np.array([call.call in MESSAGES for call in program.calls] or [False], dtype=bool)
+    found: npt.NDArray[np.bool_] = of_call[np.maximum(program.call, 0)] & (program.call >= 0)
+    return found

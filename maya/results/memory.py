@@ -1,0 +1,207 @@
+"""How much device memory every rank needs, at its peak and over time.
+
+In: a `Timeline`. Out: a `Memory`. Allocated is what PyTorch's allocator had handed out (`max_memory_allocated`),
+reserved what it held (`max_memory_reserved`), both from the trace, byte for byte. Beside it a process has the CUDA
+context, NCCL's buffers (as the virtual GPU accounts for them: an estimate) and memory that was taken without the
+allocator: workspaces of libraries, and the program's own. The sum is what `nvidia-smi` would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.trace import Kind, Trace
+
+Times = npt.NDArray[np.int64]
+
+# As rank_runtime/shim/nccl_memory.c has it.
+_CHANNELS = 16
+_BUFFER_BYTES = 4 << 20
+_LINE_BUFFERS = 8 * 640 * 120 * 8 + 8 * 512 * 8 * 16
+_GRANULARITY = 2 << 20
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One rank's needs, in bytes. The parts are those at the moment when their sum is largest."""
+
+    allocated: int  # at its own peak
+    reserved: int  # at its own peak
+    workspaces: int  # taken without the allocator
+    nccl: int
+    context: int
+    total: int
+    at_record: int  # of the trace: where the sum is largest
+    reserved_known: bool = True  # False: memory was mapped (expandable segments), which is not recorded
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """All ranks. Ranks of one behaviour need the same."""
+
+    capacity: int  # of the device
+    peaks: tuple[Peak, ...]  # of each of timeline.classes
+    ranks: tuple[npt.NDArray[np.int32], ...]  # of each class
+
+    def of_rank(self, rank: int) -> Peak | None:
+        """None: the rank asked nothing of its device."""
+        return next((peak for peak, ranks in zip(self.peaks, self.ranks, strict=True) if rank in ranks), None)
+
+    @property
+    def worst_rank(self) -> int:
+        """The rank that needs most; of equal ones the first."""
+        most = max((peak.total for peak in self.peaks), default=0)
+        at_most = [int(ranks[0]) for peak, ranks in zip(self.peaks, self.ranks, strict=True) if peak.total == most]
+        return min(at_most, default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """Memory of one rank over time: what holds from each time on."""
+
+    ns: Times
+    allocated: Times
+    reserved: Times
+
+
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """After each record that changes something."""
+
+    records: npt.NDArray[np.intp]
+    allocated: Times
+    reserved: Times
+    workspaces: Times
+    nccl: Times
+
+
+def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) -> Memory:
+    """`variables`: NCCL's, of the job; by default those of its settings."""
+    variables = timeline.settings.nccl if variables is None else variables
+    context = timeline.device.context_bytes
+    peaks = []
+    for one in timeline.classes:
+        levels = _levels(one.program.trace, variables)
+        sums = levels.reserved + levels.workspaces + levels.nccl
+        at = int(sums.argmax()) if len(sums) else -1
+        allocated, reserved = (int(array.max(initial=0)) for array in (levels.allocated, levels.reserved))
+        known = reserved >= allocated
+        total = context + (int(sums[at]) if at >= 0 else 0)
+        if not known:
+            total += allocated - reserved
+            reserved = allocated
+        peaks.append(
+            Peak(
+                allocated=allocated,
+                reserved=reserved,
+                workspaces=int(levels.workspaces[at]) if at >= 0 else 0,
+                nccl=int(levels.nccl[at]) if at >= 0 else 0,
+                context=context,
+                total=total,
+                at_record=int(levels.records[at]) if at >= 0 else 0,
+                reserved_known=known,
+            )
+        )
+    return Memory(timeline.device.memory_bytes, tuple(peaks), tuple(one.ranks for one in timeline.classes))
+
+
+def memory_course(timeline: Timeline, rank: int, most_points: int = 2000) -> Course:
+    """Memory of a rank over time, in at most so many points; peaks are kept."""
+    one = next((one for one in timeline.classes if rank in one.ranks), None)
+    if one is None:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Course(nothing, nothing, nothing)
+    levels = _levels(one.program.trace, timeline.settings.nccl)
+    ns = _host_ns(timeline, one, rank, levels.records)
+    if len(ns) > most_points:
+        pieces = np.array_split(np.arange(len(ns)), most_points)
+        chosen = np.array([piece[levels.allocated[piece].argmax()] for piece in pieces])
+    else:
+        chosen = np.arange(len(ns))
+    return Course(ns[chosen], levels.allocated[chosen], levels.reserved[chosen])
+
+
+def _host_ns(timeline: Timeline, one: ClassTimeline, rank: int, positions: npt.NDArray[np.intp]) -> Times:
+    """When the host came to these records: from the rank's detail, or else the launch before each of them."""
+    detail = timeline.details.get(rank)
+    if detail is not None:
+        found: Times = np.maximum.accumulate(detail.host_ns[positions]) if len(positions) else detail.host_ns[:0]
+        return found
+    column = int(np.searchsorted(one.ranks, rank))
+    launched = np.concatenate((np.zeros(1, dtype=np.int64), one.launched_ns[:, column]))
+    before = np.searchsorted(one.program.records, positions, side="right")
+    return np.maximum.accumulate(launched)[before]
+
+
+def _levels(trace: Trace, variables: Mapping[str, str]) -> _Levels:
+    records = trace.records
+    kinds = (Kind.MALLOC, Kind.FREE, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.COLLECTIVE)
+    positions = np.flatnonzero(np.isin(records["kind"], np.array(kinds, dtype=np.uint8)))
+    chosen = records[positions]
+    sizes = _sizes(trace, chosen, variables)
+    of_allocator = _from_allocator(trace, positions)
+    changes = np.zeros((4, len(positions)), dtype=np.int64)
+    blocks: dict[int, int] = {}
+    regions: dict[int, tuple[int, int]] = {}
+    rows = zip(chosen["kind"].tolist(), chosen["value"].tolist(), sizes, of_allocator.tolist(), strict=True)
+    for at, (kind, value, size, own) in enumerate(rows):
+        if kind == Kind.BLOCK_ALLOC:
+            blocks[value] = size
+            changes[0, at] = size
+        elif kind == Kind.BLOCK_FREE:
+            changes[0, at] = -blocks.pop(value, 0)
+        elif kind == Kind.MALLOC:
+            regions[value] = (1 if own else 2, size)
+            changes[regions[value][0], at] = size
+        elif kind == Kind.FREE:
+            column, size = regions.pop(value, (1, 0))
+            changes[column, at] = -size
+        else:
+            changes[3, at] = size
+    allocated, reserved, workspaces, nccl = np.cumsum(changes, axis=1)
+    return _Levels(positions, allocated, reserved, workspaces, nccl)
+
+
+def _sizes(trace: Trace, records: npt.NDArray[np.void], variables: Mapping[str, str]) -> list[int]:
+    """Bytes that each of the records takes; of a collective: if it is a communicator's birth, NCCL's buffers."""
+    numbers, which = np.unique(records["signature"], return_inverse=True)
+    sizes = []
+    for number in numbers.tolist():
+        signature = trace.signature(number)
+        if "members" in signature:
+            sizes.append(nccl_bytes(int(signature.get("ranks", 1)), variables))
+        else:
+            sizes.append(int(signature.get("bytes", 0)) if "call" not in signature else 0)
+    return [sizes[at] for at in which.reshape(-1).tolist()]
+
+
+def nccl_bytes(ranks: int, variables: Mapping[str, str]) -> int:
+    """Of one communicator, split or not: torch does not have them share buffers unless it is told to."""
+    if ranks == 1:
+        return 0
+    channels = min(_chosen(variables, "NCCL_MAX_NCHANNELS", _CHANNELS), _CHANNELS)
+    size = channels * (_chosen(variables, "NCCL_BUFFSIZE", _BUFFER_BYTES) + _LINE_BUFFERS)
+    return -(-size // _GRANULARITY) * _GRANULARITY
+
+
+def _chosen(variables: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = variables.get(name, "")
+    return int(text) if text.isdigit() and int(text) > 0 else otherwise
+
+
+def _from_allocator(trace: Trace, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Whether memory is taken by PyTorch's allocator: it hands out a block of it at once, on the same thread."""
+    records = trace.records
+    found = np.zeros(len(positions), dtype=bool)
+    for thread in np.unique(records["thread"]).tolist():
+        own = np.flatnonzero(records["thread"] == thread)
+        kinds = records["kind"][own]
+        followed = np.zeros(len(own), dtype=bool)
+        followed[:-1] = (kinds[:-1] == Kind.MALLOC) & (kinds[1:] == Kind.BLOCK_ALLOC)
+        found[np.searchsorted(positions, own[followed])] = True
+    return found

@@ -1,0 +1,120 @@
+"""What the numbers rest on: the share of the devices' time by where its durations come from, and what takes most of it.
+
+In: a `Timeline` and its `Steps`. Out: `Origins`, and `Item`s: works and collectives with their time in a step.
+Shares are of time on the devices' streams, added up, whether or not something else ran beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.work import Origin
+from maya.results.classes import CLASSES, TimeClass, classify
+from maya.results.steps import ClassSteps, Steps
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Nanoseconds of all ranks in a step (mean over the measured ones)."""
+
+    works: dict[Origin, int]  # from the best origin to the worst, those that occur
+    network: dict[str, int]  # "fitted", "transferred" or "datasheet"
+    spread: float  # relative, that is to be expected of a work, weighted by time
+
+    @property
+    def total(self) -> int:
+        return sum(self.works.values()) + sum(self.network.values())
+
+    def shares(self) -> dict[str, float]:
+        """Of the total, works first."""
+        whole = max(self.total, 1)
+        found = {origin.value: ns / whole for origin, ns in self.works.items()}
+        return found | {f"network {origin}": ns / whole for origin, ns in self.network.items()}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A work or collective of one class of ranks in a step."""
+
+    what: str  # the kernel's own name, the library's or NCCL's function
+    op: str
+    time_class: TimeClass
+    times: int  # in the typical step
+    ns: int  # of all of them, on the class's first rank
+    origin: str
+    detail: str  # shape, dtype, or bytes and ranks
+
+
+def find_origins(timeline: Timeline, steps: Steps) -> Origins:
+    """What durations of the measured steps rest on."""
+    works: dict[Origin, int] = dict.fromkeys(Origin, 0)
+    network = 0
+    spread = 0.0
+    count = len(steps.measured)
+    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
+        for step in steps.measured:
+            rows = _rows(own_steps, step)
+            durations = (one.end_ns[rows] - one.start_ns[rows]).sum(axis=1)
+            of_work = one.program.work[rows]
+            totals = np.zeros(max(len(one.program.works), 1), dtype=np.int64)
+            np.add.at(totals, of_work[of_work >= 0], durations[of_work >= 0])
+            network += int(durations[of_work < 0].sum())
+            for estimate, ns in zip(one.program.estimates, totals.tolist(), strict=False):
+                works[estimate.origin] += ns
+                spread += estimate.spread * ns
+    total = sum(works.values())
+    return Origins(
+        works={origin: ns // count for origin, ns in works.items() if ns},
+        network={timeline.network_origin: network // count} if network else {},
+        spread=spread / total if total else 0.0,
+    )
+
+
+def top_items(timeline: Timeline, steps: Steps, class_number: int, most: int = 20) -> list[Item]:
+    """What takes most time on the first rank of a class in the typical step; works of one shape are one item."""
+    one, own_steps = timeline.classes[class_number], steps.classes[class_number]
+    rows = _rows(own_steps, steps.typical)
+    durations = one.end_ns[rows, 0] - one.start_ns[rows, 0]
+    classes = classify(one.program)
+    items = []
+    for at, (times, ns) in _sums(one.program.work[rows], durations).items():
+        item, estimate = one.program.works[at], one.program.estimates[at]
+        first = int(np.flatnonzero(one.program.work == at)[0])
+        name = item.launch.function if item.launch.what == "kernel" else item.launch.name
+        items.append(
+            Item(name, item.launch.op, CLASSES[classes[first]], times, ns, estimate.origin.value, _shape(item))
+        )
+    for at, (times, ns) in _sums(one.program.call[rows], durations).items():
+        call = one.program.calls[at]
+        detail = f"{call.size} B {call.dtype}, {_ranks(one, call.communicator)} ranks"
+        items.append(Item(call.call, "", TimeClass.COMMUNICATION, times, ns, timeline.network_origin, detail))
+    return sorted(items, key=lambda item: (-item.ns, item.what, item.op, item.detail))[:most]
+
+
+def _rows(steps: ClassSteps, step: int) -> slice:
+    return slice(int(steps.rows[step]), int(steps.rows[step + 1]))
+
+
+def _sums(which: npt.NDArray[np.int32], durations: npt.NDArray[np.int64]) -> dict[int, tuple[int, int]]:
+    """For each number that occurs: how often, and how long in all."""
+    chosen = which >= 0
+    numbers, at, counts = np.unique(which[chosen], return_inverse=True, return_counts=True)
+    totals = np.zeros(len(numbers), dtype=np.int64)
+    np.add.at(totals, at.reshape(-1), durations[chosen])
+    return dict(zip(numbers.tolist(), zip(counts.tolist(), totals.tolist(), strict=True), strict=True))
+
+
+def _shape(item: TracedWork) -> str:
+    sizes = " ".join(f"{name}={value:.0f}" for name, value in item.work.shape.items())
+    return " ".join(filter(None, [item.work.kind.value, item.work.variant, item.work.dtype, sizes]))
+
+
+def _ranks(one: ClassTimeline, communicator: int) -> int:
+    first: Sequence[int] = one.communicators[0].get(communicator, ()) if one.communicators else ()
+    return len(first)

@@ -1,0 +1,280 @@
+"""Training steps, found without help from the script: by what torch.optim announces.
+
+In: a `Timeline`. Out: `Steps`: for every rank when its steps began and ended. A step ends when the last work of its
+optimizers ends on the device (`Optimizer.step#…` annotations; optimizers that follow each other without a backward pass
+between them belong to one step, and so do those that take turns, as in a GAN). It begins where the one before ended;
+the first begins with the first matrix product, attention, convolution or embedding of the job. What differs in length
+from the later steps is warm-up. Without an optimizer the whole run is one span. With `steps_from`, annotations of that
+name mark the steps instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline, Program, Timeline
+from maya.estimators.limits import TENSOR_KINDS
+from maya.estimators.work import Kind as WorkKind
+from maya.trace import Kind, Trace
+from netmodel.settings_file import did_you_mean
+
+Times = npt.NDArray[np.int64]
+
+OPTIMIZER, WHOLE_RUN = "optimizer", "run"
+
+_STEP = "Optimizer.step#"
+_ZERO_GRAD = "Optimizer.zero_grad#"
+_BACKWARD = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$|^CompiledFunctionBackward")
+_MOST_OPTIMIZERS_IN_TURN = 8
+_LIKE = 20  # a step that differs by no more than one part in so many is like another
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSteps:
+    """The steps of the ranks of one behaviour: boundary k is where step k begins and the one before it ends."""
+
+    bounds_ns: Times  # a row for each boundary and a column for each rank
+    rows: npt.NDArray[np.intp]  # of each boundary: the first of program.records that is launched after it
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of a job."""
+
+    source: str  # OPTIMIZER, WHOLE_RUN, or the name of the annotation
+    lengths_ns: tuple[int, ...]  # of each step, for the job: from one end of the last rank to the next
+    warm_up: int  # steps at the beginning that are no measure
+    skipped: tuple[int, ...]  # steps that hold batches after which the optimizer was not called (a gradient scaler)
+    classes: tuple[ClassSteps, ...]  # of each of timeline.classes
+    note: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths_ns)
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The numbers of the steps that count."""
+        late = [step for step in range(self.warm_up, self.count) if step not in self.skipped]
+        return tuple(late or range(self.warm_up, self.count))
+
+    @property
+    def typical(self) -> int:
+        """The measured step of median length: what is shown where only one can be."""
+        return min(self.measured, key=lambda step: (abs(self.lengths_ns[step] - self.median_ns), step))
+
+    @property
+    def median_ns(self) -> int:
+        """Of the measured steps."""
+        return median_low([self.lengths_ns[step] for step in self.measured])
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Annotations that end a step, as rows of program.records: launched from `first` on and before `last`."""
+
+    spans: tuple[tuple[int, int], ...]
+    names: tuple[str, ...]
+
+    @property
+    def last(self) -> int:
+        return self.spans[-1][1]
+
+
+def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
+    """The steps of all ranks."""
+    programs = [one.program for one in timeline.classes]
+    marks = [_marks(program, steps_from) for program in programs]
+    counts = [len(found) for found in marks if found]
+    if steps_from is not None and not counts:
+        raise ValueError(_no_such_annotation(timeline, steps_from))
+    if not counts:
+        return _whole_run(timeline)
+    count = min(counts)
+    begin, first_rows = _beginning(timeline)
+    classes: list[ClassSteps | None] = [
+        _class_steps(one, found[:count], begin, row) if found else None
+        for one, found, row in zip(timeline.classes, marks, first_rows, strict=True)
+    ]
+    latest = np.max([one.bounds_ns.max(axis=1) for one in classes if one is not None], axis=0)
+    complete = tuple(
+        one if one is not None else _without_optimizer(of, latest)
+        for one, of in zip(classes, timeline.classes, strict=True)
+    )
+    lengths = tuple(np.diff(latest).tolist())
+    skipped = tuple(sorted({step for program, found in zip(programs, marks, strict=True)
+                            for step in _skipped(program, found[:count])})) if steps_from is None else ()
+    note = "" if len(set(counts)) == 1 else f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count"
+    return Steps(steps_from or OPTIMIZER, lengths, warm_up_of(lengths), skipped, complete, note)
+
+
+def warm_up_of(lengths: Sequence[int]) -> int:
+    """How many steps at the beginning are no measure: those unlike the later ones, and the first of three or more."""
+    if len(lengths) < 2:
+        return 0
+    usual = median_low(lengths[len(lengths) // 2 :])
+    unlike = 0
+    while unlike < len(lengths) - 1 and abs(lengths[unlike] - usual) * _LIKE > usual:
+        unlike += 1
+    return max(unlike, 1) if len(lengths) > 2 else unlike
+
+
+def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[tuple[int, str, int]]:
+    """(position of the record, name, host_ns of the beginning) of annotations, in the order in which they ended."""
+    positions = np.flatnonzero(trace.records["kind"] == Kind.ANNOTATION)
+    numbers = trace.records["signature"][positions]
+    names = {number: str(trace.signature(number).get("op", "")) for number in np.unique(numbers).tolist()}
+    found = []
+    for position, number in zip(positions.tolist(), numbers.tolist(), strict=True):
+        name = names[number]
+        if name == matches or (not exact and name.startswith(matches)):
+            found.append((position, name, int(trace.records["host_ns"][position])))
+    return found
+
+
+def _rows_of(program: Program, annotation: tuple[int, str, int]) -> tuple[int, int]:
+    """What was launched while an annotation was open: rows of program.records from the first to before the second."""
+    position, _, began = annotation
+    launched = program.trace.records["host_ns"][program.records]
+    last = int(np.searchsorted(program.records, position))
+    return min(int(np.searchsorted(launched[:last], np.uint64(began))), last), last
+
+
+def _marks(program: Program, steps_from: str | None) -> list[_Mark]:
+    if steps_from is not None:
+        # torch.profiler numbers its steps: ProfilerStep#3.
+        found = annotations_named(program.trace, steps_from, exact=True)
+        found = found or annotations_named(program.trace, steps_from.rstrip("#") + "#", exact=False)
+        return [_Mark((_rows_of(program, one),), (one[1],)) for one in found]
+    trains = _training_rows(program)
+    marks: list[_Mark] = []
+    for annotation in annotations_named(program.trace, _STEP, exact=False):
+        span = _rows_of(program, annotation)
+        if marks and trains is not None and not _any_between(trains, marks[-1].last, span[0]):
+            marks[-1] = _Mark((*marks[-1].spans, span), (*marks[-1].names, annotation[1]))
+        else:
+            marks.append(_Mark((span,), (annotation[1],)))
+    turns = _turns(program, marks)
+    return [mark for at, mark in enumerate(marks) if (len(marks) - 1 - at) % turns == 0]
+
+
+def _training_rows(program: Program) -> npt.NDArray[np.intp] | None:
+    """Rows that show a forward or backward pass, in order; None if the trace does not tell."""
+    of_work = np.array([item.work.kind in TENSOR_KINDS for item in program.works] or [False], dtype=bool)
+    heavy = np.flatnonzero(of_work[np.maximum(program.work, 0)] & (program.work >= 0))
+    records = program.trace.records
+    positions = np.flatnonzero(records["kind"] == Kind.OP)
+    numbers = records["signature"][positions]
+    backward = [
+        number
+        for number in np.unique(numbers).tolist()
+        if _BACKWARD.search(str(program.trace.signature(number).get("op", "")))
+    ]
+    ended = np.searchsorted(program.records, positions[np.isin(numbers, backward)]) - 1
+    rows = np.unique(np.concatenate((heavy, ended[ended >= 0])))
+    return rows if len(rows) else None
+
+
+def _any_between(rows: npt.NDArray[np.intp], first: int, last: int) -> bool:
+    return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last))
+
+
+def _turns(program: Program, marks: Sequence[_Mark]) -> int:
+    """How many optimizers take turns: the period of what the marks do; 1 if there is none.
+
+    The first of all is left out, because optimizers make their state in it.
+    """
+    does = []
+    for mark in marks:
+        rows = np.concatenate([np.arange(*span) for span in mark.spans])
+        does.append((mark.names, tuple(sorted(Counter(program.work[rows].tolist()).items()))))
+    for period in range(1, min(_MOST_OPTIMIZERS_IN_TURN, (len(marks) - 1) // 2) + 1):
+        if all(one == other for one, other in zip(does[period:], does[2 * period :], strict=False)):
+            return period
+    return 1
+
+
+def _skipped(program: Program, marks: Sequence[_Mark]) -> list[int]:
+    """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
+    trains = _training_rows(program)
+    if trains is None:
+        return []
+    rows: list[int] = []
+    for annotation in annotations_named(program.trace, _ZERO_GRAD, exact=False):
+        first, last = _rows_of(program, annotation)
+        if not rows or _any_between(trains, rows[-1], first):
+            rows.append(last)
+    ends = [mark.last for mark in marks]
+    per_step = [
+        sum(before <= row < end for row in rows) for before, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+    usual = median_low(per_step[1:]) if len(per_step) > 1 else 0
+    return [step for step, times in enumerate(per_step) if step and usual and times >= 2 * usual]
+
+
+def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
+    """When the job's first step begins, and for each class its first row in it."""
+    begin: int | None = None
+    rows = []
+    for one in timeline.classes:
+        program = one.program
+        of_work = np.array(
+            [item.work.kind in TENSOR_KINDS or item.work.kind is WorkKind.EMBEDDING for item in program.works]
+            or [False],
+            dtype=bool,
+        )
+        found = np.flatnonzero(of_work[np.maximum(program.work, 0)] & (program.work >= 0))
+        row = int(found[0]) if len(found) else 0
+        rows.append(row)
+        if len(found):
+            launched = int(one.launched_ns[row].min())
+            begin = launched if begin is None else min(begin, launched)
+    return begin or 0, rows
+
+
+def _class_steps(one: ClassTimeline, marks: Sequence[_Mark], begin: int, first_row: int) -> ClassSteps:
+    ranks = len(one.ranks)
+    bounds = np.zeros((len(marks) + 1, ranks), dtype=np.int64)
+    for step, mark in enumerate(marks):
+        rows = np.concatenate([np.arange(*span) for span in mark.spans])
+        if not len(rows):  # an optimizer that asked nothing of the device: all that was launched before it
+            rows = np.arange(mark.last)
+        bounds[step + 1] = one.end_ns[rows].max(axis=0) if len(rows) else 0
+    np.maximum.accumulate(bounds, axis=0, out=bounds)
+    bounds[0] = np.minimum(begin, bounds[1])
+    ends = np.array([mark.last for mark in marks], dtype=np.intp)
+    return ClassSteps(bounds, np.concatenate((np.array([min(first_row, ends[0])], dtype=np.intp), ends)))
+
+
+def _without_optimizer(one: ClassTimeline, latest: Times) -> ClassSteps:
+    """Ranks that have no optimizer take part in the steps of the others."""
+    bounds = np.repeat(latest[:, None], len(one.ranks), axis=1)
+    rows = [int((one.launched_ns.min(axis=1) < bound).sum()) if len(one.launched_ns) else 0 for bound in latest]
+    return ClassSteps(bounds, np.array(rows, dtype=np.intp))
+
+
+def _whole_run(timeline: Timeline) -> Steps:
+    classes = tuple(
+        ClassSteps(
+            np.stack((np.zeros(len(one.ranks), dtype=np.int64), timeline.end_ns[one.ranks])),
+            np.array([0, len(one.program.records)], dtype=np.intp),
+        )
+        for one in timeline.classes
+    )
+    length = int(timeline.end_ns.max(initial=0))
+    return Steps(WHOLE_RUN, (length,), 0, (), classes, "no optimizer was used, so the whole run counts as one step")
+
+
+def _no_such_annotation(timeline: Timeline, name: str) -> str:
+    known: set[str] = set()
+    for one in timeline.classes:
+        known |= {found[1] for found in annotations_named(one.program.trace, "", exact=False)}
+    listed = f"there are: {', '.join(sorted(known)[:20])}" if known else "torch.profiler.record_function makes them"
+    return f'no annotation "{name}" in the traces{did_you_mean(name, sorted(known))}; {listed}'

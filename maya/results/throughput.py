@@ -1,0 +1,145 @@
+"""How fast a job trains: tokens a second, how much of the GPUs' peak is used, and what it costs.
+
+In: a `Timeline`, its `Steps`, and what the user says about tokens and price. Out: a `Throughput`.
+
+FLOPs are those of matrix products, attention, convolutions and recurrent networks that were really launched, so their
+share of the peak is the hardware's (HFU). The model's (MFU) leaves out what was computed a second time for backward
+(activation checkpointing): products inside of a backward pass that are the same, down to strides, as one of the forward
+pass. Peaks are those of the dtypes that were computed in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import Program, Timeline
+from maya.estimators.bounds import peak_flops
+from maya.estimators.limits import TENSOR_KINDS
+from maya.results.steps import Steps
+from maya.results.tokens import GIVEN, Samples, find_samples
+from maya.trace import Trace
+
+Floats = npt.NDArray[np.float64]
+
+_NODE = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$")
+_SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Of the whole job; a step is the median of the measured ones."""
+
+    step_ns: int
+    ranks: int
+    samples: Samples | None  # None: nobody said, and no trace shows
+    flops_per_step: float  # of all ranks
+    recomputed_flops_per_step: float
+    hfu: float | None  # None: nothing was computed on tensor cores
+    mfu: float | None
+    price_per_gpu_hour: float | None  # given
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return None if self.samples is None or not self.step_ns else self.samples.per_step / self.step_ns * 1e9
+
+    @property
+    def samples_per_second_per_gpu(self) -> float | None:
+        rate = self.samples_per_second
+        return None if rate is None else rate / self.ranks
+
+    @property
+    def gpu_hours_per_step(self) -> float:
+        return self.ranks * self.step_ns / 1e9 / _SECONDS_PER_HOUR
+
+    @property
+    def gpu_hours_per_billion(self) -> float | None:
+        """Tokens or images."""
+        rate = self.samples_per_second
+        return None if not rate else self.ranks * 1e9 / rate / _SECONDS_PER_HOUR
+
+    @property
+    def price_per_step(self) -> float | None:
+        return None if self.price_per_gpu_hour is None else self.gpu_hours_per_step * self.price_per_gpu_hour
+
+    @property
+    def price_per_billion(self) -> float | None:
+        hours = self.gpu_hours_per_billion
+        return None if hours is None or self.price_per_gpu_hour is None else hours * self.price_per_gpu_hour
+
+
+def find_throughput(
+    timeline: Timeline, steps: Steps, tokens_per_step: int | None = None, price_per_gpu_hour: float | None = None
+) -> Throughput:
+    """What the job achieves."""
+    samples = (
+        find_samples(timeline, steps) if tokens_per_step is None else Samples(tokens_per_step, "tokens", GIVEN)
+    )
+    flops = ideal = again = ideal_again = 0.0
+    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
+        per_row, ideal_per_row = _flops(one.program, timeline)
+        repeated = recomputed(one.program, own_steps.rows)
+        for step in steps.measured:
+            rows = slice(int(own_steps.rows[step]), int(own_steps.rows[step + 1]))
+            flops += float(per_row[rows].sum()) * len(one.ranks)
+            ideal += float(ideal_per_row[rows].sum()) * len(one.ranks)
+            again += float(per_row[rows][repeated[rows]].sum()) * len(one.ranks)
+            ideal_again += float(ideal_per_row[rows][repeated[rows]].sum()) * len(one.ranks)
+    count = len(steps.measured)
+    available = steps.median_ns * timeline.world_size * count
+    used = ideal / available if ideal and available else None
+    return Throughput(
+        step_ns=steps.median_ns,
+        ranks=timeline.world_size,
+        samples=samples,
+        flops_per_step=flops / count,
+        recomputed_flops_per_step=again / count,
+        hfu=used,
+        mfu=None if used is None else (ideal - ideal_again) / available,
+        price_per_gpu_hour=price_per_gpu_hour,
+    )
+
+
+def _flops(program: Program, timeline: Timeline) -> tuple[Floats, Floats]:
+    """Of each record: FLOPs on tensor cores, and the nanoseconds that they take at the peak."""
+    flops = [item.work.flops if item.work.kind in TENSOR_KINDS else 0.0 for item in program.works]
+    ideal = [
+        count / peak_flops(timeline.device, item.work.dtype) * 1e9 if count else 0.0
+        for count, item in zip(flops, program.works, strict=True)
+    ]
+    at = np.maximum(program.work, 0)
+    is_work = program.work >= 0
+    return (
+        np.where(is_work, np.array(flops or [0.0])[at], 0.0),
+        np.where(is_work, np.array(ideal or [0.0])[at], 0.0),
+    )
+
+
+def recomputed(program: Program, bounds: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Which records compute again, inside of a backward pass, what the forward pass of the same step had computed."""
+    found = np.zeros(len(program.records), dtype=bool)
+    heavy = np.array([item.work.kind in TENSOR_KINDS for item in program.works] or [False], dtype=bool)
+    heavy_rows = heavy[np.maximum(program.work, 0)] & (program.work >= 0)
+    backward = _in_backward(program.trace, program.trace.records["op"][program.records])
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        rows = np.arange(first, last)[heavy_rows[first:last]]
+        works, inside = program.work[rows], backward[rows]
+        for work in np.intersect1d(works[inside], works[~inside]).tolist():
+            times = int(((works == work) & ~inside).sum())
+            found[rows[(works == work) & inside][:times]] = True
+    return found
+
+
+def _in_backward(trace: Trace, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """Whether ops with these numbers ran inside of a node of autograd's graph."""
+    ops = trace.ops
+    if not len(ops):
+        return np.zeros(len(numbers), dtype=bool)
+    nodes = {name for name in set(ops["name"].tolist()) if _NODE.search(name)}
+    inside: dict[int, bool] = {0: False}
+    for number, parent, name in zip(ops["op"].tolist(), ops["parent"].tolist(), ops["name"].tolist(), strict=True):
+        inside[number] = name in nodes or inside.get(parent, False)
+    return np.array([inside.get(number, False) for number in numbers.tolist()], dtype=bool)
