@@ -3,26 +3,28 @@
 In: a `Timeline` and its `Steps`. Out: an `Anatomy`: nanoseconds by class for each rank and step, which add up to the
 rank's step exactly, hidden communication, and which rank is the slowest, and why.
 
-Ranks of one behaviour mostly have the same times but for an offset, and so have steps: each different one is divided
-once.
+All ranks of a class have the same times, and many classes and steps have the same but for an offset: each different
+step is divided once.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.timeline import ClassTimeline, Timeline
-from maya.results.classes import CLASSES, LOST, NUMBER, TITLES, TimeClass, classify, messages
+from maya.results.classes import CLASSES, NUMBER, SHARED, TITLES, TimeClass, classify, messages
 from maya.results.partition import Partition, Window, divide
 from maya.results.steps import ClassSteps, Steps
+from maya.results.words import time_text
 
 Times = npt.NDArray[np.int64]
 
-_RANKS_AT_ONCE = 64  # so that what is worked on stays small
 _NOTEWORTHY = 200  # a rank that needs longer by more than one part in so many is slower than the others
 
 
@@ -31,7 +33,7 @@ class Slowest:
     """The rank that has most to do, which the others wait for."""
 
     rank: int
-    own_ns: int  # of a step: what it does, without what it waits
+    own_ns: int  # of a step: what it does itself, without communication and waiting
     median_ns: int  # of all ranks
     reason: TimeClass | None  # the class in which it differs most from the median rank; None: ranks are even
     difference_ns: int  # in that class
@@ -41,10 +43,9 @@ class Slowest:
         """One line for people."""
         if self.reason is None:
             return "ranks are even"
-        more = self.own_ns / self.median_ns - 1 if self.median_ns else 0.0
         return (
-            f"rank {self.rank} is busy {more:.1%} longer than the median rank: "
-            f"{self.difference_ns / 1e6:.2f} ms more {TITLES[self.reason]}"
+            f"rank {self.rank} has {time_text(self.own_ns - self.median_ns)} more to do than the median rank: "
+            f"most of all {time_text(self.difference_ns)} more {TITLES[self.reason]}"
         )
 
 
@@ -62,7 +63,7 @@ class Anatomy:
         """The mean over the measured steps, rounded such that classes add up to the mean step."""
         return dict(zip(CLASSES, self.mean_ns[rank].tolist(), strict=True))
 
-    @property
+    @cached_property
     def mean_ns(self) -> Times:
         """[rank, class]: means over the measured steps; the rounding goes to the largest class of each rank."""
         chosen = self.ns[:, list(self.measured)]
@@ -72,26 +73,26 @@ class Anatomy:
         means[np.arange(len(means)), means.argmax(axis=1)] += left
         return means
 
-    @property
+    @cached_property
     def mean_hidden_ns(self) -> Times:
         """[rank]."""
         found: Times = self.hidden_ns[:, list(self.measured)].sum(axis=1) // max(len(self.measured), 1)
         return found
 
-    @property
+    @cached_property
     def mean_communication_ns(self) -> Times:
         """[rank]."""
         found: Times = self.communication_ns[:, list(self.measured)].sum(axis=1) // max(len(self.measured), 1)
         return found
 
-    @property
+    @cached_property
     def own_ns(self) -> Times:
-        """[rank]: what a rank does in a step, without what it waits for others."""
+        """[rank]: what a rank does in a step by itself, without communication and waiting."""
         means = self.mean_ns
-        found: Times = means.sum(axis=1) - means[:, [NUMBER[name] for name in LOST]].sum(axis=1)
+        found: Times = means.sum(axis=1) - means[:, [NUMBER[name] for name in SHARED]].sum(axis=1)
         return found
 
-    @property
+    @cached_property
     def median_rank(self) -> int:
         """The rank whose own time is the (lower) median; of equal ones the first."""
         own = self.own_ns
@@ -102,7 +103,7 @@ class Anatomy:
     def fastest_rank(self) -> int:
         return int(self.own_ns.argmin())
 
-    @property
+    @cached_property
     def slowest(self) -> Slowest:
         own, means = self.own_ns, self.mean_ns
         rank, median = int(own.argmax()), self.median_rank
@@ -110,7 +111,7 @@ class Anatomy:
         if (most - middle) * _NOTEWORTHY <= max(middle, 1):
             return Slowest(rank, most, middle, None, 0)
         difference = means[rank] - means[median]
-        difference[[NUMBER[name] for name in LOST]] = 0
+        difference[[NUMBER[name] for name in SHARED]] = 0
         reason = int(difference.argmax())
         return Slowest(rank, most, middle, CLASSES[reason], int(difference[reason]))
 
@@ -122,12 +123,11 @@ def dissect(timeline: Timeline, steps: Steps) -> Anatomy:
     hidden, communication, length = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     known: dict[bytes, Partition] = {}
     for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
-        length[one.ranks] = np.diff(own_steps.bounds_ns, axis=0).T
-        for column, step, part in _parts(one, own_steps, timeline.settings.host.latency, known):
-            rank = int(one.ranks[column])
-            ns[rank, step] = part.ns
-            hidden[rank, step] = part.hidden_ns
-            communication[rank, step] = part.communication_ns
+        length[one.ranks] = np.diff(own_steps.bounds_ns)
+        for step, part in enumerate(_parts(one, own_steps, timeline.settings.host.latency, known)):
+            ns[one.ranks, step] = part.ns
+            hidden[one.ranks, step] = part.hidden_ns
+            communication[one.ranks, step] = part.communication_ns
     missing = np.flatnonzero(length.sum(axis=1) == 0)  # ranks without a trace: they asked nothing of their device
     if len(missing):
         length[missing] = steps.lengths_ns
@@ -135,38 +135,19 @@ def dissect(timeline: Timeline, steps: Steps) -> Anatomy:
     return Anatomy(ns, hidden, communication, length, steps.measured)
 
 
-def _parts(
-    one: ClassTimeline, steps: ClassSteps, latency: int, known: dict[bytes, Partition]
-) -> list[tuple[int, int, Partition]]:
-    """(column, step, partition) for all ranks and steps of a class."""
+def _parts(one: ClassTimeline, steps: ClassSteps, latency: int, known: dict[bytes, Partition]) -> Iterator[Partition]:
+    """Of each step of a class."""
     number, message = classify(one.program), messages(one.program)
-    parts = []
-    for first in range(0, len(one.ranks), _RANKS_AT_ONCE):
-        columns = slice(first, min(first + _RANKS_AT_ONCE, len(one.ranks)))
-        launched, end = one.launched_ns[:, columns], one.end_ns[:, columns]
-        start, arrival = one.start_ns[:, columns], one.arrival_ns[:, columns]
-        ended = np.maximum.accumulate(end, axis=0) if len(end) else end
-        seen = np.maximum.accumulate(launched, axis=0) if len(end) else end
-        bounds = steps.bounds_ns[:, columns]
-        for column in range(bounds.shape[1]):
-            froms = np.searchsorted(ended[:, column], bounds[:-1, column], side="right")
-            untils = np.searchsorted(seen[:, column], bounds[1:, column], side="left")
-            for step, (low, high) in enumerate(zip(froms.tolist(), untils.tolist(), strict=True)):
-                begin, stop = int(bounds[step, column]), int(bounds[step + 1, column])
-                rows = slice(low, max(low, high) + 1)  # one more: what comes next may explain a gap at the end
-                part = _part(
-                    begin,
-                    stop,
-                    number[rows],
-                    message[rows],
-                    arrival[rows, column],
-                    start[rows, column],
-                    end[rows, column],
-                    launched[rows, column] + latency,
-                    known,
-                )
-                parts.append((first + column, step, part))
-    return parts
+    arrival, start, end = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))
+    ready = one.launched_ns[:, 0] + latency
+    bounds = steps.bounds_ns
+    # Whatever ends after a step begins is from here on, and whatever is launched before it ends is up to there.
+    froms = np.searchsorted(np.maximum.accumulate(end), bounds[:-1], side="right")
+    untils = np.searchsorted(np.maximum.accumulate(one.launched_ns[:, 0]), bounds[1:], side="left")
+    for step, (low, high) in enumerate(zip(froms.tolist(), untils.tolist(), strict=True)):
+        rows = slice(low, max(low, high) + 1)  # one more: what comes next may explain a gap at the end
+        columns = number[rows], message[rows], arrival[rows], start[rows], end[rows], ready[rows]
+        yield _part(int(bounds[step]), int(bounds[step + 1]), *columns, known)
 
 
 def _part(

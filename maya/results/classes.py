@@ -41,7 +41,7 @@ class TimeClass(str, Enum):
 CLASSES = tuple(TimeClass)
 NUMBER = {name: number for number, name in enumerate(CLASSES)}
 COMPUTING = CLASSES[: NUMBER[TimeClass.COMMUNICATION]]
-LOST = (TimeClass.BUBBLE, TimeClass.WAITING, TimeClass.IDLE)  # time in which a rank can do nothing about it
+SHARED = (TimeClass.COMMUNICATION, TimeClass.BUBBLE, TimeClass.WAITING, TimeClass.IDLE)  # not a rank's own doing
 
 TITLES = {
     TimeClass.GEMM: "gemm",

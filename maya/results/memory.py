@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,11 @@ class Memory:
 
     def of_rank(self, rank: int) -> Peak | None:
         """None: the rank asked nothing of its device."""
-        return next((peak for peak, ranks in zip(self.peaks, self.ranks, strict=True) if rank in ranks), None)
+        return self._by_rank.get(rank)
+
+    @cached_property
+    def _by_rank(self) -> dict[int, Peak]:
+        return {rank: peak for peak, ranks in zip(self.peaks, self.ranks, strict=True) for rank in ranks.tolist()}
 
     @property
     def worst_rank(self) -> int:
@@ -83,31 +88,31 @@ class _Levels:
 def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) -> Memory:
     """`variables`: NCCL's, of the job; by default those of its settings."""
     variables = timeline.settings.nccl if variables is None else variables
-    context = timeline.device.context_bytes
-    peaks = []
-    for one in timeline.classes:
-        levels = _levels(one.program.trace, variables)
-        sums = levels.reserved + levels.workspaces + levels.nccl
-        at = int(sums.argmax()) if len(sums) else -1
-        allocated, reserved = (int(array.max(initial=0)) for array in (levels.allocated, levels.reserved))
-        known = reserved >= allocated
-        total = context + (int(sums[at]) if at >= 0 else 0)
-        if not known:
-            total += allocated - reserved
-            reserved = allocated
-        peaks.append(
-            Peak(
-                allocated=allocated,
-                reserved=reserved,
-                workspaces=int(levels.workspaces[at]) if at >= 0 else 0,
-                nccl=int(levels.nccl[at]) if at >= 0 else 0,
-                context=context,
-                total=total,
-                at_record=int(levels.records[at]) if at >= 0 else 0,
-                reserved_known=known,
-            )
-        )
-    return Memory(timeline.device.memory_bytes, tuple(peaks), tuple(one.ranks for one in timeline.classes))
+    of_program = {
+        id(program): _peak(_levels(program.trace, variables), timeline.device.context_bytes)
+        for program in timeline.programs
+    }
+    peaks = tuple(of_program[id(one.program)] for one in timeline.classes)
+    return Memory(timeline.device.memory_bytes, peaks, tuple(one.ranks for one in timeline.classes))
+
+
+def _peak(levels: _Levels, context: int) -> Peak:
+    sums = levels.reserved + levels.workspaces + levels.nccl
+    if not len(sums):
+        return Peak(0, 0, 0, 0, context, context, 0)
+    at = int(sums.argmax())
+    allocated, reserved = int(levels.allocated.max()), int(levels.reserved.max())
+    known = reserved >= allocated
+    return Peak(
+        allocated=allocated,
+        reserved=reserved if known else allocated,
+        workspaces=int(levels.workspaces[at]),
+        nccl=int(levels.nccl[at]),
+        context=context,
+        total=context + int(sums[at]) + (0 if known else allocated - reserved),
+        at_record=int(levels.records[at]),
+        reserved_known=known,
+    )
 
 
 def memory_course(timeline: Timeline, rank: int, most_points: int = 2000) -> Course:
@@ -132,8 +137,7 @@ def _host_ns(timeline: Timeline, one: ClassTimeline, rank: int, positions: npt.N
     if detail is not None:
         found: Times = np.maximum.accumulate(detail.host_ns[positions]) if len(positions) else detail.host_ns[:0]
         return found
-    column = int(np.searchsorted(one.ranks, rank))
-    launched = np.concatenate((np.zeros(1, dtype=np.int64), one.launched_ns[:, column]))
+    launched = np.concatenate((np.zeros(1, dtype=np.int64), one.launched_ns[:, 0]))
     before = np.searchsorted(one.program.records, positions, side="right")
     return np.maximum.accumulate(launched)[before]
 

@@ -60,7 +60,7 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
     for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
         for step in steps.measured:
             rows = _rows(own_steps, step)
-            durations = (one.end_ns[rows] - one.start_ns[rows]).sum(axis=1)
+            durations = (one.end_ns[rows, 0] - one.start_ns[rows, 0]) * len(one.ranks)
             of_work = one.program.work[rows]
             totals = np.zeros(max(len(one.program.works), 1), dtype=np.int64)
             np.add.at(totals, of_work[of_work >= 0], durations[of_work >= 0])

@@ -1,6 +1,6 @@
 """Everything that is concluded from a timeline: steps, where their time goes, speed, memory, traffic, origins.
 
-In: a `Timeline` and `Options`. Out: a `Result`, which the terminal (text), summary.json (document), the traces (kineto),
+In: a `Timeline` and `Options`. Out: a `Result`, which the terminal (text), summary.json (document), traces (kineto),
 the report and what-if comparisons are made from.
 """
 

@@ -38,9 +38,9 @@ _LIKE = 20  # a step that differs by no more than one part in so many is like an
 
 @dataclass(frozen=True, eq=False)
 class ClassSteps:
-    """The steps of the ranks of one behaviour: boundary k is where step k begins and the one before it ends."""
+    """The steps of the ranks of a class: boundary k is where step k begins and the one before it ends."""
 
-    bounds_ns: Times  # a row for each boundary and a column for each rank
+    bounds_ns: Times  # of each boundary; the same for all ranks of the class
     rows: npt.NDArray[np.intp]  # of each boundary: the first of program.records that is launched after it
 
 
@@ -91,7 +91,8 @@ class _Mark:
 def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     """The steps of all ranks."""
     programs = [one.program for one in timeline.classes]
-    marks = [_marks(program, steps_from) for program in programs]
+    of_program = {id(program): _marks(program, steps_from) for program in timeline.programs}
+    marks = [of_program[id(program)] for program in programs]
     counts = [len(found) for found in marks if found]
     if steps_from is not None and not counts:
         raise ValueError(_no_such_annotation(timeline, steps_from))
@@ -103,16 +104,17 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
         _class_steps(one, found[:count], begin, row) if found else None
         for one, found, row in zip(timeline.classes, marks, first_rows, strict=True)
     ]
-    latest = np.max([one.bounds_ns.max(axis=1) for one in classes if one is not None], axis=0)
+    latest = np.max([one.bounds_ns for one in classes if one is not None], axis=0)
     complete = tuple(
         one if one is not None else _without_optimizer(of, latest)
         for one, of in zip(classes, timeline.classes, strict=True)
     )
     lengths = tuple(np.diff(latest).tolist())
-    skipped = tuple(sorted({step for program, found in zip(programs, marks, strict=True)
-                            for step in _skipped(program, found[:count])})) if steps_from is None else ()
+    skipped = {
+        step for program in timeline.programs for step in _skipped(program, of_program[id(program)][:count], steps_from)
+    }
     note = "" if len(set(counts)) == 1 else f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count"
-    return Steps(steps_from or OPTIMIZER, lengths, warm_up_of(lengths), skipped, complete, note)
+    return Steps(steps_from or OPTIMIZER, lengths, warm_up_of(lengths), tuple(sorted(skipped)), complete, note)
 
 
 def warm_up_of(lengths: Sequence[int]) -> int:
@@ -201,10 +203,10 @@ def _turns(program: Program, marks: Sequence[_Mark]) -> int:
     return 1
 
 
-def _skipped(program: Program, marks: Sequence[_Mark]) -> list[int]:
+def _skipped(program: Program, marks: Sequence[_Mark], steps_from: str | None) -> list[int]:
     """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
     trains = _training_rows(program)
-    if trains is None:
+    if trains is None or steps_from is not None:
         return []
     rows: list[int] = []
     for annotation in annotations_named(program.trace, _ZERO_GRAD, exact=False):
@@ -212,58 +214,49 @@ def _skipped(program: Program, marks: Sequence[_Mark]) -> list[int]:
         if not rows or _any_between(trains, rows[-1], first):
             rows.append(last)
     ends = [mark.last for mark in marks]
-    per_step = [
-        sum(before <= row < end for row in rows) for before, end in zip([0, *ends[:-1]], ends, strict=True)
-    ]
+    per_step = [sum(before <= row < end for row in rows) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
     usual = median_low(per_step[1:]) if len(per_step) > 1 else 0
     return [step for step, times in enumerate(per_step) if step and usual and times >= 2 * usual]
 
 
 def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
     """When the job's first step begins, and for each class its first row in it."""
-    begin: int | None = None
-    rows = []
-    for one in timeline.classes:
-        program = one.program
-        of_work = np.array(
-            [item.work.kind in TENSOR_KINDS or item.work.kind is WorkKind.EMBEDDING for item in program.works]
-            or [False],
-            dtype=bool,
-        )
-        found = np.flatnonzero(of_work[np.maximum(program.work, 0)] & (program.work >= 0))
-        row = int(found[0]) if len(found) else 0
-        rows.append(row)
-        if len(found):
-            launched = int(one.launched_ns[row].min())
-            begin = launched if begin is None else min(begin, launched)
-    return begin or 0, rows
+    first_of: dict[int, int | None] = {}
+    for program in timeline.programs:
+        begins = [item.work.kind in TENSOR_KINDS or item.work.kind is WorkKind.EMBEDDING for item in program.works]
+        found = np.flatnonzero(np.array(begins or [False])[np.maximum(program.work, 0)] & (program.work >= 0))
+        first_of[id(program)] = int(found[0]) if len(found) else None
+    rows = [first_of[id(one.program)] for one in timeline.classes]
+    launched = [
+        int(one.launched_ns[row, 0]) for one, row in zip(timeline.classes, rows, strict=True) if row is not None
+    ]
+    return min(launched, default=0), [row or 0 for row in rows]
 
 
 def _class_steps(one: ClassTimeline, marks: Sequence[_Mark], begin: int, first_row: int) -> ClassSteps:
-    ranks = len(one.ranks)
-    bounds = np.zeros((len(marks) + 1, ranks), dtype=np.int64)
+    bounds = np.zeros(len(marks) + 1, dtype=np.int64)
+    end = one.end_ns[:, 0]
     for step, mark in enumerate(marks):
         rows = np.concatenate([np.arange(*span) for span in mark.spans])
         if not len(rows):  # an optimizer that asked nothing of the device: all that was launched before it
             rows = np.arange(mark.last)
-        bounds[step + 1] = one.end_ns[rows].max(axis=0) if len(rows) else 0
-    np.maximum.accumulate(bounds, axis=0, out=bounds)
-    bounds[0] = np.minimum(begin, bounds[1])
+        bounds[step + 1] = end[rows].max(initial=0)
+    np.maximum.accumulate(bounds, out=bounds)
+    bounds[0] = min(begin, bounds[1])
     ends = np.array([mark.last for mark in marks], dtype=np.intp)
-    return ClassSteps(bounds, np.concatenate((np.array([min(first_row, ends[0])], dtype=np.intp), ends)))
+    return ClassSteps(bounds, np.concatenate((np.array([min(first_row, int(ends[0]))], dtype=np.intp), ends)))
 
 
 def _without_optimizer(one: ClassTimeline, latest: Times) -> ClassSteps:
     """Ranks that have no optimizer take part in the steps of the others."""
-    bounds = np.repeat(latest[:, None], len(one.ranks), axis=1)
-    rows = [int((one.launched_ns.min(axis=1) < bound).sum()) if len(one.launched_ns) else 0 for bound in latest]
-    return ClassSteps(bounds, np.array(rows, dtype=np.intp))
+    launched = np.maximum.accumulate(one.launched_ns[:, 0]) if len(one.launched_ns) else np.zeros(0, dtype=np.int64)
+    return ClassSteps(latest, np.searchsorted(launched, latest))
 
 
 def _whole_run(timeline: Timeline) -> Steps:
     classes = tuple(
         ClassSteps(
-            np.stack((np.zeros(len(one.ranks), dtype=np.int64), timeline.end_ns[one.ranks])),
+            np.array([0, int(timeline.end_ns[one.ranks[0]])], dtype=np.int64),
             np.array([0, len(one.program.records)], dtype=np.intp),
         )
         for one in timeline.classes
@@ -274,7 +267,7 @@ def _whole_run(timeline: Timeline) -> Steps:
 
 def _no_such_annotation(timeline: Timeline, name: str) -> str:
     known: set[str] = set()
-    for one in timeline.classes:
-        known |= {found[1] for found in annotations_named(one.program.trace, "", exact=False)}
+    for program in timeline.programs:
+        known |= {found[1] for found in annotations_named(program.trace, "", exact=False)}
     listed = f"there are: {', '.join(sorted(known)[:20])}" if known else "torch.profiler.record_function makes them"
     return f'no annotation "{name}" in the traces{did_you_mean(name, sorted(known))}; {listed}'

@@ -75,13 +75,14 @@ def find_throughput(
     timeline: Timeline, steps: Steps, tokens_per_step: int | None = None, price_per_gpu_hour: float | None = None
 ) -> Throughput:
     """What the job achieves."""
-    samples = (
-        find_samples(timeline, steps) if tokens_per_step is None else Samples(tokens_per_step, "tokens", GIVEN)
-    )
+    samples = find_samples(timeline, steps) if tokens_per_step is None else Samples(tokens_per_step, "tokens", GIVEN)
     flops = ideal = again = ideal_again = 0.0
+    of_program: dict[int, tuple[Floats, Floats, npt.NDArray[np.bool_]]] = {}
     for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
-        per_row, ideal_per_row = _flops(one.program, timeline)
-        repeated = recomputed(one.program, own_steps.rows)
+        if id(one.program) not in of_program:
+            repeats = recomputed(one.program, own_steps.rows)
+            of_program[id(one.program)] = *_flops(one.program, timeline), repeats
+        per_row, ideal_per_row, repeated = of_program[id(one.program)]
         for step in steps.measured:
             rows = slice(int(own_steps.rows[step]), int(own_steps.rows[step + 1]))
             flops += float(per_row[rows].sum()) * len(one.ranks)

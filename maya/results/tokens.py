@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline, Program, Timeline
+from coordinator.timeline.timeline import Program, Timeline
 from maya.results.steps import ClassSteps, Steps
 from maya.trace import Kind
 
@@ -48,7 +48,11 @@ class _Seen:
 
 def find_samples(timeline: Timeline, steps: Steps) -> Samples | None:
     """What the traces show; None if they do not."""
-    seen = [_seen(one.program, of, steps) for one, of in zip(timeline.classes, steps.classes, strict=True)]
+    of_program: dict[int, _Seen | None] = {}
+    for one, of in zip(timeline.classes, steps.classes, strict=True):
+        if id(one.program) not in of_program:
+            of_program[id(one.program)] = _seen(one.program, of, steps)
+    seen = [of_program[id(one.program)] for one in timeline.classes]
     for unit in ("tokens", "images"):
         found = [(one, what) for one, what in zip(timeline.classes, seen, strict=True) if what and what.unit == unit]
         if found:
@@ -147,9 +151,3 @@ def _sizes(program: Program) -> dict[int, int]:
         signature = program.trace.signature(number)
         sizes[int(signature.get("communicator", 0))] = int(signature.get("ranks", 1))
     return sizes
-
-
-def tokens_of_rank(one: ClassTimeline, steps: ClassSteps, all_steps: Steps) -> int:
-    """Tokens that a rank of this class looks up in a step; 0 if none."""
-    seen = _seen(one.program, steps, all_steps)
-    return seen.per_step if seen and seen.unit == "tokens" else 0

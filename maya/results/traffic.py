@@ -75,9 +75,7 @@ def find_traffic(timeline: Timeline, steps: Steps) -> Traffic:
         (name, -(-totals[name] // (count * world)), volume[name] // (count * world))
         for name in sorted(totals, key=lambda name: (-volume[name], name))
     )
-    return Traffic(
-        "nodes" if by_node else "ranks", matrix // count, METHOD, within // count, between // count, calls
-    )
+    return Traffic("nodes" if by_node else "ranks", matrix // count, METHOD, within // count, between // count, calls)
 
 
 def _sent(call: CollectiveCall, rank: int, members: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -1,0 +1,157 @@
+"""A result for programs: the `prediction` of summary.json. docs/results.md says what every key means.
+
+Times are integer nanoseconds, sizes bytes, shares numbers from 0 to 1; keys are always in the same order, and the same
+timeline makes the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from maya.results.classes import CLASSES
+from maya.results.memory import Peak
+from maya.results.origins import top_items
+from maya.results.result import Result
+
+_TOP = 10
+_DIGITS = 6  # of shares and rates
+
+
+def document(result: Result) -> dict[str, Any]:
+    """Everything of a result that is not a picture."""
+    timeline, anatomy = result.timeline, result.anatomy
+    slowest = anatomy.slowest
+    return {
+        "gpu": timeline.device.key,
+        "cluster": timeline.settings.cluster,
+        "network": timeline.settings.network,
+        "steps": _steps(result),
+        "throughput": _throughput(result),
+        "classes": [name.value for name in CLASSES],
+        "ranks": [_rank(result, rank) for rank in range(timeline.world_size)],
+        "median_rank": anatomy.median_rank,
+        "fastest_rank": anatomy.fastest_rank,
+        "slowest_rank": {
+            "rank": slowest.rank,
+            "own_ns": slowest.own_ns,
+            "median_own_ns": slowest.median_ns,
+            "reason": None if slowest.reason is None else slowest.reason.value,
+            "difference_ns": slowest.difference_ns,
+        },
+        "behaviours": [_behaviour(result, number) for number in _first_of_programs(result)],
+        "memory": {
+            "capacity_bytes": result.memory.capacity,
+            "worst_rank": result.memory.worst_rank,
+            "worst": _peak(result.memory.of_rank(result.memory.worst_rank)),
+        },
+        "traffic": {
+            "method": result.traffic.method,
+            "between": result.traffic.between,
+            "bytes_per_step": result.traffic.matrix.tolist(),
+            "within_nodes_bytes_per_step": result.traffic.sent_within_nodes,
+            "between_nodes_bytes_per_step": result.traffic.sent_between_nodes,
+            "calls_per_rank_and_step": [
+                {"call": name, "times": times, "bytes": size} for name, times, size in result.traffic.calls
+            ],
+        },
+        "origins": {
+            "works_ns": {origin.value: ns for origin, ns in result.origins.works.items()},
+            "network_ns": result.origins.network,
+            "spread": round(result.origins.spread, _DIGITS),
+        },
+        "problems": list(timeline.problems),
+    }
+
+
+def _steps(result: Result) -> dict[str, Any]:
+    steps = result.steps
+    return {
+        "source": steps.source,
+        "count": steps.count,
+        "warm_up": steps.warm_up,
+        "measured": list(steps.measured),
+        "skipped": list(steps.skipped),
+        "median_ns": steps.median_ns,
+        "lengths_ns": list(steps.lengths_ns),
+        "note": steps.note,
+    }
+
+
+def _throughput(result: Result) -> dict[str, Any]:
+    speed = result.throughput
+    samples = speed.samples
+    return {
+        "samples_per_step": None if samples is None else samples.per_step,
+        "unit": None if samples is None else samples.unit,
+        "source": None if samples is None else samples.source,
+        "samples_per_second": _rounded(speed.samples_per_second),
+        "samples_per_second_per_gpu": _rounded(speed.samples_per_second_per_gpu),
+        "flops_per_step": speed.flops_per_step,
+        "recomputed_flops_per_step": speed.recomputed_flops_per_step,
+        "mfu": _rounded(speed.mfu),
+        "hfu": _rounded(speed.hfu),
+        "gpu_hours_per_step": speed.gpu_hours_per_step,
+        "gpu_hours_per_billion": _rounded(speed.gpu_hours_per_billion),
+        "price_per_gpu_hour": speed.price_per_gpu_hour,
+        "price_per_step": speed.price_per_step,
+        "price_per_billion": _rounded(speed.price_per_billion),
+    }
+
+
+def _rank(result: Result, rank: int) -> dict[str, Any]:
+    anatomy = result.anatomy
+    peak = result.memory.of_rank(rank)
+    return {
+        "rank": rank,
+        "step_ns": int(anatomy.mean_ns[rank].sum()),
+        "time_ns": anatomy.mean_ns[rank].tolist(),
+        "communication_ns": int(anatomy.mean_communication_ns[rank]),
+        "hidden_ns": int(anatomy.mean_hidden_ns[rank]),
+        "memory_bytes": None if peak is None else [peak.allocated, peak.reserved, peak.total],
+    }
+
+
+def _peak(peak: Peak | None) -> dict[str, Any] | None:
+    if peak is None:
+        return None
+    return {
+        "allocated_bytes": peak.allocated,
+        "reserved_bytes": peak.reserved,
+        "reserved_known": peak.reserved_known,
+        "workspaces_bytes": peak.workspaces,
+        "nccl_bytes": peak.nccl,
+        "context_bytes": peak.context,
+        "total_bytes": peak.total,
+    }
+
+
+def _first_of_programs(result: Result) -> list[int]:
+    """Of each behaviour the first class."""
+    first: dict[int, int] = {}
+    for number, one in enumerate(result.timeline.classes):
+        first.setdefault(id(one.program), number)
+    return list(first.values())
+
+
+def _behaviour(result: Result, number: int) -> dict[str, Any]:
+    classes = result.timeline.classes
+    ranks = sorted(rank for one in classes if one.program is classes[number].program for rank in one.ranks.tolist())
+    return {
+        "ranks": ranks,
+        "most_time": [
+            {
+                "what": item.what,
+                "op": item.op,
+                "class": item.time_class.value,
+                "times": item.times,
+                "ns": item.ns,
+                "origin": item.origin,
+                "detail": item.detail,
+            }
+            for item in top_items(result.timeline, result.steps, number, _TOP)
+        ],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
