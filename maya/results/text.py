@@ -10,7 +10,7 @@ from maya.results.words import bytes_text, ranges, scaled, share_text, small, ti
 
 _LABEL = 11  # columns
 _SMALLEST_SHARE = 0.005  # of a class that has a line of its own
-_MOST_CLASSES = 8
+_MOST_CLASSES = 6
 _NAME = 26
 
 

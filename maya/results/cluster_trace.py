@@ -1,0 +1,122 @@
+"""One picture of the whole cluster: cluster_trace.json.gz, for Perfetto.
+
+In: a `Result`. Out: a file with a group of rows for each of up to 64 ranks: one of each class (ranks that did the same
+at the same times), the median and the slowest rank among them. Rows are streams; works of one class that follow each
+other closely are one piece, collectives are pieces of their own, with the waiting before them. The last measured steps
+are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline
+from maya.results.classes import CLASSES, TITLES, classify
+from maya.results.kineto import class_of, stream_number
+from maya.results.result import Result
+from maya.results.trace_file import Event, process, span, thread, write_trace
+from maya.results.words import ranges
+
+NAME = "cluster_trace.json.gz"
+MOST_RANKS = 64
+_MOST_STEPS = 2
+_CLOSELY = 10_000  # ns between two works that are drawn as one
+_STEPS_ROW = 1  # streams have higher numbers
+
+
+def write_cluster_trace(result: Result, folder: Path) -> Path:
+    """Write the file into a run's folder."""
+    path = folder / NAME
+    timeline = result.timeline
+    head: Event = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "world_size": timeline.world_size,
+        "gpu": timeline.device.name,
+        "cluster": timeline.settings.cluster,
+    }
+    write_trace(path, head, _events(result), NAME.removesuffix(".gz"))
+    return path
+
+
+def drawn_ranks(result: Result) -> list[int]:
+    """The ranks in the picture, in order."""
+    first = [result.anatomy.median_rank, result.anatomy.slowest.rank, *(int(one.ranks[0]) for one in _largest(result))]
+    seen: dict[int, int] = {}  # by class
+    for rank in first:
+        one = next((one for one in result.timeline.classes if rank in one.ranks), None)
+        if one is not None and len(seen) < MOST_RANKS:
+            seen.setdefault(id(one), rank)
+    return sorted(seen.values())
+
+
+def _largest(result: Result) -> list[ClassTimeline]:
+    """Classes with most ranks first."""
+    return sorted(result.timeline.classes, key=lambda one: (-len(one.ranks), int(one.ranks[0])))
+
+
+def _events(result: Result) -> Iterator[Event]:
+    measured = result.steps.measured
+    steps = range(max(measured[0], measured[-1] - _MOST_STEPS + 1), measured[-1] + 1)
+    number_of = {id(one): number for number, one in enumerate(result.timeline.classes)}
+    for rank in drawn_ranks(result):
+        one = class_of(result.timeline, rank)
+        others = len(one.ranks) - 1
+        label = f"like it: {ranges(one.ranks.tolist())}" if others else ""
+        node = rank // result.timeline.settings.ranks_per_node
+        yield from process(rank, f"rank {rank} (node {node})" + (f" and {others} more" if others else ""), label, rank)
+        bounds = result.steps.classes[number_of[id(one)]].bounds_ns
+        yield from thread(rank, _STEPS_ROW, "steps", _STEPS_ROW)
+        for step in steps:
+            times = int(bounds[step]), int(bounds[step + 1])
+            yield span("step", f"step {step}", rank, _STEPS_ROW, *times, _anatomy(result, rank, step))
+        yield from _streams(one, rank, int(bounds[steps.start]), int(bounds[steps.stop]))
+
+
+def _anatomy(result: Result, rank: int, step: int) -> Event:
+    """Microseconds by class."""
+    found = zip(CLASSES, result.anatomy.ns[rank, step].tolist(), strict=True)
+    return {TITLES[name]: ns / 1000 for name, ns in found if ns}
+
+
+def _streams(one: ClassTimeline, rank: int, begin: int, end: int) -> Iterator[Event]:
+    program = one.program
+    arrival, start, stop = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))
+    inside = np.flatnonzero((stop > begin) & (arrival < end) & (stop > arrival))
+    streams = program.trace.records["stream"][program.records]
+    classes = classify(program)
+    for stream in np.unique(streams[inside]).tolist():
+        row = stream_number(stream)
+        rows = inside[streams[inside] == stream]
+        yield from thread(rank, row, f"stream {row}", row)
+        is_call = program.call[rows] >= 0
+        yield from _pieces(rank, row, rows[~is_call], classes, one)
+        for at in rows[is_call].tolist():
+            call = program.calls[int(program.call[at])]
+            if start[at] > arrival[at]:
+                yield span("wait", "wait", rank, row, int(arrival[at]), int(start[at]), {"for": call.call})
+            if stop[at] > start[at]:
+                arguments = {"bytes": call.size, "dtype": call.dtype, "communicator": call.communicator}
+                yield span("communication", call.call, rank, row, int(start[at]), int(stop[at]), arguments)
+
+
+def _pieces(
+    rank: int, stream: int, rows: npt.NDArray[np.intp], classes: npt.NDArray[np.int8], one: ClassTimeline
+) -> Iterator[Event]:
+    """Works of one class that follow each other closely, as one."""
+    if not len(rows):
+        return
+    start, stop, kinds = one.start_ns[rows, 0], one.end_ns[rows, 0], classes[rows]
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = (kinds[1:] != kinds[:-1]) | (start[1:] - stop[:-1] > _CLOSELY)
+    firsts = np.flatnonzero(new)
+    lasts = np.append(firsts[1:], len(rows)) - 1
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        name = CLASSES[int(kinds[first])]
+        arguments = {"works": last - first + 1, "busy us": int((stop - start)[first : last + 1].sum()) / 1000}
+        yield span(name.value, TITLES[name], rank, stream, int(start[first]), int(stop[last]), arguments)
