@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coordinator.timeline.timeline import ClassTimeline
 from maya.results.classes import CLASSES, TITLES, classify
-from maya.results.kineto import class_of, stream_number
+from maya.results.drawing import class_of, stream_number
 from maya.results.result import Result
 from maya.results.trace_file import Event, process, span, thread, write_trace
 from maya.results.words import ranges

@@ -1,0 +1,119 @@
+"""What is drawn of a rank: which steps, which records, when the host came to them, what rows are called.
+
+In: a `Result` whose timeline has the rank in detail. Out: a `Drawing`, of which kineto_host and kineto_device make events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.results.host_spans import HostSpans, host_spans
+from maya.results.result import Result
+
+DEFAULT_STREAM = 7  # what CUPTI calls it
+MOST_STEPS = 3
+_FIRST_PROCESS = 10_000  # beyond the numbers of devices
+
+
+def class_of(timeline: Timeline, rank: int) -> ClassTimeline:
+    """The class that a rank is in."""
+    for one in timeline.classes:
+        if rank in one.ranks:
+            return one
+    raise ValueError(f"rank {rank} asked nothing of its GPU, so there is nothing to draw")
+
+
+def stream_number(stream: int) -> int:
+    """What a stream of a trace is called in files."""
+    return DEFAULT_STREAM + stream
+
+
+def group_name(communicator: int) -> str:
+    return str(communicator - 1)
+
+
+def group_description(communicator: int) -> str:
+    return "default_pg" if communicator == 1 else "undefined"
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    result: Result
+    rank: int
+    most_steps: int
+
+    # ---- what is drawn ----
+
+    @cached_property
+    def one(self) -> ClassTimeline:
+        return class_of(self.result.timeline, self.rank)
+
+    @cached_property
+    def steps(self) -> range:
+        """The last measured steps, one after another."""
+        last = self.result.steps.measured[-1]
+        first = max(self.result.steps.measured[0], last - self.most_steps + 1)
+        return range(first, last + 1)
+
+    @cached_property
+    def bounds(self) -> npt.NDArray[np.intp]:
+        """Rows of program.records at which the steps begin and the last one ends."""
+        number = next(at for at, one in enumerate(self.result.timeline.classes) if one is self.one)
+        return self.result.steps.classes[number].rows[self.steps.start : self.steps.stop + 1]
+
+    @cached_property
+    def rows(self) -> range:
+        return range(int(self.bounds[0]), int(self.bounds[-1]))
+
+    @cached_property
+    def spans(self) -> HostSpans:
+        detail = self.result.timeline.details[self.rank]
+        return host_spans(self.one.program.trace, detail.host_ns, self.result.timeline.settings.host)
+
+    @cached_property
+    def positions(self) -> range:
+        """Records of the trace that are drawn: from the last launch before the steps to the first one after them."""
+        records = self.one.program.records
+        first = int(records[self.rows.start - 1]) + 1 if self.rows.start > 0 else 0
+        last = int(records[self.rows.stop]) if self.rows.stop < len(records) else len(self.one.program.trace.records)
+        return range(first, max(first, last))
+
+    @property
+    def pid(self) -> int:
+        return _FIRST_PROCESS + self.rank
+
+    @property
+    def device_number(self) -> int:
+        return self.rank % self.result.timeline.settings.ranks_per_node
+
+    def tid(self, number: int) -> int:
+        """Of a thread of the trace; the first is the process itself, as on Linux."""
+        return self.pid + number - 1
+
+    @cached_property
+    def communicators(self) -> dict[int, tuple[int, ...]]:
+        at = int(np.searchsorted(self.one.ranks, self.rank))
+        return dict(sorted(self.one.communicators[at].items())) if len(self.one.communicators) else {}
+
+    @cached_property
+    def begin_ns(self) -> int:
+        """The host's time at which the first of the steps begins."""
+        return self.host_bound(0)
+
+    def host_bound(self, number: int) -> int:
+        """The host's time at a boundary of steps: when the launch before it returned."""
+        row = int(self.bounds[number])
+        return int(self.spans.end[self.one.program.records[row - 1]]) if row else 0
+
+    @cached_property
+    def streams(self) -> list[int]:
+        """The numbers of the streams that are drawn."""
+        positions = self.one.program.records[self.rows.start : self.rows.stop]
+        return [
+            stream_number(stream) for stream in np.unique(self.one.program.trace.records["stream"][positions]).tolist()
+        ]

@@ -1,0 +1,97 @@
+"""A rank's host as torch.profiler shows it: ops, annotations, calls of CUDA.
+
+In: a `Drawing`. Out: events, and arrows from forward ops to their backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from maya.results.drawing import Drawing
+from maya.results.trace_file import Event, flow, span
+from maya.results.trace_names import input_arguments
+from maya.trace import Flag, Kind, Trace
+
+_CALLS = {
+    Kind.KERNEL: "cudaLaunchKernel",
+    Kind.LIBRARY: "cudaLaunchKernelExC",
+    Kind.COLLECTIVE: "cudaLaunchKernelExC",
+    Kind.MEMCPY: "cudaMemcpyAsync",
+    Kind.MEMSET: "cudaMemsetAsync",
+    Kind.MALLOC: "cudaMalloc",
+    Kind.FREE: "cudaFree",
+    Kind.EVENT_RECORD: "cudaEventRecord",
+    Kind.STREAM_WAIT: "cudaStreamWaitEvent",
+    Kind.HOST_FUNCTION: "cudaLaunchHostFunc",
+    Kind.GRAPH_LAUNCH: "cudaGraphLaunch",
+}
+_WAITS = {"stream": "cudaStreamSynchronize", "event": "cudaEventSynchronize", "device": "cudaDeviceSynchronize"}
+
+
+def op_events(drawing: Drawing) -> Iterator[Event]:
+    trace, spans = drawing.one.program.trace, drawing.spans
+    records = trace.records
+    forward: dict[int, tuple[int, int]] = {}  # sequence number -> thread and begin of the op that made it
+    linked: set[int] = set()
+    flows: list[Event] = []
+    for position in drawing.positions:
+        record = records[position]
+        kind = int(record["kind"])
+        if kind not in (Kind.OP, Kind.ANNOTATION) or spans.begin[position] < drawing.begin_ns:
+            continue
+        signature = trace.signature(int(record["signature"]))
+        name = str(signature.get("op", ""))
+        tid = drawing.tid(int(record["thread"]))
+        begin, end = int(spans.begin[position]), int(spans.end[position])
+        arguments: dict[str, Any] = {"External id": int(record["op"]), "Record function id": 0}
+        sequence = int(record["value"]) >> 32
+        if kind == Kind.OP:
+            if sequence != 0xFFFFFFFF:
+                arguments |= {"Sequence number": sequence, "Fwd thread id": 0}
+                if name.rstrip("0123456789").endswith("Backward"):
+                    if sequence in forward and sequence not in linked:
+                        linked.add(sequence)
+                        flows.append(flow("fwdbwd", sequence, drawing.pid, *forward[sequence], ends=False))
+                        flows.append(flow("fwdbwd", sequence, drawing.pid, tid, begin, ends=True))
+                else:
+                    forward.setdefault(sequence, (tid, begin))
+            arguments |= input_arguments(signature.get("inputs", []))
+        arguments["Ev Idx"] = position
+        category = "cpu_op" if kind == Kind.OP else "user_annotation"
+        yield span(category, name, drawing.pid, tid, begin, end, arguments)
+    yield from flows
+
+
+def call_events(drawing: Drawing) -> Iterator[Event]:
+    trace, spans = drawing.one.program.trace, drawing.spans
+    triton = _through_driver(trace)
+    for position in drawing.positions:
+        record = trace.records[position]
+        kind, flags = int(record["kind"]), int(record["flags"])
+        if flags & Flag.FROM_GRAPH or (kind == Kind.COLLECTIVE and flags & Flag.GROUPED):
+            continue
+        signature = trace.signature(int(record["signature"]))
+        if kind == Kind.SYNCHRONIZE:
+            name: str | None = _WAITS.get(str(signature.get("wait", "")), "cudaDeviceSynchronize")
+        elif kind == Kind.COLLECTIVE and "members" in signature:
+            continue
+        else:
+            name = _CALLS.get(Kind(kind)) if kind in _CALLS else None
+        if name is None or spans.begin[position] < drawing.begin_ns:
+            continue
+        category = "cuda_runtime"
+        if kind == Kind.KERNEL and int(record["signature"]) in triton:
+            category, name = "cuda_driver", "cuLaunchKernelEx"
+        arguments = {"External id": int(record["op"]), "cbid": 0, "correlation": position}
+        bounds = int(spans.begin[position]), int(spans.end[position])
+        yield span(category, name, drawing.pid, drawing.tid(int(record["thread"])), *bounds, arguments)
+
+
+def _through_driver(trace: Trace) -> frozenset[int]:
+    """Signatures of kernels that go through the driver: names that are not mangled."""
+    used = np.unique(trace.kernels()["signature"]).tolist()
+    names = {number: str(trace.signature(number).get("kernel", "")) for number in used}
+    return frozenset(number for number, name in names.items() if not name.startswith("_Z"))
