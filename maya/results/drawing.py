@@ -1,6 +1,6 @@
 """What is drawn of a rank: which steps, which records, when the host came to them, what rows are called.
 
-In: a `Result` whose timeline has the rank in detail. Out: a `Drawing`, of which kineto_host and kineto_device make events.
+In: a `Result` whose timeline has the rank in detail. Out: a `Drawing`; kineto_host and kineto_device make events of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from maya.results.result import Result
 
 DEFAULT_STREAM = 7  # what CUPTI calls it
 MOST_STEPS = 3
+_MOST_WORKS = 20_000
 _FIRST_PROCESS = 10_000  # beyond the numbers of devices
 
 
@@ -55,16 +56,24 @@ class Drawing:
 
     @cached_property
     def steps(self) -> range:
-        """The last measured steps, one after another."""
-        last = self.result.steps.measured[-1]
-        first = max(self.result.steps.measured[0], last - self.most_steps + 1)
-        return range(first, last + 1)
+        """The last measured steps, one after another: fewer where they are long, but two, because HTA leaves out the
+        last one."""
+        measured = self.result.steps.measured
+        first = max(measured[0], measured[-1] - self.most_steps + 1)
+        while measured[-1] - first > 1 and self._class_rows[measured[-1] + 1] - self._class_rows[first] > _MOST_WORKS:
+            first += 1
+        return range(first, measured[-1] + 1)
+
+    @cached_property
+    def _class_rows(self) -> npt.NDArray[np.intp]:
+        """Of all steps: the rows of program.records at which they begin, and the last one ends."""
+        number = next(at for at, one in enumerate(self.result.timeline.classes) if one is self.one)
+        return self.result.steps.classes[number].rows
 
     @cached_property
     def bounds(self) -> npt.NDArray[np.intp]:
-        """Rows of program.records at which the steps begin and the last one ends."""
-        number = next(at for at, one in enumerate(self.result.timeline.classes) if one is self.one)
-        return self.result.steps.classes[number].rows[self.steps.start : self.steps.stop + 1]
+        """Rows at which the steps that are drawn begin and the last one ends."""
+        return self._class_rows[self.steps.start : self.steps.stop + 1]
 
     @cached_property
     def rows(self) -> range:
