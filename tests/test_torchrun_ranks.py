@@ -173,7 +173,7 @@ def test_summary(maya_run: MayaRun) -> None:
     assert run.exit_code == 0, run.stderr
     content = json.loads((run.folder / "summary.json").read_text())
     expected = {
-        "version": 1,
+        "version": 2,
         "world_size": 2,
         "nodes": 1,
         "ranks_per_node": 2,

@@ -91,7 +91,7 @@ def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = No
 def unshared(folder: Path) -> dict[str, str]:
     """Modules that every rank imported itself, and why."""
     content: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
-    modules: dict[str, str] = content["unshared_modules"]
+    modules: dict[str, str] = content["emulation"]["unshared_modules"]
     return modules
 
 

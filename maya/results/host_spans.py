@@ -59,7 +59,7 @@ _KNOWN = frozenset(Kind)
 
 def _cursor_before(trace: Trace, host_ns: Times) -> Times:
     """Of each record: the cursor that its threads had before it."""
-    groups = thread_groups(trace)[trace.records["thread"]]
+    groups = thread_groups(trace.records, trace.strings)[trace.records["thread"]]
     before = np.zeros(len(host_ns), dtype=np.int64)
     for group in np.unique(groups).tolist():
         own = np.flatnonzero(groups == group)

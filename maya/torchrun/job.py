@@ -234,13 +234,21 @@ class Job:
             unshared=outcome.unshared,
             coordinator=outcome.coordinator,
         )
+        prediction, no_prediction = None, None
         if launch.trace:
             from maya.torchrun.summary import summary  # brings numpy, which is not needed to run a script
 
             for line in summary(run, self._run_folder):
                 self._say(line)
+        if launch.timing.timeline:
+            from maya.torchrun.prediction import predicted
+
+            made = predicted(run, self._run_folder)
+            prediction, no_prediction = made.document, made.problem
+            for line in made.lines:
+                self._say(line)
         try:
-            write_summary(run, self._run_folder)
+            write_summary(run, self._run_folder, prediction, no_prediction)
         except OSError as error:
             self._say(f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}")
             return exit_code or FAILED

@@ -10,7 +10,7 @@ from typing import Any
 
 from maya.torchrun.attempt import Exit
 
-VERSION = 1  # of summary.json
+VERSION = 2  # of summary.json; docs/results.md says what its keys mean
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ class Run:
         return self.nodes * self.ranks_per_node
 
 
-def write_summary(run: Run, folder: Path) -> None:
-    """Written under another name first, so that whoever finds it finds it complete."""
+def write_summary(
+    run: Run, folder: Path, prediction: Mapping[str, Any] | None = None, no_prediction: str | None = None
+) -> None:
+    """Written under another name first, so that whoever finds it finds it complete. What is predicted is the same every
+    time; what the emulation itself took is in `emulation`."""
     content = {
         "version": VERSION,
         "script": run.script,
@@ -49,7 +52,6 @@ def write_summary(run: Run, folder: Path) -> None:
         "gpu": run.gpu,
         "exit_code": run.exit_code,
         "attempts": run.attempts,
-        "seconds": round(run.seconds, 3),
         "stopped_by": run.stopped_by,
         "problem": run.problem,
         "ranks": [
@@ -60,8 +62,13 @@ def write_summary(run: Run, folder: Path) -> None:
             }
             for end in sorted(run.exits, key=lambda end: end.rank)
         ],
-        "coordinator": run.coordinator,
-        "unshared_modules": run.unshared,
+        "prediction": prediction,
+        "no_prediction": no_prediction,
+        "emulation": {
+            "seconds": round(run.seconds, 3),
+            "coordinator": run.coordinator,
+            "unshared_modules": run.unshared,
+        },
     }
     file = folder / "summary.json"
     temporary = file.with_suffix(".tmp")

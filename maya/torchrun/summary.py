@@ -29,7 +29,7 @@ def _recorded(run: Run, folder: Path) -> list[str]:
     if not run.traces:
         return ["nothing recorded: the script asked nothing of its GPU"]
     rank, file = min(run.traces.items())
-    shown = _relative(file)
+    shown = relative(file)
     try:
         trace = read(file)
     except TraceError as error:
@@ -46,7 +46,7 @@ def _recorded(run: Run, folder: Path) -> list[str]:
     if not trace.complete:
         lines.append(f"the trace is not complete: {trace.problem}")
     if len(run.traces) > 1:
-        return [*lines, f"recorded in {_relative(folder)}, a trace for each rank; to read one: maya trace show {shown}"]
+        return [*lines, f"recorded in {relative(folder)}, a trace for each rank; to read one: maya trace show {shown}"]
     return [*lines, f"recorded in {shown}; to read it: maya trace show {shown}"]
 
 
@@ -60,14 +60,14 @@ def _made_up(reads: tuple[MadeUpRead, ...]) -> str:
 def _place(at: str) -> str:
     """A source line as the trace has it ("/home/me/train.py:33", "" where it is not known), for people."""
     file, _, line = at.rpartition(":")
-    return f"{_relative(Path(file))}:{line}" if file else "an unknown line"
+    return f"{relative(Path(file))}:{line}" if file else "an unknown line"
 
 
 def _number(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def _relative(path: Path) -> str:
+def relative(path: Path) -> str:
     """As short as the user can type it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

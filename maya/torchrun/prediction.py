@@ -1,0 +1,63 @@
+"""What a finished run would have taken on the cluster: lines for the terminal, and the `prediction` of summary.json.
+
+In: a `Run` and its folder. Out: a `Predicted`. A prediction that fails says why, and does not make the job fail.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maya.results.document import document
+from maya.results.predict import TRACES, Prediction, predict
+from maya.results.text import lines_of
+from maya.torchrun.run import Run
+from maya.torchrun.summary import relative
+
+_PROBLEM = "prediction-error.log"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What there is to say."""
+
+    lines: Sequence[str]
+    document: dict[str, Any] | None
+    problem: str | None = None
+
+
+def predicted(run: Run, folder: Path) -> Predicted:
+    """Simulate a run that ended well."""
+    why_not = _unpredictable(run)
+    if why_not is not None:
+        return Predicted([] if not run.traces else [f"no prediction: {why_not}"], None, why_not)
+    try:
+        made = predict(folder)
+        return Predicted([*lines_of(made.result), _next(made, folder)], document(made.result))
+    except (OSError, ValueError) as error:
+        return Predicted([f"no prediction: {error}"], None, str(error))
+    except Exception as error:  # the job itself went well, and what it printed and recorded is there
+        (folder / _PROBLEM).write_text(traceback.format_exc(), encoding="utf-8")
+        problem = f"{type(error).__name__}: {error}"
+        where = relative(folder / _PROBLEM)
+        return Predicted([f"no prediction, because Maya failed: {problem} (see {where})"], None, problem)
+
+
+def _unpredictable(run: Run) -> str | None:
+    if run.exit_code != 0:
+        return "the job failed"
+    if not run.traces:
+        return "nothing was recorded"
+    if run.attempts > 1:
+        return "the workers were restarted, so no trace has all of the job"
+    return None
+
+
+def _next(made: Prediction, folder: Path) -> str:
+    """What to open."""
+    traces = relative(folder / TRACES) + "/" if made.rank_traces else ""
+    pictures = " and ".join(filter(None, [relative(made.cluster_trace), traces]))
+    return f"{'open':<11}{pictures} in ui.perfetto.dev; maya report {relative(folder)}; maya whatif {relative(folder)}"
