@@ -28,6 +28,15 @@ _CALLS = {
     Kind.HOST_FUNCTION: "cudaLaunchHostFunc",
     Kind.GRAPH_LAUNCH: "cudaGraphLaunch",
 }
+# CUPTI's numbers of these calls; 0 for the others.
+_NUMBERS = {
+    "cudaLaunchKernel": 211,
+    "cudaLaunchKernelExC": 430,
+    "cuLaunchKernelEx": 652,
+    "cudaMemcpyAsync": 41,
+    "cudaEventRecord": 135,
+    "cudaStreamWaitEvent": 147,
+}
 _WAITS = {"stream": "cudaStreamSynchronize", "event": "cudaEventSynchronize", "device": "cudaDeviceSynchronize"}
 
 
@@ -85,7 +94,7 @@ def call_events(drawing: Drawing) -> Iterator[Event]:
         category = "cuda_runtime"
         if kind == Kind.KERNEL and int(record["signature"]) in triton:
             category, name = "cuda_driver", "cuLaunchKernelEx"
-        arguments = {"External id": int(record["op"]), "cbid": 0, "correlation": position}
+        arguments = {"External id": int(record["op"]), "cbid": _NUMBERS.get(name, 0), "correlation": position}
         bounds = int(spans.begin[position]), int(spans.end[position])
         yield span(category, name, drawing.pid, drawing.tid(int(record["thread"])), *bounds, arguments)
 

@@ -206,7 +206,7 @@ def _turns(program: Program, marks: Sequence[_Mark]) -> int:
 def _skipped(program: Program, marks: Sequence[_Mark], steps_from: str | None) -> list[int]:
     """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
     trains = _training_rows(program)
-    if trains is None or steps_from is not None:
+    if trains is None or not marks or steps_from is not None:
         return []
     rows: list[int] = []
     for annotation in annotations_named(program.trace, _ZERO_GRAD, exact=False):
@@ -227,10 +227,8 @@ def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
         found = np.flatnonzero(np.array(begins or [False])[np.maximum(program.work, 0)] & (program.work >= 0))
         first_of[id(program)] = int(found[0]) if len(found) else None
     rows = [first_of[id(one.program)] for one in timeline.classes]
-    launched = [
-        int(one.launched_ns[row, 0]) for one, row in zip(timeline.classes, rows, strict=True) if row is not None
-    ]
-    return min(launched, default=0), [row or 0 for row in rows]
+    starts = [int(one.start_ns[row, 0]) for one, row in zip(timeline.classes, rows, strict=True) if row is not None]
+    return min(starts, default=0), [row or 0 for row in rows]
 
 
 def _class_steps(one: ClassTimeline, marks: Sequence[_Mark], begin: int, first_row: int) -> ClassSteps:

@@ -1,0 +1,142 @@
+"""Training steps are found by what optimizers announce, whatever the script's loop looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from training_traces import TrainingWriter, timeline_of
+
+from maya.results.steps import OPTIMIZER, WHOLE_RUN, find_steps, warm_up_of
+
+MS = 1_000_000
+
+
+def test_a_step_ends_when_its_optimizer_has_ended_on_the_device(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    rank.elementwise("setup")  # is no part of the first step
+    rank.train(steps=4)
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.source == OPTIMIZER
+    assert steps.lengths_ns == (7 * MS,) * 4  # two products forward, four backward, one update
+    assert steps.warm_up == 1
+    assert steps.measured == (1, 2, 3)
+    assert steps.median_ns == 7 * MS
+
+
+def test_optimizers_of_one_step_are_one(tmp_path: Path) -> None:
+    """As for the chunks of a pipeline's rank: nothing is computed backward between their steps."""
+    rank = TrainingWriter(0)
+    for _ in range(4):
+        rank.batch()
+        rank.optimizer("AdamW")
+        rank.elementwise("clip")
+        rank.optimizer("AdamW")
+        rank.optimizer("SGD")
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.lengths_ns == (10 * MS,) * 4
+
+
+def test_optimizers_that_take_turns_make_one_step(tmp_path: Path) -> None:
+    """As in a GAN."""
+    rank = TrainingWriter(0)
+    for _ in range(4):
+        rank.batch(layers=1)
+        rank.optimizer("Adam", works=2)
+        rank.batch(layers=2)
+        rank.optimizer("Adam", works=3)
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.lengths_ns == (14 * MS,) * 4
+
+
+def test_work_that_comes_every_other_step_does_not_make_two_steps_one(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for step in range(6):
+        rank.batch()
+        rank.optimizer()
+        if step % 2:
+            rank.elementwise("evaluate")
+    assert find_steps(timeline_of(tmp_path, [rank])).count == 6
+
+
+def test_steps_that_a_gradient_scaler_skipped(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for step in range(6):
+        rank.zero_grad()
+        rank.batch()
+        if step != 3:  # an overflow
+            rank.optimizer()
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.count == 5
+    assert steps.skipped == (3,)
+    assert steps.measured == (1, 2, 4)
+    assert steps.median_ns == 7 * MS
+
+
+def test_gradients_zeroed_between_forward_and_backward(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(4):
+        with rank.opened("aten::linear"):
+            rank.product()
+        rank.zero_grad()
+        rank.batch()
+        rank.optimizer()
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.count == 4
+    assert steps.skipped == ()
+
+
+def test_without_an_optimizer_the_whole_run_is_one_step(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        rank.product()
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert (steps.source, steps.lengths_ns, steps.measured) == (WHOLE_RUN, (3 * MS,), (0,))
+    assert "no optimizer" in steps.note
+
+
+def test_steps_from_an_annotation(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for batch in range(3):
+        with rank.annotated(f"ProfilerStep#{batch}"):
+            rank.product()
+            rank.product()
+    timeline = timeline_of(tmp_path, [rank])
+    assert find_steps(timeline, "ProfilerStep").lengths_ns == (2 * MS,) * 3
+    assert find_steps(timeline, "ProfilerStep#1").count == 1
+
+
+def test_an_annotation_that_is_not_there(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    with rank.annotated("generate"):
+        rank.product()
+    with pytest.raises(ValueError, match=r'no annotation "generat".*did you mean.*generate'):
+        find_steps(timeline_of(tmp_path, [rank]), "generat")
+
+
+def test_ranks_that_step_less_often(tmp_path: Path) -> None:
+    ranks = [TrainingWriter(0), TrainingWriter(1), TrainingWriter(2)]
+    ranks[0].train(steps=4)
+    ranks[1].train(steps=3)
+    ranks[2].product()  # has no optimizer, and takes part in the steps of the others
+    steps = find_steps(timeline_of(tmp_path, ranks))
+    assert steps.count == 3
+    assert "3 to 4 steps" in steps.note
+    assert len(steps.classes) == 3
+
+
+@pytest.mark.parametrize(
+    ("lengths", "warm_up"),
+    [
+        ([], 0),
+        ([5], 0),
+        ([900, 100], 1),
+        ([100, 100], 0),
+        ([100, 100, 100], 1),
+        ([900, 500, 101, 100, 100], 2),
+        ([100, 900, 100, 100], 1),
+        ([900, 800, 700, 600], 3),
+    ],
+)
+def test_warm_up(lengths: list[int], warm_up: int) -> None:
+    assert warm_up_of(lengths) == warm_up
