@@ -33,9 +33,7 @@ def look_up(rank: TrainingWriter, batch: int, sequence: int, table: int = VOCABU
         rank.elementwise("indexSelect")
 
 
-def training(
-    folder: Path, ranks: int = 2, *, microbatches: int = 1, shared: int = 0, network_ns: int = MS
-) -> Timeline:
+def training(folder: Path, ranks: int = 2, *, microbatches: int = 1, shared: int = 0, network_ns: int = MS) -> Timeline:
     """Data parallel ranks; `shared`: elements of an activation that they add up, as in tensor parallelism."""
     writers = [TrainingWriter(number) for number in range(ranks)]
     for rank in writers:
@@ -128,6 +126,7 @@ def test_utilisation_with_recomputation(tmp_path: Path) -> None:
     peak = timeline.device.bf16_flops
     assert peak is not None
     assert speed.hfu == pytest.approx(4 * 2 * 512**3 / (peak * speed.step_ns / 1e9))
+    assert speed.hfu is not None
     assert speed.mfu == pytest.approx(0.75 * speed.hfu)
 
 

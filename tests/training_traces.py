@@ -71,11 +71,11 @@ class TrainingWriter(TraceWriter):
     def elementwise(self, name: str = "_ZN2at6native29vectorized_elementwise_kernelEv", stream: int = 0) -> None:
         self.kernel(name, stream=stream, op=self._op, ops=1)
 
-    def reduce(self, communicator: int, count: int = 1024, stream: int = COMMUNICATION, **fields: int) -> None:
+    def reduce(self, communicator: int, count: int = 1024, stream: int = COMMUNICATION) -> None:
         """An all-reduce of what the default stream made, which goes on beside it."""
         self._events += 1
         self.after(stream, 0, self._events)
-        self.collective(communicator, count=count, stream=stream, **fields)
+        self.collective(communicator, count=count, stream=stream)
 
     def join_streams(self, stream: int = COMMUNICATION) -> None:
         self._events += 1

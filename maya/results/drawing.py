@@ -18,6 +18,7 @@ from maya.results.result import Result
 DEFAULT_STREAM = 7  # what CUPTI calls it
 MOST_STEPS = 3
 _MOST_WORKS = 20_000
+_FIRST_CORRELATION = 1_000_000
 _FIRST_PROCESS = 10_000  # beyond the numbers of devices
 
 
@@ -27,6 +28,12 @@ def class_of(timeline: Timeline, rank: int) -> ClassTimeline:
         if rank in one.ranks:
             return one
     raise ValueError(f"rank {rank} asked nothing of its GPU, so there is nothing to draw")
+
+
+def correlation_of(position: int) -> int:
+    """What joins a launch and its work, by the launch's record. It needs 32 bits: HTA keeps numbers of events in the
+    same type."""
+    return _FIRST_CORRELATION + position
 
 
 def stream_number(stream: int) -> int:

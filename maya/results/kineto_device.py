@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.results.drawing import Drawing, group_description, group_name, stream_number
+from maya.results.drawing import Drawing, correlation_of, group_description, group_name, stream_number
 from maya.results.trace_file import Event, flow, span
 from maya.results.trace_names import (
     collective_arguments,
@@ -43,7 +43,8 @@ class DeviceEvents:
         for row in self.drawing.rows:
             position = int(program.records[row])
             record = records[position]
-            correlation = int(self._launches[position])
+            launched = int(self._launches[position])
+            correlation = correlation_of(launched)
             stream = stream_number(int(record["stream"]))
             arguments: dict[str, Any] = {"External id": int(record["op"])}
             where = {
@@ -63,11 +64,11 @@ class DeviceEvents:
                 category, name, more = self._work(row, record, stop - begin)
                 arguments |= ({"queued": 0} if category == "kernel" else {}) | where | more
             yield span(category, name, self.drawing.device_number, stream, begin, stop, arguments)
-            launch = records[correlation]
-            if self.drawing.spans.begin[correlation] >= self.drawing.begin_ns:
+            launch = records[launched]
+            if self.drawing.spans.begin[launched] >= self.drawing.begin_ns:
                 tid = self.drawing.tid(int(launch["thread"]))
                 yield flow(
-                    "ac2g", correlation, self.drawing.pid, tid, int(self.drawing.spans.begin[correlation]), ends=False
+                    "ac2g", correlation, self.drawing.pid, tid, int(self.drawing.spans.begin[launched]), ends=False
                 )
                 yield flow("ac2g", correlation, self.drawing.device_number, stream, begin, ends=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from maya.results.drawing import Drawing
+from maya.results.drawing import Drawing, correlation_of
 from maya.results.trace_file import Event, flow, span
 from maya.results.trace_names import input_arguments
 from maya.trace import Flag, Kind, Trace
@@ -46,6 +46,7 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
     forward: dict[int, tuple[int, int]] = {}  # sequence number -> thread and begin of the op that made it
     linked: set[int] = set()
     flows: list[Event] = []
+    found: list[Event] = []
     for position in drawing.positions:
         record = records[position]
         kind = int(record["kind"])
@@ -70,7 +71,9 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
             arguments |= input_arguments(signature.get("inputs", []))
         arguments["Ev Idx"] = position
         category = "cpu_op" if kind == Kind.OP else "user_annotation"
-        yield span(category, name, drawing.pid, tid, begin, end, arguments)
+        found.append(span(category, name, drawing.pid, tid, begin, end, arguments))
+    # Outer ones first, also where they begin together.
+    yield from sorted(found, key=lambda event: (event["ts"], -event["dur"], event["args"]["External id"]))
     yield from flows
 
 
@@ -94,7 +97,11 @@ def call_events(drawing: Drawing) -> Iterator[Event]:
         category = "cuda_runtime"
         if kind == Kind.KERNEL and int(record["signature"]) in triton:
             category, name = "cuda_driver", "cuLaunchKernelEx"
-        arguments = {"External id": int(record["op"]), "cbid": _NUMBERS.get(name, 0), "correlation": position}
+        arguments = {
+            "External id": int(record["op"]),
+            "cbid": _NUMBERS.get(name, 0),
+            "correlation": correlation_of(position),
+        }
         bounds = int(spans.begin[position]), int(spans.end[position])
         yield span(category, name, drawing.pid, drawing.tid(int(record["thread"])), *bounds, arguments)
 
