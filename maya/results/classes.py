@@ -7,6 +7,7 @@ In: a `Program`. Out: for each of its records a `TimeClass`. What occupies a dev
 from __future__ import annotations
 
 from enum import Enum
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,18 @@ _OF_WORK = {
 
 
 def classify(program: Program) -> npt.NDArray[np.int8]:
-    """The number of the class of each of the program's records."""
+    """The number of the class of each of the program's records; not to be changed: it is kept for the next to ask."""
+    known = _known.get(program)
+    if known is None:
+        known = _known[program] = _classify(program)
+    return known
+
+
+# By program, as long as there is one: many classes of ranks share it.
+_known: WeakKeyDictionary[Program, npt.NDArray[np.int8]] = WeakKeyDictionary()
+
+
+def _classify(program: Program) -> npt.NDArray[np.int8]:
     kinds = program.trace.records["kind"][program.records]
     of_work = np.array(
         [NUMBER[_OF_WORK.get(item.work.kind, TimeClass.OTHER)] for item in program.works] or [0], dtype=np.int8

@@ -1,9 +1,8 @@
 """One picture of the whole cluster: cluster_trace.json.gz, for Perfetto.
 
 In: a `Result`. Out: a file with a group of rows for each of up to 64 ranks: one of each class (ranks that did the same
-at the same times), the median and the slowest rank among them. Rows are streams; works of one class that follow each
-other closely are one piece, collectives are pieces of their own, with the waiting before them. The last measured steps
-are drawn.
+at the same times), the median and the slowest rank among them. Rows are streams; works that follow each other closely
+are one piece, collectives are pieces of their own, with the waiting before them. The last measured steps are drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from maya.results.words import ranges
 NAME = "cluster_trace.json.gz"
 MOST_RANKS = 64
 _MOST_STEPS = 2
-_CLOSELY = 10_000  # ns between two works that are drawn as one
+_CLOSELY = 10_000  # ns between two works that are drawn as one, or more where
+_MOST_PIECES = 1000  # of a stream would not be enough
 _STEPS_ROW = 1  # streams have higher numbers
 
 
@@ -108,15 +108,23 @@ def _streams(one: ClassTimeline, rank: int, begin: int, end: int) -> Iterator[Ev
 def _pieces(
     rank: int, stream: int, rows: npt.NDArray[np.intp], classes: npt.NDArray[np.int8], one: ClassTimeline
 ) -> Iterator[Event]:
-    """Works of one class that follow each other closely, as one."""
+    """Works that follow each other closely, as one. What is close depends on how many pieces there would be."""
     if not len(rows):
         return
     start, stop, kinds = one.start_ns[rows, 0], one.end_ns[rows, 0], classes[rows]
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = (kinds[1:] != kinds[:-1]) | (start[1:] - stop[:-1] > _CLOSELY)
-    firsts = np.flatnonzero(new)
+    gaps = start[1:] - stop[:-1]
+    closely = _CLOSELY
+    while (gaps > closely).sum() > _MOST_PIECES:
+        closely *= 2
+    firsts = np.flatnonzero(np.concatenate(([True], gaps > closely)))
     lasts = np.append(firsts[1:], len(rows)) - 1
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        name = CLASSES[int(kinds[first])]
-        arguments = {"works": last - first + 1, "busy us": int((stop - start)[first : last + 1].sum()) / 1000}
-        yield span(name.value, TITLES[name], rank, stream, int(start[first]), int(stop[last]), arguments)
+    by_class = [
+        (TITLES[name], np.add.reduceat(np.where(kinds == number, stop - start, 0), firsts).tolist())
+        for number, name in enumerate(CLASSES)
+        if (kinds == number).any()
+    ]
+    for at, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
+        busy = {title: ns[at] / 1000 for title, ns in by_class if ns[at]}
+        name = next(iter(busy)) if len(busy) == 1 else "compute"
+        arguments = {"works": last - first + 1, **busy}
+        yield span("compute", name, rank, stream, int(start[first]), int(stop[last]), arguments)

@@ -56,9 +56,11 @@ def divide(window: Window) -> Partition:
     begins = np.concatenate((window.start[runs], window.arrival[waits]))
     ends = np.concatenate((window.end[runs], window.start[waits]))
     ready = np.concatenate((window.ready[runs], window.ready[waits]))
-    edges = np.unique(np.concatenate((begins, ends, np.array([0, window.length], dtype=np.int64))))
+    moments = np.concatenate((begins, ends, np.array([0, window.length], dtype=np.int64)))
+    edges, at = np.unique(moments, return_inverse=True)
     lengths = np.diff(edges)
-    covered = _coverage(layer, begins, ends, edges)
+    at = at.reshape(-1)
+    covered = _coverage(layer, at[: len(begins)], at[len(begins) : 2 * len(begins)], len(edges))
     ns = np.zeros(len(CLASSES), dtype=np.int64)
     first = np.where(covered.any(axis=0), covered.argmax(axis=0), -1)
     for number in range(_LAYERS):
@@ -77,11 +79,10 @@ def divide(window: Window) -> Partition:
     )
 
 
-def _coverage(layer: Times, begins: Times, ends: Times, edges: Times) -> npt.NDArray[np.bool_]:
+def _coverage(
+    layer: Times, begin_at: npt.NDArray[np.intp], end_at: npt.NDArray[np.intp], width: int
+) -> npt.NDArray[np.bool_]:
     """For every layer and piece of time between edges: whether something of the layer runs then."""
-    width = len(edges)
-    begin_at = np.searchsorted(edges, begins)
-    end_at = np.searchsorted(edges, ends)
     changes = np.bincount(layer * width + begin_at, minlength=_LAYERS * width).astype(np.int64)
     changes -= np.bincount(layer * width + end_at, minlength=_LAYERS * width)
     running: npt.NDArray[np.bool_] = np.cumsum(changes.reshape(_LAYERS, width), axis=1)[:, :-1] > 0
