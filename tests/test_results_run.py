@@ -1,0 +1,89 @@
+"""A real job, from the command line to its prediction: what the summary says is what the script itself saw."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+
+import pytest
+from conftest import Run
+
+from maya.results.document import document
+from maya.results.predict import predict
+
+TRAINING = """
+    import os, torch, torch.distributed as dist
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    model = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 256), torch.nn.Linear(256, 100)).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(4):
+        tokens = torch.zeros(2, 8, dtype=torch.int64, device="cuda")
+        loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    if dist.get_rank() == 0:
+        free, total = torch.cuda.mem_get_info()
+        print("memory", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), total - free)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def job(maya_run: Callable[..., Run]) -> Run:
+    run = maya_run(TRAINING, "--nproc", "2", "--cluster", "dgx-h100", "--price-per-gpu-hour", "2")
+    assert run.exit_code == 0, run.stderr
+    return run
+
+
+def test_a_job_is_predicted(job: Run) -> None:
+    content = json.loads((job.folder / "summary.json").read_text())
+    assert content["version"] == 2
+    assert content["no_prediction"] is None
+    assert content["emulation"]["seconds"] > 0
+    prediction = content["prediction"]
+    assert prediction["steps"]["count"] == 4
+    assert prediction["throughput"]["samples_per_step"] == 2 * 2 * 8
+    assert prediction["throughput"]["price_per_step"] > 0
+    for rank in prediction["ranks"]:
+        assert sum(rank["time_ns"]) == rank["step_ns"] > 0
+    # Memory is what torch and CUDA said, to the byte.
+    said = [int(word) for line in job.stdout.splitlines() if line.startswith("memory") for word in line.split()[1:]]
+    assert prediction["ranks"][0]["memory_bytes"] == said
+
+    printed = [line for line in job.stderr.splitlines() if line.startswith("maya-torchrun: ")]
+    for label in ("step ", "speed ", "of peak ", "cost ", "time ", "memory ", "network ", "based on ", "open "):
+        assert any(line.startswith(f"maya-torchrun: {label}") for line in printed), job.stderr
+
+    trace = job.folder / "traces" / "rank0_trace.json.gz"
+    kernels = [
+        event["name"]
+        for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+        if event.get("cat") == "kernel"
+    ]
+    assert any(name.startswith("ncclDevKernel_AllReduce") for name in kernels)
+    assert (job.folder / "cluster_trace.json.gz").exists()
+
+    # A replay says the same, and writes the same bytes.
+    before = trace.read_bytes()
+    assert json.loads(json.dumps(document(predict(job.folder).result))) == prediction
+    assert trace.read_bytes() == before
+
+
+def test_a_job_that_fails_is_not_predicted(maya_run: Callable[..., Run]) -> None:
+    run = maya_run("import torch; torch.ones(1, device='cuda'); raise SystemExit(3)")
+    assert run.exit_code == 1
+    assert "maya-torchrun: no prediction: the job failed" in run.stderr
+    content = json.loads((run.folder / "summary.json").read_text())
+    assert (content["prediction"], content["no_prediction"]) == (None, "the job failed")
+
+
+def test_a_step_annotation_that_is_not_there_is_named(maya_run: Callable[..., Run]) -> None:
+    run = maya_run("import torch; torch.ones(1, device='cuda')", "--steps-from", "generate")
+    assert run.exit_code == 0
+    assert 'maya-torchrun: no prediction: no annotation "generate" in the traces' in run.stderr
