@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from trace_writer import FROM_GRAPH
 from training_traces import TrainingWriter, timeline_of
 
 from maya.results.steps import OPTIMIZER, WHOLE_RUN, find_steps, warm_up_of
+from maya.trace import Kind
 
 MS = 1_000_000
 
@@ -84,6 +86,22 @@ def test_gradients_zeroed_between_forward_and_backward(tmp_path: Path) -> None:
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.count == 4
     assert steps.skipped == ()
+
+
+def test_an_optimizer_in_a_graph_steps_with_every_launch(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(3):  # before the capture, which wants some
+        rank.batch()
+        rank.optimizer()
+    rank.optimizer(works=0)  # captured: nothing is launched
+    for _ in range(5):
+        rank.copy("HtoD", 64)
+        rank.add(Kind.GRAPH_LAUNCH, value=4)
+        for _ in range(3):
+            rank.product(flags=FROM_GRAPH)
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.lengths_ns == (7 * MS,) * 3 + (4 * MS,) * 5
+    assert steps.measured == (3, 4, 5, 6, 7)
 
 
 def test_without_an_optimizer_the_whole_run_is_one_step(tmp_path: Path) -> None:

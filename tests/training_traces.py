@@ -63,10 +63,12 @@ class TrainingWriter(TraceWriter):
     def _op(self) -> int:
         return self._open[-1] if self._open else 0
 
-    def product(self, m: int = 64, n: int = 64, k: int = 64, layout: str = "TN", stream: int = 0) -> None:
+    def product(
+        self, m: int = 64, n: int = 64, k: int = 64, layout: str = "TN", stream: int = 0, flags: int = 0
+    ) -> None:
         sizes = {"m": m, "n": n, "k": k, "transa": layout[0], "transb": layout[1], "a_type": "bf16", "b_type": "bf16"}
         signature = {"call": "cublasGemmEx", **sizes, "c_type": "bf16"}
-        self.add(Kind.LIBRARY, signature, stream=stream, op=self._op, ops=1)
+        self.add(Kind.LIBRARY, signature, stream=stream, op=self._op, ops=1, flags=flags)
 
     def elementwise(self, name: str = "_ZN2at6native29vectorized_elementwise_kernelEv", stream: int = 0) -> None:
         self.kernel(name, stream=stream, op=self._op, ops=1)

@@ -5,7 +5,7 @@ optimizers ends on the device (`Optimizer.step#…` annotations; optimizers that
 between them belong to one step, and so do those that take turns, as in a GAN). It begins where the one before ended;
 the first begins with the first matrix product, attention, convolution or embedding of the job. What differs in length
 from the later steps is warm-up. Without an optimizer the whole run is one span. With `steps_from`, annotations of that
-name mark the steps instead.
+name mark the steps instead. An optimizer that was captured into a CUDA graph makes a step of every launch of the graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from coordinator.timeline.timeline import ClassTimeline, Program, Timeline
 from maya.estimators.limits import TENSOR_KINDS
 from maya.estimators.work import Kind as WorkKind
-from maya.trace import Kind, Trace
+from maya.trace import Flag, Kind, Trace
 from netmodel.settings_file import did_you_mean
 
 Times = npt.NDArray[np.int64]
@@ -82,6 +82,7 @@ class _Mark:
 
     spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
+    is_graph: bool = False
 
     @property
     def last(self) -> int:
@@ -159,12 +160,36 @@ def _marks(program: Program, steps_from: str | None) -> list[_Mark]:
     marks: list[_Mark] = []
     for annotation in annotations_named(program.trace, _STEP, exact=False):
         span = _rows_of(program, annotation)
-        if marks and trains is not None and not _any_between(trains, marks[-1].last, span[0]):
+        in_graph = _graph_marks(program, annotation[0]) if span[0] == span[1] else []
+        if in_graph:
+            marks = [mark for mark in marks if not mark.is_graph] + in_graph
+        elif marks and trains is not None and not _any_between(trains, marks[-1].last, span[0]):
             marks[-1] = _Mark((*marks[-1].spans, span), (*marks[-1].names, annotation[1]))
         else:
             marks.append(_Mark((span,), (annotation[1],)))
     turns = _turns(program, marks)
     return [mark for at, mark in enumerate(marks) if (len(marks) - 1 - at) % turns == 0]
+
+
+def _graph_marks(program: Program, position: int) -> list[_Mark]:
+    """An optimizer that launched nothing was captured into a CUDA graph: every launch of the next graph is its step."""
+    records = program.trace.records
+    launches = np.flatnonzero(records["kind"] == Kind.GRAPH_LAUNCH)
+    launches = launches[launches > position]
+    if not len(launches):
+        return []
+    number = records["value"][launches[0]]
+    from_graph = (records["flags"][program.records] & Flag.FROM_GRAPH) != 0
+    others = np.append(np.flatnonzero(~from_graph), len(from_graph))
+    marks = []
+    for launch in launches[records["value"][launches] == number].tolist():
+        first = int(np.searchsorted(program.records, launch))
+        following = np.flatnonzero(launches > launch)
+        end = int(others[np.searchsorted(others, first)])
+        if len(following):  # the works of the next graph follow at once
+            end = min(end, int(np.searchsorted(program.records, launches[following[0]])))
+        marks.append(_Mark(((first, end),), (f"graph {number}",), is_graph=True))
+    return marks
 
 
 def _training_rows(program: Program) -> npt.NDArray[np.intp] | None:
@@ -198,7 +223,8 @@ def _turns(program: Program, marks: Sequence[_Mark]) -> int:
         rows = np.concatenate([np.arange(*span) for span in mark.spans])
         does.append((mark.names, tuple(sorted(Counter(program.work[rows].tolist()).items()))))
     for period in range(1, min(_MOST_OPTIMIZERS_IN_TURN, (len(marks) - 1) // 2) + 1):
-        if all(one == other for one, other in zip(does[period:], does[2 * period :], strict=False)):
+        repeats = all(one == other for one, other in zip(does[period:], does[2 * period :], strict=False))
+        if repeats and (period == 1 or len(set(does[-period:])) > 1):
             return period
     return 1
 
