@@ -119,14 +119,17 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
 
 
 def warm_up_of(lengths: Sequence[int]) -> int:
-    """How many steps at the beginning are no measure: those unlike the later ones, and the first of three or more."""
+    """How many steps at the beginning are no measure: up to the last one of the first half that is unlike the later
+    half, those after it that are unlike too, and the first of three or more."""
     if len(lengths) < 2:
         return 0
-    usual = median_low(lengths[len(lengths) // 2 :])
-    unlike = 0
-    while unlike < len(lengths) - 1 and abs(lengths[unlike] - usual) * _LIKE > usual:
-        unlike += 1
-    return max(unlike, 1) if len(lengths) > 2 else unlike
+    half = len(lengths) // 2
+    usual = median_low(lengths[half:])
+    unlike = [abs(length - usual) * _LIKE > usual for length in lengths]
+    found = max((at + 1 for at in range(half) if unlike[at]), default=0)
+    while found and found < len(lengths) - 1 and unlike[found]:
+        found += 1
+    return max(found, 1) if len(lengths) > 2 else found
 
 
 def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[tuple[int, str, int]]:
