@@ -11,14 +11,17 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.timeline.threads import thread_groups
 from coordinator.timeline.timeline import ClassTimeline, Timeline
 from maya.results.host_spans import HostSpans, host_spans
 from maya.results.result import Result
+from maya.trace import Kind
 
 DEFAULT_STREAM = 7  # what CUPTI calls it
 MOST_STEPS = 3
 _MOST_WORKS = 20_000
 _FIRST_CORRELATION = 1_000_000
+_MAIN = 1  # thread
 _FIRST_PROCESS = 10_000  # beyond the numbers of devices
 
 
@@ -28,12 +31,6 @@ def class_of(timeline: Timeline, rank: int) -> ClassTimeline:
         if rank in one.ranks:
             return one
     raise ValueError(f"rank {rank} asked nothing of its GPU, so there is nothing to draw")
-
-
-def correlation_of(position: int) -> int:
-    """What joins a launch and its work, by the launch's record. It needs 32 bits: HTA keeps numbers of events in the
-    same type."""
-    return _FIRST_CORRELATION + position
 
 
 def stream_number(stream: int) -> int:
@@ -92,12 +89,41 @@ class Drawing:
         return host_spans(self.one.program.trace, detail.host_ns, self.result.timeline.settings.host)
 
     @cached_property
-    def positions(self) -> range:
-        """Records of the trace that are drawn: from the last launch before the steps to the first one after them."""
-        records = self.one.program.records
+    def positions(self) -> list[int]:
+        """Records of the trace that are drawn, by when they began on the host, outer ones first: all from the last
+        launch before the steps to the first one after them, of threads that a replay heeds."""
+        records, trace = self.one.program.records, self.one.program.trace
         first = int(records[self.rows.start - 1]) + 1 if self.rows.start > 0 else 0
-        last = int(records[self.rows.stop]) if self.rows.stop < len(records) else len(self.one.program.trace.records)
-        return range(first, max(first, last))
+        last = int(records[self.rows.stop]) if self.rows.stop < len(records) else len(trace.records)
+        chosen = np.arange(first, max(first, last))
+        threads = trace.records["thread"][chosen]
+        heeded = thread_groups(trace.records, trace.strings)[threads] >= 0
+        chosen = chosen[heeded & (self.spans.begin[chosen] >= self.begin_ns)]
+        threads = trace.records["thread"][chosen]
+        order = np.lexsort((chosen, threads, -self.spans.end[chosen], self.spans.begin[chosen]))
+        found: list[int] = chosen[order].tolist()
+        return found
+
+    # What is numbered anew: numbers of a trace depend on how its threads raced.
+
+    @cached_property
+    def op_ids(self) -> dict[int, int]:
+        """Of ops and annotations, by their numbers in the trace; 0 is none."""
+        records = self.one.program.trace.records
+        ops = [at for at in self.positions if records["kind"][at] in (Kind.OP, Kind.ANNOTATION)]
+        return {int(records["op"][at]): number for number, at in enumerate(ops, start=1)}
+
+    @cached_property
+    def correlations(self) -> dict[int, int]:
+        """What joins a launch and its work, by the launch's record. It needs 32 bits: HTA keeps numbers of events in
+        the same type."""
+        return {at: number for number, at in enumerate(self.positions, start=_FIRST_CORRELATION)}
+
+    @cached_property
+    def threads(self) -> dict[int, int]:
+        """Of threads of the trace: the main one is the process itself, as on Linux, others follow as they appear."""
+        found = dict.fromkeys([_MAIN, *self.one.program.trace.records["thread"][self.positions].tolist()])
+        return {thread: self.pid + number for number, thread in enumerate(found)}
 
     @property
     def pid(self) -> int:
@@ -106,10 +132,6 @@ class Drawing:
     @property
     def device_number(self) -> int:
         return self.rank % self.result.timeline.settings.ranks_per_node
-
-    def tid(self, number: int) -> int:
-        """Of a thread of the trace; the first is the process itself, as on Linux."""
-        return self.pid + number - 1
 
     @cached_property
     def communicators(self) -> dict[int, tuple[int, ...]]:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from maya.devices import Device
 from maya.results.drawing import MOST_STEPS, Drawing, group_description, group_name
 from maya.results.kineto_device import DeviceEvents
@@ -83,9 +81,7 @@ def _names(drawing: Drawing) -> Iterator[Event]:
         int(record["thread"]): str(trace.signature(int(record["signature"])).get("thread", ""))
         for record in trace.select(Kind.THREAD)
     }
-    drawn = trace.records[drawing.positions.start : drawing.positions.stop]
-    for number in np.unique(drawn["thread"]).tolist():
-        tid = drawing.tid(number)
+    for number, tid in drawing.threads.items():
         yield from thread(drawing.pid, tid, f"thread {tid} ({names.get(number) or 'python'})", tid)
     for stream in drawing.streams:
         yield from thread(drawing.device_number, stream, f"stream {stream} ", stream)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.results.drawing import Drawing, correlation_of, group_description, group_name, stream_number
+from maya.results.drawing import Drawing, group_description, group_name, stream_number
 from maya.results.trace_file import Event, flow, span
 from maya.results.trace_names import (
     collective_arguments,
@@ -40,13 +40,13 @@ class DeviceEvents:
         records = program.trace.records
         start, end, arrival = (array[:, 0] for array in (one.start_ns, one.end_ns, one.arrival_ns))
         groups = self._groups()
-        for row in self.drawing.rows:
+        for row in self._in_order():
             position = int(program.records[row])
             record = records[position]
             launched = int(self._launches[position])
-            correlation = correlation_of(launched)
+            correlation = self.drawing.correlations.get(launched, -1)
             stream = stream_number(int(record["stream"]))
-            arguments: dict[str, Any] = {"External id": int(record["op"])}
+            arguments: dict[str, Any] = {"External id": self.drawing.op_ids.get(int(record["op"]), 0)}
             where = {
                 "device": self.drawing.device_number,
                 "context": _CONTEXT,
@@ -65,12 +65,19 @@ class DeviceEvents:
                 arguments |= ({"queued": 0} if category == "kernel" else {}) | where | more
             yield span(category, name, self.drawing.device_number, stream, begin, stop, arguments)
             launch = records[launched]
-            if self.drawing.spans.begin[launched] >= self.drawing.begin_ns:
-                tid = self.drawing.tid(int(launch["thread"]))
+            if correlation >= 0:
+                tid = self.drawing.threads[int(launch["thread"])]
                 yield flow(
                     "ac2g", correlation, self.drawing.pid, tid, int(self.drawing.spans.begin[launched]), ends=False
                 )
                 yield flow("ac2g", correlation, self.drawing.device_number, stream, begin, ends=True)
+
+    def _in_order(self) -> list[int]:
+        """Rows by time: those of different threads are in the trace as they raced."""
+        rows = np.arange(self.drawing.rows.start, self.drawing.rows.stop)
+        streams = self.one.program.trace.records["stream"][self.one.program.records[rows]]
+        found: list[int] = rows[np.lexsort((rows, streams, self.one.arrival_ns[rows, 0]))].tolist()
+        return found
 
     def _groups(self) -> dict[int, list[int]]:
         """Collectives of one NCCL group are one kernel: the row of the first -> rows of all."""
@@ -138,15 +145,15 @@ class DeviceEvents:
         threads = records["thread"][program.records]
         for position in self.drawing.positions:
             record = records[position]
-            if int(record["kind"]) != Kind.ANNOTATION or self.drawing.spans.begin[position] < self.drawing.begin_ns:
+            if int(record["kind"]) != Kind.ANNOTATION:
                 continue
             first, last = np.searchsorted(program.records, [self.drawing.spans.opened[position], position]).tolist()
             rows = np.arange(first, last)
             rows = rows[threads[rows] == record["thread"]]
             name = str(program.trace.signature(int(record["signature"])).get("op", ""))
-            yield from self.on_streams(name, rows, int(record["op"]))
+            yield from self._on_streams(name, rows, self.drawing.op_ids[int(record["op"])])
 
-    def on_streams(self, name: str, rows: npt.NDArray[np.intp], external: int) -> Iterator[Event]:
+    def _on_streams(self, name: str, rows: npt.NDArray[np.intp], external: int) -> Iterator[Event]:
         program = self.one.program
         rows = rows[(rows >= self.drawing.rows.start) & (rows < self.drawing.rows.stop)]
         streams = program.trace.records["stream"][program.records[rows]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from maya.results.drawing import Drawing, correlation_of
+from maya.results.drawing import Drawing
 from maya.results.trace_file import Event, flow, span
 from maya.results.trace_names import input_arguments
 from maya.trace import Flag, Kind, Trace
@@ -46,17 +46,16 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
     forward: dict[int, tuple[int, int]] = {}  # sequence number -> thread and begin of the op that made it
     linked: set[int] = set()
     flows: list[Event] = []
-    found: list[Event] = []
     for position in drawing.positions:
         record = records[position]
         kind = int(record["kind"])
-        if kind not in (Kind.OP, Kind.ANNOTATION) or spans.begin[position] < drawing.begin_ns:
+        if kind not in (Kind.OP, Kind.ANNOTATION):
             continue
         signature = trace.signature(int(record["signature"]))
         name = str(signature.get("op", ""))
-        tid = drawing.tid(int(record["thread"]))
+        tid = drawing.threads[int(record["thread"])]
         begin, end = int(spans.begin[position]), int(spans.end[position])
-        arguments: dict[str, Any] = {"External id": int(record["op"]), "Record function id": 0}
+        arguments: dict[str, Any] = {"External id": drawing.op_ids[int(record["op"])], "Record function id": 0}
         sequence = int(record["value"]) >> 32
         if kind == Kind.OP:
             if sequence != 0xFFFFFFFF:
@@ -69,11 +68,9 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
                 else:
                     forward.setdefault(sequence, (tid, begin))
             arguments |= input_arguments(signature.get("inputs", []))
-        arguments["Ev Idx"] = position
+        arguments["Ev Idx"] = arguments["External id"]
         category = "cpu_op" if kind == Kind.OP else "user_annotation"
-        found.append(span(category, name, drawing.pid, tid, begin, end, arguments))
-    # Outer ones first, also where they begin together.
-    yield from sorted(found, key=lambda event: (event["ts"], -event["dur"], event["args"]["External id"]))
+        yield span(category, name, drawing.pid, tid, begin, end, arguments)
     yield from flows
 
 
@@ -92,18 +89,18 @@ def call_events(drawing: Drawing) -> Iterator[Event]:
             continue
         else:
             name = _CALLS.get(Kind(kind)) if kind in _CALLS else None
-        if name is None or spans.begin[position] < drawing.begin_ns:
+        if name is None:
             continue
         category = "cuda_runtime"
         if kind == Kind.KERNEL and int(record["signature"]) in triton:
             category, name = "cuda_driver", "cuLaunchKernelEx"
         arguments = {
-            "External id": int(record["op"]),
+            "External id": drawing.op_ids.get(int(record["op"]), 0),
             "cbid": _NUMBERS.get(name, 0),
-            "correlation": correlation_of(position),
+            "correlation": drawing.correlations[position],
         }
         bounds = int(spans.begin[position]), int(spans.end[position])
-        yield span(category, name, drawing.pid, drawing.tid(int(record["thread"])), *bounds, arguments)
+        yield span(category, name, drawing.pid, drawing.threads[int(record["thread"])], *bounds, arguments)
 
 
 def _through_driver(trace: Trace) -> frozenset[int]:
