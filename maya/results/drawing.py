@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.threads import thread_groups
+from coordinator.timeline.threads import HEEDED, thread_groups
 from coordinator.timeline.timeline import ClassTimeline, Timeline
 from maya.results.host_spans import HostSpans, host_spans
 from maya.results.result import Result
@@ -117,7 +117,9 @@ class Drawing:
     def correlations(self) -> dict[int, int]:
         """What joins a launch and its work, by the launch's record. It needs 32 bits: HTA keeps numbers of events in
         the same type."""
-        return {at: number for number, at in enumerate(self.positions, start=_FIRST_CORRELATION)}
+        calls = HEEDED[self.one.program.trace.records["kind"][self.positions]].tolist()
+        launched = [at for at, is_call in zip(self.positions, calls, strict=True) if is_call]
+        return {at: number for number, at in enumerate(launched, start=_FIRST_CORRELATION)}
 
     @cached_property
     def threads(self) -> dict[int, int]:
