@@ -39,6 +39,17 @@ def test_optimizers_of_one_step_are_one(tmp_path: Path) -> None:
     assert steps.lengths_ns == (10 * MS,) * 4
 
 
+def test_an_optimizer_that_calls_backward_itself(tmp_path: Path) -> None:
+    """As LBFGS does, with a closure."""
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        with rank.annotated("Optimizer.step#LBFGS.step"):
+            rank.batch()
+            rank.batch()
+            rank.elementwise("update")
+    assert find_steps(timeline_of(tmp_path, [rank])).lengths_ns == (13 * MS,) * 3
+
+
 def test_optimizers_that_take_turns_make_one_step(tmp_path: Path) -> None:
     """As in a GAN."""
     rank = TrainingWriter(0)

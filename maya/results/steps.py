@@ -166,7 +166,7 @@ def _marks(program: Program, steps_from: str | None) -> list[_Mark]:
         in_graph = _graph_marks(program, annotation[0]) if span[0] == span[1] else []
         if in_graph:
             marks = [mark for mark in marks if not mark.is_graph] + in_graph
-        elif marks and trains is not None and not _any_between(trains, marks[-1].last, span[0]):
+        elif marks and trains is not None and not trains.between(marks[-1].last, span):
             marks[-1] = _Mark((*marks[-1].spans, span), (*marks[-1].names, annotation[1]))
         else:
             marks.append(_Mark((span,), (annotation[1],)))
@@ -195,8 +195,21 @@ def _graph_marks(program: Program, position: int) -> list[_Mark]:
     return marks
 
 
-def _training_rows(program: Program) -> npt.NDArray[np.intp] | None:
-    """Rows that show a forward or backward pass, in order; None if the trace does not tell."""
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """Rows that show a forward or backward pass, in order."""
+
+    rows: npt.NDArray[np.intp]
+    backward: npt.NDArray[np.intp]  # of these, those of a backward pass
+
+    def between(self, last: int, span: tuple[int, int]) -> bool:
+        """Whether something was trained between a row and an annotation, or backward was called from the annotation:
+        some optimizers want to do that themselves."""
+        return _any_between(self.rows, last, span[0]) or _any_between(self.backward, *span)
+
+
+def _training_rows(program: Program) -> _Training | None:
+    """None: the trace does not tell."""
     of_work = np.array([item.work.kind in TENSOR_KINDS for item in program.works] or [False], dtype=bool)
     heavy = np.flatnonzero(of_work[np.maximum(program.work, 0)] & (program.work >= 0))
     records = program.trace.records
@@ -208,8 +221,9 @@ def _training_rows(program: Program) -> npt.NDArray[np.intp] | None:
         if _BACKWARD.search(str(program.trace.signature(number).get("op", "")))
     ]
     ended = np.searchsorted(program.records, positions[np.isin(numbers, backward)]) - 1
-    rows = np.unique(np.concatenate((heavy, ended[ended >= 0])))
-    return rows if len(rows) else None
+    ended = np.unique(ended[ended >= 0])
+    rows = np.unique(np.concatenate((heavy, ended)))
+    return _Training(rows, ended) if len(rows) else None
 
 
 def _any_between(rows: npt.NDArray[np.intp], first: int, last: int) -> bool:
@@ -240,7 +254,7 @@ def _skipped(program: Program, marks: Sequence[_Mark], steps_from: str | None) -
     rows: list[int] = []
     for annotation in annotations_named(program.trace, _ZERO_GRAD, exact=False):
         first, last = _rows_of(program, annotation)
-        if not rows or _any_between(trains, rows[-1], first):
+        if not rows or _any_between(trains.rows, rows[-1], first):
             rows.append(last)
     ends = [mark.last for mark in marks]
     per_step = [sum(before <= row < end for row in rows) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
