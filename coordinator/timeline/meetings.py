@@ -104,9 +104,7 @@ class Meetings:
         return meeting
 
     def _duration(self, communicator: Communicator, call: CollectiveCall) -> int:
-        return self._network.collective_ns(
-            call.call, call.count, call.dtype, communicator.members, max(call.peer, 0)
-        )
+        return self._network.collective_ns(call.call, call.count, call.dtype, communicator.members, max(call.peer, 0))
 
     def _come_to_message(
         self, communicator: Communicator, number: int, call: CollectiveCall, sequence: int, arrival: int

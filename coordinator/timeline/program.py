@@ -95,6 +95,7 @@ class Segment:
     group: int
     after: int  # the segment after which it begins; -1: at time 0
     offset: int  # for the first of a thread: how long after the beginning of `after`; -1: when its wait is over
+    position: int = -1  # of the record that ends it
     wait: Synchronise | None = None
     length: int = 0  # to its last record
     next: list[int] = field(default_factory=list)  # segments that begin in it or after it
@@ -108,7 +109,7 @@ class Course:
     duration: Integers  # of each node; of a collective 0
     launched: Integers  # of each node, from its segment's beginning
     segment_of: npt.NDArray[np.int32]  # of each node
-    node_at: dict[int, int]  # of the positions of collectives and events
+    collectives: npt.NDArray[np.intp]  # nodes
     queues: dict[int, list[Item]]  # of each stream
     reached_by: dict[int, int]  # of nodes that are waited for: the place of their item in their stream's queue
     mark_at: list[tuple[int, int]]  # of each mark: its stream and its place in the queue
@@ -117,6 +118,10 @@ class Course:
     segments: list[Segment]
     host_segment: npt.NDArray[np.int32]  # of each record
     host_offset: Integers  # of each record: host cursor after it, from its segment's beginning
+    streams: Integers  # of each node
+
+    def stream_of(self, node: int) -> int:
+        return int(self.streams[node])
 
 
 def compile_course(trace: Trace, durations: Integers, costs: HostCosts) -> Course:
@@ -188,6 +193,7 @@ class _Compiler:
             self.segments.append(Segment(group, after=first + number - 1 if number else -1, offset=-1, length=length))
         for number, position in enumerate(positions[waits].tolist()):
             self.waits[position] = first + number
+            self.segments[first + number].position = position
         if group and positions[0]:
             self._begin_beside_main(self.segments[first], int(positions[0]))
 
@@ -229,13 +235,12 @@ class _Compiler:
 
     def course(self) -> Course:
         self._fill_queues()
-        node_at = {int(self.position[node]): int(node) for node in np.flatnonzero(self.is_collective)}
         return Course(
             position=self.position,
             duration=self.duration,
             launched=self.launched,
             segment_of=self.segment_of,
-            node_at=node_at,
+            collectives=np.flatnonzero(self.is_collective),
             queues=self.queues,
             reached_by=self.reached_by,
             mark_at=self.marks,
@@ -244,6 +249,7 @@ class _Compiler:
             segments=self.segments,
             host_segment=self.host_segment,
             host_offset=self.host_offset,
+            streams=self.records["stream"][self.position].astype(np.int64),
         )
 
     def _fill_queues(self) -> None:
@@ -254,9 +260,7 @@ class _Compiler:
         for stream in self.stream_ids:
             first_node[stream] = int(np.searchsorted(streams, stream))
         self.filled = dict(first_node)
-        self.end_of = {
-            stream: int(np.searchsorted(streams, stream, side="right")) for stream in self.stream_ids
-        }
+        self.end_of = {stream: int(np.searchsorted(streams, stream, side="right")) for stream in self.stream_ids}
         self.settled: dict[tuple[int, int], int] = {}
         self.recorded: dict[int, int] = {}  # event -> node
         blocking = self._blocking_streams()
@@ -325,9 +329,7 @@ class _Compiler:
         works = int(np.searchsorted(self.works_on[stream], self.filled[stream]))
         self.settled[stream, of] = max(seen, settled)
         self.reached_by[node] = -1
-        self.queues[stream].append(
-            Wait(node, of, range(settled, seen), range(max(0, works - _OVERLAP_WORKS), works))
-        )
+        self.queues[stream].append(Wait(node, of, range(settled, seen), range(max(0, works - _OVERLAP_WORKS), works)))
 
     def _add_collective(self, stream: int, node: int) -> None:
         self._add_runs(stream, node)

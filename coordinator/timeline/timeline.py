@@ -1,7 +1,7 @@
 """What a simulation finds out: when everything started and ended, on every rank.
 
 Ranks whose traces say the same (but for the communicators' members and the times of this machine) have one behaviour:
-they share a `Program`, and their times are columns of its arrays.
+they share a `Program`. Those of them that also did everything at the same times share a `ClassTimeline`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class CollectiveCall:
     size: int  # bytes, as netmodel.Collective counts them
     peer: int  # root or peer, by its place in the communicator; -1: none
     shared_bytes: int = 0  # of messages
+    place: int = -1  # of messages: of the rank itself in the communicator
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class ClassTimeline:
-    """The ranks of one behaviour. Arrays have a row for each of program.records and a column for each rank."""
+    """Ranks of one behaviour that did everything at the same times. Arrays have a row for each of program.records and a
+    column for each rank; all columns are the same, and the same memory: whoever looks at one has seen all."""
 
     ranks: npt.NDArray[np.int32]  # of the job, ascending
     program: Program
@@ -59,6 +61,7 @@ class ClassTimeline:
     start_ns: Times  # of a collective: when the last member came
     end_ns: Times
     arrival_ns: Times  # of a collective: when this rank came; of others start_ns
+    # What was never reached, because the job stood still or a trace is cut short, starts and ends when the rank ends.
     communicators: Sequence[dict[int, tuple[int, ...]]]  # for each rank: number in its trace -> ranks of the job
 
 
@@ -79,8 +82,15 @@ class Timeline:
     device: Device
     classes: Sequence[ClassTimeline]
     details: dict[int, RankDetail]  # of the ranks that were asked for
-    end_ns: npt.NDArray[np.int64]  # of every rank, when its last work or host call ended
+    end_ns: npt.NDArray[np.int64]  # of every rank, when its last work or host call ended; 0 without a trace
+    host_end_ns: npt.NDArray[np.int64]  # of every rank, its main thread's clock at the end
     network_origin: str  # of the network's parameters
+    problems: Sequence[str] = ()  # traces that are cut short, collectives that never came about: one sentence each
+
+    @property
+    def programs(self) -> list[Program]:
+        """The distinct behaviours, in the order of their first ranks."""
+        return list({id(part.program): part.program for part in self.classes}.values())
 
     @property
     def world_size(self) -> int:

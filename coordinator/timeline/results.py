@@ -1,0 +1,137 @@
+"""A finished replay -> a `Timeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.cohort import Cohort
+from coordinator.timeline.program import Meet
+from coordinator.timeline.settings import RunSettings
+from coordinator.timeline.timeline import ClassTimeline, Program, RankDetail, Timeline, Times
+from maya.devices import Device
+from maya.trace import Trace, read
+
+
+def make_timeline(
+    settings: RunSettings,
+    device: Device,
+    cohorts: Sequence[tuple[Program, Cohort]],
+    network_origin: str,
+    folder: Path,
+    detailed: Collection[int],
+) -> Timeline:
+    classes: list[ClassTimeline] = []
+    details: dict[int, RankDetail] = {}
+    end = np.zeros(settings.world_size, dtype=np.int64)
+    host_end = np.zeros(settings.world_size, dtype=np.int64)
+    problems: list[str] = []
+    for program, cohort in cohorts:
+        for lane in range(cohort.lanes):
+            made = _class(program, cohort, lane)
+            classes.append(made)
+            host = _host_cursors(cohort, lane)
+            host_end[made.ranks] = _main_thread_end(cohort, lane)
+            device_end = max((int(times[lane]) for times in cohort.cursor.values()), default=0)
+            end[made.ranks] = max(int(host.max(initial=0)), device_end)
+            for rank in made.ranks.tolist():
+                if rank in detailed:
+                    details[rank] = RankDetail(rank, _trace_of(rank, program, folder), host)
+        problems += _problems(program, cohort)
+    classes.sort(key=lambda one: int(one.ranks[0]))
+    return Timeline(
+        settings, device, classes, dict(sorted(details.items())), end, host_end, network_origin, sorted(problems)
+    )
+
+
+def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
+    course = cohort.course
+    ranks = np.array(cohort.ranks, dtype=np.int32)
+    chosen = np.flatnonzero(cohort.lane == lane)
+    chosen = chosen[np.argsort(ranks[chosen], kind="stable")]
+    start = np.ascontiguousarray(cohort.start[:, lane])
+    end = start + course.duration
+    end[course.collectives] = cohort.ended[:, lane]
+    arrival = start.copy()
+    arrival[course.collectives] = cohort.arrival[:, lane]
+    begun = np.array([-1 if times is None else times[lane] for times in cohort.begun], dtype=np.int64)
+    at = begun[course.segment_of]
+    launched = np.where(at < 0, -1, at + course.launched)
+    last = max((int(times[lane]) for times in cohort.cursor.values()), default=0)
+    for times in (launched, arrival):
+        times[times < 0] = last
+    for times in (start, end):
+        times[(start < 0) | (end < 0)] = last
+    row_of = np.full(len(program.trace.records), -1, dtype=np.intp)
+    row_of[course.position] = np.arange(len(course.position))
+    nodes = row_of[program.records]
+    shape = (len(nodes), len(chosen))
+
+    def column(times: Times) -> Times:
+        return np.broadcast_to(times[nodes][:, None], shape)
+
+    communicators = [
+        {number: found.members for number, found in cohort.communicators[place].items()} for place in chosen.tolist()
+    ]
+    return ClassTimeline(
+        ranks[chosen], program, column(launched), column(start), column(end), column(arrival), communicators
+    )
+
+
+def _host_cursors(cohort: Cohort, lane: int) -> Times:
+    """After each record; of those never reached, where the thread stopped."""
+    course = cohort.course
+    begun = np.array([-1 if times is None else times[lane] for times in cohort.begun], dtype=np.int64)
+    host = np.where(begun[course.host_segment] < 0, -1, begun[course.host_segment] + course.host_offset)
+    # After a wait the cursor is where the next segment begins.
+    for number, segment in enumerate(course.segments):
+        following = [each for each in segment.next if course.segments[each].offset < 0]
+        if segment.position >= 0 and following and begun[following[0]] >= 0:
+            host[segment.position] = begun[following[0]]
+    stopped = int(host.max(initial=0))
+    host[host < 0] = stopped
+    return host
+
+
+def _main_thread_end(cohort: Cohort, lane: int) -> int:
+    ends = [
+        int(times[lane]) + segment.length
+        for times, segment in zip(cohort.begun, cohort.course.segments, strict=True)
+        if times is not None and segment.group == 0
+    ]
+    return max(ends, default=0)
+
+
+def _trace_of(rank: int, program: Program, folder: Path) -> Trace:
+    if program.trace.header.rank == rank:
+        return program.trace
+    return read(folder / f"rank{rank}.trace")
+
+
+def _problems(program: Program, cohort: Cohort) -> list[str]:
+    """What kept ranks from coming to the end of their traces."""
+    ranks = _some(sorted(cohort.ranks))
+    problems = []
+    if not program.trace.complete:
+        problems.append(f"the trace of {ranks} is cut short: {program.trace.problem}")
+    for stream in sorted(cohort.open):
+        item = cohort.course.queues[stream][cohort.at[stream]]
+        assert isinstance(item, Meet)
+        call = cohort.calls.call[item.first]
+        sequence = cohort.calls.sequence[item.first]
+        members = cohort.communicators[0][call.communicator].members
+        problems.append(
+            f"{ranks}: {call.call} number {sequence} of {len(members)} ranks ({_some(list(members))}) never came about; "
+            "the timeline ends there"
+        )
+    return problems
+
+
+def _some(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:4]))
+    return f"ranks {shown}, … ({len(ranks)})" if len(ranks) > 4 else f"ranks {shown}"
