@@ -14,22 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from maya.trace import Flag, Kind, Trace, read
+from coordinator.timeline.threads import thread_groups
+from maya.trace import Kind, Trace, read
+from maya.trace.reader import Records
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
-_VALUES_THAT_MATTER = (
-    Kind.MEMCPY,
-    Kind.MEMSET,
-    Kind.EVENT_RECORD,
-    Kind.STREAM_WAIT,
-    Kind.SYNCHRONIZE,
-    Kind.COLLECTIVE,
-    Kind.HOST_DELAY,
-)
 MESSAGES = ("ncclSend", "ncclRecv")
 
 
@@ -115,14 +109,82 @@ def parse_members(text: str) -> tuple[int, ...]:
 
 
 def _digest(trace: Trace, texts: npt.NDArray[np.uint32]) -> bytes:
+    """Of everything that a replay heeds, in the order of the file."""
     records = trace.records
     kinds = records["kind"]
+    kept = np.flatnonzero(_HEEDED[kinds])
+    kind = kinds[kept]
+    groups = thread_groups(trace)[records["thread"]]
+    text = texts[records["signature"]]
     digest = blake2b(digest_size=16)
-    digest.update(kinds.tobytes())
-    digest.update((records["flags"] & ~np.uint8(Flag.MICROSECONDS)).tobytes())
-    digest.update(np.ascontiguousarray(texts[records["signature"]]).tobytes())
-    for column in ("thread", "op", "ops", "stream"):
-        digest.update(np.ascontiguousarray(records[column]).tobytes())
-    digest.update(records["value"][np.isin(kinds, np.array(_VALUES_THAT_MATTER, dtype=np.uint8))].tobytes())
+
+    def add(column: npt.NDArray[Any]) -> None:
+        digest.update(np.ascontiguousarray(column).tobytes())
+
+    add(kind)
+    add(records["flags"][kept])
+    add(text[kept])
+    add(records["stream"][kept])
+    add(groups[kept])
+    add(_spent_ops(records["ops"], groups, kept))
+    add(records["value"][kept][_VALUES_HEEDED[kind]])
+    add(_events_meant(kind, records["value"][kept]))
+    add(_ops_of_works(records, text, kept, kind))
+    for unordered in (Kind.BLOCK_ALLOC, Kind.ANNOTATION):  # threads race; what they ask for in all does not differ
+        for pair in sorted(zip(*np.unique(text[kinds == unordered], return_counts=True), strict=True)):
+            add(np.array(pair))
     digest.update(b"complete" if trace.complete else b"cut short")
     return digest.digest()
+
+
+def _spent_ops(ops: npt.NDArray[np.uint32], groups: npt.NDArray[np.int64], kept: npt.NDArray[np.intp]) -> Any:
+    """Of each record that is kept, the ops of its group so far; then where other groups begin, and all totals. Ops that
+    a record which is left out had counted show up at the next one, which is when they first matter."""
+    parts = []
+    for group in range(int(groups.max(initial=0)) + 1):
+        total = np.cumsum(np.where(groups == group, ops, 0), dtype=np.int64)
+        parts.append(total[kept[groups[kept] == group]])
+        parts.append(total[-1:])
+        if group:
+            first = int(np.argmax(groups == group))
+            main = np.where(groups[:first] == 0, ops[:first], 0).sum(dtype=np.int64)
+            parts.append(np.array([main, np.searchsorted(kept, first)], dtype=np.int64))
+    return np.concatenate(parts)
+
+
+def _events_meant(kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64]) -> Any:
+    """Of waits for events, which recording they mean: events are reused in an order that the replay does not heed."""
+    at = np.flatnonzero((kind == Kind.EVENT_RECORD) | (kind == Kind.STREAM_WAIT) | (kind == Kind.SYNCHRONIZE))
+    at = at[np.argsort(value[at], kind="stable")]
+    recorded = kind[at] == Kind.EVENT_RECORD
+    last = np.maximum.accumulate(np.where(recorded, np.arange(len(at)), -1)) if len(at) else np.zeros(0, np.intp)
+    meant = np.full(len(kind), -1, dtype=np.int64)
+    same = (last >= 0) & (value[at] == value[at[np.maximum(last, 0)]])
+    meant[at] = np.where(same, at[np.maximum(last, 0)], -1)
+    return meant[(kind == Kind.STREAM_WAIT) | (kind == Kind.SYNCHRONIZE)]
+
+
+def _ops_of_works(
+    records: Records, text: npt.NDArray[np.uint32], kept: npt.NDArray[np.intp], kind: npt.NDArray[np.uint8]
+) -> Any:
+    """Of each work the signature of its op, and whether the work before it came from the same one."""
+    works = kept[_WORKS[kind]]
+    op = records["op"][works]
+    ended = np.flatnonzero(records["kind"] == Kind.OP)
+    signature = np.zeros(int(records["op"].max(initial=0)) + 1, dtype=np.int64)
+    signature[records["op"][ended]] = text[ended].astype(np.int64) + 1
+    signature[0] = 0
+    return signature[op] << 1 | np.diff(op, prepend=np.uint32(0)).astype(bool)
+
+
+def _among(*kinds: Kind) -> npt.NDArray[np.bool_]:
+    """For each possible kind, whether it is among these."""
+    table = np.zeros(256, dtype=bool)
+    table[list(kinds)] = True
+    return table
+
+
+# A replay does not heed what has no cost and does nothing on a stream.
+_HEEDED = ~_among(Kind.OP, Kind.ANNOTATION, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.MADE_UP_READ, Kind.THREAD)
+_VALUES_HEEDED = _among(Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE, Kind.HOST_DELAY)
+_WORKS = _among(Kind.KERNEL, Kind.LIBRARY)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.settings import HostCosts
+from coordinator.timeline.threads import thread_groups
 from maya.trace import Flag, Kind, Trace
 
 Integers = npt.NDArray[np.int64]
@@ -157,7 +159,7 @@ class _Compiler:
         self.host_offset = np.zeros(len(records), dtype=np.int64)
         self.segments: list[Segment] = []
         self.waits: dict[int, int] = {}  # position of a synchronisation -> segment that it ends
-        groups = self._groups()
+        groups = self.groups = thread_groups(self.trace)[records["thread"]]
         for group in np.unique(groups).tolist():
             self._lay_out_group(group, np.flatnonzero(groups == group), spent)
         if not self.segments:
@@ -165,18 +167,6 @@ class _Compiler:
         for number, segment in enumerate(self.segments):
             if segment.after >= 0:
                 self.segments[segment.after].next.append(number)
-
-    def _groups(self) -> npt.NDArray[np.int64]:
-        """Of each record: 0 for the main thread and those that work while it waits, others by thread."""
-        threads = self.records["thread"].astype(np.int64)
-        group_of = np.zeros(int(threads.max(initial=0)) + 1, dtype=np.int64)
-        for record in self.trace.select(Kind.THREAD):
-            name = str(self.trace.signature(int(record["signature"])).get("thread", ""))
-            thread = int(record["thread"])
-            if thread != 1 and not name.startswith("pt_autograd"):
-                group_of[thread] = thread
-        found: npt.NDArray[np.int64] = group_of[threads]
-        return found
 
     def _lay_out_group(self, group: int, positions: npt.NDArray[np.intp], spent: Integers) -> None:
         """A group's segments. Group 0 comes first: others begin when it has come to where they are first seen."""
@@ -199,7 +189,7 @@ class _Compiler:
 
     def _begin_beside_main(self, segment: Segment, position: int) -> None:
         """A thread begins when the main thread is at its last record before the thread's first."""
-        before = np.flatnonzero(self._groups()[:position] == 0)
+        before = np.flatnonzero(self.groups[:position] == 0)
         if len(before):
             segment.after = int(self.host_segment[before[-1]])
             segment.offset = int(self.host_offset[before[-1]])
@@ -309,7 +299,7 @@ class _Compiler:
             return
         cuts = np.flatnonzero(np.diff(self.segment_of[first:until])) + first + 1
         edges = [first, *cuts.tolist(), until]
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in pairwise(edges):
             total = np.cumsum(self.duration[begin:end])
             before = total - self.duration[begin:end]
             lead = np.maximum.accumulate(self.launched[begin:end] + self.costs.latency - before)
@@ -377,7 +367,8 @@ class _Compiler:
     def _add_synchronise(self, stream: int, position: int, blocking: Sequence[int]) -> None:
         segment = self.segments[self.waits[position]]
         what = self.trace.signature(int(self.records["signature"][position])).get("wait")
-        node, marks = -1, ()
+        node = -1
+        marks: tuple[int, ...] = ()
         if what == "event":
             node = self.recorded.get(int(self.records["value"][position]), -1)
             if node >= 0:

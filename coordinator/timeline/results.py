@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from coordinator.timeline.cohort import Cohort
 from coordinator.timeline.program import Meet
@@ -87,7 +86,7 @@ def _host_cursors(cohort: Cohort, lane: int) -> Times:
     begun = np.array([-1 if times is None else times[lane] for times in cohort.begun], dtype=np.int64)
     host = np.where(begun[course.host_segment] < 0, -1, begun[course.host_segment] + course.host_offset)
     # After a wait the cursor is where the next segment begins.
-    for number, segment in enumerate(course.segments):
+    for segment in course.segments:
         following = [each for each in segment.next if course.segments[each].offset < 0]
         if segment.position >= 0 and following and begun[following[0]] >= 0:
             host[segment.position] = begun[following[0]]
@@ -124,8 +123,8 @@ def _problems(program: Program, cohort: Cohort) -> list[str]:
         sequence = cohort.calls.sequence[item.first]
         members = cohort.communicators[0][call.communicator].members
         problems.append(
-            f"{ranks}: {call.call} number {sequence} of {len(members)} ranks ({_some(list(members))}) never came about; "
-            "the timeline ends there"
+            f"{ranks}: {call.call} number {sequence} of {_some(list(members))} never came about: its other members "
+            "did not come; the timeline ends there"
         )
     return problems
 
