@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.threads import thread_groups
+from coordinator.timeline.threads import HEEDED, among, thread_groups
 from maya.trace import Kind, Trace, read
 from maya.trace.reader import Records
 
@@ -112,7 +112,7 @@ def _digest(trace: Trace, texts: npt.NDArray[np.uint32]) -> bytes:
     """Of everything that a replay heeds, in the order of the file."""
     records = trace.records
     kinds = records["kind"]
-    kept = np.flatnonzero(_HEEDED[kinds])
+    kept = np.flatnonzero(HEEDED[kinds])
     kind = kinds[kept]
     groups = thread_groups(trace)[records["thread"]]
     text = texts[records["signature"]]
@@ -177,14 +177,5 @@ def _ops_of_works(
     return signature[op] << 1 | np.diff(op, prepend=np.uint32(0)).astype(bool)
 
 
-def _among(*kinds: Kind) -> npt.NDArray[np.bool_]:
-    """For each possible kind, whether it is among these."""
-    table = np.zeros(256, dtype=bool)
-    table[list(kinds)] = True
-    return table
-
-
-# A replay does not heed what has no cost and does nothing on a stream.
-_HEEDED = ~_among(Kind.OP, Kind.ANNOTATION, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.MADE_UP_READ, Kind.THREAD)
-_VALUES_HEEDED = _among(Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE, Kind.HOST_DELAY)
-_WORKS = _among(Kind.KERNEL, Kind.LIBRARY)
+_VALUES_HEEDED = among(Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE, Kind.HOST_DELAY)
+_WORKS = among(Kind.KERNEL, Kind.LIBRARY)

@@ -160,7 +160,7 @@ class _Compiler:
         self.segments: list[Segment] = []
         self.waits: dict[int, int] = {}  # position of a synchronisation -> segment that it ends
         groups = self.groups = thread_groups(self.trace)[records["thread"]]
-        for group in np.unique(groups).tolist():
+        for group in range(int(groups.max(initial=0)) + 1):
             self._lay_out_group(group, np.flatnonzero(groups == group), spent)
         if not self.segments:
             self.segments.append(Segment(group=0, after=-1, offset=-1))

@@ -35,7 +35,7 @@ def make_timeline(
             host = _host_cursors(cohort, lane)
             host_end[made.ranks] = _main_thread_end(cohort, lane)
             device_end = max((int(times[lane]) for times in cohort.cursor.values()), default=0)
-            end[made.ranks] = max(int(host.max(initial=0)), device_end)
+            end[made.ranks] = max(int(host_end[made.ranks[0]]), device_end)
             for rank in made.ranks.tolist():
                 if rank in detailed:
                     details[rank] = RankDetail(rank, _trace_of(rank, program, folder), host)
