@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.timeline.behaviour import MESSAGES, Communicator
+from coordinator.timeline.behaviour import Communicator
 from coordinator.timeline.network import BUFFERED_BYTES
+from coordinator.timeline.outline import MESSAGES
 from coordinator.timeline.timeline import CollectiveCall
 from netmodel.collective import Collective
 from netmodel.flow import FlowNetwork

@@ -159,17 +159,18 @@ class _Compiler:
         self.host_offset = np.zeros(len(records), dtype=np.int64)
         self.segments: list[Segment] = []
         self.waits: dict[int, int] = {}  # position of a synchronisation -> segment that it ends
-        groups = self.groups = thread_groups(self.trace)[records["thread"]]
+        groups = self.groups = thread_groups(records, self.trace.strings)[records["thread"]]
         for group in range(int(groups.max(initial=0)) + 1):
             self._lay_out_group(group, np.flatnonzero(groups == group), spent)
-        if not self.segments:
-            self.segments.append(Segment(group=0, after=-1, offset=-1))
         for number, segment in enumerate(self.segments):
             if segment.after >= 0:
                 self.segments[segment.after].next.append(number)
 
     def _lay_out_group(self, group: int, positions: npt.NDArray[np.intp], spent: Integers) -> None:
         """A group's segments. Group 0 comes first: others begin when it has come to where they are first seen."""
+        if not len(positions):
+            self.segments.append(Segment(group, after=-1, offset=-1))
+            return
         waits = self.kinds[positions] == Kind.SYNCHRONIZE
         segment = np.cumsum(waits) - waits
         total = np.cumsum(spent[positions])

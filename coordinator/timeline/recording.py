@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.behaviour import MESSAGES, Behaviour, read_behaviours
+from coordinator.timeline.behaviour import Behaviour, read_behaviours
 from coordinator.timeline.network import DTYPES
+from coordinator.timeline.outline import MESSAGES
 from coordinator.timeline.program import is_birth
 from coordinator.timeline.settings import RunSettings
 from coordinator.timeline.timeline import CollectiveCall
-from maya.estimators.features.from_trace import TracedWork, works_of
+from maya.estimators.features.from_trace import TracedWork
 from maya.trace import Kind, Trace
 
 _FOR_EACH_MEMBER = frozenset({"ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter"})
@@ -58,19 +59,19 @@ def read_recording(folder: Path, inductor: Path | None = None) -> Recording:
     """The recording in a run's folder. `inductor` has the sources of kernels that torch.compile generated, if they are
     not in the folder, too."""
     folder = Path(folder)
-    parts = [_part(behaviour, inductor) for behaviour in read_behaviours(folder)]
+    parts = [_part(behaviour) for behaviour in read_behaviours(folder, inductor)]
     if not parts:
         raise ValueError(f"{folder}: there are no traces, rank0.trace and so on; give the folder of a recorded run")
     return Recording(folder, parts)
 
 
-def _part(behaviour: Behaviour, inductor: Path | None) -> Part:
+def _part(behaviour: Behaviour) -> Part:
     trace = behaviour.trace
     kinds = trace.records["kind"]
     is_work = np.isin(kinds, np.array(_WORKS, dtype=np.uint8))
     is_call = (kinds == Kind.COLLECTIVE) & ~is_birth(trace)
     positions = np.flatnonzero(is_work | is_call)
-    traced = works_of(trace, inductor)
+    traced = behaviour.traced
     work = np.full(len(positions), -1, dtype=np.int32)
     work[is_work[positions]] = traced.which
     signatures = trace.records["signature"][positions[is_call[positions]]]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from maya.trace import Kind, Trace
+from maya.trace import Kind
+from maya.trace.reader import Records
 
 _MAIN = 1
 _WHILE_MAIN_WAITS = "pt_autograd"
+
+Columns = Mapping[str, npt.NDArray[Any]] | Records  # of a trace's records, by name
 
 
 def among(*kinds: Kind) -> npt.NDArray[np.bool_]:
@@ -22,18 +29,22 @@ def among(*kinds: Kind) -> npt.NDArray[np.bool_]:
 HEEDED = ~among(Kind.OP, Kind.ANNOTATION, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.MADE_UP_READ, Kind.THREAD)
 
 
-def thread_groups(trace: Trace) -> npt.NDArray[np.int64]:
+def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.int64]:
     """For each thread's number its group: 0 is that of the main thread, others are 1, 2, … as they first appear. A
     thread that did not say its name is taken to be of the main thread's group. -1: it did nothing that a replay heeds;
     the virtual device has such threads of its own."""
-    records = trace.records
-    groups = np.zeros(int(records["thread"].max(initial=0)) + 1, dtype=np.int64)
-    groups[np.bincount(records["thread"], HEEDED[records["kind"]], minlength=len(groups)) == 0] = -1
-    groups[_MAIN : _MAIN + 1] = 0
+    threads = records["thread"]
+    groups = np.full(int(threads.max(initial=0)) + 1, -1, dtype=np.int64)
+    if len(groups) <= _MAIN + 1:  # the main thread alone, as a rule
+        groups[:] = 0
+        return groups
+    groups[threads[HEEDED[records["kind"]]]] = 0
+    groups[_MAIN] = 0
     found = 0
-    for record in trace.select(Kind.THREAD):
-        thread = int(record["thread"])
-        name = str(trace.signature(int(record["signature"])).get("thread", ""))
+    for at in np.flatnonzero(records["kind"] == Kind.THREAD).tolist():
+        thread = int(threads[at])
+        text = strings[int(records["signature"][at])]
+        name = str(json.loads(text).get("thread", "")) if text else ""
         if thread != _MAIN and groups[thread] == 0 and not name.startswith(_WHILE_MAIN_WAITS):
             found += 1
             groups[thread] = found

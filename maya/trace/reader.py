@@ -135,11 +135,40 @@ class Trace:
         return self.op(int(record["op"]))
 
 
-def read(path: str | PathLike[str]) -> Trace:
-    """The trace in a file, as far as it is complete."""
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Some columns of a trace, by name, each an array of its own: for those who look at a thousand traces."""
+
+    columns: dict[str, npt.NDArray[np.uint64]]
+    strings: list[str]
+    complete: bool
+
+
+def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
+    """These columns of the trace in a file, as far as it is complete; `kind` must be among them."""
     path = Path(path)
     data = path.read_bytes()
-    header = _read_header(path, data)
+    _read_header(path, data)
+    blocks, strings, record_blocks = _take_apart(data)
+    found: dict[str, list[npt.NDArray[np.uint64]]] = {name: [] for name in names}
+    for run, pieces_of in _runs(record_blocks):
+        for name, pieces in pieces_of.items():
+            if name not in found:
+                continue
+            if name in f.COLUMNS_BY_KIND:
+                values = run.values_by_kind(pieces)
+            else:
+                values = run.values(pieces, in_runs=name in f.COLUMNS_IN_RUNS)
+            if name == "kind":
+                run.group_by_kind(values.astype(np.uint8))
+            found[name].append(values)
+    empty = np.zeros(0, dtype=np.uint64)
+    columns = {name: np.concatenate(parts) if parts else empty for name, parts in found.items()}
+    return Columns(columns, strings, complete=not blocks.problem)
+
+
+def _take_apart(data: bytes) -> tuple[_Blocks, list[str], list[tuple[int, memoryview]]]:
+    """The strings of a file, and its blocks of records."""
     blocks = _Blocks(data)
     strings = [""]
     record_blocks: list[tuple[int, memoryview]] = []
@@ -148,6 +177,15 @@ def read(path: str | PathLike[str]) -> Trace:
             strings.extend(_decode_strings(payload, count))
         elif kind == BlockKind.RECORDS:
             record_blocks.append((count, payload))
+    return blocks, strings, record_blocks
+
+
+def read(path: str | PathLike[str]) -> Trace:
+    """The trace in a file, as far as it is complete."""
+    path = Path(path)
+    data = path.read_bytes()
+    header = _read_header(path, data)
+    blocks, strings, record_blocks = _take_apart(data)
     records = _decode_records(record_blocks)
     problem = blocks.problem
     if blocks.totals and blocks.totals[:2] != (len(records), len(strings) - 1):
@@ -230,12 +268,10 @@ def _decode_strings(payload: memoryview, count: int) -> list[str]:
 def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
     records = np.empty(sum(count for count, _ in blocks), dtype=f.RECORD)
     decoded = 0
-    for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        counts, payloads = zip(*blocks[first : first + _BLOCKS_AT_ONCE], strict=True)
-        run = BlockRun(counts)
+    for run, pieces_of in _runs(blocks):
         into = records[decoded : decoded + run.records]
         decoded += run.records
-        for column, pieces in zip(f.COLUMNS, zip(*map(_columns_of, payloads), strict=True), strict=True):
+        for column, pieces in pieces_of.items():
             if column in f.COLUMNS_BY_KIND:
                 into[column] = run.values_by_kind(pieces)
             else:
@@ -243,6 +279,15 @@ def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
             if column == "kind":
                 run.group_by_kind(into["kind"])
     return records
+
+
+def _runs(
+    blocks: Sequence[tuple[int, memoryview]],
+) -> Iterator[tuple[BlockRun, dict[str, tuple[npt.NDArray[np.uint8], ...]]]]:
+    """Some blocks at a time, with the bytes of each of their columns."""
+    for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        counts, payloads = zip(*blocks[first : first + _BLOCKS_AT_ONCE], strict=True)
+        yield BlockRun(counts), dict(zip(f.COLUMNS, zip(*map(_columns_of, payloads), strict=True), strict=True))
 
 
 def _columns_of(payload: memoryview) -> list[npt.NDArray[np.uint8]]:
