@@ -29,7 +29,8 @@ class Reference:
     """Replays traces. `work_ns` and `network_ns` are what every work and collective takes."""
 
     def __init__(self, traces: dict[int, Trace], costs: HostCosts, work_ns: int, network_ns: int) -> None:
-        self.traces, self.costs, self.work_ns, self.network_ns = traces, costs, work_ns, network_ns
+        self.costs, self.work_ns, self.network_ns = costs, work_ns, network_ns
+        self.traces = {rank: _plain(trace) for rank, trace in traces.items()}
         self.arrivals: dict[Any, dict[int, int]] = {}
         self.needed: dict[Any, int] = {}
 
@@ -43,7 +44,7 @@ class Reference:
                 return found
             known = self.arrivals
 
-    def _rank(self, rank: int, trace: Trace) -> RankTimes:
+    def _rank(self, rank: int, records: list[tuple[Any, ...]]) -> RankTimes:
         costs, times = self.costs, RankTimes(host={0: 0})
         host, streams = times.host, times.streams
         group_of: dict[int, int] = {}
@@ -54,17 +55,14 @@ class Reference:
         collectives: dict[int, list[tuple[int, int]]] = defaultdict(list)
         settled: dict[tuple[int, int], int] = defaultdict(int)
         arrived: dict[int, int] = {}  # the last collective's arrival, by stream
-        for position, record in enumerate(trace.records):
-            kind, stream, value = Kind(int(record["kind"])), int(record["stream"]), int(record["value"])
-            signature = trace.signature(int(record["signature"]))
-            thread = int(record["thread"])
+        for position, (kind, stream, value, thread, ops, flags, signature) in enumerate(records):
             if kind == Kind.THREAD and thread != 1 and not signature["thread"].startswith("pt_autograd"):
                 group_of[thread] = thread
             group = group_of.get(thread, 0)
             host.setdefault(group, host[0])
-            grouped = kind == Kind.COLLECTIVE and int(record["flags"]) & Flag.GROUPED
-            free = grouped or int(record["flags"]) & Flag.FROM_GRAPH
-            host[group] += int(record["ops"]) * costs.op + (0 if free else costs.calls.get(kind, 0))
+            grouped = kind == Kind.COLLECTIVE and flags & Flag.GROUPED
+            free = grouped or flags & Flag.FROM_GRAPH
+            host[group] += ops * costs.op + (0 if free else costs.calls.get(kind, 0))
             ready = host[group] + costs.latency
             beside = blocking if stream == 0 else [0] if stream in blocking else []
             if kind == Kind.HOST_DELAY:
@@ -129,3 +127,9 @@ class Reference:
             self.arrivals[key][rank] = arrival
         started = max(arrival, *self.known.get(key, {}).values(), _NONE)
         return started, started + self.network_ns
+
+
+def _plain(trace: Trace) -> list[tuple[Any, ...]]:
+    columns = [trace.records[name].tolist() for name in ("kind", "stream", "value", "thread", "ops", "flags")]
+    signatures = [trace.signature(number) for number in trace.records["signature"].tolist()]
+    return [(Kind(kind), *rest) for kind, *rest in zip(*columns, signatures, strict=True)]
