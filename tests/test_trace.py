@@ -106,7 +106,9 @@ def test_a_million_launches_from_two_threads(driver: Driver, path: Path) -> None
         names = [trace.signature(number)["kernel"] for number in mine["signature"][:300]]
         assert names == [f"_ZN2at6native6kernelILi{i}EEEvPf" for i in range(300)]
         assert (mine["signature"][300:] == mine["signature"][:-300]).all(), "a string has two numbers"
-    assert len(trace.strings) == len(set(trace.strings)) == 301
+    assert len(trace.strings) == len(set(trace.strings)) == 302
+    (second,) = trace.select(Kind.THREAD)
+    assert (int(second["thread"]), trace.signature(int(second["signature"]))) == (2, {"thread": "driver"})
     assert len(np.unique(kernels["op"])) == 2 * each
     assert summarise(trace).ops == 4 * each
     assert path.stat().st_size / len(kernels) < 20

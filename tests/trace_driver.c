@@ -44,6 +44,9 @@ static void after_fork_in_child(void) {
 }
 void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 void maya_coordinator_end(void) {}
+/* There is no virtual clock. */
+void maya_clock_begin(void) {}
+void maya_clock_ask_in_time(void) {}
 
 /* With --wrap: allocation number `failing_allocation` fails, and so do all after it. */
 static long failing_allocation = -1, allocations;

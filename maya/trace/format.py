@@ -93,7 +93,7 @@ class Kind(IntEnum):
     GRAPH_LAUNCH = 16  # graph number; the graph's work follows, flagged
     STREAM_CREATE = 17  # priority, in two's complement
     MADE_UP_READ = 18  # bytes that the host read although no computation produced them
-    THREAD = 19  # the first record of a thread
+    THREAD = 19  # the first record of every thread but number 1
     HOST_DELAY = 20  # ns that the host spent without the device: it slept, or read its clock
 
 

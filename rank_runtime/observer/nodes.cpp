@@ -67,7 +67,10 @@ void node_begins(Thread& self, const void* function) {
 
 void node_ends(Thread& self) {
   const uint32_t work = self.device->device_work - self.top()->work_before;
-  if (work > 0) self.record(MAYA_RECORD_OP, self.signature_of_name(current_node_name().c_str()));
+  if (work > 0) {
+    const uint32_t known = self.top()->signature;
+    self.record(MAYA_RECORD_OP, known != 0 ? known : self.signature_of_name(current_node_name().c_str()));
+  }
   self.pop(work);
 }
 

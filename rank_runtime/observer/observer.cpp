@@ -220,6 +220,18 @@ uint32_t signature_of(Thread& self, Frame& frame, const char* name) {
   return self.signature_of_name(name);
 }
 
+// For the virtual clock, when the op launches: what its record will say when it ends.
+uint32_t current_op_signature() {
+  Thread& self = this_thread();
+  Frame* top = self.top();
+  if (top == nullptr) return 0;
+  if (top->signature == 0) {
+    if (top->is_node) top->signature = self.signature_of_name(current_node_name().c_str());
+    else top->signature = signature_of(self, *top, top->op != nullptr ? top->op->name.c_str() : top->name);
+  }
+  return top->signature;
+}
+
 // torch.optim announces every step as "Optimizer.step#AdamW.step".
 bool is_optimizer_step(const char* name) {
   constexpr std::string_view kStep = "Optimizer.step#";
@@ -258,6 +270,7 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
   maya_set_op_namer(maya::current_op_name);
+  maya_set_op_signer(maya::current_op_signature);
   at::addGlobalCallback(at::RecordFunctionCallback(maya::op_begins, maya::op_ends)
                             .needsInputs(true)
                             .needsOutputs(true)

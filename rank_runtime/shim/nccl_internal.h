@@ -130,6 +130,8 @@ typedef struct {
     nccl_scaled_sum scaling; /* .used: the program's own operator; a copy, as it may be destroyed meanwhile */
     int peer;                /* root of a rooted collective, peer of a point-to-point call */
     uint64_t sequence;       /* given when the operation is handed to its stream */
+    bool grouped;            /* not the first of its group on its stream */
+    int64_t shared_bytes;    /* of a message: of those in its group that share its way out of, or into, the rank */
 } nccl_operation;
 
 extern pthread_mutex_t nccl_lock;
@@ -189,7 +191,7 @@ bool nccl_coordinator_is_lost(void);
 /* ---- nccl_post.c ---- */
 
 /* One closed group, in the order of the calls; its operations may belong to several communicators and streams. */
-nccl_result nccl_post(const nccl_operation *operations, size_t count);
+nccl_result nccl_post(nccl_operation *operations, size_t count);
 /* What arrives for operations; in the thread of the connection. */
 void nccl_operation_done(const maya_done *message, const void *payload, size_t payload_bytes);
 void nccl_operation_failed(const maya_failed *message);

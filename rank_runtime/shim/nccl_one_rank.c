@@ -39,6 +39,7 @@ nccl_result nccl_post_to_oneself(const nccl_operation *operation, const void *so
         .kind = MAYA_RECORD_COLLECTIVE,
         .signature = nccl_signature(operation),
         .value = operation->sequence,
+        .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0,
     };
     if (operation->receive != NULL && operation->count > 0) {
         transfer *argument = malloc(sizeof *argument);

@@ -6,6 +6,7 @@
  * meets its counterpart in the same group and stream goes nowhere. What an operation sends, and what becomes of its receive
  * buffer, is in nccl_bytes.c. */
 
+#include "device/virtual_clock.h"
 #include "nccl_internal.h"
 
 #include <stdlib.h>
@@ -18,12 +19,14 @@ typedef struct {
     struct stream_posts *posts;
     const void *own_message; /* not NULL: a receive from the own rank, and where its bytes are */
     bool is_delivered;       /* the other end of such a message: nothing is left to do */
+    void *ticket;            /* the clock's, unless it is such a message */
 } post;
 
 /* The operations of one group on one stream. */
 typedef struct stream_posts {
     maya_stream *stream; /* set when its turn has come */
     bool is_captured;    /* in a graph: a pattern for those of its launches */
+    uint64_t arrival_ns; /* by the rank's clock: when its stream has come to them */
     size_t unanswered;   /* guarded by nccl_lock */
     size_t count;
     post items[];
@@ -107,6 +110,8 @@ static void send_post(post *item, nccl_contribution *given) {
         .peer = nccl_has_peer(operation) ? operation->peer : -1,
         .known = {given->known, given->known_count},
         .payload = given->bytes != NULL,
+        .arrival_ns = (int64_t)item->posts->arrival_ns,
+        .shared_bytes = operation->shared_bytes,
     };
     maya_pack_post(maya_outgoing_begin(), &message);
     maya_outgoing_end(given->bytes, given->size);
@@ -120,25 +125,30 @@ static void say_destroyed(const nccl_communicator *communicator) {
                  communicator->number);
 }
 
+/* A message to the own rank that meets its counterpart in the same group and stream. */
+static bool is_local(const post *item) { return item->own_message != NULL || item->is_delivered; }
+
 /* Returns whether something is to be sent. */
 static bool start_one(post *item) {
     nccl_communicator *communicator = item->operation.communicator;
     nccl_contribution given;
-    bool is_local = item->own_message != NULL || item->is_delivered;
+    bool local = is_local(item);
     if (item->own_message) {
         size_t bytes = nccl_receive_bytes(&item->operation);
         maya_values_copy(item->operation.receive, item->own_message, bytes);
     }
-    if (!is_local) nccl_read_contribution(&given, &item->operation);
+    if (!local) nccl_read_contribution(&given, &item->operation);
     pthread_mutex_lock(&nccl_lock);
     bool dropped = communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();
-    bool is_sent = !is_local && !dropped;
+    bool is_sent = !local && !dropped;
+    void *ticket = item->ticket;
     if (is_sent) send_post(item, &given);
     else is_answered(item->posts);
     bool is_destroyed = communicator->destroyed;
     pthread_mutex_unlock(&nccl_lock);
-    if (!is_local && dropped) {
+    if (!local && dropped) {
         free(given.bytes);
+        maya_clock_dropped(ticket);
         if (is_destroyed) say_destroyed(communicator);
     }
     if (is_sent && maya_get_settings()->debug > 1) {
@@ -149,9 +159,10 @@ static bool start_one(post *item) {
     return is_sent;
 }
 
-static void start_posts(void *argument, maya_stream *stream) {
+static void post_all(void *argument, uint64_t arrival_ns) {
     stream_posts *posts = argument;
-    posts->stream = stream;
+    maya_stream *stream = posts->stream;
+    posts->arrival_ns = arrival_ns;
     posts->unanswered = posts->count + 1; /* one for ourselves: answers may come while we still post */
     bool any = false;
     for (size_t i = 0; i < posts->count; i++) any |= start_one(&posts->items[i]);
@@ -160,6 +171,15 @@ static void start_posts(void *argument, maya_stream *stream) {
     bool done = is_answered(posts);
     pthread_mutex_unlock(&nccl_lock);
     if (done) maya_work_done(stream);
+}
+
+/* By the virtual clock it may take a while until it is known when that was: then they are posted when it is. */
+static void start_posts(void *argument, maya_stream *stream) {
+    stream_posts *posts = argument;
+    posts->stream = stream;
+    size_t first = 0;
+    while (first < posts->count && is_local(&posts->items[first])) first++;
+    maya_clock_when_arrived(first < posts->count ? posts->items[first].ticket : NULL, post_all, posts);
 }
 
 static void release_posts(void *argument) {
@@ -202,6 +222,7 @@ void nccl_operation_done(const maya_done *message, const void *payload, size_t p
     const nccl_operation *operation = &item->operation;
     if (payload) nccl_write_result(operation, payload, payload_bytes, message->known);
     else nccl_write_nothing(operation);
+    maya_clock_ended(item->ticket, (uint64_t)message->started_ns, (uint64_t)message->ended_ns);
     end_delivery(item);
 }
 
@@ -216,25 +237,30 @@ void nccl_operation_failed(const maya_failed *message) {
     nccl_note_error(communicator, result, message->text.bytes, message->text.size);
     pthread_mutex_unlock(&nccl_lock);
     if (first) maya_message("NCCL: %.*s", (int)message->text.size, message->text.bytes);
+    maya_clock_dropped(item->ticket);
     end_delivery(item); /* the stream goes on, so that the program can find the error and end */
 }
 
 void nccl_drop_operations(nccl_communicator *communicator, const char *why) {
     pthread_mutex_lock(&nccl_lock);
     maya_stream **streams = malloc((place_count + 1) * sizeof *streams);
-    if (streams == NULL) abort();
-    size_t count = 0;
+    void **tickets = malloc((place_count + 1) * sizeof *tickets);
+    if (streams == NULL || tickets == NULL) abort();
+    size_t count = 0, ticket_count = 0;
     for (size_t i = 0; i < place_count; i++) {
         post *waiting = places[i].waiting;
         if (waiting == NULL || (communicator && waiting->operation.communicator != communicator)) continue;
         take_place(i);
+        tickets[ticket_count++] = waiting->ticket;
         if (why) nccl_note_error(waiting->operation.communicator, NCCL_SYSTEM_ERROR, why, strlen(why));
         if (is_answered(waiting->posts)) streams[count++] = waiting->posts->stream;
     }
     while (communicator && communicator->delivering > 0) pthread_cond_wait(&nccl_changed, &nccl_lock);
     pthread_mutex_unlock(&nccl_lock);
+    for (size_t i = 0; i < ticket_count; i++) maya_clock_dropped(tickets[i]);
     for (size_t i = 0; i < count; i++) maya_work_done(streams[i]);
     free(streams);
+    free(tickets);
 }
 
 /* ---- groups ---- */
@@ -356,6 +382,42 @@ static stream_posts *gather(const nccl_operation *operations, size_t count, size
     return posts;
 }
 
+/* Of the messages of a group, how many bytes take each way: sent or received, inside the node or out of it. Those to the own
+ * rank take none. */
+typedef struct {
+    int64_t bytes[2][2];
+} message_ways;
+
+static bool leaves_node(const nccl_operation *operation) {
+    const nccl_communicator *communicator = operation->communicator;
+    const maya_settings *settings = maya_get_settings();
+    if (communicator->members == NULL) return false;
+    return communicator->members[operation->peer] / settings->ranks_per_node != settings->rank / settings->ranks_per_node;
+}
+
+static int64_t *way_of(message_ways *ways, const nccl_operation *operation) {
+    return &ways->bytes[operation->call == NCCL_RECEIVE][leaves_node(operation)];
+}
+
+static int64_t message_bytes(const nccl_operation *operation) {
+    return (int64_t)(operation->count * nccl_type_size(operation->type));
+}
+
+/* What an operation's record says of the group around it. */
+static void look_around(nccl_operation *operations, size_t count) {
+    message_ways ways = {0};
+    for (size_t i = 0; i < count; i++) {
+        nccl_operation *operation = &operations[i];
+        for (size_t j = 0; j < i && !operation->grouped; j++) operation->grouped = same_stream(&operations[j], operation);
+        if (nccl_is_message(operation) && !is_own_message(operation)) *way_of(&ways, operation) += message_bytes(operation);
+    }
+    for (size_t i = 0; i < count; i++) {
+        nccl_operation *operation = &operations[i];
+        if (!nccl_is_message(operation)) continue;
+        operation->shared_bytes = is_own_message(operation) ? message_bytes(operation) : *way_of(&ways, operation);
+    }
+}
+
 static nccl_result post_alone(const nccl_operation *operations, size_t count, size_t index) {
     nccl_operation operation = operations[index];
     const void *source = operation.send;
@@ -375,16 +437,18 @@ static int submit_record(post *item) {
         pthread_mutex_unlock(&nccl_lock);
     }
     maya_work work = {.kind = MAYA_RECORD_COLLECTIVE, .signature = nccl_signature(operation), .value = operation->sequence,
-                      .argument = item, .renew = renew_number};
+                      .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0, .argument = item, .renew = renew_number,
+                      .ticket = is_local(item) ? NULL : &item->ticket};
     return submit(operation, &work);
 }
 
-nccl_result nccl_post(const nccl_operation *operations, size_t count) {
+nccl_result nccl_post(nccl_operation *operations, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (!is_own_message(&operations[i])) continue;
         nccl_result result = check_own_message(operations, count, i);
         if (result != NCCL_SUCCESS) return result;
     }
+    look_around(operations, count);
     post **items = calloc(count, sizeof *items);           /* where each operation is, until its stream has it ... */
     stream_posts **streams = calloc(count, sizeof *streams); /* ... and those that begin with it */
     if (items == NULL || streams == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");

@@ -2,7 +2,7 @@
  *
  * {"call":"ncclAllReduce","communicator":1,"ranks":8,"rank":3,"count":1024,"dtype":"bf16","op":"sum"}
  *
- * ("root" or "peer" where the call has one); its value is the sequence number: of a collective on its communicator, of a
+ * ("root", or "peer" and "shared_bytes", where the call has them); its value is the sequence number: of a collective on its communicator, of a
  * message among those from its sender to its receiver. The number is not part of the signature because signatures are
  * interned: a training step posts the same few again and again. A communicator is named by its number in this process; what
  * it is says one record when its members have met:
@@ -30,13 +30,15 @@ uint32_t nccl_signature(const nccl_operation *operation) {
     static const char *const operators[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
 
     const nccl_communicator *communicator = operation->communicator;
-    char operator[32] = "", peer[32] = "", text[256];
+    char operator[32] = "", peer[64] = "", text[320];
     if (nccl_is_reduction(operation)) {
         int index = operation->scaling.used ? NCCL_BUILT_IN_OPERATORS : operation->operator;
         snprintf(operator, sizeof operator, ",\"op\":\"%s\"", operators[index]);
     }
-    if (nccl_has_peer(operation)) {
-        snprintf(peer, sizeof peer, ",\"%s\":%d", nccl_is_message(operation) ? "peer" : "root", operation->peer);
+    if (nccl_is_message(operation)) {
+        snprintf(peer, sizeof peer, ",\"peer\":%d,\"shared_bytes\":%lld", operation->peer, (long long)operation->shared_bytes);
+    } else if (nccl_has_peer(operation)) {
+        snprintf(peer, sizeof peer, ",\"root\":%d", operation->peer);
     }
     int length = snprintf(text, sizeof text,
                           "{\"call\":\"%s\",\"communicator\":%u,\"ranks\":%d,\"rank\":%d,"

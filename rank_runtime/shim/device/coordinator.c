@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "coordinator.h"
 #include "process.h"
+#include "virtual_clock.h"
 #include "zmq.h"
 
 #include <errno.h>
@@ -51,11 +52,12 @@ static _Atomic bool ending;
 
 static zmq_functions zmq;
 static void *context, *dealer, *monitor;
-static const maya_receiver *receiver;
+static const maya_receiver *_Atomic receiver; /* NULL: only the clock wanted the connection so far */
 static int wake_descriptor = -1, gone_descriptor = -1;
 static _Atomic int connection_descriptor = -1;
 static bool welcome;
 static _Atomic int64_t steps;
+static _Atomic uint64_t last_ns; /* by the virtual clock, when the process ends */
 
 static int64_t milliseconds(void) {
     struct timespec now;
@@ -183,13 +185,21 @@ static bool receive_frames(frames *received) {
     return true;
 }
 
+/* What is answered to NCCL. */
+static bool is_for_receiver(int64_t kind) {
+    return kind == MAYA_KIND_JOINED || kind == MAYA_KIND_REQUEST_FAILED || kind == MAYA_KIND_DONE || kind == MAYA_KIND_FAILED;
+}
+
 /* One message; false: it is none of this version. */
 static bool handle_message(maya_unpacker *from, frames *received, size_t *next_payload) {
     static maya_joined joined;
     static maya_done done;
+    static maya_times times;
     size_t count;
     int64_t kind;
     if (!maya_unpack_array(from, &count) || !maya_unpack_number(from, &kind)) return false;
+    const maya_receiver *told = receiver;
+    if (told == NULL && is_for_receiver(kind)) return false;
     switch (kind) {
     case MAYA_KIND_WELCOME: {
         maya_welcome message;
@@ -205,26 +215,30 @@ static bool handle_message(maya_unpacker *from, frames *received, size_t *next_p
     }
     case MAYA_KIND_JOINED:
         if (!maya_unpack_joined(from, count, &joined)) return false;
-        receiver->joined(&joined);
+        told->joined(&joined);
         return true;
     case MAYA_KIND_REQUEST_FAILED: {
         maya_request_failed message;
         if (!maya_unpack_request_failed(from, count, &message)) return false;
-        receiver->request_failed(&message);
+        told->request_failed(&message);
         return true;
     }
     case MAYA_KIND_DONE: {
         if (!maya_unpack_done(from, count, &done) || (done.payload && *next_payload == received->count)) return false;
         zmq_msg *frame = done.payload ? &received->items[(*next_payload)++] : NULL;
-        receiver->done(&done, frame ? zmq.msg_data(frame) : NULL, frame ? zmq.msg_size(frame) : 0);
+        told->done(&done, frame ? zmq.msg_data(frame) : NULL, frame ? zmq.msg_size(frame) : 0);
         return true;
     }
     case MAYA_KIND_FAILED: {
         maya_failed message;
         if (!maya_unpack_failed(from, count, &message)) return false;
-        receiver->failed(&message);
+        told->failed(&message);
         return true;
     }
+    case MAYA_KIND_TIMES:
+        if (!maya_unpack_times(from, count, &times) || times.numbers.count != times.ns.count) return false;
+        maya_clock_times(times.numbers.items, times.ns.items, times.ns.count);
+        return true;
     default:
         return false;
     }
@@ -278,12 +292,13 @@ static void watch_connection(void) {
 /* ---- the thread ---- */
 
 static void add_alive(int64_t count) {
-    maya_pack_alive(maya_outgoing_begin(), &(maya_alive){.steps = count});
+    maya_alive message = {.steps = count, .host_ns = (int64_t)maya_clock_rank_ns()};
+    maya_pack_alive(maya_outgoing_begin(), &message);
     maya_outgoing_end(NULL, 0);
 }
 
 static void add_bye(void) {
-    maya_pack_bye(maya_outgoing_begin(), &(maya_bye){0});
+    maya_pack_bye(maya_outgoing_begin(), &(maya_bye){.host_ns = (int64_t)last_ns});
     maya_outgoing_end(NULL, 0);
 }
 
@@ -348,7 +363,9 @@ static void *talk(void *unused) {
     if (failed && !said) maya_message("NCCL: %s", problem);
     said = failed;
     pthread_mutex_unlock(&maya_connect_lock);
-    receiver->lost(failed ? problem : NULL);
+    maya_clock_lost();
+    const maya_receiver *told = receiver;
+    if (told) told->lost(failed ? problem : NULL);
     close_connection(failed);
     uint64_t one = 1;
     ssize_t written = write(gone_descriptor, &one, sizeof one);
@@ -421,9 +438,9 @@ static void try_to_connect(void) {
 
 const char *maya_coordinator_connect(const maya_receiver *wanted) {
     pthread_mutex_lock(&maya_connect_lock);
+    if (wanted) receiver = wanted;
     if (!tried) {
         tried = true;
-        receiver = wanted;
         try_to_connect();
     }
     if (failed && !said) maya_message("NCCL: %s", problem);
@@ -435,6 +452,7 @@ const char *maya_coordinator_connect(const maya_receiver *wanted) {
 void maya_coordinator_end(void) {
     if (connected_process != getpid()) return; /* also for a vfork child, which has our memory but is not us */
     connected_process = 0;
+    last_ns = maya_clock_last_ns();
     ending = true;
     maya_outgoing_send();
     struct pollfd gone = {.fd = gone_descriptor, .events = POLLIN};

@@ -2,7 +2,7 @@
  *
  * Out: messages, in the order in which they are added to the batch; one thread of ours owns the socket and sends what has
  * gathered whenever it gets to it. In: what the coordinator answers, handed to the receiver in that thread. The connection is
- * made when a communicator of several ranks is first wanted, lives as long as the process, and is not made twice: a
+ * made when a communicator of several ranks, or by the virtual clock a time, is first wanted, lives as long as the process, and is not made twice: a
  * coordinator that is gone has ended the run.
  *
  * A forked child has no connection: what it inherits of one it leaves alone. */
@@ -20,7 +20,7 @@ typedef struct {
     void (*lost)(const char *why);
 } maya_receiver;
 
-/* Connects, if that has not been tried yet. NULL, or why there is no connection: valid as long as the process. */
+/* Connects, if that has not been tried yet; `receiver` may be NULL for who sends nothing that it is told of. NULL, or why there is no connection: valid as long as the process. */
 MAYA_API const char *maya_coordinator_connect(const maya_receiver *receiver);
 
 /* Adds a message to the batch: maya_pack_...(maya_outgoing_begin(), &message); maya_outgoing_end(...). Nothing is sent

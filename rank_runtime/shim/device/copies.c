@@ -171,11 +171,11 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own. */
     bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
     job->unread = from_pageable && !maya_values_room_for(bytes);
-    if (from_pageable && !job->unread && maya_stream_query(stream) != CUDA_OK) take_snapshot(job);
+    if (from_pageable && !job->unread && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
     /* The thread that runs the copy later must not look for the line itself: that takes Python's lock, and a thread that has
      * it may be waiting for this stream. */
-    if (job->kind == MAYA_DTOH && !capturing && !waits && maya_stream_query(stream) != CUDA_OK) {
+    if (job->kind == MAYA_DTOH && !capturing && !waits && !maya_stream_is_idle(stream)) {
         job->reader = malloc(sizeof *job->reader);
         if (job->reader == NULL) abort();
         find_reader(job->reader);

@@ -43,6 +43,16 @@ typedef struct {
     int power_watts;
 } maya_device_properties;
 
+/* What the CPU of a training node spends, in ns; coordinator/timeline/settings.py has the same. */
+typedef struct {
+    uint64_t op;         /* an ATen op, with the Python around it */
+    uint64_t latency;    /* from a launch to its start on an idle device */
+    uint64_t wake;       /* until a thread goes on that waited for the device */
+    uint64_t clock_read;
+    uint64_t overlap;    /* per mille: how much longer work takes while a collective runs beside it */
+    uint64_t calls[32];  /* by kind of record */
+} maya_clock_costs;
+
 typedef struct {
     int rank;
     int node_devices;           /* devices of the node */
@@ -59,6 +69,9 @@ typedef struct {
     char zmq_path[4096];        /* the ZeroMQ library */
     bool observe_all;           /* also ops that cannot launch anything are announced to observers (torch.profiler) */
     bool strict_values;         /* reading a made-up value is an error */
+    int ranks_per_node;
+    bool virtual_clock;         /* the program is shown the time that its cluster would have (virtual_clock.h) ... */
+    maya_clock_costs costs;     /* ... whose host takes this long */
     bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
     char trace_path[4096];      /* empty: no trace */
     char observer_path[4096];   /* libmaya_observer.so; empty: ops are not observed */
@@ -97,7 +110,7 @@ typedef enum {
     MAYA_RECORD_GRAPH_LAUNCH = 16, /* value = graph number; the graph's work follows, flagged */
     MAYA_RECORD_STREAM_CREATE = 17,/* value = priority (two's complement) */
     MAYA_RECORD_MADE_UP_READ = 18, /* the host read bytes that no computation produced; value = bytes */
-    MAYA_RECORD_THREAD = 19,       /* the first record of a thread; signature says its name */
+    MAYA_RECORD_THREAD = 19,       /* the first record of every thread but number 1; signature says its name */
     MAYA_RECORD_HOST_DELAY = 20,   /* the host slept, or read its clock; value = ns */
 } maya_record_kind;
 
@@ -121,6 +134,16 @@ typedef struct {
     void *work_stream;      /* the stream of the last of them */
     bool waits_unrecorded;  /* synchronising leaves no record: the program did not ask for it */
     void *observer;         /* what the op observer keeps about the thread */
+    bool is_recorded;       /* the trace has its name */
+    uint32_t op_signature;  /* of the op around the launch that is being recorded, for the clock; 0: none */
+    uint8_t collective;     /* of the COLLECTIVE that is being recorded: maya_clock_collective */
+    void *ticket;           /* out: by which the clock knows it */
+    uint32_t clock_group;   /* whose host cursor it has, plus 1; 0: not decided */
+    uint32_t clock_reads;   /* since its last record */
+    uint64_t delay_ns;      /* what it slept, and spent reading the clock, since its last record */
+    const void *queried;    /* the event or stream that it asks for again and again ... */
+    uint32_t queries;       /* ... and how often since its last record */
+    void *list_kernels;     /* what the clock keeps about its launches over lists of tensors */
     uint32_t blocks;        /* blocks that PyTorch's allocator has handed out to this thread, and the last of them: */
     struct {
         void *address;
@@ -134,6 +157,9 @@ MAYA_API uint32_t maya_next_op(void);
 /* Record an op that ended: OP or ANNOTATION. sequence: autograd's number, UINT32_MAX for none. */
 MAYA_API void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
                              uint64_t start_ns, uint64_t duration_ns, uint32_t sequence);
+/* Number of the signature of the op that the calling thread is in; set by the op observer, for the virtual clock. */
+typedef uint32_t (*maya_op_signer)(void);
+MAYA_API void maya_set_op_signer(maya_op_signer signer);
 /* Write what is buffered, as at exit. */
 MAYA_API void maya_record_flush(void);
 
@@ -163,6 +189,7 @@ typedef struct maya_work {
     uint8_t flags;
     bool on_host_thread;              /* run is the user's own function: never in the calling thread */
     bool unrecorded;                  /* leaves no record (the effect of something already recorded) */
+    void **ticket;                    /* of a COLLECTIVE that is posted: where to put the clock's ticket for it */
 } maya_work;
 
 /* Take over `work` (its argument is released in every case). 0 or a cudaError_t. */

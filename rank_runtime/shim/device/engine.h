@@ -65,5 +65,7 @@ uint64_t maya_capture_id(const maya_capture *capture);
 void maya_capture_append(maya_stream *stream, const maya_work *work, uint32_t record_as);
 void maya_capture_join(maya_stream *stream, maya_capture *capture);
 
+/* stream.c */
+uint32_t maya_new_event_number(void);
 /* stream.c, with maya_engine_lock held: no stream is captured by `capture` any more */
 void maya_streams_leave_capture(const maya_capture *capture);

@@ -3,7 +3,9 @@
  * A graph is the list of its work in the order of submission, which is one valid order; what branch a piece belongs to is
  * kept as the stream it was captured on, and captured event records and waits keep the order between branches. A launch
  * runs the list in the launching stream, and records it with the streams of the capture: first one GRAPH_LAUNCH record
- * whose signature says how many records follow, then those, flagged. */
+ * whose signature says how many records follow, then those, flagged. Where the graph was captured on another stream than it
+ * is launched on, two events of its own among these say that it comes after what that stream was given before, and before
+ * what comes later. */
 
 #include "engine.h"
 
@@ -19,6 +21,7 @@ struct maya_graph_node {
 struct maya_graph {
     uint32_t number;
     int references;
+    uint32_t begins, ends; /* numbers of the events around a launch; 0: none was needed */
     maya_graph_node **nodes;
     size_t count, capacity;
 };
@@ -103,13 +106,37 @@ maya_graph_node *maya_graph_node_before(const maya_graph_node *node) { return no
 
 int maya_graph_node_kind(const maya_graph_node *node) { return (int)node->work.kind; }
 
+/* The stream that the capture began on: every branch has come from it and goes back to it. */
+static const maya_graph_node *first_node(const maya_graph *graph) {
+    for (size_t i = 0; i < graph->count; i++) {
+        if (is_node(graph->nodes[i])) return graph->nodes[i];
+    }
+    return NULL;
+}
+
+/* What the trace has of `event` between two streams; physically all of a launch is in one. */
+static int record_order(maya_stream *stream, uint32_t event, uint32_t before, uint32_t after) {
+    maya_work record = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
+    maya_work wait = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
+    int status = maya_submit_to(stream, &record, before);
+    return status == CUDA_OK ? maya_submit_to(stream, &wait, after) : status;
+}
+
 int maya_graph_launch(maya_graph *graph, void *handle) {
     maya_stream *stream = maya_stream_resolve(handle);
+    const maya_graph_node *first = first_node(graph);
+    bool elsewhere = first && first->stream_number != stream->number && stream->capture == NULL;
+    size_t records = maya_graph_nodes(graph, NULL, 0) + (elsewhere ? 4 : 0);
     char text[64];
-    int length = snprintf(text, sizeof text, "{\"graph\":%u,\"records\":%zu}", graph->number, maya_graph_nodes(graph, NULL, 0));
+    int length = snprintf(text, sizeof text, "{\"graph\":%u,\"records\":%zu}", graph->number, records);
     maya_work launch = {.kind = MAYA_RECORD_GRAPH_LAUNCH, .signature = maya_intern(text, (size_t)length),
                         .value = graph->number};
     int status = maya_submit_to(stream, &launch, stream->number);
+    if (elsewhere && graph->begins == 0) {
+        graph->begins = maya_new_event_number();
+        graph->ends = maya_new_event_number();
+    }
+    if (elsewhere && status == CUDA_OK) status = record_order(stream, graph->begins, stream->number, first->stream_number);
     for (size_t i = 0; status == CUDA_OK && i < graph->count; i++) {
         maya_work work = graph->nodes[i]->work;
         work.release = NULL; /* the graph keeps it for the next launch */
@@ -117,6 +144,7 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
         if (work.renew) work.renew(&work);
         status = maya_submit_to(stream, &work, graph->nodes[i]->stream_number);
     }
+    if (elsewhere && status == CUDA_OK) status = record_order(stream, graph->ends, first->stream_number, stream->number);
     return status;
 }
 

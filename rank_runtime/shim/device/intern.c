@@ -25,6 +25,8 @@ static string_table *_Atomic current_table;
 pthread_mutex_t maya_insertion_lock = PTHREAD_MUTEX_INITIALIZER;
 static maya_string *_Atomic first_string;
 static maya_string *last_string; /* under the lock */
+static maya_string **by_number;  /* under the lock: number n at n - 1 */
+static size_t numbers_capacity;
 static bool out_of_memory_said;  /* under the lock */
 
 static uint64_t mix(uint64_t state, uint64_t word) {
@@ -86,6 +88,18 @@ static string_table *table_with_room(void) {
     return table;
 }
 
+static bool make_room_for(uint32_t number) {
+    if (number <= numbers_capacity)
+        return true;
+    size_t capacity = numbers_capacity ? 2 * numbers_capacity : FIRST_SLOTS / 2;
+    maya_string **grown = realloc(by_number, capacity * sizeof *grown);
+    if (!grown)
+        return false;
+    by_number = grown;
+    numbers_capacity = capacity;
+    return true;
+}
+
 static maya_string *insert(uint64_t hash, const char *text, size_t length) {
     string_table *table = table_with_room();
     maya_string *string = table ? find(table, hash, text, length) : NULL;
@@ -95,6 +109,11 @@ static maya_string *insert(uint64_t hash, const char *text, size_t length) {
     if (!string)
         return NULL;
     uint32_t number = last_string ? last_string->number + 1 : 1;
+    if (!make_room_for(number)) {
+        free(string);
+        return NULL;
+    }
+    by_number[number - 1] = string;
     *string = (maya_string){.hash = hash, .number = number, .length = (uint32_t)length};
     memcpy(string->text, text, length);
     atomic_store_explicit(last_string ? &last_string->next : &first_string, string, memory_order_release);
@@ -124,6 +143,13 @@ uint32_t maya_intern(const char *text, size_t length) {
 
 const maya_string *maya_string_after(const maya_string *previous) {
     return atomic_load_explicit(previous ? &previous->next : &first_string, memory_order_acquire);
+}
+
+const maya_string *maya_string_numbered(uint32_t number) {
+    maya_intern_lock();
+    const maya_string *string = number && last_string && number <= last_string->number ? by_number[number - 1] : NULL;
+    maya_intern_unlock();
+    return string;
 }
 
 void maya_intern_lock(void) {

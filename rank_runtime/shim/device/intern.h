@@ -19,6 +19,9 @@ typedef struct maya_string {
 /* The string numbered next after `previous` (NULL: the first); NULL when there is none yet. */
 const maya_string *maya_string_after(const maya_string *previous);
 
+/* The string with that number; NULL: there is none, or 0. */
+const maya_string *maya_string_numbered(uint32_t number);
+
 /* Around fork(), so that the child finds the table whole. */
 void maya_intern_lock(void);
 void maya_intern_unlock(void);

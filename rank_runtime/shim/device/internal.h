@@ -155,8 +155,12 @@ enum { MAYA_EVENT_DISABLE_TIMING = 2, MAYA_EVENT_INTERPROCESS = 4 };
 MAYA_API int maya_stream_create(unsigned flags, int priority, void **stream);
 MAYA_API int maya_stream_destroy(void *stream);
 MAYA_API int maya_stream_query(void *stream);
+/* Has it done all its work, whatever time that takes by the virtual clock? */
+bool maya_stream_is_idle(void *stream);
 MAYA_API int maya_stream_info(void *stream, unsigned *flags, int *priority, int *device, uint64_t *id);
 MAYA_API int maya_device_synchronize(void);
+/* The same for any device. */
+void maya_device_wait(int device);
 /* All work of a stream, or of all streams of one device, without the record of a host synchronisation. */
 void maya_stream_drain(void *stream);
 void maya_device_drain(int device);

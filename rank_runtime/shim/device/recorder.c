@@ -9,10 +9,12 @@
  * the process exits. What a process killed by a signal had buffered is lost; the file is whole up to there. exec ends
  * the trace as a crash does. A forked child forgets what the parent buffered and records into a file of its own; it
  * knows every string the parent interned, because callers keep the numbers. */
+#define _GNU_SOURCE
 #include "recorder.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,6 +26,7 @@
 #include "recorder_clock.h"
 #include "recorder_column.h"
 #include "recorder_file.h"
+#include "virtual_clock.h"
 
 /* The order in which a block holds them; maya/trace/format.py has the same list. */
 enum { HOST_NS, KIND, FLAGS, THREAD, OP, OPS, SIGNATURE, STREAM, VALUE, COLUMNS };
@@ -41,11 +44,7 @@ static _Atomic uint64_t clock_start_ns; /* of maya_clock_ns; 0: not begun */
 static _Atomic uint32_t threads_seen;
 static _Atomic uint32_t ops_begun;
 
-typedef struct {
-    uint64_t host_ns, value;
-    uint32_t signature, op, stream, thread, ops;
-    uint8_t kind, flags;
-} record;
+typedef maya_trace_record record;
 
 pthread_mutex_t maya_recorder_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
 static record staged[STAGED];
@@ -58,6 +57,8 @@ static uint64_t block_began_ns;
 static uint64_t last_ns;                /* of the last record that is no op */
 static const maya_string *last_written; /* the last string that is in the file */
 static pid_t recording_process;
+maya_record_listener maya_clock_listener;
+static maya_op_signer op_signer;
 static struct {
     uint64_t records, strings, made_up_reads;
 } written;
@@ -86,6 +87,10 @@ maya_thread *maya_this_thread(void) {
     if (!thread.number)
         thread.number = atomic_fetch_add(&threads_seen, 1) + 1;
     return &thread;
+}
+
+void maya_set_op_signer(maya_op_signer signer) {
+    op_signer = signer;
 }
 
 uint32_t maya_next_op(void) {
@@ -206,11 +211,15 @@ static void begin_anew(void) {
 void maya_recorder_after_fork(void) {
     maya_trace_file_leave_to_parent();
     begin_anew();
+    maya_clock_listener = NULL; /* what a child of a rank does happens in real time */
+    maya_this_thread()->is_recorded = false;
+    maya_this_thread()->delay_ns = 0;
 }
 
 void maya_recorder_begin_rank(void) {
     maya_trace_file_is_ours();
     begin_anew();
+    maya_clock_listener = NULL;
     state = UNDECIDED;
     ops_begun = 0;
     threads_seen = 1;
@@ -257,6 +266,7 @@ static void decide(void) {
     if (!flushes_at_exit) atexit(maya_record_flush); /* a program may yet crash between here and at_unload */
     flushes_at_exit = true;
     maya_watch_forks();
+    maya_clock_begin();
     state = RECORDING;
 }
 
@@ -273,19 +283,15 @@ bool maya_is_recording(void) {
     return now == RECORDING;
 }
 
-/* The caller holds the lock; `now_ns` is the time of the call, which for an op is not the time it began. */
-static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
-    if (state != RECORDING) /* it ended while the caller waited for the lock */
-        return;
-    if (!maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns)) {
-        state = OFF;
-        return;
-    }
+static void stage(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (!buffered)
         block_began_ns = now_ns;
-    staged[staged_count] = *record;
-    staged[staged_count].thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
-    staged[staged_count].ops = thread->ops_uncounted;
+    maya_trace_record *staging = &staged[staged_count];
+    *staging = *record;
+    staging->thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
+    staging->ops = thread->ops_uncounted;
+    if (maya_clock_listener)
+        maya_clock_listener(thread, staging);
     if (++staged_count == STAGED)
         encode_staged();
     thread->ops_uncounted = 0;
@@ -294,24 +300,72 @@ static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
         flush();
 }
 
+static void stage_thread(maya_thread *thread, uint64_t now_ns) {
+    char name[16] = "", text[64] = "{\"thread\":\"";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    size_t length = strlen(text);
+    for (const char *from = name; *from; from++) /* what JSON would need an escape for is no part of a sensible name */
+        text[length++] = (*from >= ' ' && *from < 127 && *from != '"' && *from != '\\') ? *from : '?';
+    length += (size_t)snprintf(text + length, sizeof text - length, "\"}");
+    thread->is_recorded = true;
+    stage(&(record){.host_ns = now_ns, .signature = maya_intern(text, length), .kind = MAYA_RECORD_THREAD}, thread, now_ns);
+}
+
+static void stage_delay(maya_thread *thread, uint64_t now_ns) {
+    record delay = {.host_ns = now_ns, .op = thread->current_op, .value = thread->delay_ns, .kind = MAYA_RECORD_HOST_DELAY};
+    thread->delay_ns = 0;
+    stage(&delay, thread, now_ns);
+}
+
+/* Times never go back in the order of submission: read under the lock, and processors may differ by a few nanoseconds. */
+static uint64_t not_before_last(uint64_t now_ns) {
+    if (now_ns > last_ns)
+        last_ns = now_ns;
+    return last_ns;
+}
+
+/* The caller holds the lock; `now_ns` is the time of the call, which for an op is not the time it began. What is known of
+ * the thread and not yet written goes before the record. */
+static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
+    if (state != RECORDING) /* it ended while the caller waited for the lock */
+        return;
+    if (!maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns)) {
+        state = OFF;
+        return;
+    }
+    if (!thread->is_recorded && thread->number > 1)
+        stage_thread(thread, not_before_last(now_ns));
+    if (thread->delay_ns)
+        stage_delay(thread, not_before_last(now_ns));
+    stage(record, thread, now_ns);
+}
+
+void maya_record_delay_locked(void) {
+    maya_thread *thread = maya_this_thread();
+    uint64_t delay_ns = thread->delay_ns;
+    thread->delay_ns = 0;
+    if (delay_ns && state == RECORDING)
+        maya_record_locked(MAYA_RECORD_HOST_DELAY, 0, 0, delay_ns, 0);
+}
+
 void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
     maya_thread *thread = maya_this_thread();
     if (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY)
         thread->device_work++; /* also without a trace: the op observer goes by it */
     if (!maya_is_recording())
         return;
+    if (maya_clock_listener && (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY))
+        thread->op_signature = thread->current_op && op_signer ? op_signer() : 0; /* before the lock: it may take Python's */
     pthread_mutex_lock(&maya_recorder_lock);
     maya_record_locked(kind, stream_number, signature, value, flags);
     pthread_mutex_unlock(&maya_recorder_lock);
+    if (maya_clock_listener)
+        maya_clock_ask_in_time();
 }
 
 void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
     maya_thread *thread = maya_this_thread();
-    /* Times never go back in the order of submission: read under the lock, and processors may differ by a few nanoseconds. */
-    uint64_t now_ns = maya_now_ns();
-    if (now_ns < last_ns)
-        now_ns = last_ns;
-    last_ns = now_ns;
+    uint64_t now_ns = not_before_last(maya_now_ns());
     record record = {
         .host_ns = now_ns, .signature = signature, .op = thread->current_op, .stream = stream_number,
         .value = value, .kind = (uint8_t)kind, .flags = flags,

@@ -111,6 +111,70 @@ static void read_device(maya_device_properties *device) {
     free(copy);
 }
 
+/* Costs of the host, "op=4000;kernel=5200;...": those that maya_clock_costs has, and kinds of records in lower case. */
+static bool set_cost(maya_clock_costs *costs, const char *key, const char *text) {
+    static const char *const kinds[] = {
+        [MAYA_RECORD_KERNEL] = "kernel",
+        [MAYA_RECORD_LIBRARY] = "library",
+        [MAYA_RECORD_MEMCPY] = "memcpy",
+        [MAYA_RECORD_MEMSET] = "memset",
+        [MAYA_RECORD_MALLOC] = "malloc",
+        [MAYA_RECORD_FREE] = "free",
+        [MAYA_RECORD_EVENT_RECORD] = "event_record",
+        [MAYA_RECORD_STREAM_WAIT] = "stream_wait",
+        [MAYA_RECORD_SYNCHRONIZE] = "synchronize",
+        [MAYA_RECORD_HOST_FUNCTION] = "host_function",
+        [MAYA_RECORD_COLLECTIVE] = "collective",
+        [MAYA_RECORD_GRAPH_LAUNCH] = "graph_launch",
+        [MAYA_RECORD_STREAM_CREATE] = "stream_create",
+    };
+    const struct {
+        const char *key;
+        uint64_t *cost;
+    } others[] = {
+        {"op", &costs->op},
+        {"latency", &costs->latency},
+        {"wake", &costs->wake},
+        {"clock_read", &costs->clock_read},
+        {"overlap", &costs->overlap},
+    };
+    uint64_t *cost = NULL;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (strcmp(key, others[i].key) == 0) cost = others[i].cost;
+    }
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        if (kinds[kind] && strcmp(key, kinds[kind]) == 0) cost = &costs->calls[kind];
+    }
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (cost == NULL || *text == '\0' || *end != '\0' || value < 0) return false;
+    *cost = (uint64_t)value;
+    return true;
+}
+
+static void read_costs(maya_clock_costs *costs) {
+    const char *text = getenv("MAYA_CLOCK_COSTS");
+    if (text == NULL) return;
+    char *copy = strdup(text), *rest = copy;
+    for (char *item = strsep(&rest, ";"); item != NULL; item = strsep(&rest, ";")) {
+        if (*item == '\0') continue;
+        char *equals = strchr(item, '=');
+        if (equals) *equals = '\0';
+        if (!equals || !set_cost(costs, item, equals + 1)) refuse("MAYA_CLOCK_COSTS", text, "op=4000;latency=3000;kernel=5000;...");
+    }
+    free(copy);
+}
+
+/* Times come from the coordinator, and go into a trace. */
+static void read_clock(void) {
+    const char *clock = getenv("MAYA_CLOCK");
+    if (clock == NULL || *clock == '\0' || strcmp(clock, "wall") == 0) return;
+    if (strcmp(clock, "virtual") != 0) refuse("MAYA_CLOCK", clock, "virtual or wall");
+    if (settings.coordinator[0] == '\0') refuse("MAYA_CLOCK", clock, "wall, as there is no MAYA_COORDINATOR");
+    settings.virtual_clock = settings.trace_path[0] != '\0' && !settings.bare;
+    read_costs(&settings.costs);
+}
+
 /* The node's device that an entry of CUDA_VISIBLE_DEVICES names, by index or by (the beginning of) its UUID; -1: none. */
 static int named_device(const char *entry) {
     if (strncmp(entry, "GPU-", 4) != 0) {
@@ -161,6 +225,8 @@ static void read_settings(void) {
     int64_t count = number_of("MAYA_GPUS", 8);
     if (count > MAYA_MAX_DEVICES) refuse("MAYA_GPUS", getenv("MAYA_GPUS"), "at most 64 devices");
     settings.node_devices = (int)count;
+    settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);
+    if (settings.ranks_per_node == 0) settings.ranks_per_node = 1;
     find_visible_devices();
     read_device(&settings.device);
 
@@ -187,6 +253,7 @@ static void read_settings(void) {
     read_text("MAYA_COORDINATOR", settings.coordinator, sizeof settings.coordinator);
     read_text("MAYA_COORDINATOR_SECRET", settings.coordinator_secret, sizeof settings.coordinator_secret);
     read_text("MAYA_ZMQ", settings.zmq_path, sizeof settings.zmq_path);
+    read_clock();
 }
 
 const maya_settings *maya_get_settings(void) {

@@ -10,6 +10,8 @@
  * maya_engine_lock is held for bookkeeping only, never while work runs or starts, and no other lock is taken under it. */
 
 #include "engine.h"
+#include "recorder.h"
+#include "virtual_clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +46,17 @@ static maya_stream *new_stream(int device, unsigned flags, int priority, bool is
     return stream;
 }
 
+static void record_creation(const maya_stream *stream) {
+    static const char blocking[] = "{\"blocking\":true}";
+    uint32_t signature = stream->flags & MAYA_STREAM_NON_BLOCKING ? 0 : maya_intern(blocking, sizeof blocking - 1);
+    maya_record(MAYA_RECORD_STREAM_CREATE, stream->number, signature, (uint64_t)(int64_t)stream->priority, 0);
+}
+
 static maya_stream *thread_stream(int device) {
-    if (thread_streams[device] == NULL) thread_streams[device] = new_stream(device, 0, 0, false);
+    if (thread_streams[device] == NULL) {
+        thread_streams[device] = new_stream(device, 0, 0, false);
+        record_creation(thread_streams[device]);
+    }
     return thread_streams[device];
 }
 
@@ -71,7 +82,7 @@ int maya_stream_create(unsigned flags, int priority, void **stream) {
     if (status != CUDA_OK) return status;
     maya_stream *made = new_stream(maya_current_device(), flags, priority, false);
     if (made == NULL) return CUDA_OUT_OF_MEMORY;
-    maya_record(MAYA_RECORD_STREAM_CREATE, made->number, 0, (uint64_t)(int64_t)priority, 0);
+    record_creation(made);
     *stream = made;
     return CUDA_OK;
 }
@@ -261,6 +272,14 @@ static void wait_for_default_stream(maya_stream *stream) {
     }
 }
 
+static void record_collective(maya_thread *thread, const maya_work *work, uint32_t record_as) {
+    thread->collective = work->ticket ? MAYA_COLLECTIVE_POSTED : MAYA_COLLECTIVE_LOCAL;
+    thread->ticket = NULL;
+    maya_record(work->kind, record_as, work->signature, work->value, work->flags);
+    if (work->ticket) *work->ticket = thread->ticket;
+    thread->collective = MAYA_COLLECTIVE_NONE;
+}
+
 int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as) {
     if (maya_get_settings()->bare) {
         if (work->release) work->release(work->argument);
@@ -269,7 +288,8 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
     if (!work->unrecorded) {
         maya_thread *thread = maya_this_thread();
         thread->work_stream = stream;
-        if (stream->capture == NULL) maya_record(work->kind, record_as, work->signature, work->value, work->flags);
+        if (stream->capture == NULL && work->kind == MAYA_RECORD_COLLECTIVE) record_collective(thread, work, record_as);
+        else if (stream->capture == NULL) maya_record(work->kind, record_as, work->signature, work->value, work->flags);
         else if (work->kind == MAYA_RECORD_KERNEL || work->kind == MAYA_RECORD_LIBRARY) thread->device_work++;
     }
     bool only_recorded = work->run == NULL && work->start == NULL && work->release == NULL;
@@ -333,11 +353,20 @@ void maya_streams_leave_capture(const maya_capture *capture) {
 
 /* ---- the host waits ---- */
 
-static void record_wait(const char *what, uint32_t stream_number, uint64_t value) {
-    if (maya_this_thread()->waits_unrecorded) return;
+/* Records that the host waits. By the virtual clock the wait ends with maya_clock_end_wait. */
+static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number, uint64_t value) {
+    static const char *const names[] = {
+        [MAYA_WAIT_STREAM] = "stream", [MAYA_WAIT_EVENT] = "event", [MAYA_WAIT_DEVICE] = "device",
+    };
+    if (maya_this_thread()->waits_unrecorded || !maya_is_recording()) return NULL;
     char text[32];
-    int length = snprintf(text, sizeof text, "{\"wait\":\"%s\"}", what);
-    maya_record(MAYA_RECORD_SYNCHRONIZE, stream_number, maya_intern(text, (size_t)length), value, 0);
+    int length = snprintf(text, sizeof text, "{\"wait\":\"%s\"}", names[kind]);
+    uint32_t signature = maya_intern(text, (size_t)length);
+    pthread_mutex_lock(&maya_recorder_lock);
+    maya_record_locked(MAYA_RECORD_SYNCHRONIZE, stream_number, signature, value, 0);
+    maya_clock_wait *wait = maya_clock_begin_wait(kind, kind == MAYA_WAIT_EVENT ? (uint32_t)value : stream_number);
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return wait;
 }
 
 static void wait_until(maya_stream *stream, uint64_t position) {
@@ -364,18 +393,36 @@ void maya_stream_drain(void *handle) {
 int maya_stream_synchronize(void *handle) {
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
-    record_wait("stream", stream->number, 0);
+    maya_clock_wait *wait = record_wait(MAYA_WAIT_STREAM, stream->number, 0);
     maya_stream_drain(handle);
+    maya_clock_end_wait(wait);
     return CUDA_OK;
 }
 
-int maya_stream_query(void *handle) {
+bool maya_stream_is_idle(void *handle) {
     maya_stream *stream = maya_stream_resolve(handle);
-    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&maya_engine_lock);
     bool idle = is_idle(stream);
     pthread_mutex_unlock(&maya_engine_lock);
-    return idle ? CUDA_OK : CUDA_NOT_READY;
+    return idle;
+}
+
+/* For a thread that asks again and again: a while, for the answer to change. */
+static bool comes_true(bool (*is_done)(void *of), void *of) {
+    enum { LOOKS = 250, EVERY_NS = 200000 };
+    for (int i = 0; i < LOOKS && !is_done(of); i++) nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
+    return is_done(of);
+}
+
+/* By the virtual clock, what has been done may still be ahead. Whoever does nothing but ask waits for it. */
+int maya_stream_query(void *handle) {
+    maya_stream *stream = maya_stream_resolve(handle);
+    if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
+    bool idle = maya_stream_is_idle(handle);
+    if (!maya_clock_is_seen()) return idle ? CUDA_OK : CUDA_NOT_READY;
+    if (idle && maya_clock_stream_is_past(stream->number)) return CUDA_OK;
+    if (!maya_clock_is_polling(stream) || !comes_true(maya_stream_is_idle, handle)) return CUDA_NOT_READY;
+    return maya_stream_synchronize(handle);
 }
 
 void maya_device_drain(int device) {
@@ -388,9 +435,14 @@ void maya_device_drain(int device) {
     pthread_mutex_unlock(&maya_engine_lock);
 }
 
+void maya_device_wait(int device) {
+    maya_clock_wait *wait = record_wait(MAYA_WAIT_DEVICE, 0, (uint64_t)device);
+    maya_device_drain(device);
+    maya_clock_end_wait(wait);
+}
+
 int maya_device_synchronize(void) {
-    record_wait("device", 0, (uint64_t)maya_current_device());
-    maya_device_drain(maya_current_device());
+    maya_device_wait(maya_current_device());
     return CUDA_OK;
 }
 
@@ -398,10 +450,12 @@ int maya_device_synchronize(void) {
 
 static uint32_t event_count;
 
+uint32_t maya_new_event_number(void) { return __atomic_add_fetch(&event_count, 1, __ATOMIC_RELAXED); }
+
 int maya_event_create(unsigned flags, maya_event **event) {
     maya_event *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_OUT_OF_MEMORY;
-    made->number = __atomic_add_fetch(&event_count, 1, __ATOMIC_RELAXED);
+    made->number = maya_new_event_number();
     made->flags = flags;
     *event = made;
     return CUDA_OK;
@@ -409,6 +463,7 @@ int maya_event_create(unsigned flags, maya_event **event) {
 
 int maya_event_destroy(maya_event *event) {
     if (event->shared) maya_shared_event_close(event->shared);
+    maya_clock_forget_event(event->number);
     free(event);
     return CUDA_OK;
 }
@@ -437,20 +492,30 @@ static bool is_complete(maya_event *event) {
     return event->shared == NULL || event->shared->completed >= event->shared->recorded;
 }
 
-int maya_event_query(maya_event *event) {
+static bool is_done(void *event) {
     pthread_mutex_lock(&maya_engine_lock);
-    int status = event->capture ? CUDA_CAPTURED_EVENT : is_complete(event) ? CUDA_OK : CUDA_NOT_READY;
+    bool done = is_complete(event);
     pthread_mutex_unlock(&maya_engine_lock);
-    return status;
+    return done;
+}
+
+int maya_event_query(maya_event *event) {
+    if (event->capture) return CUDA_CAPTURED_EVENT;
+    bool done = is_done(event);
+    if (!maya_clock_is_seen()) return done ? CUDA_OK : CUDA_NOT_READY;
+    if (done && maya_clock_event_is_past(event->number)) return CUDA_OK;
+    if (!maya_clock_is_polling(event) || !comes_true(is_done, event)) return CUDA_NOT_READY;
+    return maya_event_synchronize(event);
 }
 
 int maya_event_synchronize(maya_event *event) {
     if (event->capture) return CUDA_CAPTURED_EVENT;
-    record_wait("event", event->stream ? event->stream->number : 0, event->number);
+    maya_clock_wait *wait = record_wait(MAYA_WAIT_EVENT, event->stream ? event->stream->number : 0, event->number);
     pthread_mutex_lock(&maya_engine_lock);
     if (event->stream) wait_until(event->stream, event->position);
     pthread_mutex_unlock(&maya_engine_lock);
     while (!is_complete(event)) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    maya_clock_end_wait(wait);
     return CUDA_OK;
 }
 
@@ -458,8 +523,10 @@ int maya_event_elapsed(maya_event *start, maya_event *end, float *milliseconds) 
     if (!start->recorded || !end->recorded || ((start->flags | end->flags) & MAYA_EVENT_DISABLE_TIMING)) {
         return CUDA_INVALID_HANDLE;
     }
-    if (maya_event_query(start) != CUDA_OK || maya_event_query(end) != CUDA_OK) return CUDA_NOT_READY;
-    *milliseconds = (float)((double)(int64_t)(end->host_ns - start->host_ns) / 1e6);
+    if (start->capture || end->capture || !is_done(start) || !is_done(end)) return CUDA_NOT_READY;
+    int64_t ns = (int64_t)(end->host_ns - start->host_ns);
+    maya_clock_elapsed(start->number, end->number, &ns); /* by the virtual clock, if that is the program's */
+    *milliseconds = (float)((double)ns / 1e6);
     return CUDA_OK;
 }
 

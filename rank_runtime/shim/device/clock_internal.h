@@ -1,0 +1,87 @@
+/* What the files of the virtual clock share (virtual_clock.h). Everything here is called with the recorder's lock held. */
+#pragma once
+
+#include "internal.h"
+#include "process.h"
+#include "recorder.h"
+#include "virtual_clock.h"
+
+/* A time that may not be known yet. */
+typedef struct clock_moment {
+    uint64_t ns;
+    uint32_t references;
+    bool known;
+    void (*then)(void *argument, uint64_t ns); /* NULL, or who is told ... */
+    void *argument;
+    struct clock_moment *next_due;             /* ... when the lock is let go */
+} clock_moment;
+
+/* A time of the host: `ns` after the end of a wait, if there is one that has not ended. */
+typedef struct {
+    maya_clock_wait *after;
+    uint64_t ns;
+} clock_host_time;
+
+struct maya_clock_wait {
+    uint32_t references;
+    bool known;
+    uint64_t ns;            /* when it ended */
+    uint32_t group;
+    clock_host_time before; /* when it began */
+    uint64_t reached;       /* what the thread waits for, as far as that is known ... */
+    size_t count, capacity; /* ... and what is not */
+    clock_moment **pending;
+};
+
+void clock_release_wait(maya_clock_wait *wait);
+
+/* How long something takes. */
+typedef struct {
+    uint64_t ns, size;
+    uint32_t signature, op, blocks_before;
+    uint8_t kind;
+    bool known;
+} clock_duration;
+
+/* ---- clock_durations.c ---- */
+
+extern const clock_duration clock_nothing; /* takes no time */
+const clock_duration *clock_duration_of(maya_thread *thread, const maya_trace_record *record);
+void clock_durations_begin(void);
+void clock_set_durations(const int64_t *numbers, const int64_t *ns, size_t count);
+void clock_durations_lost(void);
+/* Without the lock: asks what nobody has asked yet. */
+void clock_ask(void);
+
+/* ---- clock_streams.c ---- */
+
+struct maya_ticket {
+    clock_moment *arrival;
+    bool is_over;
+    uint64_t started, ended;
+};
+
+void clock_streams_begin(void);
+void clock_stream_created(uint32_t stream, bool blocking);
+/* `counts`: it takes longer beside a collective. */
+void clock_add_work(uint32_t stream, clock_host_time ready, const clock_duration *duration, bool counts);
+void clock_add_event(uint32_t stream, clock_host_time ready, uint32_t event);
+void clock_add_wait(uint32_t stream, uint32_t event);
+/* `duration` NULL: it is posted, and the ticket is returned. */
+maya_ticket *clock_add_collective(uint32_t stream, clock_host_time ready, bool grouped, const clock_duration *duration);
+
+/* When the stream has done what it was given so far. NULL: *ns is the time; otherwise the caller has a reference. */
+clock_moment *clock_stream_moment(uint32_t stream, uint64_t *ns);
+uint32_t clock_stream_count(void);
+bool clock_stream_is_blocking(uint32_t stream);
+/* Of the event's last record; NULL: there is none. No reference. */
+clock_moment *clock_event_moment(uint32_t event);
+void clock_forget_event(uint32_t event);
+
+void clock_release(clock_moment *moment);
+/* Works out what has become possible to work out. */
+void clock_advance(void);
+/* Those to be told that `then` came true. The caller lets the lock go and calls clock_tell with them. */
+clock_moment *clock_take_due(void);
+/* Without the lock. */
+void clock_tell(clock_moment *due);

@@ -1,0 +1,487 @@
+/* The streams by the virtual clock (clock_internal.h): the time up to which each is occupied, and what stands before that.
+ *
+ * In: work, events, waits and collectives in the order of the trace. Out: times. A stream's cursor moves at once when nothing
+ * is in the way. It stands still at a collective that has not ended, at work of unknown duration, and at an event of a
+ * stream that stands still; what comes after queues, and clock_advance goes on with it when something has become known. An
+ * entry only ever depends on earlier records, so going round the streams gets everywhere that can be got to. */
+
+#include "clock_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { WORK, MARK, WAIT, COLLECTIVE } entry_kind;
+
+typedef struct {
+    uint8_t kind;
+    bool counts;             /* WORK: takes longer beside a collective */
+    uint32_t other;          /* WAIT: the stream of the event */
+    uint64_t collectives;    /* WAIT: how many that stream had been given when the event was recorded */
+    clock_host_time ready;
+    const clock_duration *duration; /* WORK, COLLECTIVE of this rank alone */
+    union {
+        clock_moment *moment; /* MARK: is set; WAIT: is waited for */
+        maya_ticket *ticket;  /* COLLECTIVE */
+    };
+} entry;
+
+typedef struct {
+    uint64_t start, end;
+} span;
+
+/* The last of a growing number of spans. */
+typedef struct {
+    span *items;
+    uint64_t count;
+    size_t capacity;
+} spans;
+
+enum { WORKS_KEPT = 2048, COLLECTIVES_KEPT = 4096, ENTRIES_KEPT = 256 };
+
+typedef struct {
+    uint32_t other;
+    uint64_t collectives;
+} settled_pair;
+
+typedef struct {
+    uint64_t cursor;
+    bool blocking;              /* waits for the default stream, and it for this one */
+    entry *entries;             /* what stands before: a ring */
+    size_t first, count, capacity;
+    clock_moment *last_arrival; /* at the collective that was recorded last */
+    uint64_t collectives;       /* recorded so far */
+    spans works, collective_spans;
+    settled_pair *settled;      /* by stream: of how many of its collectives the overlap with our work is accounted for */
+    size_t settled_count;
+} clock_stream;
+
+static clock_stream **streams; /* by number */
+static uint32_t stream_capacity, stream_limit;
+static uint32_t blocking_count;
+static size_t queued; /* entries in all streams */
+static clock_moment *due;
+
+uint32_t clock_stream_count(void) { return stream_limit; }
+
+static clock_stream *stream_of(uint32_t number) {
+    if (number < stream_limit && streams[number]) return streams[number];
+    if (number >= stream_capacity) {
+        uint32_t capacity = stream_capacity ? stream_capacity : 32;
+        while (capacity <= number) capacity *= 2;
+        streams = realloc(streams, capacity * sizeof *streams);
+        if (streams == NULL) abort();
+        memset(streams + stream_capacity, 0, (capacity - stream_capacity) * sizeof *streams);
+        stream_capacity = capacity;
+    }
+    if (number >= stream_limit) stream_limit = number + 1;
+    streams[number] = calloc(1, sizeof **streams);
+    if (streams[number] == NULL) abort();
+    return streams[number];
+}
+
+void clock_stream_created(uint32_t number, bool blocking) {
+    clock_stream *stream = stream_of(number);
+    blocking_count += blocking && !stream->blocking;
+    stream->blocking |= blocking;
+}
+
+bool clock_stream_is_blocking(uint32_t number) { return number < stream_limit && streams[number] && streams[number]->blocking; }
+
+static uint64_t later(uint64_t one, uint64_t other) { return one > other ? one : other; }
+
+/* ---- moments ---- */
+
+static clock_moment *new_moment(void) {
+    clock_moment *moment = calloc(1, sizeof *moment);
+    if (moment == NULL) abort();
+    moment->references = 1;
+    return moment;
+}
+
+static clock_moment *keep(clock_moment *moment) {
+    moment->references++;
+    return moment;
+}
+
+void clock_release(clock_moment *moment) {
+    if (moment && --moment->references == 0) free(moment);
+}
+
+static void set(clock_moment *moment, uint64_t ns) {
+    moment->ns = ns;
+    moment->known = true;
+    if (moment->then == NULL) return;
+    moment->next_due = due;
+    due = keep(moment);
+}
+
+clock_moment *clock_take_due(void) {
+    clock_moment *taken = due;
+    due = NULL;
+    return taken;
+}
+
+void clock_tell(clock_moment *told) {
+    while (told) {
+        clock_moment *next = told->next_due;
+        told->then(told->argument, told->ns);
+        pthread_mutex_lock(&maya_recorder_lock);
+        clock_release(told);
+        pthread_mutex_unlock(&maya_recorder_lock);
+        told = next;
+    }
+}
+
+/* ---- events: by number, in an open hash table ---- */
+
+typedef struct {
+    uint32_t number, stream; /* 0: a free slot; the stream on which it was recorded last ... */
+    uint64_t collectives;    /* ... which had been given so many */
+    clock_moment *moment;
+} event;
+
+static event *events;
+static size_t event_slots, event_count;
+
+static size_t event_home(uint32_t number) { return (number * 0x9E3779B1u >> 8) & (event_slots - 1); }
+
+static event *event_slot(uint32_t number) {
+    size_t slot = event_home(number);
+    while (events[slot].number && events[slot].number != number) slot = (slot + 1) & (event_slots - 1);
+    return &events[slot];
+}
+
+static event *find_event(uint32_t number) {
+    event *found = event_slots ? event_slot(number) : NULL;
+    return found && found->number ? found : NULL;
+}
+
+static event *make_event(uint32_t number) {
+    if (2 * event_count >= event_slots) {
+        event *old = events;
+        size_t old_slots = event_slots;
+        event_slots = event_slots ? 2 * event_slots : 64;
+        events = calloc(event_slots, sizeof *events);
+        if (events == NULL) abort();
+        for (size_t i = 0; i < old_slots; i++) {
+            if (old[i].number) *event_slot(old[i].number) = old[i];
+        }
+        free(old);
+    }
+    event *made = event_slot(number);
+    if (made->number == 0) {
+        made->number = number;
+        event_count++;
+    }
+    return made;
+}
+
+void clock_forget_event(uint32_t number) {
+    event *gone = find_event(number);
+    if (gone == NULL) return;
+    clock_release(gone->moment);
+    event_count--;
+    size_t hole = (size_t)(gone - events), slot = hole;
+    for (;;) { /* those behind it that would not be found any more move up */
+        events[hole] = (event){0};
+        do {
+            slot = (slot + 1) & (event_slots - 1);
+            if (events[slot].number == 0) return;
+        } while (((slot - event_home(events[slot].number)) & (event_slots - 1)) < ((slot - hole) & (event_slots - 1)));
+        events[hole] = events[slot];
+        hole = slot;
+    }
+}
+
+clock_moment *clock_event_moment(uint32_t number) {
+    const event *found = find_event(number);
+    return found ? found->moment : NULL;
+}
+
+/* ---- collectives that run beside work ---- */
+
+static void remember(spans *spans, size_t limit, uint64_t start, uint64_t end) {
+    if (spans->count == spans->capacity && spans->capacity < limit) {
+        spans->capacity = spans->capacity ? 2 * spans->capacity : 64;
+        spans->items = realloc(spans->items, spans->capacity * sizeof *spans->items);
+        if (spans->items == NULL) abort();
+    }
+    spans->items[spans->count++ & (spans->capacity - 1)] = (span){start, end};
+}
+
+static const span *span_at(const spans *spans, uint64_t number) { return &spans->items[number & (spans->capacity - 1)]; }
+
+static uint64_t oldest(const spans *spans) { return spans->count > spans->capacity ? spans->count - spans->capacity : 0; }
+
+static uint64_t overlap(const spans *works, const span *collective) {
+    uint64_t low = oldest(works), high = works->count, total = 0;
+    while (low < high) { /* works are in order, and none begins before its predecessor has ended */
+        uint64_t middle = low + (high - low) / 2;
+        if (span_at(works, middle)->end <= collective->start) low = middle + 1;
+        else high = middle;
+    }
+    for (; low < works->count && span_at(works, low)->start < collective->end; low++) {
+        const span *work = span_at(works, low);
+        uint64_t end = work->end < collective->end ? work->end : collective->end;
+        total += end - later(work->start, collective->start);
+    }
+    return total;
+}
+
+static uint64_t *settled_of(clock_stream *stream, uint32_t other) {
+    for (size_t i = 0; i < stream->settled_count; i++) {
+        if (stream->settled[i].other == other) return &stream->settled[i].collectives;
+    }
+    stream->settled = realloc(stream->settled, (stream->settled_count + 1) * sizeof *stream->settled);
+    if (stream->settled == NULL) abort();
+    stream->settled[stream->settled_count] = (settled_pair){other, 0};
+    return &stream->settled[stream->settled_count++].collectives;
+}
+
+/* The stream waits for an event of `other`, before which that had been given `collectives` collectives: what ran beside
+ * those took longer. */
+static void settle(clock_stream *stream, uint32_t other, uint64_t collectives) {
+    uint64_t cost = maya_get_settings()->costs.overlap;
+    if (cost == 0 || stream == streams[other] || collectives == 0) return;
+    uint64_t *settled = settled_of(stream, other);
+    const spans *spans = &streams[other]->collective_spans;
+    uint64_t total = 0;
+    for (uint64_t i = later(*settled, oldest(spans)); i < collectives && stream->works.count; i++) {
+        total += overlap(&stream->works, span_at(spans, i));
+    }
+    if (collectives > *settled) *settled = collectives;
+    stream->cursor += total * cost / 1000;
+}
+
+/* ---- entries ---- */
+
+static entry *push(clock_stream *stream, entry_kind kind) {
+    if (stream->count == stream->capacity) {
+        size_t capacity = stream->capacity ? 2 * stream->capacity : 16;
+        entry *grown = malloc(capacity * sizeof *grown);
+        if (grown == NULL) abort();
+        for (size_t i = 0; i < stream->count; i++) grown[i] = stream->entries[(stream->first + i) & (stream->capacity - 1)];
+        free(stream->entries);
+        stream->entries = grown;
+        stream->capacity = capacity;
+        stream->first = 0;
+    }
+    queued++;
+    entry *made = &stream->entries[(stream->first + stream->count++) & (stream->capacity - 1)];
+    *made = (entry){.kind = (uint8_t)kind};
+    return made;
+}
+
+static void pop(clock_stream *stream) {
+    queued--;
+    stream->first = (stream->first + 1) & (stream->capacity - 1);
+    if (--stream->count > 0 || stream->capacity <= ENTRIES_KEPT) return;
+    free(stream->entries);
+    stream->entries = NULL;
+    stream->capacity = stream->first = 0;
+}
+
+static clock_host_time keep_time(clock_host_time time) {
+    if (time.after) time.after->references++;
+    return time;
+}
+
+/* true if the host's time is known; then it is absolute. */
+static bool is_known(clock_host_time *time) {
+    if (time->after == NULL) return true;
+    if (!time->after->known) return false;
+    maya_clock_wait *after = time->after;
+    *time = (clock_host_time){NULL, after->ns + time->ns};
+    clock_release_wait(after);
+    return true;
+}
+
+static void run_work(clock_stream *stream, uint64_t ready, const clock_duration *duration, bool counts) {
+    uint64_t start = later(stream->cursor, ready);
+    stream->cursor = start + duration->ns;
+    if (counts && maya_get_settings()->costs.overlap) remember(&stream->works, WORKS_KEPT, start, stream->cursor);
+}
+
+static bool run_collective(clock_stream *stream, entry *head) {
+    maya_ticket *ticket = head->ticket;
+    if (!ticket->arrival->known) {
+        if (!is_known(&head->ready)) return false;
+        set(ticket->arrival, later(stream->cursor, head->ready.ns));
+    }
+    if (head->duration) {
+        ticket->is_over = head->duration->known;
+        ticket->started = ticket->arrival->ns;
+        ticket->ended = ticket->started + head->duration->ns;
+    }
+    if (!ticket->is_over) return false;
+    stream->cursor = later(stream->cursor, ticket->ended);
+    if (maya_get_settings()->costs.overlap) {
+        remember(&stream->collective_spans, COLLECTIVES_KEPT, ticket->started, ticket->ended);
+    }
+    clock_release(ticket->arrival);
+    free(ticket);
+    return true;
+}
+
+/* false: the stream stands still here. */
+static bool run_head(clock_stream *stream) {
+    entry *head = &stream->entries[stream->first];
+    switch ((entry_kind)head->kind) {
+    case WORK:
+        if (!is_known(&head->ready) || !head->duration->known) return false;
+        run_work(stream, head->ready.ns, head->duration, head->counts);
+        break;
+    case MARK:
+        if (!is_known(&head->ready)) return false;
+        stream->cursor = later(stream->cursor, head->ready.ns);
+        set(head->moment, stream->cursor);
+        clock_release(head->moment);
+        break;
+    case WAIT:
+        if (!head->moment->known) return false;
+        settle(stream, head->other, head->collectives);
+        stream->cursor = later(stream->cursor, head->moment->ns);
+        clock_release(head->moment);
+        break;
+    case COLLECTIVE:
+        if (!run_collective(stream, head)) return false;
+        break;
+    }
+    pop(stream);
+    return true;
+}
+
+void clock_advance(void) {
+    for (bool moved = queued > 0; moved;) {
+        moved = false;
+        for (uint32_t i = 0; i < stream_limit; i++) {
+            while (streams[i] && streams[i]->count && run_head(streams[i])) moved = true;
+        }
+    }
+}
+
+clock_moment *clock_stream_moment(uint32_t number, uint64_t *ns) {
+    clock_stream *stream = stream_of(number);
+    *ns = stream->cursor;
+    if (stream->count == 0) return NULL;
+    clock_moment *moment = new_moment();
+    push(stream, MARK)->moment = keep(moment);
+    return moment;
+}
+
+/* What comes next on `number` comes after what the other stream has been given. */
+static void join(uint32_t number, uint32_t other_number) {
+    clock_stream *stream = stream_of(number);
+    uint64_t ns;
+    clock_moment *moment = clock_stream_moment(other_number, &ns);
+    if (moment == NULL && stream->count == 0) {
+        stream->cursor = later(stream->cursor, ns);
+        return;
+    }
+    if (moment == NULL) {
+        moment = new_moment();
+        set(moment, ns);
+    }
+    entry *wait = push(stream, WAIT);
+    wait->other = number; /* no collectives are accounted for */
+    wait->moment = moment;
+}
+
+/* The legacy default stream waits for all blocking streams, and they for it. */
+static void join_default_stream(uint32_t number) {
+    if (blocking_count == 0) return;
+    if (number != 0) {
+        if (stream_of(number)->blocking) join(number, 0);
+        return;
+    }
+    for (uint32_t i = 1; i < stream_limit; i++) {
+        if (streams[i] && streams[i]->blocking) join(0, i);
+    }
+}
+
+/* ---- records ---- */
+
+void clock_add_work(uint32_t number, clock_host_time ready, const clock_duration *duration, bool counts) {
+    join_default_stream(number);
+    clock_stream *stream = stream_of(number);
+    if (stream->count == 0 && duration->known && ready.after == NULL) {
+        run_work(stream, ready.ns, duration, counts);
+        return;
+    }
+    entry *made = push(stream, WORK);
+    made->counts = counts;
+    made->ready = keep_time(ready);
+    made->duration = duration;
+}
+
+void clock_add_event(uint32_t number, clock_host_time ready, uint32_t event_number) {
+    join_default_stream(number);
+    clock_stream *stream = stream_of(number);
+    event *recorded = make_event(event_number);
+    recorded->stream = number;
+    recorded->collectives = stream->collectives;
+    if (recorded->moment == NULL || recorded->moment->references > 1) { /* somebody else still wants the time before */
+        clock_release(recorded->moment);
+        recorded->moment = new_moment();
+    }
+    recorded->moment->known = false;
+    if (stream->count == 0 && ready.after == NULL) {
+        stream->cursor = later(stream->cursor, ready.ns);
+        set(recorded->moment, stream->cursor);
+        return;
+    }
+    entry *made = push(stream, MARK);
+    made->ready = keep_time(ready);
+    made->moment = keep(recorded->moment);
+}
+
+void clock_add_wait(uint32_t number, uint32_t event_number) {
+    const event *awaited = find_event(event_number);
+    if (awaited == NULL) return;
+    clock_stream *stream = stream_of(number);
+    if (stream->count == 0 && awaited->moment->known) {
+        settle(stream, awaited->stream, awaited->collectives);
+        stream->cursor = later(stream->cursor, awaited->moment->ns);
+        return;
+    }
+    entry *made = push(stream, WAIT);
+    made->other = awaited->stream;
+    made->collectives = awaited->collectives;
+    made->moment = keep(awaited->moment);
+}
+
+maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool grouped, const clock_duration *duration) {
+    clock_stream *stream = stream_of(number);
+    stream->collectives++;
+    bool leads = !grouped || stream->last_arrival == NULL;
+    if (leads) {
+        clock_release(stream->last_arrival);
+        stream->last_arrival = new_moment();
+    }
+    maya_ticket *ticket = calloc(1, sizeof *ticket);
+    if (ticket == NULL) abort();
+    ticket->arrival = keep(stream->last_arrival);
+    entry *made = push(stream, COLLECTIVE);
+    if (leads) made->ready = keep_time(ready);
+    made->duration = duration;
+    made->ticket = ticket;
+    while (stream->count && run_head(stream)) continue;
+    return duration ? NULL : ticket;
+}
+
+void clock_streams_begin(void) {
+    for (uint32_t i = 0; i < stream_limit; i++) {
+        if (streams[i] == NULL) continue;
+        free(streams[i]->entries);
+        free(streams[i]->works.items);
+        free(streams[i]->collective_spans.items);
+        free(streams[i]->settled);
+        free(streams[i]);
+        streams[i] = NULL;
+    }
+    free(events);
+    events = NULL;
+    stream_limit = blocking_count = 0;
+    queued = event_slots = event_count = 0;
+    due = NULL;
+}

@@ -1,0 +1,388 @@
+/* The virtual clock (virtual_clock.h): the host's side.
+ *
+ * Every record costs its thread what the settings say; the work it describes goes to its stream (clock_streams.c). Threads of
+ * the program have cursors of their own, except that autograd's share the first thread's, which waits for them. */
+
+#define _GNU_SOURCE
+#include "clock_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* with the recorder's lock: something has become known */
+static uint32_t waiters;
+static clock_host_time *groups; /* host cursors; the first is that of thread 1 */
+static uint32_t group_count, group_capacity;
+
+static const maya_clock_costs *costs(void) { return &maya_get_settings()->costs; }
+
+bool maya_clock_runs(void) { return maya_clock_listener != NULL; }
+
+/* The lock is let go, and those are told that wait for something which has become known. */
+static void unlock(void) {
+    clock_moment *due = clock_take_due();
+    pthread_mutex_unlock(&maya_recorder_lock);
+    clock_tell(due);
+}
+
+/* ---- threads ---- */
+
+static uint32_t new_group(clock_host_time begins) {
+    if (group_count == group_capacity) {
+        group_capacity = group_capacity ? 2 * group_capacity : 8;
+        groups = realloc(groups, group_capacity * sizeof *groups);
+        if (groups == NULL) abort();
+    }
+    if (begins.after) begins.after->references++;
+    groups[group_count] = begins;
+    return group_count++;
+}
+
+static bool shares_first_cursor(const maya_thread *thread) {
+    static const char autograd[] = "pt_autograd";
+    char name[16] = "";
+    if (thread->number == 1) return true;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    return strncmp(name, autograd, sizeof autograd - 1) == 0;
+}
+
+/* At the first record of a thread. */
+static void join_group(maya_thread *thread) {
+    thread->clock_group = 1 + (shares_first_cursor(thread) ? 0 : new_group(groups[0]));
+}
+
+/* A thread that has recorded nothing yet sees the first cursor. */
+static const clock_host_time *cursor_of(const maya_thread *thread) {
+    return &groups[thread->clock_group ? thread->clock_group - 1 : 0];
+}
+
+/* As far as it is known. */
+static uint64_t value_of(clock_host_time time) {
+    uint64_t ns = time.ns;
+    for (const maya_clock_wait *wait = time.after; wait; wait = wait->before.after) {
+        if (wait->known) return ns + wait->ns;
+        ns += wait->before.ns;
+    }
+    return ns;
+}
+
+static uint64_t now_of(const maya_thread *thread) {
+    return value_of(*cursor_of(thread)) + thread->ops_uncounted * costs()->op + thread->delay_ns;
+}
+
+void clock_release_wait(maya_clock_wait *wait) {
+    if (wait == NULL || --wait->references > 0) return;
+    clock_release_wait(wait->before.after);
+    for (size_t i = 0; i < wait->count; i++) clock_release(wait->pending[i]);
+    free(wait->pending);
+    free(wait);
+}
+
+/* ---- records ---- */
+
+static bool costs_nothing(const maya_trace_record *record) {
+    if (record->kind == MAYA_RECORD_COLLECTIVE && record->flags & MAYA_FLAG_GROUPED) return true;
+    return record->flags & MAYA_FLAG_FROM_GRAPH || record->kind >= sizeof costs()->calls / sizeof *costs()->calls;
+}
+
+static void add_collective(maya_thread *thread, const maya_trace_record *record, clock_host_time ready) {
+    if (thread->collective == MAYA_COLLECTIVE_NONE) return;
+    bool is_local = thread->collective == MAYA_COLLECTIVE_LOCAL;
+    thread->ticket = clock_add_collective(record->stream, ready, record->flags & MAYA_FLAG_GROUPED,
+                                          is_local ? clock_duration_of(thread, record) : NULL);
+}
+
+static void listen(maya_thread *thread, const maya_trace_record *record) {
+    if (thread->clock_group == 0) join_group(thread);
+    thread->clock_reads = thread->queries = 0;
+    clock_host_time *host = &groups[thread->clock_group - 1];
+    host->ns += record->ops * costs()->op;
+    if (record->kind == MAYA_RECORD_OP || record->kind == MAYA_RECORD_ANNOTATION) return; /* theirs are other flags */
+    if (!costs_nothing(record)) host->ns += costs()->calls[record->kind];
+    clock_host_time ready = {host->after, host->ns + costs()->latency};
+    switch ((maya_record_kind)record->kind) {
+    case MAYA_RECORD_KERNEL:
+    case MAYA_RECORD_LIBRARY:
+    case MAYA_RECORD_MEMSET:
+        clock_add_work(record->stream, ready, clock_duration_of(thread, record), true);
+        break;
+    case MAYA_RECORD_MEMCPY: clock_add_work(record->stream, ready, clock_duration_of(thread, record), false); break;
+    case MAYA_RECORD_HOST_FUNCTION: clock_add_work(record->stream, ready, &clock_nothing, false); break;
+    case MAYA_RECORD_EVENT_RECORD: clock_add_event(record->stream, ready, (uint32_t)record->value); break;
+    case MAYA_RECORD_STREAM_WAIT: clock_add_wait(record->stream, (uint32_t)record->value); break;
+    case MAYA_RECORD_COLLECTIVE: add_collective(thread, record, ready); break;
+    case MAYA_RECORD_STREAM_CREATE: clock_stream_created(record->stream, record->signature != 0); break;
+    case MAYA_RECORD_HOST_DELAY: host->ns += record->value; break;
+    default: break;
+    }
+}
+
+void maya_clock_begin(void) {
+    if (!maya_get_settings()->virtual_clock) return;
+    clock_streams_begin();
+    clock_durations_begin();
+    group_count = waiters = 0;
+    new_group((clock_host_time){0});
+    maya_clock_listener = listen;
+}
+
+/* ---- the host waits ---- */
+
+static void wait_for_moment(maya_clock_wait *wait, clock_moment *moment) {
+    if (wait->count == wait->capacity) {
+        wait->capacity = wait->capacity ? 2 * wait->capacity : 4;
+        wait->pending = realloc(wait->pending, wait->capacity * sizeof(clock_moment *));
+        if (wait->pending == NULL) abort();
+    }
+    wait->pending[wait->count++] = moment;
+}
+
+static void wait_for_stream(maya_clock_wait *wait, uint32_t number) {
+    uint64_t ns;
+    clock_moment *moment = clock_stream_moment(number, &ns);
+    if (moment) wait_for_moment(wait, moment);
+    else if (ns > wait->reached) wait->reached = ns;
+}
+
+static void wait_for_event(maya_clock_wait *wait, uint32_t number) {
+    clock_moment *moment = clock_event_moment(number);
+    if (moment && !moment->known) {
+        moment->references++;
+        wait_for_moment(wait, moment);
+    } else if (moment && moment->ns > wait->reached) {
+        wait->reached = moment->ns;
+    }
+}
+
+static uint64_t end_of(uint64_t before, uint64_t reached) { return reached > before ? reached + costs()->wake : before; }
+
+maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number) {
+    if (!maya_clock_runs()) return NULL;
+    uint32_t group = maya_this_thread()->clock_group - 1;
+    maya_clock_wait wait = {.group = group, .references = 2}; /* the cursor's and the thread's */
+    if (kind == MAYA_WAIT_STREAM) wait_for_stream(&wait, number);
+    if (kind == MAYA_WAIT_EVENT) wait_for_event(&wait, number);
+    bool others = kind == MAYA_WAIT_DEVICE || (kind == MAYA_WAIT_STREAM && number == 0);
+    for (uint32_t i = 0; others && i < clock_stream_count(); i++) {
+        if (kind == MAYA_WAIT_DEVICE || clock_stream_is_blocking(i)) wait_for_stream(&wait, i);
+    }
+    clock_host_time *host = &groups[group];
+    if (wait.count == 0 && host->after == NULL) {
+        host->ns = end_of(host->ns, wait.reached);
+        return NULL;
+    }
+    wait.before = *host;
+    maya_clock_wait *kept = malloc(sizeof *kept);
+    if (kept == NULL) abort();
+    *kept = wait;
+    *host = (clock_host_time){.after = kept};
+    return kept;
+}
+
+/* Somebody is going to wait: the coordinator is asked what is not known. Lets the lock go meanwhile. */
+static void ask_now(void) {
+    unlock();
+    clock_ask();
+    pthread_mutex_lock(&maya_recorder_lock);
+}
+
+static void sleep_until_news(void) {
+    waiters++;
+    pthread_cond_wait(&changed, &maya_recorder_lock);
+    waiters--;
+}
+
+static bool is_over(maya_clock_wait *wait) {
+    while (wait->count > 0 && wait->pending[wait->count - 1]->known) {
+        clock_moment *moment = wait->pending[--wait->count];
+        if (moment->ns > wait->reached) wait->reached = moment->ns;
+        clock_release(moment);
+    }
+    return wait->count == 0 && (wait->before.after == NULL || wait->before.after->known);
+}
+
+static void news(void) {
+    clock_advance();
+    if (waiters > 0) pthread_cond_broadcast(&changed);
+}
+
+void maya_clock_end_wait(maya_clock_wait *wait) {
+    if (wait == NULL) return;
+    pthread_mutex_lock(&maya_recorder_lock);
+    if (!is_over(wait)) ask_now();
+    while (!is_over(wait)) sleep_until_news();
+    wait->ns = end_of(value_of(wait->before), wait->reached);
+    wait->known = true;
+    clock_host_time *host = &groups[wait->group];
+    if (host->after == wait) { /* and nobody who shares the cursor has begun to wait meanwhile */
+        *host = (clock_host_time){NULL, host->ns + wait->ns};
+        clock_release_wait(wait);
+    }
+    clock_release_wait(wait);
+    news();
+    unlock();
+}
+
+/* ---- the host asks ---- */
+
+enum { POLLS = 8 };
+
+bool maya_clock_is_seen(void) {
+    if (!maya_clock_runs()) return false;
+    const maya_thread *thread = maya_this_thread();
+    return thread->clock_group == 1 || (thread->clock_group == 0 && shares_first_cursor(thread));
+}
+
+/* With the lock held; that of an event that is complete is known when the durations before it are. */
+static uint64_t time_of(clock_moment *moment) {
+    moment->references++;
+    if (!moment->known) ask_now();
+    while (!moment->known) sleep_until_news();
+    uint64_t ns = moment->ns;
+    clock_release(moment);
+    return ns;
+}
+
+bool maya_clock_event_is_past(uint32_t event) {
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_moment *moment = clock_event_moment(event);
+    bool is_past = moment == NULL || time_of(moment) <= now_of(maya_this_thread());
+    unlock();
+    return is_past;
+}
+
+bool maya_clock_stream_is_past(uint32_t stream) {
+    uint64_t now, reached = 0;
+    pthread_mutex_lock(&maya_recorder_lock);
+    for (uint32_t i = 0; i < clock_stream_count(); i++) {
+        if (i != stream && !(stream == 0 && clock_stream_is_blocking(i))) continue;
+        uint64_t ns;
+        clock_moment *moment = clock_stream_moment(i, &ns);
+        if (moment) ns = time_of(moment);
+        if (moment) clock_release(moment);
+        if (ns > reached) reached = ns;
+    }
+    now = now_of(maya_this_thread());
+    unlock();
+    return reached <= now;
+}
+
+bool maya_clock_is_polling(const void *asked_for) {
+    maya_thread *thread = maya_this_thread();
+    if (thread->queried != asked_for) thread->queries = 0;
+    thread->queried = asked_for;
+    return ++thread->queries >= POLLS;
+}
+
+void maya_clock_forget_event(uint32_t event) {
+    if (!maya_clock_runs()) return;
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_forget_event(event);
+    pthread_mutex_unlock(&maya_recorder_lock);
+}
+
+bool maya_clock_elapsed(uint32_t start, uint32_t end, int64_t *ns) {
+    if (!maya_clock_runs()) return false;
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_moment *first = clock_event_moment(start), *last = clock_event_moment(end);
+    bool known = first != NULL && last != NULL;
+    if (known) {
+        last->references++;
+        uint64_t from = time_of(first);
+        *ns = (int64_t)(time_of(last) - from);
+        clock_release(last);
+    }
+    unlock();
+    return known;
+}
+
+/* ---- collectives ---- */
+
+void maya_clock_when_arrived(maya_ticket *ticket, void (*then)(void *argument, uint64_t ns), void *argument) {
+    if (ticket == NULL || !maya_clock_runs()) {
+        then(argument, 0);
+        return;
+    }
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_moment *arrival = ticket->arrival;
+    bool known = arrival->known;
+    uint64_t ns = arrival->ns;
+    if (!known) {
+        arrival->then = then;
+        arrival->argument = argument;
+    }
+    pthread_mutex_unlock(&maya_recorder_lock);
+    if (known) then(argument, ns);
+    else clock_ask();
+}
+
+static void end_collective(maya_ticket *ticket, bool dropped, uint64_t started_ns, uint64_t ended_ns) {
+    if (ticket == NULL || !maya_clock_runs()) return;
+    pthread_mutex_lock(&maya_recorder_lock);
+    ticket->started = dropped ? ticket->arrival->ns : started_ns;
+    ticket->ended = dropped ? ticket->arrival->ns : ended_ns;
+    ticket->is_over = true;
+    news();
+    unlock();
+}
+
+void maya_clock_ended(maya_ticket *ticket, uint64_t started_ns, uint64_t ended_ns) {
+    end_collective(ticket, false, started_ns, ended_ns);
+}
+
+void maya_clock_dropped(maya_ticket *ticket) { end_collective(ticket, true, 0, 0); }
+
+/* ---- the coordinator ---- */
+
+void maya_clock_times(const int64_t *numbers, const int64_t *ns, size_t count) {
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_set_durations(numbers, ns, count);
+    news();
+    unlock();
+}
+
+void maya_clock_lost(void) {
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_durations_lost();
+    news();
+    unlock();
+}
+
+uint64_t maya_clock_rank_ns(void) {
+    if (!maya_clock_runs()) return 0;
+    pthread_mutex_lock(&maya_recorder_lock);
+    uint64_t ns = group_count ? value_of(groups[0]) : 0;
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return ns;
+}
+
+/* The process may end in a signal handler, where the lock may be held by the thread that it interrupted. */
+uint64_t maya_clock_last_ns(void) {
+    if (!maya_clock_runs()) return 0;
+    for (int attempt = 0; pthread_mutex_trylock(&maya_recorder_lock); attempt++) {
+        if (attempt == 1000) return 0;
+        usleep(1000);
+    }
+    maya_record_delay_locked();
+    uint64_t ns = value_of(groups[0]);
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return ns;
+}
+
+/* ---- the program's own clocks ---- */
+
+int maya_clock_is_virtual(void) { return maya_is_recording() && maya_clock_runs(); }
+
+uint64_t maya_clock_host_ns(void) {
+    enum { PATIENCE = 100, IMPATIENT_NS = 10000 }; /* a loop that waits for a time reads the clock and does nothing else */
+    if (!maya_clock_is_virtual()) return maya_now_ns();
+    maya_thread *thread = maya_this_thread();
+    pthread_mutex_lock(&maya_recorder_lock);
+    thread->delay_ns += ++thread->clock_reads > PATIENCE ? IMPATIENT_NS : costs()->clock_read;
+    uint64_t ns = now_of(thread);
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return ns;
+}
+
+void maya_clock_delay(uint64_t ns) { maya_this_thread()->delay_ns += ns; }
