@@ -22,8 +22,9 @@ _PER_BLOCK = 50  # so that even small traces have several
 class TraceWriter:
     """The trace of one rank, record by record."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, per_block: int = _PER_BLOCK) -> None:
         self.rank = rank
+        self._per_block = per_block
         self._strings: dict[str, int] = {"": 0}
         self._records: list[dict[str, int]] = []
         self._ops = 0
@@ -112,7 +113,38 @@ class TraceWriter:
 
     # ---- the file ----
 
-    def save(self, folder: Path, *, complete: bool = True, name: str | None = None) -> Path:
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def encoded_records(self) -> bytes:
+        """The blocks of records."""
+        parts = []
+        for first in range(0, len(self._records), self._per_block):
+            some = self._records[first : first + self._per_block]
+            columns = [_column(some, name) for name in f.COLUMNS]
+            lengths = b"".join(len(column).to_bytes(4, "little") for column in columns)
+            parts.append(_block(f.BlockKind.RECORDS, len(some), lengths + b"".join(columns)))
+        return b"".join(parts)
+
+    def save_like(self, folder: Path, other: TraceWriter, records: bytes) -> None:
+        """As a rank that did what `other` did, of which `records` are the blocks, but for its places in communicators,
+        which it has joined in the same order."""
+        own = {number: self._of(number) for number in self._communicators}
+        texts = {}
+        for text, number in other._strings.items():
+            if text.startswith('{"call":"nccl') and "members" not in text:
+                signature = json.loads(text)
+                text = json.dumps(signature | own[signature["communicator"]], separators=(",", ":"))
+            texts[text] = number
+        births = [text for text in self._strings if "members" in text]
+        for old, new in zip([text for text in texts if "members" in text], births, strict=True):
+            texts = {new if text == old else text: number for text, number in texts.items()}
+        self._strings, self._records = texts, other._records
+        self.save(folder, records=records)
+
+    def save(
+        self, folder: Path, *, complete: bool = True, name: str | None = None, records: bytes | None = None
+    ) -> Path:
         path = folder / (name or f"rank{self.rank}.trace")
         fixed = f.HEADER.pack(f.MAGIC, f.VERSION, 0, self.rank, 1, 21201, 13000, 0, b"NVIDIA H100 80GB HBM3")
         checksum = zlib.crc32(fixed[f.HEADER_CHECKED_FROM :])
@@ -122,11 +154,7 @@ class TraceWriter:
             parts.append(
                 _block(f.BlockKind.STRINGS, len(texts), b"".join(map(_varint, map(len, texts))) + b"".join(texts))
             )
-        for first in range(0, len(self._records), _PER_BLOCK):
-            some = self._records[first : first + _PER_BLOCK]
-            columns = [_column(some, name) for name in f.COLUMNS]
-            lengths = b"".join(len(column).to_bytes(4, "little") for column in columns)
-            parts.append(_block(f.BlockKind.RECORDS, len(some), lengths + b"".join(columns)))
+        parts.append(self.encoded_records() if records is None else records)
         if complete:
             parts.append(_block(f.BlockKind.END, 0, f.END.pack(len(self._records), len(texts), 0)))
         path.write_bytes(b"".join(parts))
