@@ -101,7 +101,7 @@ def digest(
     complete: bool,
 ) -> bytes:
     """Of everything that a replay heeds, in the order of the file."""
-    kinds = records["kind"].astype(np.uint8)
+    kinds = records["kind"]
     kept = np.flatnonzero(HEEDED[kinds])
     kind = kinds[kept]
     groups = thread_groups(records, strings)[records["thread"]]
@@ -112,9 +112,9 @@ def digest(
         state.update(np.ascontiguousarray(column).data)
 
     add(kind)
-    add(records["flags"][kept].astype(np.uint8))
+    add(records["flags"][kept])
     add(texts[records["signature"][kept]])
-    add(records["stream"][kept].astype(np.uint32))
+    add(records["stream"][kept])
     add(groups[kept].astype(np.int16))
     add(_spent_ops(records["ops"], groups, kept))
     add(value[_VALUES_HEEDED[kind]])
@@ -162,7 +162,7 @@ _OF_EVENTS = among(Kind.EVENT_RECORD, Kind.STREAM_WAIT, Kind.SYNCHRONIZE)
 
 def _ops_of_works(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
     """Of each work the signature of its op, and whether the work before it came from the same one."""
-    kinds = records["kind"].astype(np.uint8)
+    kinds = records["kind"]
     op = records["op"][_WORKS[kinds]]
     ended = np.flatnonzero(kinds == Kind.OP)
     signature = np.zeros(int(records["op"].max(initial=0)) + 1, dtype=np.uint64)

@@ -139,31 +139,25 @@ class Trace:
 class Columns:
     """Some columns of a trace, by name, each an array of its own: for those who look at a thousand traces."""
 
-    columns: dict[str, npt.NDArray[np.uint64]]
+    columns: dict[str, npt.NDArray[Any]]
     strings: list[str]
     complete: bool
 
 
 def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
-    """These columns of the trace in a file, as far as it is complete; `kind` must be among them."""
+    """These columns of the trace in a file, as far as it is complete, in the order of `format.COLUMNS`; `kind` must be
+    among them."""
     path = Path(path)
     data = path.read_bytes()
     _read_header(path, data)
     blocks, strings, record_blocks = _take_apart(data)
-    found: dict[str, list[npt.NDArray[np.uint64]]] = {name: [] for name in names}
+    total = sum(count for count, _ in record_blocks)
+    columns = {name: np.empty(total, dtype=f.RECORD[name]) for name in names}
+    decoded = 0
     for run, pieces_of in _runs(record_blocks):
-        for name, pieces in pieces_of.items():
-            if name not in found:
-                continue
-            if name in f.COLUMNS_BY_KIND:
-                values = run.values_by_kind(pieces)
-            else:
-                values = run.values(pieces, in_runs=name in f.COLUMNS_IN_RUNS)
-            if name == "kind":
-                run.group_by_kind(values.astype(np.uint8))
-            found[name].append(values)
-    empty = np.zeros(0, dtype=np.uint64)
-    columns = {name: np.concatenate(parts) if parts else empty for name, parts in found.items()}
+        for name in names:
+            _decode_column(run, name, pieces_of[name], columns[name][decoded : decoded + run.records])
+        decoded += run.records
     return Columns(columns, strings, complete=not blocks.problem)
 
 
@@ -272,13 +266,17 @@ def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
         into = records[decoded : decoded + run.records]
         decoded += run.records
         for column, pieces in pieces_of.items():
-            if column in f.COLUMNS_BY_KIND:
-                into[column] = run.values_by_kind(pieces)
-            else:
-                into[column] = run.values(pieces, in_runs=column in f.COLUMNS_IN_RUNS)
-            if column == "kind":
-                run.group_by_kind(into["kind"])
+            _decode_column(run, column, pieces, into[column])
     return records
+
+
+def _decode_column(run: BlockRun, name: str, pieces: Sequence[npt.NDArray[np.uint8]], into: npt.NDArray[Any]) -> None:
+    if name in f.COLUMNS_BY_KIND:
+        into[:] = run.values_by_kind(pieces)
+    else:
+        into[:] = run.values(pieces, in_runs=name in f.COLUMNS_IN_RUNS)
+    if name == "kind":
+        run.group_by_kind(into)
 
 
 def _runs(
