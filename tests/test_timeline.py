@@ -379,3 +379,20 @@ def test_flows_that_share_links_take_longer(tmp_path: Path, two_pairs: Callable[
     assert ends(flow)[7] == ends(alone)[7]
     again = simulate(tmp_path, settings, durations=NullDurations())
     assert text_of(again) == text_of(flow)
+
+
+def test_ranks_of_one_behaviour_do_not_wait_for_each_other_where_links_are_shared(tmp_path: Path) -> None:
+    """Pairs within a node are done earlier than pairs across nodes, and then use the network again."""
+    pairs = {0: [0, 1], 1: [0, 1], 2: [2, 10], 10: [2, 10]}
+    for number in range(16):
+        rank = TraceWriter(number)
+        if number in pairs:
+            rank.join(1, pairs[number])
+            for _ in range(3):
+                rank.collective(1, count=1 << 22, stream=0)
+                rank.kernel("a")
+        rank.save(tmp_path)
+    settings = null_settings(16)
+    flow = simulate(tmp_path, dataclasses.replace(settings, network="flow"), durations=NullDurations(1000))
+    assert text_of(flow) == text_of(simulate(tmp_path, settings, durations=NullDurations(1000)))
+    assert ends(flow)[0] < ends(flow)[2]

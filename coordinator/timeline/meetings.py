@@ -76,6 +76,11 @@ class Meetings:
         self._numbered = 0
         self._communicators: dict[Communicator, int] = {}
 
+    @property
+    def is_shared(self) -> bool:
+        """Collectives in flight share links."""
+        return self._flow is not None
+
     def number(self, communicator: Communicator) -> int:
         """A number for a communicator, the same on all its ranks."""
         return self._communicators.setdefault(communicator, len(self._communicators))

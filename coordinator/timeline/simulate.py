@@ -133,13 +133,22 @@ def _replay(
         while tasks:
             cohort, task = tasks.popleft()
             cohort.advance(task)
-        if meetings.pass_time():
-            continue
-        # Ranks of a cohort wait for each other at every collective, which those that could go on need not do.
-        divided: list[tuple[Program, Cohort]] = []
-        for program, cohort in cohorts:
-            stuck = cohort.stuck_ranks()
-            divided += [(program, part) for part in cohort.divide(stuck)] if stuck is not None else [(program, cohort)]
+        # Ranks of a cohort wait for each other at every collective, which those that can go on need not do. Where links
+        # are shared they must not: what they start next shares them, too.
+        divided = _divided(cohorts) if meetings.is_shared else cohorts
         if len(divided) == len(cohorts):
-            return cohorts
+            if meetings.pass_time():
+                continue
+            divided = _divided(cohorts)
+            if len(divided) == len(cohorts):
+                return cohorts
         cohorts = divided
+
+
+def _divided(cohorts: list[tuple[Program, Cohort]]) -> list[tuple[Program, Cohort]]:
+    """Those with ranks that can go on and others that cannot are two each."""
+    divided: list[tuple[Program, Cohort]] = []
+    for program, cohort in cohorts:
+        stuck = cohort.stuck_ranks()
+        divided += [(program, part) for part in cohort.divide(stuck)] if stuck is not None else [(program, cohort)]
+    return divided
