@@ -312,7 +312,7 @@ static void stage_thread(maya_thread *thread, uint64_t now_ns) {
 }
 
 static void stage_delay(maya_thread *thread, uint64_t now_ns) {
-    record delay = {.host_ns = now_ns, .op = thread->current_op, .value = thread->delay_ns, .kind = MAYA_RECORD_HOST_DELAY};
+    record delay = {.host_ns = now_ns, .value = thread->delay_ns, .kind = MAYA_RECORD_HOST_DELAY};
     thread->delay_ns = 0;
     stage(&delay, thread, now_ns);
 }
