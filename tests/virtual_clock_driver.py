@@ -1,6 +1,6 @@
 """What ranks do in tests/test_virtual_clock.py: everything that has a place on the timeline.
 
-In: names of parts as arguments. Out: after each part, one line of JSON with the part, the rank, and what its clocks said.
+In: names of parts as arguments. Out: after each part, a line of JSON with the part, the rank, and what its clocks said.
 """
 
 from __future__ import annotations
