@@ -46,7 +46,7 @@ void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork
 void maya_coordinator_end(void) {}
 /* There is no virtual clock. */
 void maya_clock_begin(void) {}
-void maya_clock_ask_in_time(void) {}
+void maya_clock_after_record(void) {}
 
 /* With --wrap: allocation number `failing_allocation` fails, and so do all after it. */
 static long failing_allocation = -1, allocations;

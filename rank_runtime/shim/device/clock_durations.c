@@ -218,9 +218,7 @@ void clock_ask(void) {
     maya_outgoing_send();
 }
 
-void maya_clock_ask_in_time(void) {
-    if (atomic_load_explicit(&unasked, memory_order_relaxed) >= ASKED_AT_ONCE) clock_ask();
-}
+bool clock_has_questions(void) { return atomic_load_explicit(&unasked, memory_order_relaxed) >= ASKED_AT_ONCE; }
 
 void clock_set_durations(const int64_t *numbers, const int64_t *ns, size_t count) {
     for (size_t i = 0; i < count; i++) {

@@ -50,6 +50,8 @@ const clock_duration *clock_duration_of(maya_thread *thread, const maya_trace_re
 void clock_durations_begin(void);
 void clock_set_durations(const int64_t *numbers, const int64_t *ns, size_t count);
 void clock_durations_lost(void);
+/* Without the lock: are there enough questions to be asked? */
+bool clock_has_questions(void);
 /* Without the lock: asks what nobody has asked yet. */
 void clock_ask(void);
 
@@ -61,6 +63,7 @@ struct maya_ticket {
     uint64_t started, ended;
 };
 
+extern _Atomic size_t clock_queued; /* entries in all streams that stand still */
 void clock_streams_begin(void);
 void clock_stream_created(uint32_t stream, bool blocking);
 /* `counts`: it takes longer beside a collective. */

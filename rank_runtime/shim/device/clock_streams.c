@@ -7,6 +7,7 @@
 
 #include "clock_internal.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +59,7 @@ typedef struct {
 static clock_stream **streams; /* by number */
 static uint32_t stream_capacity, stream_limit;
 static uint32_t blocking_count;
-static size_t queued; /* entries in all streams */
+_Atomic size_t clock_queued;
 static clock_moment *due;
 
 uint32_t clock_stream_count(void) { return stream_limit; }
@@ -266,14 +267,14 @@ static entry *push(clock_stream *stream, entry_kind kind) {
         stream->capacity = capacity;
         stream->first = 0;
     }
-    queued++;
+    atomic_fetch_add_explicit(&clock_queued, 1, memory_order_relaxed);
     entry *made = &stream->entries[(stream->first + stream->count++) & (stream->capacity - 1)];
     *made = (entry){.kind = (uint8_t)kind};
     return made;
 }
 
 static void pop(clock_stream *stream) {
-    queued--;
+    atomic_fetch_sub_explicit(&clock_queued, 1, memory_order_relaxed);
     stream->first = (stream->first + 1) & (stream->capacity - 1);
     if (--stream->count > 0 || stream->capacity <= ENTRIES_KEPT) return;
     free(stream->entries);
@@ -352,7 +353,7 @@ static bool run_head(clock_stream *stream) {
 }
 
 void clock_advance(void) {
-    for (bool moved = queued > 0; moved;) {
+    for (bool moved = clock_queued > 0; moved;) {
         moved = false;
         for (uint32_t i = 0; i < stream_limit; i++) {
             while (streams[i] && streams[i]->count && run_head(streams[i])) moved = true;
@@ -482,6 +483,6 @@ void clock_streams_begin(void) {
     free(events);
     events = NULL;
     stream_limit = blocking_count = 0;
-    queued = event_slots = event_count = 0;
+    clock_queued = event_slots = event_count = 0;
     due = NULL;
 }

@@ -360,7 +360,7 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
     maya_record_locked(kind, stream_number, signature, value, flags);
     pthread_mutex_unlock(&maya_recorder_lock);
     if (maya_clock_listener)
-        maya_clock_ask_in_time();
+        maya_clock_after_record();
 }
 
 void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {

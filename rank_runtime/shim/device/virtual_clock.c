@@ -6,14 +6,19 @@
 #define _GNU_SOURCE
 #include "clock_internal.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { MOST_QUEUED = 4096 };
 
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* with the recorder's lock: something has become known */
 static uint32_t waiters;
 static clock_host_time *groups; /* host cursors; the first is that of thread 1 */
 static uint32_t group_count, group_capacity;
+static _Atomic size_t most_queued;
 
 static const maya_clock_costs *costs(void) { return &maya_get_settings()->costs; }
 
@@ -123,11 +128,36 @@ void maya_clock_begin(void) {
     clock_streams_begin();
     clock_durations_begin();
     group_count = waiters = 0;
+    most_queued = MOST_QUEUED;
     new_group((clock_host_time){0});
     maya_clock_listener = listen;
 }
 
 /* ---- the host waits ---- */
+
+/* What is queued takes memory, in a thousand ranks on one machine; CUDA, too, holds back a thread that is a thousand launches
+ * ahead. Not for ever: if the program knows of another way to go on, it shall. */
+static void hold_back(void) {
+    enum { SECONDS = 30 };
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += SECONDS;
+    clock_ask();
+    pthread_mutex_lock(&maya_recorder_lock);
+    waiters++;
+    int error = 0;
+    while (error == 0 && clock_queued > most_queued / 2) {
+        error = pthread_cond_timedwait(&changed, &maya_recorder_lock, &deadline);
+    }
+    waiters--;
+    if (error != 0) most_queued *= 2;
+    pthread_mutex_unlock(&maya_recorder_lock);
+}
+
+void maya_clock_after_record(void) {
+    if (clock_has_questions()) clock_ask();
+    if (atomic_load_explicit(&clock_queued, memory_order_relaxed) > most_queued) hold_back();
+}
 
 static void wait_for_moment(maya_clock_wait *wait, clock_moment *moment) {
     if (wait->count == wait->capacity) {

@@ -31,8 +31,9 @@ typedef enum {
 
 /* The process begins to record: the clock runs from now on if the settings say so. */
 void maya_clock_begin(void);
-/* After a record, without the lock: questions go out when there are enough of them. */
-void maya_clock_ask_in_time(void);
+/* After a record, without the lock: questions go out when there are enough of them, and a thread that is far ahead of what is
+ * known is held back for a while. */
+void maya_clock_after_record(void);
 
 /* ---- stream.c ---- */
 
