@@ -44,20 +44,21 @@ class Behaviour:
     communicators: list[dict[int, Communicator]] = field(default_factory=list)  # of each of the ranks, by number
 
 
-def read_behaviours(folder: Path, inductor: Path | None = None) -> list[Behaviour]:
-    """The behaviours of a run, in the order of their first ranks. A rank that asked nothing of its GPU has no trace."""
+def read_behaviours(folder: Path, inductor: Path | None = None, *, allocations: bool = False) -> list[Behaviour]:
+    """The behaviours of a run, in the order of their first ranks. A rank that asked nothing of its GPU has no trace.
+    `allocations`: cudaMalloc and cudaFree tell behaviours apart."""
     files = dict(trace_files(folder))
     by_outline: dict[bytes, Behaviour] = {}
     by_meaning: dict[bytes, Behaviour] = {}
     works: dict[tuple[object, ...], int] = {}
-    for rank, found in _outlines(folder, files):
+    for rank, found in _outlines(folder, files, allocations=allocations):
         behaviour = by_outline.get(found.digest)
         if behaviour is None:
             trace = read(files[rank])
             traced = works_of(trace, inductor)
             numbers = [works.setdefault(_key(item.work), len(works)) for item in traced.works]
             each = np.array(numbers, dtype=np.int64)[traced.which] if numbers else np.zeros(0, dtype=np.int64)
-            meaning = refined_digest(trace.records, trace.strings, each, trace.complete)
+            meaning = refined_digest(trace, each, allocations=allocations)
             behaviour = by_meaning.setdefault(meaning, Behaviour(trace, traced))
             by_outline[found.digest] = behaviour
         behaviour.ranks.append(rank)
@@ -70,18 +71,22 @@ def _key(work: Work) -> tuple[object, ...]:
     return (work.kind, work.dtype, work.variant, *sizes, *work.shape, *work.shape.values())
 
 
-def _outlines(folder: Path, files: dict[int, Path]) -> Iterator[tuple[int, Outline]]:
+def _outlines(folder: Path, files: dict[int, Path], *, allocations: bool) -> Iterator[tuple[int, Outline]]:
     """Of all ranks, in their order."""
     processes = min(os.cpu_count() or 1, len(files))
     if processes < 2 or sum(path.stat().st_size for path in files.values()) < _WORTH_PROCESSES:
         for rank, path in files.items():
-            yield rank, outline(path)
+            yield rank, outline(path, allocations=allocations)
         return
     command = [sys.executable, "-m", "coordinator.timeline.outline", str(folder)]
     with ExitStack() as stack:
         readers = [
             stack.enter_context(
-                subprocess.Popen([*command, str(first), str(processes)], stdout=subprocess.PIPE, env=_environment())
+                subprocess.Popen(
+                    [*command, str(first), str(processes), str(int(allocations))],
+                    stdout=subprocess.PIPE,
+                    env=_environment(),
+                )
             )
             for first in range(processes)
         ]
@@ -91,7 +96,7 @@ def _outlines(folder: Path, files: dict[int, Path]) -> Iterator[tuple[int, Outli
             assert stream is not None
             line = stream.readline()
             if not line:
-                yield rank, outline(files[rank])  # says what is wrong with the file
+                yield rank, outline(files[rank], allocations=allocations)  # says what is wrong with the file
                 raise ChildProcessError(f"the process that read {files[rank]} ended; run this again")
             found_rank, digest, communicators = json.loads(line)
             assert found_rank == rank

@@ -5,7 +5,10 @@ recorded the trace, addresses, numbers of ops and events, and who is in a commun
 communicator's number in the trace, and each rank keeps whom that number joins. A message keeps the places of its two
 ends, so that the stages of a pipeline differ.
 
-    python -m coordinator.timeline.outline FOLDER FIRST STEP
+cudaMalloc and cudaFree depend on how quick the watchdog threads of PyTorch are, so they count only if they cost the
+host anything (`allocations`).
+
+    python -m coordinator.timeline.outline FOLDER FIRST STEP ALLOCATIONS
 
 prints the outlines of every STEP-th of a run's traces, as lines of JSON: so several processes share the work.
 """
@@ -26,13 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.threads import HEEDED, Columns, among, thread_groups
-from maya.trace import Kind
+from maya.trace import Kind, Trace
 from maya.trace.reader import read_columns
 
 MESSAGES = ("ncclSend", "ncclRecv")
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
 _COLUMNS = ("kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
+_HEEDED_ON_STREAMS = HEEDED & ~among(Kind.MALLOC, Kind.FREE)
 _VALUES_HEEDED = among(Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE, Kind.HOST_DELAY)
 _WORKS = among(Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET)
 
@@ -53,18 +57,22 @@ def trace_files(folder: Path) -> Sequence[tuple[int, Path]]:
     return sorted(found)
 
 
-def outline(path: Path) -> Outline:
+def outline(path: Path, *, allocations: bool) -> Outline:
     """The outline of one trace."""
     found = read_columns(path, _COLUMNS)
     texts, communicators = _text_digests(found.strings)
     records = found.columns
-    return Outline(digest(records, found.strings, texts, _ops_of_works(records, texts), found.complete), communicators)
+    works = _ops_of_works(records, texts)
+    return Outline(
+        _digest(records, found.strings, texts, works, complete=found.complete, allocations=allocations), communicators
+    )
 
 
-def refined_digest(records: Columns, strings: Sequence[str], works: npt.NDArray[Any], complete: bool) -> bytes:
+def refined_digest(trace: Trace, works: npt.NDArray[Any], *, allocations: bool) -> bytes:
     """The same, by what works have to do, of which `works` has something for each, instead of by what their ops were
     called with: arguments that do not matter may differ from rank to rank."""
-    return digest(records, strings, _text_digests(strings)[0], works, complete)
+    texts = _text_digests(trace.strings)[0]
+    return _digest(trace.records, trace.strings, texts, works, complete=trace.complete, allocations=allocations)
 
 
 def _text_digests(strings: Sequence[str]) -> tuple[npt.NDArray[np.uint64], dict[int, Born]]:
@@ -93,16 +101,18 @@ def _without_identity(text: str, communicators: dict[int, Born]) -> str:
     return json.dumps(signature)
 
 
-def digest(
+def _digest(
     records: Columns,
     strings: Sequence[str],
     texts: npt.NDArray[np.uint64],
     works: npt.NDArray[Any],
+    *,
     complete: bool,
+    allocations: bool,
 ) -> bytes:
     """Of everything that a replay heeds, in the order of the file."""
     kinds = records["kind"]
-    kept = np.flatnonzero(HEEDED[kinds])
+    kept = np.flatnonzero((HEEDED if allocations else _HEEDED_ON_STREAMS)[kinds])
     kind = kinds[kept]
     groups = thread_groups(records, strings)[records["thread"]]
     value = records["value"][kept]
@@ -174,9 +184,9 @@ def _ops_of_works(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArra
 
 
 def _main() -> None:
-    folder, first, step = sys.argv[1:]
+    folder, first, step, allocations = sys.argv[1:]
     for rank, path in trace_files(Path(folder))[int(first) :: int(step)]:
-        found = outline(path)
+        found = outline(path, allocations=bool(int(allocations)))
         print(json.dumps([rank, found.digest.hex(), list(found.communicators.items())]), flush=True)
 
 

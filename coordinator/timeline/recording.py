@@ -48,6 +48,7 @@ class Recording:
 
     folder: Path
     parts: list[Part]
+    allocations: bool  # ranks that allocated differently are in different parts
 
     @cached_property
     def settings(self) -> RunSettings:
@@ -55,14 +56,14 @@ class Recording:
         return RunSettings.load(self.folder)
 
 
-def read_recording(folder: Path, inductor: Path | None = None) -> Recording:
+def read_recording(folder: Path, inductor: Path | None = None, *, allocations: bool = False) -> Recording:
     """The recording in a run's folder. `inductor` has the sources of kernels that torch.compile generated, if they are
-    not in the folder, too."""
+    not in the folder, too. `allocations`: for hosts that pay for cudaMalloc and cudaFree."""
     folder = Path(folder)
-    parts = [_part(behaviour) for behaviour in read_behaviours(folder, inductor)]
+    parts = [_part(behaviour) for behaviour in read_behaviours(folder, inductor, allocations=allocations)]
     if not parts:
         raise ValueError(f"{folder}: there are no traces, rank0.trace and so on; give the folder of a recorded run")
-    return Recording(folder, parts)
+    return Recording(folder, parts, allocations)
 
 
 def _part(behaviour: Behaviour) -> Part:

@@ -58,7 +58,11 @@ def simulate(
     if settings is None:
         settings = run.settings if isinstance(run, Recording) else RunSettings.load(folder)
     inductor = settings.inductor_folder(folder)
-    recording = run if isinstance(run, Recording) else read_recording(folder, inductor)
+    allocations = any(settings.host.calls.get(kind) for kind in (Kind.MALLOC, Kind.FREE))
+    if isinstance(run, Recording) and run.allocations >= allocations:
+        recording = run
+    else:
+        recording = read_recording(folder, inductor, allocations=allocations)
     device = settings.device()
     if durations is None:
         durations = Durations(device, [Path(pack) for pack in settings.packs], inductor)
