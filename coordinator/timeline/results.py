@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from coordinator.timeline.program import Meet
 from coordinator.timeline.settings import RunSettings
 from coordinator.timeline.timeline import ClassTimeline, Program, RankDetail, Timeline, Times
 from maya.devices import Device
-from maya.trace import Trace, read
 
 
 def make_timeline(
@@ -20,7 +18,6 @@ def make_timeline(
     device: Device,
     cohorts: Sequence[tuple[Program, Cohort]],
     network_origin: str,
-    folder: Path,
     detailed: Collection[int],
 ) -> Timeline:
     classes: list[ClassTimeline] = []
@@ -38,7 +35,7 @@ def make_timeline(
             end[made.ranks] = max(int(host_end[made.ranks[0]]), device_end)
             for rank in made.ranks.tolist():
                 if rank in detailed:
-                    details[rank] = RankDetail(rank, _trace_of(rank, program, folder), host)
+                    details[rank] = RankDetail(rank, program.trace, host)
         problems += _problems(program, cohort)
     classes.sort(key=lambda one: int(one.ranks[0]))
     return Timeline(
@@ -102,12 +99,6 @@ def _main_thread_end(cohort: Cohort, lane: int) -> int:
         if times is not None and segment.group == 0
     ]
     return max(ends, default=0)
-
-
-def _trace_of(rank: int, program: Program, folder: Path) -> Trace:
-    if program.trace.header.rank == rank:
-        return program.trace
-    return read(folder / f"rank{rank}.trace")
 
 
 def _problems(program: Program, cohort: Cohort) -> list[str]:

@@ -31,7 +31,7 @@ from netmodel.flow import FlowNetwork
 
 _SLOWED = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMSET)  # by a slow GPU
 
-Durable = npt.NDArray[np.int64]
+Nanoseconds = npt.NDArray[np.int64]
 
 
 class WorkTimes(Protocol):
@@ -85,10 +85,10 @@ def simulate(
             calls = _calls(part, course)
             cohorts.append((program, Cohort(course, calls, settings.host, ranks, communicators, meetings, tasks)))
     cohorts = _replay(cohorts, meetings, tasks)
-    return make_timeline(settings, device, cohorts, network.origin, folder, detailed)
+    return make_timeline(settings, device, cohorts, network.origin, detailed)
 
 
-def _with_times(part: Part, durations: WorkTimes) -> tuple[Program, Durable]:
+def _with_times(part: Part, durations: WorkTimes) -> tuple[Program, Nanoseconds]:
     """A program, and the duration of each record of its trace that is a work."""
     estimates = durations.of_works([item.work for item in part.works])
     program = Program(part.trace, part.records, part.works, estimates, part.work, part.calls, part.call)
@@ -108,7 +108,7 @@ def _by_factor(ranks: Sequence[int], slow_ranks: Mapping[int, int]) -> dict[int,
     return places
 
 
-def _slowed(part: Part, per_record: Durable, factor: int) -> Durable:
+def _slowed(part: Part, per_record: Nanoseconds, factor: int) -> Nanoseconds:
     if factor == 1000:
         return per_record
     slowed = np.isin(part.trace.records["kind"], np.array(_SLOWED, dtype=np.uint8))

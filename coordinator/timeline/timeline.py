@@ -67,10 +67,10 @@ class ClassTimeline:
 
 @dataclass(frozen=True, eq=False)
 class RankDetail:
-    """One rank in full: the host cursor after every record of its trace."""
+    """One rank in full: the host cursor after every record of its program's trace."""
 
     rank: int
-    trace: Trace
+    trace: Trace  # that of its program: of a rank that did the same
     host_ns: Times
 
 
