@@ -318,6 +318,18 @@ def test_a_trace_that_is_cut_short_is_replayed_as_far_as_it_goes(tmp_path: Path)
     assert "rank 0 is cut short" in timeline.problems[0]
 
 
+def test_a_trace_that_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
+    rank = TraceWriter(0)
+    rank.kernel("a")
+    rank.save(tmp_path)
+    (tmp_path / "rank1.trace").write_bytes(b"")
+    timeline = simulate(tmp_path, null_settings(2), durations=NullDurations(), network=NullNetwork())
+    assert ends(timeline) == [1 * MS, 0]
+    (problem,) = timeline.problems
+    assert "rank 1 is left out" in problem
+    assert "is empty" in problem
+
+
 def test_a_rank_without_trace_and_traces_of_children_are_no_problem(tmp_path: Path) -> None:
     rank = TraceWriter(1)
     rank.kernel("a")
@@ -326,6 +338,17 @@ def test_a_rank_without_trace_and_traces_of_children_are_no_problem(tmp_path: Pa
     timeline = simulate(tmp_path, null_settings(2), durations=NullDurations(), network=NullNetwork())
     assert ends(timeline) == [0, 1 * MS]
     assert not timeline.problems
+
+
+def test_several_processes_read_what_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [TraceWriter(number) for number in range(5)]
+    for rank in ranks:
+        rank.join(1, range(5))
+        rank.kernel("a" if rank.rank != 3 else "b")
+        rank.collective(1, stream=0)
+    alone = text_of(replay(tmp_path, ranks))
+    monkeypatch.setattr("coordinator.timeline.behaviour._WORTH_PROCESSES", 0)
+    assert text_of(replay(tmp_path, ranks)) == alone
 
 
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ full. Outlines that differ may still mean the same, see `outline.refined_digest`
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -44,14 +43,20 @@ class Behaviour:
     communicators: list[dict[int, Communicator]] = field(default_factory=list)  # of each of the ranks, by number
 
 
-def read_behaviours(folder: Path, inductor: Path | None = None, *, allocations: bool = False) -> list[Behaviour]:
-    """The behaviours of a run, in the order of their first ranks. A rank that asked nothing of its GPU has no trace.
-    `allocations`: cudaMalloc and cudaFree tell behaviours apart."""
+def read_behaviours(
+    folder: Path, inductor: Path | None = None, *, allocations: bool = False
+) -> tuple[list[Behaviour], list[str]]:
+    """The behaviours of a run, in the order of their first ranks, and what is wrong with traces that cannot be read. A
+    rank that asked nothing of its GPU has no trace. `allocations`: cudaMalloc and cudaFree tell behaviours apart."""
     files = dict(trace_files(folder))
     by_outline: dict[bytes, Behaviour] = {}
     by_meaning: dict[bytes, Behaviour] = {}
     works: dict[tuple[object, ...], int] = {}
+    problems: list[str] = []
     for rank, found in _outlines(folder, files, allocations=allocations):
+        if found.problem:
+            problems.append(f"rank {rank} is left out: {found.problem}")
+            continue
         behaviour = by_outline.get(found.digest)
         if behaviour is None:
             trace = read(files[rank])
@@ -63,7 +68,7 @@ def read_behaviours(folder: Path, inductor: Path | None = None, *, allocations: 
             by_outline[found.digest] = behaviour
         behaviour.ranks.append(rank)
         behaviour.communicators.append({number: _communicator(born) for number, born in found.communicators.items()})
-    return list(by_meaning.values())
+    return list(by_meaning.values()), problems
 
 
 def _key(work: Work) -> tuple[object, ...]:
@@ -96,11 +101,10 @@ def _outlines(folder: Path, files: dict[int, Path], *, allocations: bool) -> Ite
             assert stream is not None
             line = stream.readline()
             if not line:
-                yield rank, outline(files[rank], allocations=allocations)  # says what is wrong with the file
-                raise ChildProcessError(f"the process that read {files[rank]} ended; run this again")
-            found_rank, digest, communicators = json.loads(line)
+                raise ChildProcessError(f"the process that was to read {files[rank]} ended; run this again")
+            found_rank, found = Outline.of_line(line)
             assert found_rank == rank
-            yield rank, Outline(bytes.fromhex(digest), {number: (born[0], born[1]) for number, born in communicators})
+            yield rank, found
 
 
 def _environment() -> dict[str, str]:

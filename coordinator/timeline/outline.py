@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.threads import HEEDED, Columns, among, thread_groups
-from maya.trace import Kind, Trace
+from maya.trace import Kind, Trace, TraceError
 from maya.trace.reader import read_columns
 
 MESSAGES = ("ncclSend", "ncclRecv")
@@ -49,6 +49,17 @@ class Outline:
 
     digest: bytes
     communicators: dict[int, Born]  # by number in the trace
+    problem: str = ""  # why it cannot be read; then the rest says nothing
+
+    def line(self, rank: int) -> str:
+        """For another process."""
+        return json.dumps([rank, self.digest.hex(), list(self.communicators.items()), self.problem])
+
+    @staticmethod
+    def of_line(line: bytes | str) -> tuple[int, Outline]:
+        rank, digest, communicators, problem = json.loads(line)
+        born = {number: (members, instance) for number, (members, instance) in communicators}
+        return rank, Outline(bytes.fromhex(digest), born, problem)
 
 
 def trace_files(folder: Path) -> Sequence[tuple[int, Path]]:
@@ -59,7 +70,10 @@ def trace_files(folder: Path) -> Sequence[tuple[int, Path]]:
 
 def outline(path: Path, *, allocations: bool) -> Outline:
     """The outline of one trace."""
-    found = read_columns(path, _COLUMNS)
+    try:
+        found = read_columns(path, _COLUMNS)
+    except TraceError as error:
+        return Outline(b"", {}, str(error))
     texts, communicators = _text_digests(found.strings)
     records = found.columns
     works = _ops_of_works(records, texts)
@@ -186,8 +200,7 @@ def _ops_of_works(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArra
 def _main() -> None:
     folder, first, step, allocations = sys.argv[1:]
     for rank, path in trace_files(Path(folder))[int(first) :: int(step)]:
-        found = outline(path, allocations=bool(int(allocations)))
-        print(json.dumps([rank, found.digest.hex(), list(found.communicators.items())]), flush=True)
+        print(outline(path, allocations=bool(int(allocations))).line(rank), flush=True)
 
 
 if __name__ == "__main__":

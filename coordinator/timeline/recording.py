@@ -48,6 +48,7 @@ class Recording:
 
     folder: Path
     parts: list[Part]
+    problems: list[str]  # with traces
     allocations: bool  # ranks that allocated differently are in different parts
 
     @cached_property
@@ -60,10 +61,14 @@ def read_recording(folder: Path, inductor: Path | None = None, *, allocations: b
     """The recording in a run's folder. `inductor` has the sources of kernels that torch.compile generated, if they are
     not in the folder, too. `allocations`: for hosts that pay for cudaMalloc and cudaFree."""
     folder = Path(folder)
-    parts = [_part(behaviour) for behaviour in read_behaviours(folder, inductor, allocations=allocations)]
-    if not parts:
-        raise ValueError(f"{folder}: there are no traces, rank0.trace and so on; give the folder of a recorded run")
-    return Recording(folder, parts, allocations)
+    behaviours, problems = read_behaviours(folder, inductor, allocations=allocations)
+    if not behaviours:
+        raise ValueError(
+            problems[0]
+            if problems
+            else f"{folder}: there are no traces, rank0.trace and so on; give the folder of a recorded run"
+        )
+    return Recording(folder, [_part(behaviour) for behaviour in behaviours], problems, allocations)
 
 
 def _part(behaviour: Behaviour) -> Part:

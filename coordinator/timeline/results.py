@@ -19,12 +19,14 @@ def make_timeline(
     cohorts: Sequence[tuple[Program, Cohort]],
     network_origin: str,
     detailed: Collection[int],
+    known_problems: Sequence[str],
 ) -> Timeline:
+    """The timeline; `known_problems` are those of the recording."""
     classes: list[ClassTimeline] = []
     details: dict[int, RankDetail] = {}
     end = np.zeros(settings.world_size, dtype=np.int64)
     host_end = np.zeros(settings.world_size, dtype=np.int64)
-    problems: list[str] = []
+    problems = list(known_problems)
     for program, cohort in cohorts:
         for lane in range(cohort.lanes):
             made = _class(program, cohort, lane)

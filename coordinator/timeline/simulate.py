@@ -85,7 +85,7 @@ def simulate(
             calls = _calls(part, course)
             cohorts.append((program, Cohort(course, calls, settings.host, ranks, communicators, meetings, tasks)))
     cohorts = _replay(cohorts, meetings, tasks)
-    return make_timeline(settings, device, cohorts, network.origin, detailed)
+    return make_timeline(settings, device, cohorts, network.origin, detailed, recording.problems)
 
 
 def _with_times(part: Part, durations: WorkTimes) -> tuple[Program, Nanoseconds]:
