@@ -347,8 +347,12 @@ def test_several_processes_read_what_one_would(tmp_path: Path, monkeypatch: pyte
         rank.kernel("a" if rank.rank != 3 else "b")
         rank.collective(1, stream=0)
     alone = text_of(replay(tmp_path, ranks))
-    monkeypatch.setattr("coordinator.timeline.behaviour._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("coordinator.timeline.outlines._WORTH_KEEPING", 0)
     assert text_of(replay(tmp_path, ranks)) == alone
+    assert (tmp_path / "outlines.json").is_file()
+    assert text_of(simulate(tmp_path, null_settings(5), durations=NullDurations(), network=NullNetwork())) == alone
+    ranks[4].kernel("c")  # what is kept is of another file now
+    assert ends(replay(tmp_path, ranks)) == [1 * MS] * 4 + [2 * MS]
 
 
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:

@@ -1,28 +1,22 @@
 """Which ranks did the same: the trace files of a run's folder -> one `Behaviour` for each distinct course of events.
 
-Every trace is outlined, by several processes if there is much to read; one of those with the same outline is read in
-full. Outlines that differ may still mean the same, see `outline.refined_digest`.
+Every trace is outlined; one of those with the same outline is read in full. Outlines that differ may still mean the
+same, see `outline.refined_digest`.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from coordinator.timeline.outline import Born, Outline, outline, refined_digest, trace_files
+from coordinator.timeline.outline import Born, refined_digest, trace_files
+from coordinator.timeline.outlines import outlines_of
 from maya.estimators.features.from_trace import TracedWorks, works_of
 from maya.estimators.work import Work
 from maya.trace import Trace, read
-
-_WORTH_PROCESSES = 32 << 20  # bytes of traces
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ def read_behaviours(
     by_meaning: dict[bytes, Behaviour] = {}
     works: dict[tuple[object, ...], int] = {}
     problems: list[str] = []
-    for rank, found in _outlines(folder, files, allocations=allocations):
+    for rank, found in outlines_of(folder, files, allocations=allocations):
         if found.problem:
             problems.append(f"rank {rank} is left out: {found.problem}")
             continue
@@ -74,49 +68,6 @@ def read_behaviours(
 def _key(work: Work) -> tuple[object, ...]:
     sizes = (work.flops, work.bytes_read, work.bytes_written)
     return (work.kind, work.dtype, work.variant, *sizes, *work.shape, *work.shape.values())
-
-
-def _outlines(folder: Path, files: dict[int, Path], *, allocations: bool) -> Iterator[tuple[int, Outline]]:
-    """Of all ranks, in their order."""
-    processes = min(os.cpu_count() or 1, len(files))
-    if processes < 2 or sum(path.stat().st_size for path in files.values()) < _WORTH_PROCESSES:
-        for rank, path in files.items():
-            yield rank, outline(path, allocations=allocations)
-        return
-    command = [sys.executable, "-m", "coordinator.timeline.outline", str(folder)]
-    with ExitStack() as stack:
-        readers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*command, str(first), str(processes), str(int(allocations))],
-                    stdout=subprocess.PIPE,
-                    env=_environment(),
-                )
-            )
-            for first in range(processes)
-        ]
-        stack.callback(_end, readers)
-        for at, rank in enumerate(files):
-            stream = readers[at % processes].stdout
-            assert stream is not None
-            line = stream.readline()
-            if not line:
-                raise ChildProcessError(f"the process that was to read {files[rank]} ended; run this again")
-            found_rank, found = Outline.of_line(line)
-            assert found_rank == rank
-            yield rank, found
-
-
-def _environment() -> dict[str, str]:
-    """So that a child finds this very package."""
-    root = str(Path(__file__).parents[2])
-    before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{before}" if before else root, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
 
 
 @lru_cache(maxsize=1 << 16)

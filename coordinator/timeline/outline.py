@@ -32,6 +32,7 @@ from coordinator.timeline.threads import HEEDED, Columns, among, thread_groups
 from maya.trace import Kind, Trace, TraceError
 from maya.trace.reader import read_columns
 
+VERSION = 1  # of what an outline heeds
 MESSAGES = ("ncclSend", "ncclRecv")
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
