@@ -115,6 +115,7 @@ class Reference:
 
     def _meet(self, rank: int, communicator: Any, signature: Any, sequence: int, arrival: int) -> tuple[int, int]:
         """As far as the last pass knows."""
+        key: Any
         if "peer" in signature:
             sends = signature["call"] == "ncclSend"
             ends = signature["rank"], signature["peer"]

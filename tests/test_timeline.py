@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from timeline_text import ends, text_of
@@ -22,7 +23,7 @@ COMMUNICATION = 7  # a stream
 
 
 def replay(
-    folder: Path, ranks: Sequence[TraceWriter], host: HostCosts = NO_COSTS, network_ns: int = 0, **options: object
+    folder: Path, ranks: Sequence[TraceWriter], host: HostCosts = NO_COSTS, network_ns: int = 0, **options: Any
 ) -> Timeline:
     """The timeline of these ranks: every kernel 1 ms."""
     for rank in ranks:
