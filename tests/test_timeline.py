@@ -12,6 +12,7 @@ from timeline_text import ends, text_of
 from trace_writer import GROUPED, TraceWriter
 
 from coordinator.timeline.null import MILLISECOND, NullDurations, NullNetwork, null_settings
+from coordinator.timeline.recording import read_recording
 from coordinator.timeline.settings import NO_COSTS, HostCosts
 from coordinator.timeline.simulate import simulate
 from coordinator.timeline.timeline import Timeline
@@ -354,6 +355,30 @@ def test_several_processes_read_what_one_would(tmp_path: Path, monkeypatch: pyte
     assert text_of(simulate(tmp_path, null_settings(5), durations=NullDurations(), network=NullNetwork())) == alone
     ranks[4].kernel("c")  # what is kept is of another file now
     assert ends(replay(tmp_path, ranks)) == [1 * MS] * 4 + [2 * MS]
+
+
+def test_a_recording_is_replayed_on_other_hardware(tmp_path: Path) -> None:
+    rank = TraceWriter(0)
+    matrix = {"shape": [4096, 4096], "dtype": "bfloat16", "strides": [4096, 1]}
+    sizes = {"m": 4096, "n": 4096, "k": 4096, "batch": 1, "a": "bf16", "b": "bf16", "c": "bf16", "compute": "fp32"}
+    for _ in range(3):
+        rank.add(Kind.LIBRARY, {"call": "cublasGemmEx", **sizes}, op=1)
+    rank.op("aten::mm", [matrix, matrix])
+    rank.save(tmp_path)
+    settings = null_settings(1).with_host()
+    settings.save(tmp_path)
+    recording = read_recording(tmp_path)
+    before = simulate(recording)
+    assert text_of(simulate(tmp_path)) == text_of(before)
+    faster = simulate(recording, recording.settings.changed(gpu="b200"))
+    assert ends(faster)[0] < ends(before)[0]
+    assert text_of(simulate(recording)) == text_of(before)
+
+
+def test_traces_of_another_job_are_refused(tmp_path: Path) -> None:
+    TraceWriter(8).save(tmp_path)
+    with pytest.raises(ValueError, match="has a trace of rank 8, but the job has 8 ranks"):
+        simulate(tmp_path, null_settings(8), durations=NullDurations(), network=NullNetwork())
 
 
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ def write_messages(ranks: Sequence[TraceWriter], step: Step) -> None:
         return
     one.send(1, other.rank, count, stream=step.stream)
     if step.what == "exchange":
+        if step.ops == 3:
+            one.record(step.event, step.stream)  # amid the group
         one.receive(1, other.rank, count, stream=step.stream, flags=GROUPED)
         other.send(1, one.rank, count, stream=step.other)
         other.receive(1, one.rank, count, stream=step.other, flags=GROUPED)

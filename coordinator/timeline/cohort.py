@@ -232,6 +232,8 @@ class Cohort:
                 self._waits_for_segment.setdefault(item.segment, []).append(stream)
                 return False
             arrival = np.maximum(self.cursor[stream], begun + item.offset)
+            if item.like >= 0:
+                arrival = self.arrival[self.collective_at[item.like]]
             waiting = self._come(stream, item, arrival)
         if waiting.ticket.missing:
             return False

@@ -12,7 +12,7 @@ host functions, which take no time), recordings of events, collectives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -61,6 +61,7 @@ class Meet:
     last: int
     segment: int
     offset: int  # of the host's launch, from the segment's beginning, with the latency
+    like: int = -1  # the node of the same group before it, if there is something in between: they arrive together
 
 
 @dataclass(frozen=True)
@@ -327,10 +328,13 @@ class _Compiler:
         grouped = self.records["flags"][self.position[node]] & Flag.GROUPED
         before = self.queues[stream][-1] if self.queues[stream] else None
         if grouped and isinstance(before, Meet) and before.last == node:
-            self.queues[stream][-1] = Meet(before.first, node + 1, before.segment, before.offset)
+            self.queues[stream][-1] = replace(before, last=node + 1)
         else:
             ready = int(self.launched[node]) + self.costs.latency
-            self.queues[stream].append(Meet(node, node + 1, int(self.segment_of[node]), ready))
+            others = self.collectives_on[stream]
+            at = int(np.searchsorted(others, node))
+            like = int(others[at - 1]) if grouped and at else -1
+            self.queues[stream].append(Meet(node, node + 1, int(self.segment_of[node]), ready, like))
         self.filled[stream] = node + 1
 
     def _mark(self, stream: int, position: int) -> int:

@@ -63,6 +63,12 @@ def simulate(
         recording = run
     else:
         recording = read_recording(folder, inductor, allocations=allocations)
+    last = max(rank for part in recording.parts for rank in part.behaviour.ranks)
+    if last >= settings.world_size:
+        raise ValueError(
+            f"{folder} has a trace of rank {last}, but the job has {settings.world_size} ranks; give the settings that "
+            "it ran with, and a folder of one run alone"
+        )
     device = settings.device()
     if durations is None:
         durations = Durations(device, [Path(pack) for pack in settings.packs], inductor)
