@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.behaviour import Communicator
+from coordinator.timeline.course import Course, Join, Mark, Meet, Run, Wait
+from coordinator.timeline.layout import Layout, lay_out
 from coordinator.timeline.meetings import Meeting, Meetings, Ticket
-from coordinator.timeline.program import Course, Join, Mark, Meet, Run, Wait
 from coordinator.timeline.settings import HostCosts
 from coordinator.timeline.timeline import CollectiveCall
 
@@ -28,18 +29,6 @@ class Calls:
 
     call: dict[int, CollectiveCall]
     sequence: dict[int, int]
-
-
-@dataclass
-class _Layout:
-    """Which communicators a number stands for among the ranks of a cohort."""
-
-    communicators: list[Communicator]
-    numbers: list[int]  # as Meetings knows them
-    of_rank: npt.NDArray[np.intp]  # for each rank, the place in `communicators`
-    counts: list[int]  # ranks of the cohort in each
-    order: npt.NDArray[np.intp]  # ranks by communicator
-    begins: npt.NDArray[np.intp]  # of each communicator in `order`
 
 
 @dataclass
@@ -84,7 +73,7 @@ class Cohort:
         self.open: dict[int, _Open] = {}
         self._waits_for_stream: dict[int, list[int]] = {stream: [] for stream in course.queues}
         self._waits_for_segment: dict[int, list[int]] = {}
-        self._layouts: dict[int, _Layout] = {}
+        self._layouts: dict[int, Layout] = {}
 
     @property
     def lanes(self) -> int:
@@ -283,23 +272,11 @@ class Cohort:
             self.ended[at] = meetings[0].ended
         self.cursor[stream] = np.maximum(self.cursor[stream], self.ended[at])
 
-    def _layout(self, number: int) -> _Layout:
+    def _layout(self, number: int) -> Layout:
         found = self._layouts.get(number)
         if found is None:
-            places: dict[int, int] = {}
-            communicators: list[Communicator] = []
-            of_rank = np.empty(len(self.ranks), dtype=np.intp)
-            for at, known in enumerate(self.communicators):
-                identity = self.meetings.number(known[number])
-                if identity not in places:
-                    places[identity] = len(places)
-                    communicators.append(known[number])
-                of_rank[at] = places[identity]
-            order = np.argsort(of_rank, kind="stable")
-            counts = np.bincount(of_rank)
-            begins = np.cumsum(counts) - counts
-            found = _Layout(communicators, list(places), of_rank, counts.tolist(), order, begins)
-            self._layouts[number] = found
+            communicators = [known[number] for known in self.communicators]
+            found = self._layouts[number] = lay_out(communicators, self.meetings.number)
         return found
 
     # ---- lanes ----

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from coordinator.timeline.cohort import Cohort
-from coordinator.timeline.program import Meet
+from coordinator.timeline.course import Meet
 from coordinator.timeline.settings import RunSettings
 from coordinator.timeline.timeline import ClassTimeline, Program, RankDetail, Timeline, Times
 from maya.devices import Device

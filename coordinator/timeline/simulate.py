@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.cohort import Calls, Cohort
+from coordinator.timeline.course import Course
 from coordinator.timeline.durations import Durations
 from coordinator.timeline.meetings import Meetings, Network
-from coordinator.timeline.program import Course, compile_course
+from coordinator.timeline.program import compile_course
 from coordinator.timeline.recording import Part, Recording, read_recording
 from coordinator.timeline.results import make_timeline
 from coordinator.timeline.settings import RunSettings
