@@ -89,8 +89,9 @@ class BlockRun:
         if (written > self._counts).any():
             raise ValueError("a column has more values than its block has records")
         differences = np.zeros(self.records, dtype=np.uint64)
-        shift = np.repeat(self._begins - (written_so_far - written), written)
-        differences[np.arange(len(folded)) + shift] = unfold(folded)
+        values = unfold(folded)
+        for begin, count, end in zip(self._begins.tolist(), written.tolist(), written_so_far.tolist(), strict=True):
+            differences[begin : begin + count] = values[end - count : end]
         return differences
 
 
