@@ -193,7 +193,8 @@ def test_events_and_waiting(maya_run: MayaRun) -> None:
             assert start.elapsed_time(end) >= 0
             print("right")
             """
-        )
+        ),
+        *("--clock", "wall"),  # what is done is past at once
     )
     assert run.exit_code == 0, run.output
     assert run.stdout == "right\n"

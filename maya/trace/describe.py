@@ -101,6 +101,8 @@ def _value_text(kind: int, value: int) -> str:
         return f"event {value}"
     if kind == Kind.GRAPH_LAUNCH:
         return f"graph {value}"
+    if kind == Kind.HOST_DELAY:
+        return f"{value / 1000:.3f} us"
     if kind == Kind.STREAM_CREATE:
         return f"priority {value - 2**64 if value >= 2**63 else value}"
     return ""

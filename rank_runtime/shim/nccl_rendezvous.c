@@ -157,7 +157,11 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
         .lost = coordinator_lost,
     };
     static pthread_once_t forks = PTHREAD_ONCE_INIT;
-    const char *problem = maya_coordinator_connect(&receiver);
+    static _Atomic bool said;
+    bool is_alone = maya_get_settings()->world_size == 1; /* then the coordinator is there for the clock */
+    const char *problem = is_alone ? maya_nobody_to_meet : maya_coordinator_connect(&receiver);
+    if (is_alone && !said) maya_message("NCCL: %s", problem);
+    said |= is_alone;
     if (problem) return nccl_fail(NCCL_SYSTEM_ERROR, "%s: a communicator of %d ranks: %s", function, ranks, problem);
     pthread_once(&forks, watch_forks);
     return NCCL_SUCCESS;

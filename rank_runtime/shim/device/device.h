@@ -69,6 +69,7 @@ typedef struct {
     char zmq_path[4096];        /* the ZeroMQ library */
     bool observe_all;           /* also ops that cannot launch anything are announced to observers (torch.profiler) */
     bool strict_values;         /* reading a made-up value is an error */
+    int world_size;             /* 0: not said */
     int ranks_per_node;
     bool virtual_clock;         /* the program is shown the time that its cluster would have (virtual_clock.h) ... */
     maya_clock_costs costs;     /* ... whose host takes this long */

@@ -225,6 +225,7 @@ static void read_settings(void) {
     int64_t count = number_of("MAYA_GPUS", 8);
     if (count > MAYA_MAX_DEVICES) refuse("MAYA_GPUS", getenv("MAYA_GPUS"), "at most 64 devices");
     settings.node_devices = (int)count;
+    settings.world_size = (int)number_of("WORLD_SIZE", 0);
     settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);
     if (settings.ranks_per_node == 0) settings.ranks_per_node = 1;
     find_visible_devices();

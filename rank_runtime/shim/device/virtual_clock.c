@@ -256,7 +256,7 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
 
 /* ---- the host asks ---- */
 
-enum { POLLS = 8 };
+enum { POLLS = 64 }; /* fewer may be an allocator that looks what it can have back */
 
 bool maya_clock_is_seen(void) {
     if (!maya_clock_runs()) return false;
