@@ -25,7 +25,19 @@ from maya.trace import Kind, read
 from rank_runtime.build import Build
 
 DRIVER = Path(__file__).parent / "virtual_clock_driver.py"
-PARTS = ("ddp", "fsdp", "pipeline", "alone", "graph", "streams", "synchronizing", "threads", "waiting", "timed")
+PARTS = (
+    "ddp",
+    "fsdp",
+    "pipeline",
+    "alone",
+    "graph",
+    "streams",
+    "synchronizing",
+    "threads",
+    "beside",
+    "waiting",
+    "timed",
+)
 RANKS = 4
 
 

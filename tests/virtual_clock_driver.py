@@ -161,6 +161,30 @@ def threads() -> None:
     torch.cuda.synchronize()
 
 
+def beside() -> None:
+    """A thread that begins while the first one waits for late ranks, and autograd's threads, which share its cursor."""
+
+    def work(stream: torch.cuda.Stream, ending: threading.Event) -> None:
+        ending.wait(0.1)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        with torch.cuda.stream(stream):
+            matrix = torch.ones(768, 768, device="cuda", requires_grad=True)
+            (matrix @ matrix).sum().backward()
+            (matrix @ matrix).relu().sum().item()
+
+    for _ in range(2):
+        ending = threading.Event()
+        thread = threading.Thread(target=work, args=(torch.cuda.Stream(), ending))
+        thread.start()
+        if dist.get_rank() % 2:
+            time.sleep(0.3)
+        dist.all_reduce(torch.ones(1 << 16, device="cuda"))
+        torch.cuda.synchronize()
+        ending.set()
+        thread.join()
+        torch.cuda.synchronize()
+
+
 def waiting() -> None:
     """A program that asks until something is over, sleeps, and waits for a time."""
     matrix = torch.ones(4096, 4096, device="cuda")
@@ -199,7 +223,8 @@ def timed() -> list[float]:
 
 
 PARTS: dict[str, Callable[[], object]] = {
-    part.__name__: part for part in (ddp, fsdp, pipeline, alone, graph, streams, synchronizing, threads, waiting, timed)
+    part.__name__: part
+    for part in (ddp, fsdp, pipeline, alone, graph, streams, synchronizing, threads, beside, waiting, timed)
 }
 
 

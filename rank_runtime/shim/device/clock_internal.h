@@ -34,6 +34,8 @@ struct maya_clock_wait {
 };
 
 void clock_release_wait(maya_clock_wait *wait);
+/* true if the time is known; then it is absolute. */
+bool clock_is_known(clock_host_time *time);
 
 /* How long something takes. */
 typedef struct {

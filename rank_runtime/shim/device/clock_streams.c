@@ -287,8 +287,7 @@ static clock_host_time keep_time(clock_host_time time) {
     return time;
 }
 
-/* true if the host's time is known; then it is absolute. */
-static bool is_known(clock_host_time *time) {
+bool clock_is_known(clock_host_time *time) {
     if (time->after == NULL) return true;
     if (!time->after->known) return false;
     maya_clock_wait *after = time->after;
@@ -306,7 +305,7 @@ static void run_work(clock_stream *stream, uint64_t ready, const clock_duration 
 static bool run_collective(clock_stream *stream, entry *head) {
     maya_ticket *ticket = head->ticket;
     if (!ticket->arrival->known) {
-        if (!is_known(&head->ready)) return false;
+        if (!clock_is_known(&head->ready)) return false;
         set(ticket->arrival, later(stream->cursor, head->ready.ns));
     }
     if (head->duration) {
@@ -329,11 +328,11 @@ static bool run_head(clock_stream *stream) {
     entry *head = &stream->entries[stream->first];
     switch ((entry_kind)head->kind) {
     case WORK:
-        if (!is_known(&head->ready) || !head->duration->known) return false;
+        if (!clock_is_known(&head->ready) || !head->duration->known) return false;
         run_work(stream, head->ready.ns, head->duration, head->counts);
         break;
     case MARK:
-        if (!is_known(&head->ready)) return false;
+        if (!clock_is_known(&head->ready)) return false;
         stream->cursor = later(stream->cursor, head->ready.ns);
         set(head->moment, stream->cursor);
         clock_release(head->moment);

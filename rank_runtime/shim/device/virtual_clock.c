@@ -102,6 +102,7 @@ static void listen(maya_thread *thread, const maya_trace_record *record) {
     if (thread->clock_group == 0) join_group(thread);
     thread->clock_reads = thread->queries = 0;
     clock_host_time *host = &groups[thread->clock_group - 1];
+    clock_is_known(host); /* a thread that began while the first one waited counts from the end of that */
     host->ns += record->ops * costs()->op;
     if (record->kind == MAYA_RECORD_OP || record->kind == MAYA_RECORD_ANNOTATION) return; /* theirs are other flags */
     if (!costs_nothing(record)) host->ns += costs()->calls[record->kind];
