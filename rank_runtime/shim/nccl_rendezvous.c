@@ -158,7 +158,8 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
     };
     static pthread_once_t forks = PTHREAD_ONCE_INIT;
     static _Atomic bool said;
-    bool is_alone = maya_get_settings()->world_size == 1; /* then the coordinator is there for the clock */
+    /* A run of one rank has a coordinator only for its clock. */
+    bool is_alone = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1;
     const char *problem = is_alone ? maya_nobody_to_meet : maya_coordinator_connect(&receiver);
     if (is_alone && !said) maya_message("NCCL: %s", problem);
     said |= is_alone;
