@@ -47,7 +47,7 @@ STEPS = st.lists(
             [
                 *("kernel",) * 5,
                 *("record", "wait") * 3,
-                *("collective", "pair", "overlap") * 2,
+                *("collective", "pair", "overlap", "swapped") * 2,
                 *("send", "exchange", "copy", "host function", "graph", "delay"),
                 *("stream", "event", "device"),
             ]
@@ -91,6 +91,10 @@ def write_job(world: int, steps: Sequence[Step]) -> list[TraceWriter]:
                     rank.collective(2, stream=step.stream, thread=step.thread)
         elif step.what in ("send", "exchange"):
             write_messages(ranks, step)
+        elif step.what == "swapped":
+            for rank in ranks:  # on two streams, so that their order on the host does not matter
+                for number in (1, 2) if (rank.rank + step.who) % 2 else (2, 1):
+                    rank.collective(number, stream=number, thread=step.thread)
         elif step.what == "overlap":
             for rank in ranks:
                 rank.collective(1, stream=step.stream)
