@@ -13,6 +13,8 @@ from maya.calibrate import calibrate
 from maya.devices import Device, DeviceError, device_names, load_device
 from maya.estimate import estimate
 from maya.net import net
+from maya.report.command import report
+from maya.whatif.command import whatif
 from netmodel.units import format_bytes
 
 
@@ -25,6 +27,8 @@ def main() -> None:
 main.add_command(net)
 main.add_command(calibrate)
 main.add_command(estimate)
+main.add_command(whatif)
+main.add_command(report)
 
 
 @main.command()

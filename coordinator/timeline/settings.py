@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from maya.devices import Device, load_device
 from maya.hosts.costs import NO_COSTS, REFERENCE, HostCosts, HostError, load_host, without_host_time
-from netmodel.cluster import Cluster, load_cluster
+from netmodel.cluster import Cluster, load_cluster, with_faults
+from netmodel.faults import parse_fault
 from netmodel.nccl_settings import VARIABLES, NcclSettings, read_settings
 from netmodel.settings_file import as_table, did_you_mean, listed
 
@@ -57,6 +58,7 @@ class RunSettings:
     host_file: str = REFERENCE  # name or file of a host
     clock: str = "virtual"  # or "wall": what the script was shown
     packs: tuple[str, ...] = ()  # files of measured kernel times
+    faults: tuple[str, ...] = ()  # of the cluster's links, as maya net takes them after --fault
     inductor: str = ""  # where torch.compile put its sources
     script: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # what the results depend on: see maya/results
@@ -66,7 +68,7 @@ class RunSettings:
     def save(self, folder: Path) -> None:
         """Write run.json, under another name first, so that whoever finds it finds it complete."""
         content = {"version": VERSION, **{each.name: getattr(self, each.name) for each in fields(self)}}
-        content |= {"host": self.host.table(), "packs": list(self.packs)}
+        content |= {"host": self.host.table(), "packs": list(self.packs), "faults": list(self.faults)}
         file = folder / FILE
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -98,8 +100,8 @@ class RunSettings:
         return load_device(self.gpu, self._of("gpu"))
 
     def load_cluster(self) -> Cluster:
-        """The cluster, with the changes of its keys."""
-        return load_cluster(self.cluster, self._of("cluster"))
+        """The cluster, with the changes of its keys and its faults."""
+        return with_faults(load_cluster(self.cluster, self._of("cluster")), map(parse_fault, self.faults))
 
     def nccl_settings(self) -> NcclSettings:
         return read_settings(self.nccl)
@@ -216,6 +218,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "host_file": str,
     "clock": str,
     "packs": list,
+    "faults": list,
     "inductor": str,
     "script": str,
     "options": dict,
@@ -238,4 +241,5 @@ def _from_content(file: Path, content: dict[str, Any]) -> RunSettings:
             values[key] = str(file.parent / values[key])
     values["host"] = HostCosts.of_table(f"{file}: host", values["host"])
     values["packs"] = tuple(map(str, values.get("packs", ())))
+    values["faults"] = tuple(map(str, values.get("faults", ())))
     return RunSettings(**values)

@@ -1,0 +1,131 @@
+"""What the streams of a rank did, as the page draws it.
+
+In: a rank's column of a `ClassTimeline` and the part of the run to show. Out: `Streams` with at most so many events:
+what was in one NCCL group is one event, as it is one kernel, and where there are too many events short neighbours of
+one class are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline
+from maya.report.content import Lane, Streams, WorkRow
+from maya.report.words import Words
+
+_FIRST_JOINED_NS = 1_000
+
+
+@dataclass(frozen=True)
+class _Event:
+    start: int
+    end: int
+    row: WorkRow
+    launched: int
+    arrival: int
+    count: int = 1
+
+
+def streams_of(
+    one: ClassTimeline,
+    column: int,
+    span: tuple[int, int],
+    steps: Sequence[tuple[int, int]],
+    words: Words,
+    most_events: int,
+) -> Streams:
+    """The streams of one rank between two times. `steps` are numbers of steps and when they ended."""
+    first, last = span
+    lanes = {stream: _grouped(events) for stream, events in _events(one, column, first, last, words).items()}
+    joined = 0
+    while sum(map(len, lanes.values())) > most_events:
+        joined = joined * 2 or _FIRST_JOINED_NS
+        lanes = {stream: _joined(events, joined) for stream, events in lanes.items()}
+    drawn = [Lane(f"stream {stream}", _numbers(events, first, words)) for stream, events in sorted(lanes.items())]
+    return Streams(int(one.ranks[column]), first, last, tuple(steps), drawn, joined)
+
+
+def count_events(one: ClassTimeline, column: int, span: tuple[int, int]) -> int:
+    """How many there are between two times."""
+    return int(_inside(one, column, *span).sum())
+
+
+def _inside(one: ClassTimeline, column: int, first: int, last: int) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (one.end_ns[:, column] > first) & (one.start_ns[:, column] < last)
+    return found
+
+
+def _events(one: ClassTimeline, column: int, first: int, last: int, words: Words) -> dict[int, list[_Event]]:
+    program = one.program
+    works, calls = words.of_works(program), words.of_calls(program, one.communicators[column])
+    rows = np.flatnonzero(_inside(one, column, first, last))
+    streams = program.trace.records["stream"][program.records[rows]]
+    table = zip(
+        streams.tolist(),
+        np.maximum(one.start_ns[rows, column], first).tolist(),
+        np.minimum(one.end_ns[rows, column], last).tolist(),
+        program.work[rows].tolist(),
+        program.call[rows].tolist(),
+        one.launched_ns[rows, column].tolist(),
+        one.arrival_ns[rows, column].tolist(),
+        strict=True,
+    )
+    found: dict[int, list[_Event]] = {}
+    for stream, start, end, work, call, launched, arrival in table:
+        row = works[work] if call < 0 else calls[call]
+        found.setdefault(stream, []).append(_Event(start, end, row, launched, max(first, arrival)))
+    for events in found.values():
+        events.sort(key=lambda event: (event.start, event.end))
+    return found
+
+
+def _grouped(events: Sequence[_Event]) -> list[_Event]:
+    """What runs at the same time on one stream was in one group."""
+    found: list[_Event] = []
+    for event in events:
+        if found and event.start < found[-1].end:
+            found[-1] = _together(found[-1], event, "in one group")
+        else:
+            found.append(event)
+    return found
+
+
+def _joined(events: Sequence[_Event], short: int) -> list[_Event]:
+    found: list[_Event] = []
+    for event in events:
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and before.row.kind == event.row.kind
+            and event.end - event.start < short
+            and (before.count > 1 or before.end - before.start < short)
+            and event.arrival - before.end < short
+        ):
+            found[-1] = _together(before, event, "in a row")
+        else:
+            found.append(event)
+    return found
+
+
+def _together(one: _Event, other: _Event, how: str) -> _Event:
+    count = one.count + other.count
+    name = one.row.name.partition(" × ")[0]
+    same = name == other.row.name
+    row = WorkRow(f"{name if same else one.row.kind} × {count}", one.row.kind, how, one.row.origin, "")
+    return replace(one, end=max(one.end, other.end), row=row, arrival=min(one.arrival, other.arrival), count=count)
+
+
+def _numbers(events: Sequence[_Event], first: int, words: Words) -> list[int]:
+    """Five for each event, as `Lane` says."""
+    numbers: list[int] = []
+    before = first
+    for event in events:
+        waited = max(0, event.start - event.arrival)
+        lead = event.start - waited - event.launched
+        numbers += (event.start - before, event.end - event.start, words.number(event.row), lead, waited)
+        before = event.end
+    return numbers

@@ -1,0 +1,362 @@
+// What the streams of a rank did when: zoomed and moved with wheel, mouse and keys; what is found by name stands out.
+const view = { rank: 0, from: 0, to: 1, lanes: [], lane: 0, event: -1, found: null };
+const LANE = 34, LEFT = 96, TOP = 24, AHEAD = 46;
+
+// Five numbers for each event become times since the beginning of the part that is drawn.
+function decodeLane(lane) {
+  const count = lane.events.length / 5;
+  const out = { name: lane.name, start: new Float64Array(count), end: new Float64Array(count),
+    work: new Int32Array(count), lead: new Float64Array(count), wait: new Float64Array(count) };
+  let at = 0;
+  for (let event = 0; event < count; event++) {
+    const [gap, took, work, lead, wait] = lane.events.slice(5 * event, 5 * event + 5);
+    out.start[event] = at + gap;
+    at = out.end[event] = at + gap + took;
+    out.work[event] = work;
+    out.lead[event] = lead;
+    out.wait[event] = wait;
+  }
+  return out;
+}
+
+function firstEndingAfter(lane, ns) {
+  let [low, high] = [0, lane.end.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane.end[middle] > ns) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+const kindOf = (event, lane) => content.works[lane.work[event]].kind;
+
+function drawStreams() {
+  const canvas = $("streams-chart");
+  const [pen, width] = prepare(canvas, TOP + view.lanes.length * LANE + AHEAD);
+  const one = content.streams[view.rank];
+  if (!one) {
+    pen.fillStyle = colour("muted");
+    pen.fillText("nothing was recorded", 8, 16);
+    return;
+  }
+  const x = (ns) => LEFT + (width - LEFT) * (ns - view.from) / (view.to - view.from);
+  drawTimes(pen, x, width, one);
+  view.lanes.forEach((lane, number) => drawLane(pen, lane, TOP + number * LANE, x, width, number));
+  drawAhead(pen, x, width);
+  const steps = one.steps.filter(([, end]) => end - one.first_ns > view.from && end - one.first_ns <= view.to);
+  $("streams-range").textContent = `${duration(Math.round(view.to - view.from))} from ${duration(Math.round(view.from + one.first_ns))}` +
+    (steps.length ? `, step${steps.length > 1 ? "s" : ""} ${steps.map(([step]) => step + 1).join(", ")}` : "");
+  drawOverview();
+}
+
+function drawTimes(pen, x, width, one) {
+  const bottom = TOP + view.lanes.length * LANE;
+  pen.textAlign = "center";
+  for (const at of ticks(view.from + one.first_ns, view.to + one.first_ns, Math.floor((width - LEFT) / 110))) {
+    const place = x(at - one.first_ns);
+    pen.fillStyle = colour("soft");
+    pen.fillRect(Math.round(place), TOP - 6, 1, bottom - TOP + 6);
+    pen.fillStyle = colour("muted");
+    pen.fillText(preciseTime(at), Math.max(LEFT + 30, Math.min(width - 36, place)), 10);
+  }
+  pen.fillStyle = colour("accent");
+  for (const [, end] of one.steps) {
+    const place = x(end - one.first_ns);
+    if (place >= LEFT && place <= width) pen.fillRect(Math.round(place), TOP - 8, 1.5, bottom - TOP + 8);
+  }
+}
+
+// As many digits as the zoom needs.
+function preciseTime(ns) {
+  const span = view.to - view.from;
+  const [unit, size] = span > 2e9 ? ["s", 1e9] : span > 2e6 ? ["ms", 1e6] : ["µs", 1e3];
+  const places = Math.max(0, Math.min(4, Math.ceil(-Math.log10(span / size / 8))));
+  return (ns / size).toFixed(places) + " " + unit;
+}
+
+function drawLane(pen, lane, top, x, width, number) {
+  pen.textAlign = "right";
+  pen.fillStyle = colour(number === view.lane ? "ink" : "muted");
+  pen.fillText(lane.name, LEFT - 10, top + LANE / 2);
+  pen.fillStyle = colour("soft");
+  pen.fillRect(LEFT, top + LANE - 1, width - LEFT, 1);
+  pen.textAlign = "left";
+  let drawnTo = -1, drawnKind = "";
+  for (let at = firstEndingAfter(lane, view.from); at < lane.start.length && lane.start[at] < view.to; at++) {
+    const left = Math.max(LEFT, x(lane.start[at]));
+    const right = Math.min(width, Math.max(left + 0.6, x(lane.end[at])));
+    const kind = kindOf(at, lane);
+    if (right - drawnTo < 0.5 && kind === drawnKind) continue;  // would not be seen
+    const faded = view.found && !view.found.has(lane.work[at]);
+    pen.globalAlpha = faded ? 0.15 : 1;
+    pen.fillStyle = colour(kind);
+    pen.fillRect(left, top + 4, right - left - (right - left > 3 ? 0.6 : 0), LANE - 9);
+    const waited = lane.wait[at];
+    if (waited > 0) {  // the part in which it waits for others, in a lighter tone in front of it
+      const from = Math.max(LEFT, x(lane.start[at] - waited));
+      pen.globalAlpha = faded ? 0.08 : 0.3;
+      pen.fillRect(from, top + LANE / 2 - 3, Math.max(0, left - from), 6);
+      pen.globalAlpha = faded ? 0.15 : 1;
+    }
+    if (right - left > 46) {
+      pen.fillStyle = inkOn(colour(kind));
+      pen.save();
+      pen.beginPath();
+      pen.rect(left, top, right - left - 4, LANE);
+      pen.clip();
+      pen.fillText(content.works[lane.work[at]].name, left + 5, top + LANE / 2);
+      pen.restore();
+    }
+    pen.globalAlpha = 1;
+    [drawnTo, drawnKind] = [right, kind];
+  }
+  if (number === view.lane && view.event >= 0) {
+    const [left, right] = [x(lane.start[view.event]), x(lane.end[view.event])];
+    pen.strokeStyle = colour("ink");
+    pen.lineWidth = 2;
+    pen.strokeRect(Math.max(LEFT, left), top + 3, Math.max(3, Math.min(width, right) - Math.max(LEFT, left)), LANE - 7);
+  }
+}
+
+// How long before their start things were launched: where that is nothing, the GPU waits for the host.
+function drawAhead(pen, x, width) {
+  const bottom = TOP + view.lanes.length * LANE + AHEAD - 4;
+  const high = AHEAD - 12;
+  const columns = Math.max(1, Math.ceil((width - LEFT) / 2));
+  const least = new Float64Array(columns).fill(Infinity);
+  for (const lane of view.lanes)
+    for (let at = firstEndingAfter(lane, view.from); at < lane.start.length && lane.start[at] < view.to; at++) {
+      if (kindOf(at, lane) === "communication" || lane.start[at] < view.from) continue;
+      const column = Math.min(columns - 1, Math.floor((x(lane.start[at]) - LEFT) / 2));
+      least[column] = Math.min(least[column], lane.lead[at]);
+    }
+  let most = 0;
+  for (const lead of least) if (lead < Infinity) most = Math.max(most, lead);
+  pen.textAlign = "right";
+  pen.fillStyle = colour("muted");
+  pen.fillText("host ahead", LEFT - 10, bottom - high + 8);
+  pen.fillText(most ? "≤ " + duration(Math.round(most)) : "", LEFT - 10, bottom - high + 24);
+  pen.fillStyle = colour("host_bound");
+  let height = 0;
+  for (let column = 0; column < columns; column++) {
+    if (least[column] < Infinity) height = most ? Math.max(1, high * Math.max(0, least[column]) / most) : 1;
+    pen.globalAlpha = 0.55;
+    pen.fillRect(LEFT + 2 * column, bottom - height, 2, height);
+  }
+  pen.globalAlpha = 1;
+}
+
+// Everything at once, by the part of each pixel's time in which a stream computed or communicated.
+function drawOverview() {
+  const canvas = $("streams-overview");
+  const [pen, width] = prepare(canvas, 34);
+  const one = content.streams[view.rank];
+  const all = one.last_ns - one.first_ns;
+  const columns = Math.max(1, Math.floor(width - LEFT));
+  const busy = { compute: new Float64Array(columns), communication: new Float64Array(columns) };
+  for (const lane of view.lanes)
+    for (let at = 0; at < lane.start.length; at++) {
+      const into = ["communication", "message"].includes(kindOf(at, lane)) ? busy.communication : busy.compute;
+      const [from, to] = [lane.start[at] / all * columns, lane.end[at] / all * columns];
+      for (let column = Math.max(0, Math.floor(from)); column < to && column < columns; column++)
+        into[column] += Math.min(to, column + 1) - Math.max(from, column);
+    }
+  for (let column = 0; column < columns; column++) {
+    pen.fillStyle = colour("gemm");
+    const computed = Math.min(1, busy.compute[column]) * 15;
+    pen.fillRect(LEFT + column, 16 - computed, 1, computed);
+    pen.fillStyle = colour("communication");
+    const sent = Math.min(1, busy.communication[column]) * 12;
+    pen.fillRect(LEFT + column, 18, 1, sent);
+  }
+  pen.fillStyle = colour("muted");
+  pen.textAlign = "right";
+  pen.fillText("compute", LEFT - 10, 9);
+  pen.fillText("network", LEFT - 10, 25);
+  pen.strokeStyle = colour("ink");
+  pen.lineWidth = 1;
+  const [from, to] = [view.from / all * columns, view.to / all * columns];
+  pen.strokeRect(LEFT + from + 0.5, 0.5, Math.max(2, to - from - 1), 33);
+}
+
+function zoomTo(from, to) {
+  const one = content.streams[view.rank];
+  if (!one) return;
+  const all = one.last_ns - one.first_ns;
+  const span = Math.max(200, Math.min(all, to - from));
+  view.from = Math.max(0, Math.min(all - span, from));
+  view.to = view.from + span;
+  drawStreams();
+}
+
+function zoomBy(factor, around) {
+  const middle = around === undefined ? (view.from + view.to) / 2 : around;
+  zoomTo(middle - (middle - view.from) * factor, middle + (view.to - middle) * factor);
+}
+
+function zoomToStep() {
+  const one = content.streams[view.rank];
+  if (!one) return;
+  const ends = one.steps.map(([step, end]) => [step, end - one.first_ns]);
+  const at = ends.findIndex(([step]) => step === content.steps.typical);
+  if (at < 0) return zoomTo(0, one.last_ns - one.first_ns);
+  zoomTo(at ? ends[at - 1][1] : 0, ends[at][1]);
+}
+
+function describeEvent(lane, at) {
+  const work = content.works[lane.work[at]];
+  const one = content.streams[view.rank];
+  const took = lane.end[at] - lane.start[at];
+  return [work.name, [work.detail,
+    `${duration(took)}, from ${preciseTime(lane.start[at] + one.first_ns)}`,
+    lane.wait[at] > 0 ? `before it this rank waited ${duration(lane.wait[at])} for others` : "",
+    lane.lead[at] >= 0 ? `launched ${duration(lane.lead[at])} before` : "",
+    `duration: ${work.origin}${work.spread ? ", ± " + work.spread : ""}`]];
+}
+
+function choose(laneNumber, at) {
+  [view.lane, view.event] = [laneNumber, at];
+  const lane = view.lanes[laneNumber];
+  if (at >= 0) {
+    const span = view.to - view.from;
+    if (lane.start[at] < view.from || lane.start[at] > view.to) zoomTo(lane.start[at] - span / 4, lane.start[at] + span * 3 / 4);
+    const [title, lines] = describeEvent(lane, at);
+    $("streams-said").textContent = `${lane.name}: ${title}. ${lines.filter(Boolean).join("; ")}.`;
+  } else {
+    $("streams-said").textContent = lane ? `${lane.name}, ${lane.start.length} events` : "";
+  }
+  drawStreams();
+}
+
+function nextEvent(by) {
+  const lane = view.lanes[view.lane];
+  if (!lane || !lane.start.length) return;
+  let at = view.event < 0 ? firstEndingAfter(lane, view.from) - (by > 0 ? 1 : 0) : view.event;
+  do at += by; while (at >= 0 && at < lane.start.length && view.found && !view.found.has(lane.work[at]));
+  if (at >= 0 && at < lane.start.length) choose(view.lane, at);
+}
+
+function eventAt(x, y, width) {
+  const number = Math.floor((y - TOP) / LANE);
+  const lane = view.lanes[number];
+  if (!lane || x < LEFT) return null;
+  const perPixel = (view.to - view.from) / (width - LEFT);
+  const ns = view.from + (x - LEFT) * perPixel;
+  let at = firstEndingAfter(lane, ns - perPixel);
+  if (at >= lane.start.length || lane.start[at] > ns + perPixel) return null;
+  if (lane.end[at] < ns && at + 1 < lane.start.length && lane.start[at + 1] <= ns) at++;
+  return [number, at];
+}
+
+function find(text) {
+  const wanted = text.trim().toLowerCase();
+  view.found = wanted ? new Set(content.works.flatMap((work, at) =>
+    `${work.name} ${work.detail} ${work.kind}`.toLowerCase().includes(wanted) ? [at] : [])) : null;
+  if (view.found) {
+    let [count, ns] = [0, 0];
+    for (const lane of view.lanes)
+      for (let at = 0; at < lane.start.length; at++)
+        if (view.found.has(lane.work[at])) [count, ns] = [count + 1, ns + lane.end[at] - lane.start[at]];
+    $("streams-said").textContent = count ? `${whole(count)} found, ${duration(ns)} in all; n goes to the next` : "nothing found";
+  }
+  drawStreams();
+}
+
+// A rank that is not drawn itself is shown by the one of its behaviour; says which.
+function showStreamsOf(rank) {
+  const within = (text) => text.split(",").some((range) => {
+    const [ends, step] = range.split(":");
+    const [first, last] = ends.split("-").map(Number);
+    return rank >= first && rank <= (last === undefined ? first : last) && (rank - first) % Number(step || 1) === 0;
+  });
+  const behaviour = content.behaviours.find((each) => within(each.ranks));
+  const exactly = content.streams.findIndex((one) => one.rank === rank);
+  const at = exactly >= 0 || !behaviour ? exactly : content.streams.findIndex((one) => one.rank === behaviour.rank);
+  if (at < 0) return "no rank that behaves like it";
+  $("streams-rank").value = String(at);
+  showRank(at);
+  return `rank ${content.streams[at].rank}`;
+}
+
+function showRank(at) {
+  view.rank = at;
+  const one = content.streams[at];
+  [view.lanes, view.lane, view.event] = [one ? one.lanes.map(decodeLane) : [], 0, -1];
+  zoomToStep();
+}
+
+function startStreams() {
+  const used = new Set(content.works.map((work) => work.kind));
+  const names = new Map(content.parts.map((part) => [part.key, part.name]));
+  names.set("communication", "communication");
+  legend($("streams-legend"), [...names].filter(([key]) => used.has(key)));
+  const select = $("streams-rank");
+  select.append(...content.streams.map((one, at) => {
+    const behaviour = content.behaviours.find((each) => each.rank === one.rank);
+    const like = behaviour && behaviour.count > 1 ? `, as ${whole(behaviour.count)} ranks` : "";
+    return element("option", { value: at }, `${one.rank}${like}`);
+  }));
+  select.onchange = () => showRank(Number(select.value));
+  $("streams-find").oninput = (event) => find(event.target.value);
+  for (const button of document.querySelectorAll("[data-zoom]"))
+    button.onclick = () => ({ in: () => zoomBy(0.5), out: () => zoomBy(2), step: zoomToStep, all: () => zoomTo(0, Infinity) })[button.dataset.zoom]();
+  pointAtStreams($("streams-chart"));
+  pointAtOverview($("streams-overview"));
+  showRank(0);
+  drawings.push(drawStreams);
+}
+
+function pointAtStreams(canvas) {
+  canvas.setAttribute("aria-label", "Streams of a rank over time. Plus and minus zoom, arrows move, n and p go from event to event.");
+  let held = null;
+  canvas.onwheel = (event) => {
+    if (!event.ctrlKey && Math.abs(event.deltaY) < Math.abs(event.deltaX)) return;
+    if (document.activeElement !== canvas && !event.ctrlKey) return;  // scrolling past the chart scrolls the page
+    event.preventDefault();
+    const part = (place(canvas, event)[0] - LEFT) / (canvas.clientWidth - LEFT);
+    zoomBy(event.deltaY > 0 ? 1.25 : 0.8, view.from + part * (view.to - view.from));
+  };
+  canvas.onmousedown = (event) => { held = [event.clientX, view.from, view.to]; };
+  window.addEventListener("mouseup", () => { held = null; });
+  canvas.onmousemove = (event) => {
+    if (held && event.buttons) {
+      const by = (held[0] - event.clientX) / (canvas.clientWidth - LEFT) * (held[2] - held[1]);
+      hideTip();
+      return zoomTo(held[1] + by, held[2] + by);
+    }
+    const hit = eventAt(...place(canvas, event), canvas.clientWidth);
+    if (!hit) return hideTip();
+    showTip(event, ...describeEvent(view.lanes[hit[0]], hit[1]));
+  };
+  canvas.onmouseleave = hideTip;
+  canvas.onclick = (event) => {
+    const hit = eventAt(...place(canvas, event), canvas.clientWidth);
+    if (hit) choose(...hit);
+  };
+  canvas.onkeydown = (event) => {
+    const span = view.to - view.from;
+    const keys = {
+      "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2),
+      ArrowLeft: () => zoomTo(view.from - span / 5, view.to - span / 5),
+      ArrowRight: () => zoomTo(view.from + span / 5, view.to + span / 5),
+      ArrowUp: () => choose(Math.max(0, view.lane - 1), -1),
+      ArrowDown: () => choose(Math.min(view.lanes.length - 1, view.lane + 1), -1),
+      n: () => nextEvent(1), p: () => nextEvent(-1), Home: () => zoomTo(0, Infinity),
+    };
+    if (event.ctrlKey || event.metaKey || !keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  };
+}
+
+function pointAtOverview(canvas) {
+  const move = (event) => {
+    const one = content.streams[view.rank];
+    if (!one || (event.type === "mousemove" && !event.buttons)) return;
+    const middle = (place(canvas, event)[0] - LEFT) / (canvas.clientWidth - LEFT) * (one.last_ns - one.first_ns);
+    const span = view.to - view.from;
+    zoomTo(middle - span / 2, middle + span / 2);
+  };
+  canvas.onmousedown = canvas.onmousemove = move;
+}

@@ -1,0 +1,105 @@
+"""What takes most: kernels and collectives of all ranks in one step, as tables.
+
+In: a timeline and its steps. Out: a `Table` of each. Times are sums over all ranks; those of a class have the same
+times, so one of them is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.net.bench import bus_factor
+from maya.report.content import Table, WorkRow
+from maya.report.words import Words, call_name, members_of
+from maya.results.steps import Steps
+
+_MOST_KERNELS = 30
+_MOST_COLLECTIVES = 30
+_BUS_NAMES = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
+              "AlltoAll": "all_to_all"}  # fmt: skip
+
+
+@dataclass
+class _Sum:
+    ns: int = 0
+    launches: int = 0
+    waited_ns: int = 0
+
+    def add(self, ns: int, launches: int, waited_ns: int = 0) -> None:
+        self.ns += ns
+        self.launches += launches
+        self.waited_ns += waited_ns
+
+
+def kernel_table(timeline: Timeline, steps: Steps, words: Words) -> Table:
+    """Kernels, library calls, copies and memsets."""
+    sums: dict[WorkRow, _Sum] = {}
+    for one, rows in _of_step(timeline, steps):
+        mine = rows[one.program.work[rows] >= 0]
+        numbers, launches, ns = _by_number(one.program.work[mine], one.end_ns[mine, 0] - one.start_ns[mine, 0])
+        works = words.of_works(one.program)
+        for number, count, total in zip(numbers, launches, ns, strict=True):
+            sums.setdefault(works[number], _Sum()).add(total * len(one.ranks), count * len(one.ranks))
+    everything = sum(each.ns for each in sums.values()) or 1
+    ordered = sorted(sums.items(), key=lambda entry: (-entry[1].ns, entry[0].name, entry[0].detail))
+    return Table(
+        ("kernel", "op and sizes", "class", "total", "share", "launches", "each", "origin", "spread"),
+        ("text", "text", "text", "ns", "share", "count", "ns", "text", "text"),
+        [
+            (row.name, row.detail, row.kind.replace("_", "-"), each.ns, round(each.ns / everything, 5), each.launches,
+             each.ns // each.launches, row.origin, row.spread)
+            for row, each in ordered[:_MOST_KERNELS]
+        ],
+    )  # fmt: skip
+
+
+def collective_table(timeline: Timeline, steps: Steps) -> Table:
+    """Collectives and messages, by size and number of members."""
+    sums: dict[tuple[str, int, int], _Sum] = {}
+    for one, rows in _of_step(timeline, steps):
+        mine = rows[one.program.call[rows] >= 0]
+        calls = one.program.call[mine]
+        numbers, launches, ns = _by_number(calls, one.end_ns[mine, 0] - one.start_ns[mine, 0])
+        waited = _by_number(calls, one.start_ns[mine, 0] - one.arrival_ns[mine, 0])[2]
+        for number, count, total, waited_ns in zip(numbers, launches, ns, waited, strict=True):
+            call = one.program.calls[number]
+            key = call_name(call), call.size, members_of(call, one.communicators[0])
+            ranks = len(one.ranks)
+            sums.setdefault(key, _Sum()).add(total * ranks, count * ranks, waited_ns * ranks)
+    ordered = sorted(sums.items(), key=lambda entry: (-entry[1].ns - entry[1].waited_ns, entry[0]))
+    return Table(
+        ("call", "size", "ranks", "total", "calls", "each", "bus bandwidth", "waiting, total", "waiting, each"),
+        ("text", "bytes", "count", "ns", "count", "ns", "text", "ns", "ns"),
+        [
+            (name, size, members, each.ns, each.launches, each.ns // each.launches,
+             _bus_bandwidth(name, size, members, each.ns / each.launches), each.waited_ns,
+             each.waited_ns // each.launches)
+            for (name, size, members), each in ordered[:_MOST_COLLECTIVES]
+        ],
+    )  # fmt: skip
+
+
+def _of_step(timeline: Timeline, steps: Steps) -> Iterator[tuple[ClassTimeline, npt.NDArray[np.intp]]]:
+    """For each class the rows that were launched in the typical step."""
+    step = steps.typical
+    for one, own in zip(timeline.classes, steps.classes, strict=True):
+        yield one, np.arange(int(own.rows[step]), int(own.rows[step + 1]), dtype=np.intp)
+
+
+def _by_number(numbers: npt.NDArray[np.int32], ns: npt.NDArray[np.int64]) -> tuple[list[int], list[int], list[int]]:
+    """The different numbers, how often each occurs, and the sum of its times."""
+    used, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    sums = np.zeros(len(used), dtype=np.int64)
+    np.add.at(sums, which.reshape(-1), ns)
+    return used.tolist(), counts.tolist(), sums.tolist()
+
+
+def _bus_bandwidth(name: str, size: int, members: int, ns: float) -> str:
+    if members < 2 or ns <= 0:
+        return ""
+    return f"{size / ns * bus_factor(_BUS_NAMES.get(name, ''), members):.1f} GB/s"
