@@ -123,7 +123,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts and numbers; `units` has for each column "text", "ns", "bytes", "count" or "share"."""
+    """Rows of texts and numbers; `units` has for each column "text", "ns", "bytes", "rate" (bytes a second),
+    "count" or "share"."""
 
     columns: Sequence[str]
     units: Sequence[str]

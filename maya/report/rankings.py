@@ -74,7 +74,7 @@ def collective_table(timeline: Timeline, steps: Steps) -> Table:
     ordered = sorted(sums.items(), key=lambda entry: (-entry[1].ns - entry[1].waited_ns, entry[0]))
     return Table(
         ("call", "size", "ranks", "total", "calls", "each", "bus bandwidth", "waiting, total", "waiting, each"),
-        ("text", "bytes", "count", "ns", "count", "ns", "text", "ns", "ns"),
+        ("text", "bytes", "count", "ns", "count", "ns", "rate", "ns", "ns"),
         [
             (name, size, members, each.ns, each.launches, each.ns // each.launches,
              _bus_bandwidth(name, size, members, each.ns / each.launches), each.waited_ns,
@@ -99,7 +99,8 @@ def _by_number(numbers: npt.NDArray[np.int32], ns: npt.NDArray[np.int64]) -> tup
     return used.tolist(), counts.tolist(), sums.tolist()
 
 
-def _bus_bandwidth(name: str, size: int, members: int, ns: float) -> str:
+def _bus_bandwidth(name: str, size: int, members: int, ns: float) -> int:
+    """Bytes per second that a link carries, as nccl-tests counts; 0: there is no link."""
     if members < 2 or ns <= 0:
-        return ""
-    return f"{size / ns * bus_factor(_BUS_NAMES.get(name, ''), members):.1f} GB/s"
+        return 0
+    return round(size / ns * bus_factor(_BUS_NAMES.get(name, ""), members) * 1e9)

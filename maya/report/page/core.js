@@ -27,7 +27,8 @@ function bytes(count) {
 
 const share = (part) => part > 0 && part < 0.0005 ? "< 0.1 %" : (100 * part).toFixed(1) + " %";
 const whole = (count) => Math.round(count).toLocaleString("en");
-const shown = { ns: duration, bytes, share, count: whole, text: String };
+const rate = (bytesPerSecond) => bytesPerSecond ? digits(bytesPerSecond / 1e9) + " GB/s" : "";
+const shown = { ns: duration, bytes, share, rate, count: whole, text: String };
 
 function median(values) {
   const sorted = Float64Array.from(values).sort();
