@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from browser import needs_browser, open_page
 from recorded_run import maya, record_once
+from trace_writer import GROUPED, TraceWriter
 
+from coordinator.timeline.settings import NO_COSTS, RunSettings
 from coordinator.timeline.simulate import simulate
+from maya.report import collect
 from maya.results import CLASSES, conclude
 
 
@@ -74,6 +77,38 @@ def test_streams_show_every_event_of_the_step(recorded_run: Path, report: Path) 
     assert sum(event[1] for event in events) == sum(lengths)
     assert all(number >= 0 for gap, took, _, _, waited in events for number in (gap, took, waited))
     assert {content["works"][event[2]]["kind"] for event in events} >= {"gemm", "memory_bound", "communication"}
+
+
+def test_page_stays_small_where_a_step_has_very_many_events(
+    recorded_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "_MOST_EVENTS", 200)
+    content = collect.collect(conclude(simulate(recorded_run)))
+    assert all(streams.joined_ns > 0 for streams in content.streams)
+    assert sum(len(lane.events) for streams in content.streams for lane in streams.lanes) <= 5 * 200
+    for streams in content.streams:
+        for lane in streams.lanes:
+            gaps, took = lane.events[0::5], lane.events[1::5]
+            assert min(*gaps, *took) >= 0
+            assert sum(gaps) + sum(took) <= streams.last_ns - streams.first_ns
+    assert any(" × " in work.name for work in content.works)
+
+
+def test_messages_of_one_group_are_one_event(tmp_path: Path) -> None:
+    """As they are one kernel."""
+    for rank in (0, 1):
+        trace = TraceWriter(rank)
+        trace.join(1, (0, 1))
+        trace.kernel("first", stream=0)
+        trace.send(1, 1 - rank, 1 << 20, stream=7)
+        trace.receive(1, 1 - rank, 1 << 20, stream=7, flags=GROUPED)
+        trace.kernel("second", stream=0)
+        trace.save(tmp_path)
+    RunSettings(2, 2, "h100", "dgx-h100", NO_COSTS).save(tmp_path)
+    content = collect.collect(conclude(simulate(tmp_path)))
+    network = next(lane for lane in content.streams[0].lanes if lane.name == "stream 7")
+    assert len(network.events) == 5
+    assert content.works[network.events[2]].name == "communication × 2"
 
 
 def test_tables_name_kernels_and_collectives(report: Path) -> None:

@@ -141,6 +141,7 @@ def test_json_has_differences(recorded_run: Path) -> None:
         (("--set", "node.nic_rat=1Gbps"), 'unknown key "node.nic_rat" (did you mean nic_rate'),
         (("--set", "nic_rate=1Gbps"), "did you mean node.nic_rate?"),
         (("--set", "memory_bandwith=1TB/s"), "did you mean memory_bandwidth"),
+        (("--set", "nod.nic_rate=1Gbps"), 'no table "nod" (did you mean node?)'),
         (("--set", "host.opp=1us"), "did you mean op?"),
         (("--set", "host.op=5"), "has no unit"),
         (("--set", "memory_bandwidth"), "expected KEY=VALUE"),

@@ -21,6 +21,7 @@ from netmodel.faults import parse_fault
 from netmodel.settings_file import Catalogue, did_you_mean
 from netmodel.units import format_bytes, format_nanoseconds, format_rate
 
+_TABLES = ("node", "fabric", "calibration", "host")
 _SLOWEST = 100  # times as long; more than that is a mistake in writing
 
 
@@ -103,12 +104,18 @@ def _check_keys(settings: RunSettings, sets: Mapping[str, str]) -> None:
     dotted = {key.rpartition(".")[2]: key for key in _dotted(_cluster_table(settings))}
     dotted |= {key.rpartition(".")[2]: f"host.{key}" for key in reversed(_dotted(settings.host.table()))}
     for key in sets:
+        table = key.partition(".")[0]
         if "." not in key and key not in of_device:
             hint = f" (did you mean {dotted[key]}?)" if key in dotted else did_you_mean(key, [*of_device, *dotted])
-            raise SettingsError(
-                f'--set: a GPU has no key "{key}"{hint}; keys of the cluster are written as in node.nic_rate and '
-                "fabric.routing, those of the host as in host.op"
-            )
+            what = f'a GPU has no key "{key}"{hint}'
+        elif "." in key and table not in _TABLES:
+            what = f'there is no table "{table}"{did_you_mean(table, _TABLES)}'
+        else:
+            continue
+        raise SettingsError(
+            f"--set {key}: {what}; keys of the cluster are written as in node.nic_rate and fabric.routing, those of "
+            "the host as in host.op"
+        )
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -16,6 +16,7 @@ from coordinator.timeline.timeline import ClassTimeline, Timeline
 from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.results.words import bytes_text, share_text
 
+_SHORT_NS = 10_000_000  # a step that is better told in microseconds
 _TINY = 1000  # one part in so many
 _FIELDS = ("launched_ns", "start_ns", "end_ns", "arrival_ns")
 
@@ -103,9 +104,12 @@ def figures_of(result: Result) -> Figures:
 
 def rows_of(before: Figures, after: Figures) -> list[Row]:
     """The lines of the table, without those that are nothing in both."""
-    rows = [_row("step time", before.step_ns, after.step_ns, milliseconds)]
+    time = _microseconds if max(before.step_ns, after.step_ns) < _SHORT_NS else _milliseconds
+    rows = [_row("step time", before.step_ns, after.step_ns, time)]
     if before.samples_per_second and after.samples_per_second:
-        rows.append(_row(f"{before.unit}/s", before.samples_per_second, after.samples_per_second, _rate))
+        digits = 0 if before.samples_per_second >= 100 else 2
+        rates = before.samples_per_second, after.samples_per_second
+        rows.append(_row(f"{before.unit}/s", *rates, f"{{:,.{digits}f}}".format))
     for name, old, new in (("MFU", before.mfu, after.mfu), ("HFU", before.hfu, after.hfu)):
         if old is not None and new is not None and (name == "MFU" or old != before.mfu):
             points = f"{100 * (new - old):+.1f} points"
@@ -117,9 +121,9 @@ def rows_of(before: Figures, after: Figures) -> list[Row]:
     rows.append(Row("of a step, mean over ranks", "", ""))
     for of in CLASSES:
         if before.class_ns[of] or after.class_ns[of]:
-            rows.append(_row(f"  {TITLES[of]}", before.class_ns[of], after.class_ns[of], milliseconds, before.step_ns))
+            rows.append(_row(f"  {TITLES[of]}", before.class_ns[of], after.class_ns[of], time, before.step_ns))
     if before.hidden_ns or after.hidden_ns:
-        rows.append(_row("  hidden communication", before.hidden_ns, after.hidden_ns, milliseconds, before.step_ns))
+        rows.append(_row("  hidden communication", before.hidden_ns, after.hidden_ns, time, before.step_ns))
     rows.append(_row(f"peak memory, rank {after.peak_rank}", before.peak_bytes, after.peak_bytes, bytes_text))
     has = bytes_text(before.capacity_bytes), bytes_text(after.capacity_bytes)
     rows.append(Row("  the GPU has", *has, after.fits_text))
@@ -139,8 +143,12 @@ def count_events(timeline: Timeline) -> int:
     return sum(len(one.program.records) * len(one.ranks) for one in timeline.classes)
 
 
-def milliseconds(ns: float) -> str:
+def _milliseconds(ns: float) -> str:
     return f"{ns / 1e6:,.2f} ms"
+
+
+def _microseconds(ns: float) -> str:
+    return f"{ns / 1e3:,.1f} us"
 
 
 def _same_class(one: ClassTimeline, other: ClassTimeline) -> bool:
@@ -159,10 +167,6 @@ def _row(name: str, before: float, after: float, written: Callable[[Any], str], 
     sign = "+" if away > 0 else "-"
     share = f"{100 * away / before:+.1f} %" if before and before * _TINY >= whole else ""
     return Row(name, written(before), written(after), f"{sign}{written(abs(away))}", share)
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def aligned(rows: Sequence[Row], heads: Row) -> list[str]:

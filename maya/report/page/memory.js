@@ -11,7 +11,8 @@ function drawMemory() {
   const [left, right, top, bottom] = [76, 10, 10, 24];
   const outside = one.outside;
   const peak = one.reserved.reduce((a, b) => Math.max(a, b), 0) + outside;
-  const most = Math.max(peak, content.capacity_bytes) * 1.04;
+  const far = peak * 4 < content.capacity_bytes;  // what there is would make what is used too small to see
+  const most = far ? peak * 1.25 : Math.max(peak, content.capacity_bytes) * 1.04;
   const end = Math.max(one.ns[one.ns.length - 1], 1);
   const x = (ns) => left + (width - left - right) * ns / end;
   const y = (count) => 240 - bottom - (240 - top - bottom) * count / most;
@@ -40,16 +41,19 @@ function drawMemory() {
   area(one.allocated, outside, colour("gemm"));
   pen.fillStyle = colour("host_bound");
   pen.fillRect(x(one.ns[0]), y(outside), x(end) - x(one.ns[0]), y(0) - y(outside));
-  pen.strokeStyle = colour("waiting");
-  pen.setLineDash([6, 4]);
-  pen.beginPath();
-  pen.moveTo(left, y(content.capacity_bytes));
-  pen.lineTo(width - right, y(content.capacity_bytes));
-  pen.stroke();
-  pen.setLineDash([]);
+  if (!far) {
+    pen.strokeStyle = colour("waiting");
+    pen.setLineDash([6, 4]);
+    pen.beginPath();
+    pen.moveTo(left, y(content.capacity_bytes));
+    pen.lineTo(width - right, y(content.capacity_bytes));
+    pen.stroke();
+    pen.setLineDash([]);
+  }
   const said = `rank ${one.rank}: at most ${bytes(peak)} of ${bytes(content.capacity_bytes)} in use: ` +
     `${bytes(one.allocated.reduce((a, b) => Math.max(a, b), 0))} allocated, ` +
-    `${bytes(peak - outside)} reserved, ${bytes(outside)} outside PyTorch's allocator`;
+    `${bytes(peak - outside)} reserved, ${bytes(outside)} outside PyTorch's allocator` +
+    (far ? "; what the GPU has lies far above the chart" : "");
   $("memory-said").textContent = said;
   canvas.setAttribute("aria-label", said);
   canvas.onmousemove = (event) => {

@@ -46,7 +46,8 @@ function drawStreams() {
   drawAhead(pen, x, width);
   const steps = one.steps.filter(([, end]) => end - one.first_ns > view.from && end - one.first_ns <= view.to);
   $("streams-range").textContent = `${duration(Math.round(view.to - view.from))} from ${duration(Math.round(view.from + one.first_ns))}` +
-    (steps.length ? `, step${steps.length > 1 ? "s" : ""} ${steps.map(([step]) => step + 1).join(", ")}` : "");
+    (steps.length ? `, step${steps.length > 1 ? "s" : ""} ${steps.map(([step]) => step + 1).join(", ")}` : "") +
+    (one.joined_ns ? `; neighbours below ${duration(one.joined_ns)} are drawn as one` : "");
   drawOverview();
 }
 
@@ -82,40 +83,66 @@ function drawLane(pen, lane, top, x, width, number) {
   pen.fillStyle = colour("soft");
   pen.fillRect(LEFT, top + LANE - 1, width - LEFT, 1);
   pen.textAlign = "left";
-  let drawnTo = -1, drawnKind = "";
+  const narrow = new Map();  // kind -> for each pixel, the part of its time that events take which are narrower than it
   for (let at = firstEndingAfter(lane, view.from); at < lane.start.length && lane.start[at] < view.to; at++) {
-    const left = Math.max(LEFT, x(lane.start[at]));
-    const right = Math.min(width, Math.max(left + 0.6, x(lane.end[at])));
+    const [from, to] = [x(lane.start[at]), x(lane.end[at])];
+    const faded = view.found !== null && !view.found.has(lane.work[at]);
     const kind = kindOf(at, lane);
-    if (right - drawnTo < 0.5 && kind === drawnKind) continue;  // would not be seen
-    const faded = view.found && !view.found.has(lane.work[at]);
-    pen.globalAlpha = faded ? 0.15 : 1;
-    pen.fillStyle = colour(kind);
-    pen.fillRect(left, top + 4, right - left - (right - left > 3 ? 0.6 : 0), LANE - 9);
-    const waited = lane.wait[at];
-    if (waited > 0) {  // the part in which it waits for others, in a lighter tone in front of it
-      const from = Math.max(LEFT, x(lane.start[at] - waited));
-      pen.globalAlpha = faded ? 0.08 : 0.3;
-      pen.fillRect(from, top + LANE / 2 - 3, Math.max(0, left - from), 6);
-      pen.globalAlpha = faded ? 0.15 : 1;
+    if (to - from < 1) addNarrow(narrow, faded ? "idle" : kind, from - LEFT, to - LEFT, width - LEFT);
+    else drawEvent(pen, lane, at, Math.max(LEFT, from), Math.min(width, to), top, kind, faded);
+    if (lane.wait[at] > 0) {  // it waited for others before: a thinner, lighter bar in front of it
+      const begun = Math.max(LEFT, x(lane.start[at] - lane.wait[at]));
+      pen.globalAlpha = faded ? 0.1 : 0.35;
+      pen.fillStyle = colour("waiting");
+      pen.fillRect(begun, top + LANE / 2 - 3, Math.max(0, from - begun), 6);
+      pen.globalAlpha = 1;
     }
-    if (right - left > 46) {
-      pen.fillStyle = inkOn(colour(kind));
-      pen.save();
-      pen.beginPath();
-      pen.rect(left, top, right - left - 4, LANE);
-      pen.clip();
-      pen.fillText(content.works[lane.work[at]].name, left + 5, top + LANE / 2);
-      pen.restore();
-    }
-    pen.globalAlpha = 1;
-    [drawnTo, drawnKind] = [right, kind];
   }
+  drawNarrow(pen, narrow, top);
   if (number === view.lane && view.event >= 0) {
     const [left, right] = [x(lane.start[view.event]), x(lane.end[view.event])];
     pen.strokeStyle = colour("ink");
     pen.lineWidth = 2;
     pen.strokeRect(Math.max(LEFT, left), top + 3, Math.max(3, Math.min(width, right) - Math.max(LEFT, left)), LANE - 7);
+  }
+}
+
+function drawEvent(pen, lane, at, left, right, top, kind, faded) {
+  pen.globalAlpha = faded ? 0.15 : 1;
+  pen.fillStyle = colour(kind);
+  pen.fillRect(left, top + 4, right - left - (right - left > 3 ? 0.6 : 0), LANE - 9);
+  if (right - left > 46) {
+    pen.fillStyle = inkOn(colour(kind));
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, right - left - 4, LANE);
+    pen.clip();
+    pen.fillText(content.works[lane.work[at]].name, left + 5, top + LANE / 2);
+    pen.restore();
+  }
+  pen.globalAlpha = 1;
+}
+
+function addNarrow(narrow, kind, from, to, columns) {
+  if (!narrow.has(kind)) narrow.set(kind, new Float64Array(Math.ceil(columns) + 1));
+  const into = narrow.get(kind);
+  for (let column = Math.max(0, Math.floor(from)); column < to && column < into.length; column++)
+    into[column] += Math.min(to, column + 1) - Math.max(from, column);
+}
+
+// As high as the part of a pixel's time that they take, so that a stream which is mostly idle looks like it.
+function drawNarrow(pen, narrow, top) {
+  const [bottom, high] = [top + LANE - 5, LANE - 9];
+  const base = new Map();
+  for (const [kind, parts] of narrow) {
+    pen.fillStyle = colour(kind);
+    parts.forEach((part, column) => {
+      if (!part) return;
+      const below = base.get(column) || 0;
+      const height = Math.max(1, Math.min(1 - below, part) * high);
+      pen.fillRect(LEFT + column, bottom - below * high - height, 1, height);
+      base.set(column, below + part);
+    });
   }
 }
 

@@ -47,6 +47,7 @@ function startTraffic() {
   $("traffic-about").textContent = how;
   for (let at = 0; at < entries.length; at += 3) trafficView.byPair.set(entries[at] * size + entries[at + 1], entries[at + 2]);
   const canvas = $("traffic-map");
+  canvas.hidden = !entries.length;
   canvas.setAttribute("aria-label", `Bytes from each ${unit} to each other. Arrow keys go from cell to cell.`);
   const cellAt = (event) => {
     const [x, y] = place(canvas, event);
