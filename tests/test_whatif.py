@@ -12,6 +12,7 @@ import pytest
 from recorded_run import maya, record_once
 
 from coordinator.timeline.settings import RunSettings
+from netmodel.cluster import cluster_path
 
 Table = dict[str, Any]
 
@@ -68,6 +69,14 @@ def test_another_cluster_brings_its_gpu(recorded_run: Path) -> None:
     result = maya("whatif", recorded_run, "--cluster", "dgx-a100")
     assert "→ NVIDIA A100" in result.output
     assert "DGX H100, NDR InfiniBand → DGX A100" in result.output
+
+
+def test_file_of_a_cluster_with_the_same_name(recorded_run: Path, tmp_path: Path) -> None:
+    text = cluster_path("dgx-h100").read_text(encoding="utf-8")
+    (tmp_path / "slow.toml").write_text(text.replace('"450GB/s"', '"45GB/s"'), encoding="utf-8")
+    result = maya("whatif", recorded_run, "--cluster", tmp_path / "slow.toml")
+    assert f"dgx-h100 → {tmp_path / 'slow.toml'}" in result.output
+    assert re.search(r"hidden communication .* \+", result.output)
 
 
 def test_cluster_with_smaller_nodes_spreads_the_ranks(recorded_run: Path) -> None:

@@ -27,7 +27,7 @@ def report(run: Path, out: Path | None) -> None:
     try:
         check_run(run)
         content = collect(conclude(simulate(run)))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     try:
         write_page(content, file)

@@ -191,7 +191,11 @@ def _described(before: RunSettings, after: RunSettings, sets: Mapping[str, str])
         ("host", before.host_file, after.host_file),
         ("host time", before.host_time, after.host_time),
     ):
-        if old != new or (what == "GPU" and before.gpu != after.gpu):
+        if old != new:
+            changes.append(Change(what, old, new))
+    described = {each.what for each in changes}
+    for what, old, new in (("GPU", before.gpu, after.gpu), ("cluster", before.cluster, after.cluster)):
+        if old != new and what not in described:  # a file of the user's own, under the same name
             changes.append(Change(what, old, new))
     for name in sorted({*before.nccl, *after.nccl}):
         old, new = before.nccl.get(name, "not set"), after.nccl.get(name, "not set")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from maya.net.options import fault_option
-from maya.results.words import bytes_text
 
 if TYPE_CHECKING:
     from maya.results import Result
@@ -76,29 +75,28 @@ def whatif(
         check_run(run)
         settings = RunSettings.load(run)
         changed = change(settings, wanted)
-        recording = read_recording(run, settings.inductor_folder(run))
+        inductor = settings.inductor_folder(run)
+        recording = read_recording(run, inductor)
         recorded = conclude(simulate(recording, settings))
-        if not changed.changes:
-            again = simulate(read_recording(run, settings.inductor_folder(run)), settings)
-            if not same_timeline(recorded.timeline, again):
-                raise click.ClickException(
-                    f"{run}: two replays on the same settings differ, which must not happen; please report it"
-                )
-            events = count_events(again)
-        after = (
-            conclude(simulate(recording, changed.settings, slow_ranks=changed.slow_ranks))
-            if changed.changes
-            else recorded
-        )
-    except ValueError as error:
+        if not changed.changes:  # read once more, too, so that nothing is taken for granted
+            recording = read_recording(run, inductor)
+        timeline = simulate(recording, changed.settings, slow_ranks=changed.slow_ranks)
+        same = same_timeline(recorded.timeline, timeline)
+        after = conclude(timeline)
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    if changed.settings == settings and not changed.slow_ranks and not same:
+        raise click.ClickException(
+            f"{run}: two replays on the same settings differ, which must not happen; please report it"
+        )
     if as_json:
         click.echo(json.dumps(_document(run, recorded, after, changed), indent=2))
         return
-    same = ""
-    if not changed.changes:
-        same = f"replayed on its own settings: the same timeline, all {events:,} events of it{_agrees(run, recorded)}"
-    for line in text_of(run, recorded, after, changed, same):
+    found = ""
+    if same and not changed.changes:
+        events = count_events(timeline)
+        found = f"replayed on its own settings: the same timeline, all {events:,} events of it{_agrees(run, recorded)}"
+    for line in text_of(run, recorded, after, changed, found):
         click.echo(line)
 
 
@@ -153,6 +151,8 @@ def text_of(run: Path, recorded: Result, after: Result, changed: Changed, same: 
 
 
 def _too_much(figures: Figures) -> str:
+    from maya.results.words import bytes_text
+
     if figures.fits:
         return (
             "PyTorch's allocator would have to give cached memory back, which takes time; the replay does not have "
