@@ -202,6 +202,9 @@ def test_trace_that_is_cut_short_is_said(own_run: Path) -> None:
     assert "rank 1" in result.output
 
 
-def test_trace_that_is_damaged_is_an_error(own_run: Path) -> None:
+def test_trace_that_is_none_is_named(own_run: Path) -> None:
     (own_run / "rank1.trace").write_bytes(b"not a trace")
-    assert "is not a trace" in error_of(own_run)
+    result = maya("whatif", own_run, "--gpu", "b200")
+    assert result.exit_code == 0, result.output
+    assert "incomplete: rank 1 is left out" in result.output
+    assert "rank1.trace is not a trace of Maya" in result.output
