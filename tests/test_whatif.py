@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from recorded_run import maya, record_once
 
-from coordinator.timeline.settings import RunSettings
+from coordinator.timeline.settings import NO_COSTS, RunSettings
+from maya.whatif.changes import Wanted, change
 from netmodel.cluster import cluster_path
 
 Table = dict[str, Any]
@@ -79,10 +80,24 @@ def test_file_of_a_cluster_with_the_same_name(recorded_run: Path, tmp_path: Path
     assert re.search(r"hidden communication .* \+", result.output)
 
 
-def test_cluster_with_smaller_nodes_spreads_the_ranks(recorded_run: Path) -> None:
-    assert RunSettings.load(recorded_run).ranks_per_node == 2
-    result = maya("whatif", recorded_run, "--cluster", "gb200-nvl72")  # four GPUs to a node: two ranks still fit
-    assert "ranks per node" not in result.output
+@pytest.mark.parametrize(
+    ("before", "ranks", "per_node", "after", "found"),
+    [
+        ("dgx-h100", 16, 8, "dgx-b200", 8),
+        ("dgx-h100", 16, 8, "gb200-nvl72", 4),
+        ("dgx-h100", 8, 8, "gb200-nvl72", 4),
+        ("gb200-nvl72", 16, 4, "dgx-h100", 8),  # nodes were full, and are
+        ("dgx-h100", 16, 2, "dgx-b200", 2),  # they were not, on purpose
+        ("dgx-h100", 2, 2, "gb200-nvl72", 2),
+    ],
+)
+def test_ranks_fill_the_nodes_of_another_cluster(
+    before: str, ranks: int, per_node: int, after: str, found: int
+) -> None:
+    settings = RunSettings(ranks, per_node, "h100", before, NO_COSTS)
+    changed = change(settings, Wanted(cluster=after))
+    assert changed.settings.ranks_per_node == found
+    assert any("ranks per node" in note for note in changed.notes) == (found != per_node)
 
 
 def test_classes_add_up_to_the_step(recorded_run: Path) -> None:

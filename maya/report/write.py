@@ -13,7 +13,17 @@ from pathlib import Path
 from maya.report.content import Content
 
 _FOLDER = Path(__file__).parent / "page"
-_SCRIPTS = ("core", "anatomy", "tables", "ranks", "memory", "traffic", "streams", "start")  # in the order they need
+_SCRIPTS = (
+    "core",
+    "anatomy",
+    "tables",
+    "ranks",
+    "memory",
+    "traffic",
+    "streams",
+    "pointing",
+    "start",
+)  # in the order they need
 
 
 def page(content: Content) -> str:

@@ -1,5 +1,4 @@
 """`maya whatif`: a recorded run, replayed on other settings, and both side by side.
 
-`changes` says what is to be different, `compare` puts two results next to each other, `text` prints that, `command` is
-the command.
+`changes` says what is to be different, `compare` puts two results next to each other, `command` is the command.
 """
