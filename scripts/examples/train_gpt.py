@@ -1,0 +1,273 @@
+"""Train a GPT, a Llama or a BERT of any shape on random tokens, in parallel in any of the usual ways.
+
+torchrun --nproc-per-node 8 train_gpt.py --family llama --layers 16 --hidden 2048 --heads 32 --ffn 8192 \
+    --tensor 2 --sequence-parallel --pipeline 2 --data zero1 --micro-batches 8
+
+The ranks are tensor x data x pipeline, neighbours first, as Megatron-LM numbers them. Data parallelism (--data):
+
+ddp      torch's DistributedDataParallel; parameters in float32, computed in --dtype (autocast)
+fsdp     torch's fully_shard; parameters in float32, computed in --dtype; fsdp-keep: not resharded after forward
+buckets  parameters in --dtype, gradients in flat buckets, a float32 copy for the optimizer; zero1: the copy is sharded
+"""
+
+import argparse
+import contextlib
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from train_gpt_buckets import BucketedOptimizer
+from train_gpt_layers import Tensor, Transformer
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model = parser.add_argument_group("model")
+    model.add_argument("--family", choices=["gpt", "llama", "bert"], default="llama")
+    model.add_argument("--layers", type=int, default=4)
+    model.add_argument("--hidden", type=int, default=512)
+    model.add_argument("--heads", type=int, default=8)
+    model.add_argument("--kv-heads", type=int, help="default: --heads")
+    model.add_argument("--ffn", type=int, help="default: 4 times --hidden")
+    model.add_argument("--vocabulary", type=int, default=32768)
+    model.add_argument("--sequence", type=int, default=512)
+    model.add_argument("--tied", action="store_true", help="one matrix for embedding and head; not in a pipeline")
+    model.add_argument("--dropout", type=float, default=0.0)
+    model.add_argument("--predictions", type=int, default=80, help="words of a sequence that a BERT predicts")
+    model.add_argument("--attention", choices=["fused", "unfused"], default="fused")
+    model.add_argument("--recompute", choices=["none", "products", "all"], default="none", help="products: all others")
+    training = parser.add_argument_group("training")
+    training.add_argument("--micro-batch", type=int, default=1, help="sequences of a micro-batch")
+    training.add_argument("--micro-batches", type=int, nargs="+", default=[1], help="of a step; or of each step")
+    training.add_argument("--steps", type=int, default=3, help="if --micro-batches is one number")
+    training.add_argument("--dtype", choices=sorted(DTYPES), default="bf16")
+    training.add_argument("--reduce-dtype", choices=sorted(DTYPES), default="fp32", help="of gradients (not of ddp's)")
+    training.add_argument("--lr", type=float, default=3e-4)
+    training.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parallel = parser.add_argument_group("parallelism")
+    parallel.add_argument("--data", choices=["ddp", "fsdp", "fsdp-keep", "buckets", "zero1"], default="zero1")
+    parallel.add_argument("--sync-every", action="store_true", help="reduce gradients with every micro-batch")
+    parallel.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward (buckets, zero1)")
+    parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
+    parallel.add_argument("--tensor", type=int, default=1)
+    parallel.add_argument("--sequence-parallel", action="store_true")
+    parallel.add_argument("--pipeline", type=int, default=1)
+    parallel.add_argument(
+        "--balance-head", action="store_true", help="count the head as layers when cutting a pipeline"
+    )
+    parallel.add_argument("--wait-for-messages", action="store_true", help="as old Megatron-LM did, for the device")
+    args = parser.parse_args()
+    args.kv_heads = args.kv_heads or args.heads
+    args.ffn = args.ffn or 4 * args.hidden
+    if args.pipeline > 1 and args.data not in ("buckets", "zero1"):
+        parser.error("--pipeline works with --data buckets or zero1")
+    return args
+
+
+def stage_layers(args):
+    """Of each stage of the pipeline, its layers."""
+    head = args.kv_heads / args.heads
+    layer = (2 + 2 * head) * args.hidden**2 + (3 if args.family == "llama" else 2) * args.hidden * args.ffn
+    total = args.layers + (args.vocabulary * args.hidden / layer if args.balance_head else 0)
+    stages = [[] for _ in range(args.pipeline)]
+    stage = 0
+    for number in range(args.layers):
+        stages[stage].append(number)
+        if number + 1 >= total * (stage + 1) / args.pipeline - 1e-9 and stage < args.pipeline - 1:
+            stage += 1
+    return stages
+
+
+class Pipeline:
+    """Micro-batches through the stages, one forward and one backward pass in turn (1F1B)."""
+
+    def __init__(self, args, model, group, device):
+        self.model, self.group, self.wait = model, group, args.wait_for_messages
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        sequence = args.sequence // (args.tensor if args.sequence_parallel else 1)
+        shape = sequence, args.micro_batch, args.hidden
+        self.buffer = lambda: torch.empty(shape, dtype=DTYPES[args.dtype], device=device, requires_grad=True)
+
+    def exchange(self, to_next=None, to_previous=None, from_next=False, from_previous=False):
+        """Sends and receives at once; returns what came from the next and from the previous stage."""
+        messages, received = [], {}
+        for step, sent, wanted in ((1, to_next, from_next), (-1, to_previous, from_previous)):
+            peer = self.rank + step
+            if not 0 <= peer < self.ranks:
+                continue
+            peer = dist.get_global_rank(self.group, peer)
+            if sent is not None:
+                messages.append(dist.P2POp(dist.isend, sent.contiguous(), peer, self.group))
+            if wanted:
+                received[step] = self.buffer()
+                messages.append(dist.P2POp(dist.irecv, received[step].data, peer, self.group))
+        if messages:
+            for work in dist.batch_isend_irecv(messages):
+                work.wait()
+            if self.wait:
+                torch.cuda.synchronize()
+        return received.get(1), received.get(-1)
+
+    def step(self, batches, optimizer):
+        """Runs all micro-batches; returns the sum of the losses, on the last stage."""
+        count, last, losses, inside = len(batches), self.rank == self.ranks - 1, [], []
+
+        def forward(number, x):
+            tokens, targets = batches[number]
+            y = self.model(tokens if self.rank == 0 else x, targets)
+            if last:
+                y = y / count
+                losses.append(y.detach())
+            inside.append((x, y))
+            return y.detach()
+
+        def backward(number, gradient):
+            optimizer.last_micro_batch = number == count - 1
+            x, y = inside.pop(0)
+            torch.autograd.backward(y, gradient)
+            return None if x is None else x.grad
+
+        warm_up = min(self.ranks - 1 - self.rank, count)
+        for number in range(warm_up):
+            _, x = self.exchange(from_previous=True)
+            self.exchange(to_next=forward(number, x))
+        x = self.exchange(from_previous=True)[1] if warm_up < count else None
+        for number in range(count - warm_up):
+            y = forward(warm_up + number, x)
+            gradient, _ = self.exchange(to_next=y, from_next=True)
+            gradient = backward(number, gradient)
+            more = number + 1 < count - warm_up
+            _, x = self.exchange(to_previous=gradient, from_previous=more)
+        for number in range(count - warm_up, count):
+            gradient, _ = self.exchange(from_next=True)
+            self.exchange(to_previous=backward(number, gradient))
+        return torch.stack(losses).sum() if losses else None
+
+
+class DataParallelOnly:
+    """Micro-batches one after the other."""
+
+    def __init__(self, args, model):
+        self.model, self.every = model, args.sync_every
+        self.dtype = DTYPES[args.dtype]
+        self.autocast = args.data == "ddp" and args.dtype in ("bf16", "fp16")
+
+    def step(self, batches, optimizer):
+        total = 0
+        for number, (tokens, targets) in enumerate(batches):
+            last = number == len(batches) - 1
+            optimizer.last_micro_batch = last
+            sync = last or self.every
+            if hasattr(self.model, "set_requires_gradient_sync"):
+                self.model.set_requires_gradient_sync(sync)
+            without = hasattr(self.model, "no_sync") and not sync
+            with self.model.no_sync() if without else contextlib.nullcontext():
+                with torch.autocast(tokens.device.type, dtype=self.dtype, enabled=self.autocast):
+                    loss = self.model(tokens, targets) / len(batches)
+                loss.backward()
+            total = total + loss.detach()
+        return total
+
+
+class PlainOptimizer:
+    """For parameters that torch's own data parallelism takes care of."""
+
+    def __init__(self, model, lr, fused):
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, fused=fused)
+        self.last_micro_batch = False
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def build(args, mesh, device):
+    """The optimizer of this rank's part of the model, and what runs micro-batches through it."""
+    tensor = Tensor(
+        mesh["tensor"].get_group(), args.tensor, mesh["tensor"].get_local_rank(), args.sequence_parallel,
+        overlap=args.sequence_parallel,
+    )  # fmt: skip
+    stage = mesh["pipeline"].get_local_rank()
+    bucketed = args.data in ("buckets", "zero1")
+    dtype = DTYPES[args.dtype]
+    torch.set_default_dtype(dtype if bucketed else torch.float32)
+    with torch.device("meta" if args.data.startswith("fsdp") else device):
+        layers = stage_layers(args)[stage]
+        model = Transformer(args, tensor, layers, first=stage == 0, last=stage == args.pipeline - 1)
+    torch.set_default_dtype(torch.float32)
+    model.prepare(device, torch.float32 if args.data == "ddp" else dtype)
+    data = mesh["data"]
+    if bucketed:
+        groups = [mesh[name].get_group() for name in ("tensor", "pipeline") if mesh[name].size() > 1]
+        optimizer = BucketedOptimizer(
+            model, data.get_group(), dtype=DTYPES[args.reduce_dtype], shard=args.data == "zero1",
+            overlap=not args.no_overlap, bucket_bytes=args.bucket_bytes, norm_groups=groups, lr=args.lr,
+        )  # fmt: skip
+    elif args.data == "ddp":
+        model = DistributedDataParallel(model, process_group=data.get_group(), gradient_as_bucket_view=True)
+        optimizer = PlainOptimizer(model, args.lr, fused=device.type == "cuda")
+    else:
+        policy = MixedPrecisionPolicy(dtype, DTYPES[args.reduce_dtype])
+        settings = {"mesh": data, "mp_policy": policy, "reshard_after_forward": args.data == "fsdp"}
+        for block in model.blocks:
+            fully_shard(block, **settings)
+        fully_shard(model, **settings)
+        model.to_empty(device=device)
+        optimizer = PlainOptimizer(model, args.lr, fused=device.type == "cuda")
+    pipelined = args.pipeline > 1
+    runner = Pipeline(args, model, mesh["pipeline"].get_group(), device) if pipelined else DataParallelOnly(args, model)
+    return optimizer, runner
+
+
+def main():
+    args = options()
+    device = torch.device("cpu") if args.device == "cpu" else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if args.device == "cuda":
+        torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
+    dist.init_process_group(
+        "gloo" if args.device == "cpu" else "nccl", device_id=None if args.device == "cpu" else device
+    )
+    ranks = dist.get_world_size()
+    data = ranks // (args.tensor * args.pipeline)
+    mesh = init_device_mesh(
+        args.device, (args.pipeline, data, args.tensor), mesh_dim_names=("pipeline", "data", "tensor")
+    )
+    torch.manual_seed(0)
+    optimizer, runner = build(args, mesh, device)
+    reports = mesh["data"].get_local_rank() == mesh["tensor"].get_local_rank() == 0
+    last = mesh["pipeline"].get_local_rank() == args.pipeline - 1
+    counts = args.micro_batches if len(args.micro_batches) > 1 else args.micro_batches * args.steps
+
+    for step, count in enumerate(counts):
+        begin = time.perf_counter()
+        generator = torch.Generator().manual_seed(step * data + mesh["data"].get_local_rank())
+        tokens = torch.randint(args.vocabulary, (count * args.micro_batch, args.sequence + 1), generator=generator)
+        tokens = tokens.to(device, non_blocking=True).split(args.micro_batch)
+        loss = runner.step([(part[:, :-1], part[:, 1:]) for part in tokens], optimizer)
+        optimizer.step()
+        loss = loss.item() if last else 0.0
+        seconds = time.perf_counter() - begin
+        if reports and last:
+            speed = data * count * args.micro_batch * args.sequence / seconds
+            print(
+                f"step {step}  loss {loss:.4f}  {1000 * seconds:.1f} ms  {speed / ranks:,.0f} tokens/s per GPU",
+                flush=True,
+            )
+    if args.device == "cuda" and reports:
+        memory = torch.cuda.max_memory_allocated() / 2**30, torch.cuda.max_memory_reserved() / 2**30
+        stage = f"stage {mesh['pipeline'].get_local_rank()}: " if args.pipeline > 1 else ""
+        print(f"{stage}max memory {memory[0]:.2f} GiB, reserved {memory[1]:.2f} GiB", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

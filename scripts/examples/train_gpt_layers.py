@@ -1,0 +1,319 @@
+"""The model of train_gpt.py: a transformer in the manner of GPT, Llama or BERT, cut by hand as Megatron-LM does it.
+
+Activations are (sequence, batch, hidden). Tensor parallel: every layer is split in two places, by the outputs of its
+first products (`SplitOutputs`) and by the inputs of its second ones (`SplitInputs`). With sequence parallelism, what is
+between them is split by sequence as well. Pipeline parallel: `Transformer` has some of the layers only.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The ranks among which each layer is split."""
+
+    group: object = None
+    size: int = 1
+    rank: int = 0
+    by_sequence: bool = False  # whether activations between the layers are split, too
+    overlap: bool = False  # whether communication of backward is hidden behind the gradient of the weight
+
+
+def gather(x, tensor, wait=True):
+    whole = x.new_empty(tensor.size * x.shape[0], *x.shape[1:])
+    work = dist.all_gather_into_tensor(whole, x.contiguous(), group=tensor.group, async_op=not wait)
+    return whole if wait else (whole, work)
+
+
+def reduce(x, tensor, wait=True):
+    """The sum over the ranks: all of it, or this rank's part of the sequence."""
+    x = x.contiguous()
+    if not tensor.by_sequence:
+        work = dist.all_reduce(x, group=tensor.group, async_op=not wait)
+        return x if wait else (x, work)
+    part = x.new_empty(x.shape[0] // tensor.size, *x.shape[1:])
+    work = dist.reduce_scatter_tensor(part, x, group=tensor.group, async_op=not wait)
+    return part if wait else (part, work)
+
+
+class ProductOfSplitOutputs(torch.autograd.Function):
+    """x @ weight.T + bias, where each rank has rows of the weight; backward sums the gradient of x over the ranks."""
+
+    @staticmethod
+    def forward(context, x, weight, bias, tensor):
+        context.save_for_backward(x, weight)
+        context.tensor, context.has_bias = tensor, bias is not None
+        return F.linear(gather(x, tensor) if tensor.by_sequence else x, weight, bias)
+
+    @staticmethod
+    def backward(context, gradient):
+        x, weight = context.saved_tensors
+        tensor = context.tensor
+        work = None
+        if tensor.by_sequence:  # only the part was kept
+            x, work = gather(x, tensor, wait=False)
+        of_x = gradient @ weight
+        if work:
+            work.wait()
+        of_x, work = reduce(of_x, tensor, wait=False)
+        if not tensor.overlap:
+            work.wait()
+        rows = gradient.flatten(0, -2)
+        of_weight = rows.T @ x.flatten(0, -2)
+        of_bias = rows.sum(0) if context.has_bias else None
+        if tensor.overlap:
+            work.wait()
+        return of_x, of_weight, of_bias, None
+
+
+class Sum(torch.autograd.Function):
+    """`reduce` of what each rank has a part of; the gradient is each rank's."""
+
+    @staticmethod
+    def forward(context, x, tensor):
+        context.tensor = tensor
+        return reduce(x, tensor)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gather(gradient, context.tensor) if context.tensor.by_sequence else gradient, None
+
+
+class SplitOutputs(nn.Linear):
+    def __init__(self, inputs, outputs, tensor, bias=True):
+        super().__init__(inputs, outputs // tensor.size, bias)
+        self.tensor = tensor
+
+    def forward(self, x):
+        if self.tensor.size == 1:
+            return super().forward(x)
+        return ProductOfSplitOutputs.apply(x, self.weight, self.bias, self.tensor)
+
+
+class SplitInputs(nn.Linear):
+    def __init__(self, inputs, outputs, tensor, bias=True):
+        super().__init__(inputs // tensor.size, outputs, bias)
+        self.tensor = tensor
+
+    def forward(self, x):
+        if self.tensor.size == 1:
+            return super().forward(x)
+        y = Sum.apply(F.linear(x, self.weight), self.tensor)
+        return y if self.bias is None else y + self.bias
+
+
+class SplitEmbedding(nn.Embedding):
+    """Each rank has some of the vocabulary."""
+
+    def __init__(self, vocabulary, hidden, tensor):
+        super().__init__(-(-vocabulary // tensor.size), hidden)
+        self.tensor = tensor
+
+    def forward(self, tokens):
+        if self.tensor.size == 1:
+            return super().forward(tokens)
+        mine = tokens - self.tensor.rank * self.num_embeddings
+        elsewhere = (mine < 0) | (mine >= self.num_embeddings)
+        x = super().forward(mine.masked_fill(elsewhere, 0))
+        return Sum.apply(x.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor)
+
+
+class SplitCrossEntropy(torch.autograd.Function):
+    """The mean loss of logits of which each rank has some of the vocabulary."""
+
+    @staticmethod
+    def forward(context, logits, targets, tensor):
+        context.dtype = logits.dtype
+        logits = logits.to(torch.float32, copy=True)
+        largest = logits.amax(-1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, tensor.group)
+        logits -= largest.unsqueeze(-1)
+        mine = targets - tensor.rank * logits.shape[-1]
+        elsewhere = (mine < 0) | (mine >= logits.shape[-1])
+        mine = mine.masked_fill(elsewhere, 0)
+        wanted = logits.gather(-1, mine.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0)
+        dist.all_reduce(wanted, group=tensor.group)
+        total = logits.exp_().sum(-1)
+        dist.all_reduce(total, group=tensor.group)
+        context.save_for_backward(logits.div_(total.unsqueeze(-1)), mine, elsewhere)
+        return (total.log() - wanted).mean()
+
+    @staticmethod
+    def backward(context, gradient):
+        probabilities, mine, elsewhere = context.saved_tensors
+        probabilities.scatter_add_(-1, mine.unsqueeze(-1), elsewhere.to(torch.float32).sub_(1).unsqueeze(-1))
+        return probabilities.mul_(gradient / mine.numel()).to(context.dtype), None, None
+
+
+def rotary_angles(sequence, head, base=500000.0):
+    angles = torch.outer(torch.arange(sequence).float(), base ** (-torch.arange(0, head, 2).float() / head))
+    angles = torch.cat([angles, angles], dim=-1)[:, None, None, :]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x, cos, sin):
+    left, right = x.chunk(2, dim=-1)
+    return torch.addcmul(x * cos, torch.cat([-right, left], dim=-1), sin)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape, tensor, bias):
+        super().__init__()
+        self.head, self.causal, self.dropout = shape.hidden // shape.heads, shape.family != "bert", shape.dropout
+        self.fused = shape.attention == "fused"
+        self.heads, self.kv_heads = shape.heads // tensor.size, shape.kv_heads // tensor.size
+        self.qkv = SplitOutputs(shape.hidden, (shape.heads + 2 * shape.kv_heads) * self.head, tensor, bias)
+        self.output = SplitInputs(shape.hidden, shape.hidden, tensor, bias)
+
+    def forward(self, x, cos=None, sin=None):
+        heads = self.qkv(x).unflatten(-1, (-1, self.head))
+        q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+        if cos is not None:
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k, v = (part.permute(1, 2, 0, 3) for part in (q, k, v))
+        y = self.fused_attention(q, k, v) if self.fused else self.attention(q, k, v)
+        return self.output(y.permute(2, 0, 1, 3).flatten(2))
+
+    def fused_attention(self, q, k, v):
+        chance = self.dropout if self.training else 0.0
+        grouped = self.heads != self.kv_heads
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=chance, is_causal=self.causal, enable_gqa=grouped)
+
+    def attention(self, q, k, v):
+        """As before there was FlashAttention: two products and a softmax, of which causal models' masks."""
+        batch, heads, sequence, head = q.shape
+        q, k, v = (part.reshape(batch * heads, sequence, head) for part in (q, k, v))
+        scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0.0, alpha=head**-0.5)
+        scores = scores.view(batch, heads, sequence, sequence)
+        if self.causal:
+            above = torch.ones(sequence, sequence, dtype=torch.bool, device=q.device).triu_(1)
+            shares = torch._masked_softmax(scores, above, -1, 0)  # one kernel, as Megatron-LM's
+        else:
+            shares = scores.softmax(-1)
+        shares = F.dropout(shares, self.dropout, self.training)
+        return torch.bmm(shares.view(batch * heads, sequence, sequence), v).view(batch, heads, sequence, head)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, shape, tensor, bias):
+        super().__init__()
+        self.gated = shape.family == "llama"
+        self.up = SplitOutputs(shape.hidden, (2 if self.gated else 1) * shape.ffn, tensor, bias)
+        self.down = SplitInputs(shape.ffn, shape.hidden, tensor, bias)
+
+    def forward(self, x):
+        x = self.up(x)
+        if self.gated:
+            gate, x = x.chunk(2, dim=-1)
+            return self.down(F.silu(gate) * x)
+        return self.down(F.gelu(x, approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, shape, tensor):
+        super().__init__()
+        norm, bias = (nn.RMSNorm, False) if shape.family == "llama" else (nn.LayerNorm, True)
+        self.norm_first, self.dropout = shape.family != "bert", nn.Dropout(shape.dropout)
+        self.attention_norm, self.attention = norm(shape.hidden), Attention(shape, tensor, bias)
+        self.feed_forward_norm, self.feed_forward = norm(shape.hidden), FeedForward(shape, tensor, bias)
+
+    def forward(self, x, *rotary):
+        if self.norm_first:
+            x = x + self.dropout(self.attention(self.attention_norm(x), *rotary))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.dropout(self.attention(x)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class Transformer(nn.Module):
+    """Tokens to loss; or, of a pipeline, tokens to activations, activations to activations, activations to loss."""
+
+    def __init__(self, shape, tensor, layers, first=True, last=True):
+        super().__init__()
+        self.shape, self.tensor, self.first, self.last = shape, tensor, first, last
+        norm = nn.RMSNorm if shape.family == "llama" else nn.LayerNorm
+        if first:
+            self.tokens = SplitEmbedding(shape.vocabulary, shape.hidden, tensor)
+            if shape.family != "llama":
+                self.positions = nn.Embedding(shape.sequence, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape, tensor) for _ in layers)
+        if last:
+            self.norm = norm(shape.hidden)
+            self.head = SplitOutputs(
+                shape.hidden, -(-shape.vocabulary // tensor.size) * tensor.size, tensor, bias=False
+            )
+            if first and shape.tied:
+                self.head.weight = self.tokens.weight
+            if shape.family == "bert":
+                self.transform = nn.Linear(shape.hidden, shape.hidden)
+        self.cos = self.sin = None
+
+    def prepare(self, device, dtype):
+        """What is no parameter."""
+        if self.shape.family == "llama":
+            angles = rotary_angles(self.shape.sequence, self.shape.hidden // self.shape.heads)
+            self.cos, self.sin = (part.to(device, dtype) for part in angles)
+
+    def partial(self):
+        """Parameters of which each rank has the whole, but sees a part of the sequence only."""
+        if not self.tensor.by_sequence:
+            return []
+        norms = [module for module in self.modules() if isinstance(module, (nn.LayerNorm, nn.RMSNorm))]
+        biases = [module.bias for module in self.modules() if isinstance(module, SplitInputs)]
+        return [*(part for norm in norms for part in norm.parameters()), *(bias for bias in biases if bias is not None)]
+
+    def forward(self, x, targets=None):
+        if self.first:
+            x = self.embed(x)
+        rotary = () if self.cos is None else (self.cos, self.sin)
+        for block in self.blocks:
+            x = recomputed(self.shape.recompute, block, x, *rotary)
+        return self.loss(x, targets) if self.last else x
+
+    def embed(self, tokens):
+        x = self.tokens(tokens.T)
+        if self.shape.family != "llama":
+            positions = self.positions.weight.unsqueeze(1)
+            if self.tensor.by_sequence:
+                positions = positions.chunk(self.tensor.size)[self.tensor.rank]
+            x = F.dropout(x + positions, self.shape.dropout, self.training)
+        return x
+
+    def loss(self, x, targets):
+        targets = targets.T
+        if self.shape.family == "bert":  # some of the words were masked, and only these are predicted
+            x, targets = x[: self.shape.predictions], targets[: self.shape.predictions]
+            x = F.gelu(self.transform(x))
+        logits = self.head(self.norm(x))
+        if self.tensor.size > 1:
+            return SplitCrossEntropy.apply(logits, targets, self.tensor)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
+
+
+def keep_products(context, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def recomputed(what, block, *inputs):
+    """A block, some or all of whose activations are computed again in backward."""
+    if what == "none":
+        return block(*inputs)
+    if what == "all":
+        return checkpoint(block, *inputs, use_reentrant=False)
+    contexts = lambda: create_selective_checkpoint_contexts(keep_products)  # noqa: E731
+    return checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)

@@ -1,0 +1,249 @@
+"""Published training runs as jobs of scripts/examples/train_gpt.py: rows of a table in, command lines out.
+
+The table (CSV) has a row for each run: source, model, layers, hidden, heads, kv_heads, ffn, vocab, seq, micro_batch,
+global_batch, dtype, gpus, gpu_type, tp, pp, cp, ep, dp_kind, activation_ckpt, metric, value, peak_mem_GiB, notes. What
+a framework does that the row does not say (its attention, when it reduces gradients, how it cuts pipelines) is written
+down here, one function for each framework, from the frameworks' code and launch scripts.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Row = dict[str, str]
+
+
+class NotExpressible(Exception):
+    """Why a row cannot be run."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What to run for a row, and what was measured."""
+
+    number: int  # of the row, from 0
+    sweep: str  # rows of one sweep are compared in their order
+    label: str
+    gpus: int
+    gpu: str
+    cluster: str  # a name, or "name:nics=4" for a preset with other network cards
+    options: tuple[str, ...]  # of train_gpt.py, without --micro-batches
+    micro_batches: int  # of a step
+    stages: int
+    measured_ms: float  # of a step
+    measured_memory: float | None  # as printed
+    memory_unit: int  # bytes of the unit it was printed in
+    memory_kind: str  # "allocated" or "reserved"
+    notes: tuple[str, ...] = field(default=())  # what was assumed
+
+    @property
+    def counts(self) -> list[int]:
+        """Micro-batches of the steps that are run: the step's own, or two smaller numbers to go on from in a line."""
+        fewer = max(2, self.stages)
+        if self.micro_batches <= fewer + max(2, self.stages):
+            return [self.micro_batches] * 2
+        return [fewer, fewer, fewer + max(2, self.stages)]
+
+    def step_ms(self, steps: list[float]) -> float:
+        """The length of a whole step from those of the steps that were run."""
+        counts = self.counts
+        if len(steps) != len(counts):
+            raise ValueError(f"{len(steps)} steps were found in a run of {len(counts)}")
+        if len(counts) == 2:
+            return steps[-1]
+        each = (steps[2] - steps[1]) / (counts[2] - counts[1])
+        return steps[1] + each * (self.micro_batches - counts[1])
+
+
+def read_rows(file: Path) -> list[Row]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def job_of(number: int, row: Row) -> TrainingJob:
+    """The job for a row; `NotExpressible` if there is none."""
+    for part, make in _FRAMEWORKS.items():
+        if part in row["script/framework"]:
+            return make(number, row)
+    raise NotExpressible(f"{row['script/framework']}: no mapping")
+
+
+def _number(row: Row, name: str) -> int:
+    text = row[name].replace("k", "000")
+    if not text.isdigit():
+        raise NotExpressible(f"{name} is {row[name]!r}")
+    return int(text)
+
+
+def _refuse_unknown(row: Row) -> None:
+    if row["cp"] not in ("", "1"):
+        raise NotExpressible("context parallel")
+    if row["ep"] not in ("", "1", "n/a"):
+        raise NotExpressible("mixture of experts")
+    if row["float8"] or "8" in row["dtype"].replace("bf16", ""):
+        raise NotExpressible("8-bit floating point")
+
+
+def _shape(row: Row, vocabulary: int) -> list[str]:
+    options = {name: _number(row, name) for name in ("layers", "hidden", "heads", "ffn")}
+    options["kv-heads"] = _number(row, "kv_heads") if row["kv_heads"] else options["heads"]
+    options |= {"vocabulary": vocabulary, "sequence": _number(row, "seq"), "micro-batch": _number(row, "micro_batch")}
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
+
+
+def _step_ms(row: Row) -> float:
+    value = float(row["value"])
+    if row["metric"] == "step_time_ms":
+        return value
+    if row["metric"] == "step_time_s":
+        return 1000 * value
+    if row["metric"] == "sequences/s":
+        return 1000 * _number(row, "global_batch") / value
+    if row["metric"] == "tokens/s/GPU":
+        return 1000 * _number(row, "global_batch") * _number(row, "seq") / (_number(row, "gpus") * value)
+    raise NotExpressible(f"metric {row['metric']!r}")
+
+
+def _job(
+    number: int, row: Row, sweep: str, gpu: str, cluster: str, options: list[str], *,
+    memory_unit: int = 2**30, memory_kind: str = "allocated", notes: tuple[str, ...] = (),
+) -> TrainingJob:  # fmt: skip
+    gpus, micro_batch = _number(row, "gpus"), _number(row, "micro_batch")
+    tensor, stages = int(row["tp"] or 1), int(row["pp"] or 1)
+    replicas = gpus // (tensor * stages)
+    if replicas * tensor * stages != gpus:
+        raise NotExpressible(f"{gpus} GPUs are no multiple of {tensor} x {stages}")
+    heads, layers = _number(row, "heads"), _number(row, "layers")
+    if heads % tensor or layers < stages:
+        raise NotExpressible(f"{heads} heads, {layers} layers on {tensor} x {stages}")
+    micro_batches = max(1, round(_number(row, "global_batch") / (micro_batch * replicas)))
+    parallel = ["--tensor", str(tensor), "--pipeline", str(stages)]
+    label = (
+        f"{row['model'].strip()} {layers}x{row['hidden']} s{row['seq']} mb{micro_batch}x{micro_batches} "
+        f"{gpus} GPUs tp{tensor} pp{stages} dp{replicas}"
+    )
+    memory = float(row["peak_mem_GiB"]) if row["peak_mem_GiB"] else None
+    return TrainingJob(
+        number, sweep, label, gpus, gpu, cluster, (*options, *parallel), micro_batches, stages, _step_ms(row), memory,
+        memory_unit, memory_kind, notes,
+    )  # fmt: skip
+
+
+def _nanotron(number: int, row: Row) -> TrainingJob:
+    """Llama, FlashAttention 2, products split with sequence parallelism, gradients in float32, DDP-like buckets."""
+    options = ["--family", "llama", *_shape(row, _number(row, "vocab")), "--balance-head", "--bucket-bytes", "50000000"]
+    if int(row["tp"]) > 1:
+        options.append("--sequence-parallel")
+    if row["model"] in ("Llama-like 1B", "Llama-like 3B") and row["pp"] == "1":
+        options.append("--tied")
+    options += ["--data", "zero1" if row["dp_kind"].startswith("zero-1") else "buckets"]
+    sweep = f"nanotron {row['model'].removeprefix('Llama-like ')}"
+    return _job(number, row, sweep, "h100", "aws-p5", options, memory_unit=10**9)
+
+
+def _megatron_vocabulary(vocabulary: int, tensor: int) -> int:
+    """Padded as Megatron-LM does it."""
+    return -(-vocabulary // (128 * tensor)) * 128 * tensor
+
+
+def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
+    """GPT of before FlashAttention: unfused attention with dropout, gradients reduced after backward, in fp16."""
+    vocabulary = _number(row, "vocab") if row["vocab"] else 50257
+    tensor = int(row["tp"])
+    if not row["heads"]:
+        raise NotExpressible("heads are not said")
+    dtype = row["dtype"] or "fp16"
+    options = ["--family", "gpt", *_shape(row, _megatron_vocabulary(vocabulary, tensor))]
+    options += ["--attention", "unfused", "--dropout", "0.1", "--recompute", "all", "--dtype", dtype]
+    options += ["--reduce-dtype", "fp32" if dtype == "bf16" else "fp16", "--no-overlap", "--bucket-bytes", "500000000"]
+    options += ["--data", "zero1" if row["dp_kind"].startswith("zero-1") else "buckets"]
+    if row["pp"] == "1":
+        options.append("--tied")
+    else:
+        options.append("--wait-for-messages")
+    source = row["source"]
+    if "ground_truth_single" in source:
+        sweep, cluster, gpu = f"vTrain one node, hidden {row['hidden']}", "dgx-a100", "a100-80"
+    elif "ground_truth_multi" in source:
+        sweep, cluster, gpu = f"vTrain {row['model'].strip()}", "dgx-a100:nics=4", "a100-80"
+    elif "V100" in row["gpu_type"]:
+        raise NotExpressible("nodes of four V100 with Omni-Path: no such cluster")
+    else:
+        sweep, cluster, gpu = "bigscience 176B", "dgx-a100:nics=4,nic_rate=100Gbps", "a100-80"
+    return _job(number, row, sweep, gpu, cluster, options, notes=("dtype, vocabulary and dropout assumed",))
+
+
+def _llm_foundry(number: int, row: Row) -> TrainingJob:
+    """MPT under FSDP: learned positions, FlashAttention, gradients reduced with every micro-batch."""
+    _refuse_unknown(row)
+    pure = "MPmode PURE" in row["notes"]
+    options = ["--family", "gpt", *_shape(row, _number(row, "vocab")), "--tied", "--sync-every"]
+    options += ["--reduce-dtype", "bf16" if pure else "fp32"]
+    options += ["--data", "fsdp-keep" if "zero-2" in row["dp_kind"] else "fsdp"]
+    if row["activation_ckpt"] == "full":
+        options += ["--recompute", "all"]
+    elif row["activation_ckpt"] != "none":
+        raise NotExpressible(f"activation_ckpt {row['activation_ckpt']!r}")
+    gpu = {"A100-40GB": "a100-40", "A100-80GB": "a100-80", "H100-80GB": "h100"}[row["gpu_type"]]
+    return _job(number, row, f"llm-foundry {gpu}", gpu, "dgx-h100" if gpu == "h100" else "dgx-a100", options)
+
+
+def _bert(number: int, row: Row) -> TrainingJob:
+    """BERT pre-training with torch's DDP; LAMB is a fused AdamW here."""
+    old = "V100" in row["gpu_type"]
+    dtype = {"amp fp16": "fp16", "tf32": "tf32", "fp32": "fp32"}[row["dtype"]]
+    if not row["micro_batch"]:
+        stated = re.search(r"micro batch (\d+) \(fp32\) / (\d+) \(fp16\)", row["notes"])
+        if not stated:
+            raise NotExpressible("micro_batch is not said")
+        row = {**row, "micro_batch": stated[1 if dtype == "fp32" else 2]}
+    options = ["--family", "bert", *_shape(row, _number(row, "vocab")), "--tied", "--dropout", "0.1"]
+    options += ["--attention", "unfused", "--dtype", dtype, "--data", "ddp"]
+    options += ["--predictions", "80" if row["seq"] == "512" else "20"]
+    # An "accumulated batch" of multi-node rows is that of all GPUs.
+    return _job(
+        number, row, f"BERT {'V100' if old else 'A100'}", "v100" if old else "a100-80", "dgx-1v" if old else "dgx-a100",
+        options, notes=("LAMB as AdamW",),
+    )  # fmt: skip
+
+
+def _simumax(number: int, row: Row) -> TrainingJob:
+    """Megatron-LM with Transformer Engine: sequence parallelism, distributed optimizer, nothing overlapped."""
+    _refuse_unknown(row)
+    tensor = int(row["tp"])
+    options = ["--family", "llama", *_shape(row, _megatron_vocabulary(_number(row, "vocab"), tensor))]
+    options += ["--data", "zero1", "--no-overlap", "--bucket-bytes", "160000000"]
+    if tensor > 1:
+        options.append("--sequence-parallel")
+    return _job(number, row, "SimuMax B200", "b200", "dgx-b200", options)
+
+
+def _torchtitan(number: int, row: Row) -> TrainingJob:
+    raise NotExpressible("torchtitan itself runs: scripts/torchtitan")
+
+
+def _megatron_bridge(number: int, row: Row) -> TrainingJob:
+    _refuse_unknown(row)
+    raise NotExpressible("options of the recipe are not said")
+
+
+def _convolutions(number: int, row: Row) -> TrainingJob:
+    raise NotExpressible("the batch size is not said")
+
+
+_FRAMEWORKS: dict[str, Callable[[int, Row], TrainingJob]] = {
+    "torchtitan": _torchtitan,
+    "nanotron": _nanotron,
+    "Megatron-LM 23e00ed": _simumax,
+    "Megatron-Bridge": _megatron_bridge,
+    "Megatron-LM + DeepSpeed 3D": _megatron_deepspeed,
+    "Megatron-LM": _megatron_deepspeed,
+    "Megatron-DeepSpeed": _megatron_deepspeed,
+    "llm-foundry": _llm_foundry,
+    "BERT": _bert,
+    "ConvNets": _convolutions,
+}
