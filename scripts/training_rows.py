@@ -137,12 +137,12 @@ def _nanotron(number: int, row: Row) -> TrainingJob:
     """Llama, FlashAttention 2, products split with sequence parallelism, gradients in float32, DDP-like buckets."""
     options = ["--family", "llama", *_shape(row, _number(row, "vocab")), "--balance-head", "--bucket-bytes", "50000000"]
     if int(row["tp"]) > 1:
-        options.append("--sequence-parallel")
+        options += ["--sequence-parallel", "--keep-gathered"]
     if row["model"] in ("Llama-like 1B", "Llama-like 3B") and row["pp"] == "1":
         options.append("--tied")
     options += ["--data", "zero1" if row["dp_kind"].startswith("zero-1") else "buckets"]
     sweep = f"nanotron {row['model'].removeprefix('Llama-like ')}"
-    return _job(number, row, sweep, "h100", "aws-p5", options, memory_unit=10**9)
+    return _job(number, row, sweep, "h100", "aws-p5", options, memory_unit=10**9, memory_kind="reserved")
 
 
 def _megatron_vocabulary(vocabulary: int, tensor: int) -> int:

@@ -57,6 +57,7 @@ def options():
     parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
     parallel.add_argument("--tensor", type=int, default=1)
     parallel.add_argument("--sequence-parallel", action="store_true")
+    parallel.add_argument("--keep-gathered", action="store_true", help="keep what was gathered for backward")
     parallel.add_argument("--pipeline", type=int, default=1)
     parallel.add_argument(
         "--balance-head", action="store_true", help="count the head as layers when cutting a pipeline"
@@ -71,17 +72,16 @@ def options():
 
 
 def stage_layers(args):
-    """Of each stage of the pipeline, its layers."""
-    head = args.kv_heads / args.heads
-    layer = (2 + 2 * head) * args.hidden**2 + (3 if args.family == "llama" else 2) * args.hidden * args.ffn
-    total = args.layers + (args.vocabulary * args.hidden / layer if args.balance_head else 0)
-    stages = [[] for _ in range(args.pipeline)]
-    stage = 0
-    for number in range(args.layers):
-        stages[stage].append(number)
-        if number + 1 >= total * (stage + 1) / args.pipeline - 1e-9 and stage < args.pipeline - 1:
-            stage += 1
-    return stages
+    """Of each stage of the pipeline, how many layers it has."""
+    if args.pipeline == 1:
+        return [args.layers]
+    last = args.layers // args.pipeline
+    if args.balance_head:  # which takes as long as some layers
+        attention = (2 + 2 * args.kv_heads / args.heads) * args.hidden
+        head = args.vocabulary / (attention + (3 if args.family == "llama" else 2) * args.ffn)
+        last = max(0, round((args.layers + head) / args.pipeline - head))
+    others = args.pipeline - 1
+    return [(args.layers - last + others - 1 - stage) // others for stage in range(others)] + [last]
 
 
 class Pipeline:
@@ -193,7 +193,7 @@ def build(args, mesh, device):
     """The optimizer of this rank's part of the model, and what runs micro-batches through it."""
     tensor = Tensor(
         mesh["tensor"].get_group(), args.tensor, mesh["tensor"].get_local_rank(), args.sequence_parallel,
-        overlap=args.sequence_parallel,
+        keep=args.keep_gathered, overlap=args.sequence_parallel,
     )  # fmt: skip
     stage = mesh["pipeline"].get_local_rank()
     bucketed = args.data in ("buckets", "zero1")

@@ -22,6 +22,7 @@ class Tensor:
     size: int = 1
     rank: int = 0
     by_sequence: bool = False  # whether activations between the layers are split, too
+    keep: bool = False  # whether the whole of what was gathered is kept for backward, not gathered again
     overlap: bool = False  # whether communication of backward is hidden behind the gradient of the weight
 
 
@@ -47,16 +48,17 @@ class ProductOfSplitOutputs(torch.autograd.Function):
 
     @staticmethod
     def forward(context, x, weight, bias, tensor):
-        context.save_for_backward(x, weight)
         context.tensor, context.has_bias = tensor, bias is not None
-        return F.linear(gather(x, tensor) if tensor.by_sequence else x, weight, bias)
+        whole = gather(x, tensor) if tensor.by_sequence else x
+        context.save_for_backward(whole if tensor.keep else x, weight)
+        return F.linear(whole, weight, bias)
 
     @staticmethod
     def backward(context, gradient):
         x, weight = context.saved_tensors
         tensor = context.tensor
         work = None
-        if tensor.by_sequence:  # only the part was kept
+        if tensor.by_sequence and not tensor.keep:
             x, work = gather(x, tensor, wait=False)
         of_x = gradient @ weight
         if work:
@@ -242,7 +244,7 @@ class Transformer(nn.Module):
             self.tokens = SplitEmbedding(shape.vocabulary, shape.hidden, tensor)
             if shape.family != "llama":
                 self.positions = nn.Embedding(shape.sequence, shape.hidden)
-        self.blocks = nn.ModuleList(Block(shape, tensor) for _ in layers)
+        self.blocks = nn.ModuleList(Block(shape, tensor) for _ in range(layers))
         if last:
             self.norm = norm(shape.hidden)
             self.head = SplitOutputs(
