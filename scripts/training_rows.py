@@ -181,7 +181,7 @@ def _llm_foundry(number: int, row: Row) -> TrainingJob:
     """MPT under FSDP: learned positions, FlashAttention, gradients reduced with every micro-batch."""
     _refuse_unknown(row)
     pure = "MPmode PURE" in row["notes"]
-    options = ["--family", "gpt", *_shape(row, _number(row, "vocab")), "--tied", "--sync-every"]
+    options = ["--family", "gpt", *_shape(row, _number(row, "vocab")), "--tied", "--sync-every", "--in-place-loss"]
     options += ["--reduce-dtype", "bf16" if pure else "fp32"]
     options += ["--data", "fsdp-keep" if "zero-2" in row["dp_kind"] else "fsdp"]
     if row["activation_ckpt"] == "full":

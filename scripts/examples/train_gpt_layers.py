@@ -153,6 +153,28 @@ class SplitCrossEntropy(torch.autograd.Function):
         return probabilities.mul_(gradient / mine.numel()).to(context.dtype), None, None
 
 
+class InPlaceCrossEntropy(torch.autograd.Function):
+    """The mean loss; the gradient takes the logits' place, and float32 is used for some of the rows at a time only."""
+
+    @staticmethod
+    def forward(context, logits, targets):
+        losses = []
+        for rows, wanted in zip(logits.chunk(16), targets.chunk(16), strict=True):
+            shares = rows.float().log_softmax(-1)
+            losses.append(F.nll_loss(shares, wanted, reduction="sum"))
+            shares.exp_().scatter_add_(
+                -1, wanted.unsqueeze(-1), -torch.ones_like(wanted, dtype=torch.float32).unsqueeze(-1)
+            )
+            rows.copy_(shares)
+        context.save_for_backward(logits)
+        return torch.stack(losses).sum() / len(targets)
+
+    @staticmethod
+    def backward(context, gradient):
+        (logits,) = context.saved_tensors
+        return logits.mul_(gradient / len(logits)), None
+
+
 def rotary_angles(sequence, head, base=500000.0):
     angles = torch.outer(torch.arange(sequence).float(), base ** (-torch.arange(0, head, 2).float() / head))
     angles = torch.cat([angles, angles], dim=-1)[:, None, None, :]
@@ -290,7 +312,10 @@ class Transformer(nn.Module):
         logits = self.head(self.norm(x))
         if self.tensor.size > 1:
             return SplitCrossEntropy.apply(logits, targets, self.tensor)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        logits, targets = logits.flatten(0, 1), targets.flatten()
+        if self.shape.in_place_loss:
+            return InPlaceCrossEntropy.apply(logits, targets)
+        return F.cross_entropy(logits.float(), targets)
 
 
 KEPT = {
