@@ -222,6 +222,9 @@ def build(args, mesh, device):
             fully_shard(block, **settings)
         fully_shard(model, **settings)
         model.to_empty(device=device)
+        for module in model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
         optimizer = PlainOptimizer(model, args.lr, fused=device.type == "cuda")
     pipelined = args.pipeline > 1
     runner = Pipeline(args, model, mesh["pipeline"].get_group(), device) if pipelined else DataParallelOnly(args, model)
