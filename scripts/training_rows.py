@@ -9,6 +9,7 @@ down here, one function for each framework, from the frameworks' code and launch
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,13 @@ class TrainingJob:
         if self.micro_batches <= fewer + max(2, self.stages):
             return [self.micro_batches] * 2
         return [fewer, fewer, fewer + max(2, self.stages)]
+
+    @property
+    def tokens_per_gpu(self) -> float:
+        """Of a step."""
+        option = dict(itertools.pairwise(self.options))
+        batch = self.micro_batches * int(option["--micro-batch"]) * int(option["--sequence"])
+        return batch / (int(option["--tensor"]) * self.stages)
 
     def step_ms(self, steps: list[float]) -> float:
         """The length of a whole step from those of the steps that were run."""
