@@ -57,6 +57,32 @@ bool clock_has_questions(void);
 /* Without the lock: asks what nobody has asked yet. */
 void clock_ask(void);
 
+/* ---- clock_moments.c ---- */
+
+/* An event that has been recorded. */
+typedef struct {
+    uint32_t number, stream; /* the stream on which it was recorded last ... */
+    uint64_t collectives;    /* ... which had been given so many */
+    clock_moment *moment;
+} clock_event;
+
+void clock_moments_begin(void);
+/* One reference is the caller's. */
+clock_moment *clock_new_moment(void);
+clock_moment *clock_keep(clock_moment *moment);
+void clock_release(clock_moment *moment);
+void clock_set(clock_moment *moment, uint64_t ns);
+/* Those to be told that `then` came true. The caller lets the lock go and calls clock_tell with them. */
+clock_moment *clock_take_due(void);
+/* Without the lock. */
+void clock_tell(clock_moment *due);
+/* NULL: it has not been recorded. Valid until the next one is made or forgotten. */
+clock_event *clock_find_event(uint32_t number);
+clock_event *clock_make_event(uint32_t number);
+void clock_forget_event(uint32_t number);
+/* Of the event's last record; NULL: there is none. No reference. */
+clock_moment *clock_event_moment(uint32_t number);
+
 /* ---- clock_streams.c ---- */
 
 struct maya_ticket {
@@ -79,14 +105,6 @@ maya_ticket *clock_add_collective(uint32_t stream, clock_host_time ready, bool g
 clock_moment *clock_stream_moment(uint32_t stream, uint64_t *ns);
 uint32_t clock_stream_count(void);
 bool clock_stream_is_blocking(uint32_t stream);
-/* Of the event's last record; NULL: there is none. No reference. */
-clock_moment *clock_event_moment(uint32_t event);
-void clock_forget_event(uint32_t event);
 
-void clock_release(clock_moment *moment);
 /* Works out what has become possible to work out. */
 void clock_advance(void);
-/* Those to be told that `then` came true. The caller lets the lock go and calls clock_tell with them. */
-clock_moment *clock_take_due(void);
-/* Without the lock. */
-void clock_tell(clock_moment *due);

@@ -60,7 +60,6 @@ static clock_stream **streams; /* by number */
 static uint32_t stream_capacity, stream_limit;
 static uint32_t blocking_count;
 _Atomic size_t clock_queued;
-static clock_moment *due;
 
 uint32_t clock_stream_count(void) { return stream_limit; }
 
@@ -89,115 +88,6 @@ void clock_stream_created(uint32_t number, bool blocking) {
 bool clock_stream_is_blocking(uint32_t number) { return number < stream_limit && streams[number] && streams[number]->blocking; }
 
 static uint64_t later(uint64_t one, uint64_t other) { return one > other ? one : other; }
-
-/* ---- moments ---- */
-
-static clock_moment *new_moment(void) {
-    clock_moment *moment = calloc(1, sizeof *moment);
-    if (moment == NULL) abort();
-    moment->references = 1;
-    return moment;
-}
-
-static clock_moment *keep(clock_moment *moment) {
-    moment->references++;
-    return moment;
-}
-
-void clock_release(clock_moment *moment) {
-    if (moment && --moment->references == 0) free(moment);
-}
-
-static void set(clock_moment *moment, uint64_t ns) {
-    moment->ns = ns;
-    moment->known = true;
-    if (moment->then == NULL) return;
-    moment->next_due = due;
-    due = keep(moment);
-}
-
-clock_moment *clock_take_due(void) {
-    clock_moment *taken = due;
-    due = NULL;
-    return taken;
-}
-
-void clock_tell(clock_moment *told) {
-    while (told) {
-        clock_moment *next = told->next_due;
-        told->then(told->argument, told->ns);
-        pthread_mutex_lock(&maya_recorder_lock);
-        clock_release(told);
-        pthread_mutex_unlock(&maya_recorder_lock);
-        told = next;
-    }
-}
-
-/* ---- events: by number, in an open hash table ---- */
-
-typedef struct {
-    uint32_t number, stream; /* 0: a free slot; the stream on which it was recorded last ... */
-    uint64_t collectives;    /* ... which had been given so many */
-    clock_moment *moment;
-} event;
-
-static event *events;
-static size_t event_slots, event_count;
-
-static size_t event_home(uint32_t number) { return (number * 0x9E3779B1u >> 8) & (event_slots - 1); }
-
-static event *event_slot(uint32_t number) {
-    size_t slot = event_home(number);
-    while (events[slot].number && events[slot].number != number) slot = (slot + 1) & (event_slots - 1);
-    return &events[slot];
-}
-
-static event *find_event(uint32_t number) {
-    event *found = event_slots ? event_slot(number) : NULL;
-    return found && found->number ? found : NULL;
-}
-
-static event *make_event(uint32_t number) {
-    if (2 * event_count >= event_slots) {
-        event *old = events;
-        size_t old_slots = event_slots;
-        event_slots = event_slots ? 2 * event_slots : 64;
-        events = calloc(event_slots, sizeof *events);
-        if (events == NULL) abort();
-        for (size_t i = 0; i < old_slots; i++) {
-            if (old[i].number) *event_slot(old[i].number) = old[i];
-        }
-        free(old);
-    }
-    event *made = event_slot(number);
-    if (made->number == 0) {
-        made->number = number;
-        event_count++;
-    }
-    return made;
-}
-
-void clock_forget_event(uint32_t number) {
-    event *gone = find_event(number);
-    if (gone == NULL) return;
-    clock_release(gone->moment);
-    event_count--;
-    size_t hole = (size_t)(gone - events), slot = hole;
-    for (;;) { /* those behind it that would not be found any more move up */
-        events[hole] = (event){0};
-        do {
-            slot = (slot + 1) & (event_slots - 1);
-            if (events[slot].number == 0) return;
-        } while (((slot - event_home(events[slot].number)) & (event_slots - 1)) < ((slot - hole) & (event_slots - 1)));
-        events[hole] = events[slot];
-        hole = slot;
-    }
-}
-
-clock_moment *clock_event_moment(uint32_t number) {
-    const event *found = find_event(number);
-    return found ? found->moment : NULL;
-}
 
 /* ---- collectives that run beside work ---- */
 
@@ -306,7 +196,7 @@ static bool run_collective(clock_stream *stream, entry *head) {
     maya_ticket *ticket = head->ticket;
     if (!ticket->arrival->known) {
         if (!clock_is_known(&head->ready)) return false;
-        set(ticket->arrival, later(stream->cursor, head->ready.ns));
+        clock_set(ticket->arrival, later(stream->cursor, head->ready.ns));
     }
     if (head->duration) {
         ticket->is_over = head->duration->known;
@@ -334,7 +224,7 @@ static bool run_head(clock_stream *stream) {
     case MARK:
         if (!clock_is_known(&head->ready)) return false;
         stream->cursor = later(stream->cursor, head->ready.ns);
-        set(head->moment, stream->cursor);
+        clock_set(head->moment, stream->cursor);
         clock_release(head->moment);
         break;
     case WAIT:
@@ -364,8 +254,8 @@ clock_moment *clock_stream_moment(uint32_t number, uint64_t *ns) {
     clock_stream *stream = stream_of(number);
     *ns = stream->cursor;
     if (stream->count == 0) return NULL;
-    clock_moment *moment = new_moment();
-    push(stream, MARK)->moment = keep(moment);
+    clock_moment *moment = clock_new_moment();
+    push(stream, MARK)->moment = clock_keep(moment);
     return moment;
 }
 
@@ -379,8 +269,8 @@ static void join(uint32_t number, uint32_t other_number) {
         return;
     }
     if (moment == NULL) {
-        moment = new_moment();
-        set(moment, ns);
+        moment = clock_new_moment();
+        clock_set(moment, ns);
     }
     entry *wait = push(stream, WAIT);
     wait->other = number; /* no collectives are accounted for */
@@ -417,26 +307,26 @@ void clock_add_work(uint32_t number, clock_host_time ready, const clock_duration
 void clock_add_event(uint32_t number, clock_host_time ready, uint32_t event_number) {
     join_default_stream(number);
     clock_stream *stream = stream_of(number);
-    event *recorded = make_event(event_number);
+    clock_event *recorded = clock_make_event(event_number);
     recorded->stream = number;
     recorded->collectives = stream->collectives;
     if (recorded->moment == NULL || recorded->moment->references > 1) { /* somebody else still wants the time before */
         clock_release(recorded->moment);
-        recorded->moment = new_moment();
+        recorded->moment = clock_new_moment();
     }
     recorded->moment->known = false;
     if (stream->count == 0 && ready.after == NULL) {
         stream->cursor = later(stream->cursor, ready.ns);
-        set(recorded->moment, stream->cursor);
+        clock_set(recorded->moment, stream->cursor);
         return;
     }
     entry *made = push(stream, MARK);
     made->ready = keep_time(ready);
-    made->moment = keep(recorded->moment);
+    made->moment = clock_keep(recorded->moment);
 }
 
 void clock_add_wait(uint32_t number, uint32_t event_number) {
-    const event *awaited = find_event(event_number);
+    const clock_event *awaited = clock_find_event(event_number);
     if (awaited == NULL) return;
     clock_stream *stream = stream_of(number);
     if (stream->count == 0 && awaited->moment->known) {
@@ -447,7 +337,7 @@ void clock_add_wait(uint32_t number, uint32_t event_number) {
     entry *made = push(stream, WAIT);
     made->other = awaited->stream;
     made->collectives = awaited->collectives;
-    made->moment = keep(awaited->moment);
+    made->moment = clock_keep(awaited->moment);
 }
 
 maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool grouped, const clock_duration *duration) {
@@ -456,11 +346,11 @@ maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool g
     bool leads = !grouped || stream->last_arrival == NULL;
     if (leads) {
         clock_release(stream->last_arrival);
-        stream->last_arrival = new_moment();
+        stream->last_arrival = clock_new_moment();
     }
     maya_ticket *ticket = calloc(1, sizeof *ticket);
     if (ticket == NULL) abort();
-    ticket->arrival = keep(stream->last_arrival);
+    ticket->arrival = clock_keep(stream->last_arrival);
     entry *made = push(stream, COLLECTIVE);
     if (leads) made->ready = keep_time(ready);
     made->duration = duration;
@@ -479,9 +369,6 @@ void clock_streams_begin(void) {
         free(streams[i]);
         streams[i] = NULL;
     }
-    free(events);
-    events = NULL;
     stream_limit = blocking_count = 0;
-    clock_queued = event_slots = event_count = 0;
-    due = NULL;
+    clock_queued = 0;
 }

@@ -126,6 +126,7 @@ static void listen(maya_thread *thread, const maya_trace_record *record) {
 
 void maya_clock_begin(void) {
     if (!maya_get_settings()->virtual_clock) return;
+    clock_moments_begin();
     clock_streams_begin();
     clock_durations_begin();
     group_count = waiters = 0;

@@ -7,6 +7,7 @@
  *
  * virtual_clock.c     host threads: their cursors, and when they wait or ask
  * clock_streams.c     what is in the streams, and how far the time of each has been worked out
+ * clock_moments.c     times that may not be known yet, and events
  * clock_durations.c   how long work takes: what is known, and questions to the coordinator
  *
  * All state is guarded by the recorder's lock: the clock is told of a record when that is written. Nobody waits for the
