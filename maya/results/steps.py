@@ -86,7 +86,7 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
         _class_steps(one, found[:count], begin, row) if found else None
         for one, found, row in zip(timeline.classes, marks, first_rows, strict=True)
     ]
-    latest = np.max([one.bounds_ns for one in classes if one is not None], axis=0)
+    latest: Times = np.max(np.stack([one.bounds_ns for one in classes if one is not None]), axis=0)
     complete = tuple(
         one if one is not None else _without_optimizer(of, latest)
         for one, of in zip(classes, timeline.classes, strict=True)
