@@ -87,7 +87,7 @@ def test_trace_show(maya_run: MayaRun) -> None:
     assert "cublas" in shown.stdout
 
 
-def test_the_example_of_the_demo(maya_run: MayaRun) -> None:
+def test_an_example(maya_run: MayaRun) -> None:
     example = (ROOT / "scripts" / "examples" / "gpt.py").read_text(encoding="utf-8")
     arguments = ["--layers", "2", "--hidden", "256", "--heads", "4", "--sequence", "128", "--steps", "2"]
     run = maya_run(example, script_arguments=arguments)
