@@ -33,6 +33,8 @@ class Wait:
     sequence: int
     waiting: tuple[int, ...]
     missing: tuple[int, ...]  # ranks; of a communicator that is not complete, members, for who they are is not known
+    post: Post | None = None  # one of those that wait
+    members: tuple[int, ...] = ()  # of the communicator
 
     def __str__(self) -> str:
         subject = f"{ranks_text(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"
@@ -60,6 +62,7 @@ class Communicator:
         self._finished = Sequences()
         self._channels: dict[tuple[int, int], Channel] = {}
         self.completed = 0
+        self.disagreement: Collective | None = None  # the last of which the posts did not agree
 
     @property
     def number(self) -> int:
@@ -131,11 +134,12 @@ class Communicator:
             waiting = tuple(members[member] for member, token in collective.tokens.items() if token is not None)
             if waiting and not collective.variants:
                 missing = tuple(rank for member, rank in enumerate(members) if member not in collective.tokens)
-                yield Wait(post_text(collective.post, members), self.number, sequence, waiting, missing)
+                what = post_text(collective.post, members)
+                yield Wait(what, self.number, sequence, waiting, missing, collective.post, members)
         for channel in self._channels.values():
             for member, other, post in channel.unanswered():
                 what = post_text(post, members)
-                yield Wait(what, self.number, post.sequence, (members[member],), (members[other],))
+                yield Wait(what, self.number, post.sequence, (members[member],), (members[other],), post, members)
 
     # ---- collectives ----
 
@@ -177,6 +181,7 @@ class Communicator:
     def _disagree(self, collective: Collective, member: int, post: Post) -> list[Outgoing]:
         """Everybody who has posted gets an error, and so does everybody who will."""
         collective.disagree(member, signature_of(post))
+        self.disagreement = collective
         text = (
             f"collective {post.sequence} on communicator {self.number} ({ranks_text(self.members)}) does not match: "
             f"{collective.disagreement(self.members)}"

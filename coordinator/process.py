@@ -2,6 +2,7 @@
 
 In: settings, and lines of JSON on the control pipe:
 
+    {"started": {"rank": 3, "pid": 4711}}   there is a process of a rank
     {"exited": {"rank": 3, "status": 1}}    the process of a rank is gone
     {"describe": true}                      say who waits for whom
 
@@ -12,6 +13,7 @@ Out: lines of JSON on the report pipe, each written at once, and none longer tha
     {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
     {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       those of most ranks first; how many more; ranks
                                                                          that have said nothing for a while, or ""
+    {"hang": {"file": ..., "kind": ...}}                                 ranks can never go on; the file says why
     {"clocks": {"first": 0, "ns": [...]}}                                when it ends: clocks of ranks 0, 1, ...
     {"coordinator_done": {...}}                                          what there was, when it ends
 
@@ -34,6 +36,7 @@ from typing import Any
 
 import zmq
 
+from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.limits import LimitError, allow_descriptors
 from coordinator.server import Server, ServerError
 from coordinator.store import Store, StoreError
@@ -49,6 +52,7 @@ _LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
 _CLOCKS_A_LINE = 128  # of up to 20 digits
 _END_SECONDS = 0.02  # how soon to look again whether a connection is closed
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_NUMBERS = {"started": ("rank", "pid"), "exited": ("rank", "status"), "describe": ()}  # what control lines contain
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Settings:
     endpoint: str = ""  # of ZeroMQ; empty: an abstract local socket of any name
     store_port: int | None = 0  # 0: any free one; None: no store
     run_folder: str = ""  # whose run.json says how long things take; empty: nothing takes time
+    hang_folder: str = ""  # where reports of hangs are written; empty: nobody looks for hangs
+    hang_after: float = 60.0  # seconds without any progress after which that is reported
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
@@ -108,7 +114,8 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
         report.write({"coordinator": {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}})
         if times is not None:
             times.load()  # while the ranks start: what they send meanwhile waits in the socket
-        _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd)
+        watcher = _watcher(settings, server, store_port)
+        _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd, watcher)
         if times is not None:
             for line in _clocks(server, settings.world_size):
                 report.write(line)
@@ -121,7 +128,17 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
             store.close()
 
 
-def _loop(server: Server, report: _Report, control: _Control | None, wakeup_fd: int) -> None:
+def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watcher | None:
+    if not settings.hang_folder or settings.world_size == 1:
+        return None
+    folder = Path(settings.hang_folder)
+    server.holds_failures = True
+    return Watcher(server, WatcherSettings(settings.world_size, folder, settings.hang_after, store_port))
+
+
+def _loop(
+    server: Server, report: _Report, control: _Control | None, wakeup_fd: int, watcher: Watcher | None = None
+) -> None:
     poller = zmq.Poller()
     poller.register(server.socket, zmq.POLLIN)
     poller.register(wakeup_fd, zmq.POLLIN)
@@ -130,19 +147,27 @@ def _loop(server: Server, report: _Report, control: _Control | None, wakeup_fd: 
     reported = _progress(server)
     due = 0.0
     while True:
-        ready = dict(poller.poll(round(1000 * (_END_SECONDS if server.expects_an_end else _PROGRESS_SECONDS))))
+        seconds = _PROGRESS_SECONDS if watcher is None else watcher.seconds()
+        ready = dict(poller.poll(round(1000 * (_END_SECONDS if server.expects_an_end else seconds))))
         if wakeup_fd in ready:
             return
         if control is not None and control.descriptor in ready:
             for line in control.lines():
+                if "started" in line and watcher is not None:
+                    watcher.started(line["started"]["rank"], line["started"]["pid"])
                 if "exited" in line:
-                    server.exited(line["exited"])
+                    server.exited(line["exited"]["rank"])
+                    if watcher is not None:
+                        watcher.exited(line["exited"]["rank"], line["exited"]["status"])
                 if "describe" in line:
                     report.write({"waiting": _waiting(server)})
             if control.ended:
                 poller.unregister(control.descriptor)
                 control = None
         server.turn()
+        hang = watcher.look() if watcher is not None else None
+        if hang is not None:
+            report.write({"hang": hang})
         now = time.monotonic()
         if now >= due:
             progress = _progress(server)
@@ -217,16 +242,15 @@ class _Control:
         self.ended = False
         self._rest = b""
 
-    def lines(self) -> list[dict[str, int]]:
-        """What has arrived: {"exited": rank} or {"describe": 1}."""
+    def lines(self) -> list[dict[str, dict[str, int]]]:
+        """What has arrived."""
         chunk = os.read(self.descriptor, 1 << 16)
         self.ended = not chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         understood = []
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):
-                content = json.loads(line)
-                understood.append(
-                    {"describe": 1} if "describe" in content else {"exited": int(content["exited"]["rank"])}
-                )
+                ((kind, content),) = json.loads(line).items()
+                if kind in _NUMBERS:
+                    understood.append({kind: {name: int(content[name]) for name in _NUMBERS[kind]}})
         return understood

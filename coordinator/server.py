@@ -24,10 +24,12 @@ from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import (
     VERSION,
     Bye,
+    Failed,
     FromCoordinator,
     Hello,
     MessageError,
     Refused,
+    RequestFailed,
     Welcome,
     pack,
     unpack,
@@ -67,6 +69,8 @@ class Server:
         self.bytes_in = 0
         self.bytes_out = 0
         self.ignored = 0  # batches of senders that are no ranks
+        self.holds_failures = False  # answers that fail wait until they are released
+        self.held_failures: list[tuple[int, Failed | RequestFailed]] = []
         endpoint = endpoint or f"ipc://@maya-{secrets.token_hex(8)}"
         self._context = zmq.Context()
         try:
@@ -223,11 +227,21 @@ class Server:
 
     def _put(self, answers: list[Outgoing]) -> None:
         for rank, message, payload in answers:
+            if self.holds_failures and isinstance(message, Failed | RequestFailed):
+                self.held_failures.append((rank, message))
+                continue
             waiting = self._outbox.get(rank)
             if waiting is None:
                 self._outbox[rank] = [(message, payload)]
             else:
                 waiting.append((message, payload))
+
+    def release_failures(self) -> None:
+        """Those that were held, and all that follow."""
+        self.holds_failures = False
+        self._put([(rank, failure, None) for rank, failure in self.held_failures])
+        self.held_failures = []
+        self._flush()
 
     def _flush(self) -> None:
         """A payload that goes to many ranks is copied once, into a Frame; ZeroMQ counts the references to it."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.arithmetic import Buffer
+from coordinator.collectives import Collective
 from coordinator.communicators import Communicator, Outgoing, Wait
 from coordinator.membership import Dividing, Joining, Outcome
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
@@ -52,6 +53,7 @@ class State:
         self._host_ns: dict[int, int] = {}  # ranks' clocks, as they last said
         self._ended: set[int] = set()
         self._posts = 0
+        self._requests = 0  # everything else that ranks ask for
         self._collectives = 0  # of communicators that are gone
 
     # ---- events ----
@@ -76,6 +78,7 @@ class State:
             self._steps[rank] = message.steps
             self._host_ns[rank] = message.host_ns
             return []
+        self._requests += 1
         if type(message) is Ask:
             self._asks.append((rank, message))
             return []
@@ -155,6 +158,20 @@ class State:
     @property
     def posts(self) -> int:
         return self._posts
+
+    @property
+    def activity(self) -> int:
+        """Changes whenever a rank asks for something, comes or ends."""
+        return self._posts + self._requests + len(self._steps) + len(self._ended)
+
+    def disagreements(self) -> Iterator[tuple[Communicator, Collective]]:
+        """Collectives of which the posts did not agree: the last of every communicator."""
+        for communicator in self._each_communicator():
+            if communicator.disagreement is not None:
+                yield communicator, communicator.disagreement
+
+    def communicator(self, number: int) -> Communicator | None:
+        return self._communicators.get(number)
 
     @property
     def collectives(self) -> int:

@@ -20,6 +20,8 @@ from typing import Any
 
 from maya import __version__
 from maya.devices import Device
+from maya.torchrun import hang
+from maya.torchrun.hang import Hangs
 from maya.torchrun.timing import Timing, TimingError, add_options, read_options
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
@@ -98,6 +100,7 @@ class Launch:
     preload: tuple[str, ...] | None  # modules to import before the ranks are forked, besides those found; None: none
     variables: Mapping[str, str]  # MAYA_* chosen on the command line
     timing: Timing
+    hangs: Hangs
 
     @property
     def world_size(self) -> int:
@@ -148,6 +151,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     own.add_argument("--no-preload", action="store_true", help="every rank imports everything itself")
 
     add_options(parser)
+    hang.add_options(parser)
 
     torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
 
@@ -260,6 +264,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         preload=None if options.no_preload else tuple(filter(None, map(str.strip, options.preload.split(",")))),
         variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
         timing=timing,
+        hangs=hang.read_options(options),
     )
 
 

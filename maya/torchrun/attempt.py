@@ -14,9 +14,11 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from maya.torchrun.environment import Meeting
+from maya.torchrun.hang import Hangs, ending, show
 from maya.torchrun.progress import Progress
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
@@ -42,10 +44,11 @@ class Outcome:
     problem: str | None = None  # what went wrong outside the ranks
     unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, and why
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
+    hang: str | None = None  # why ranks could not go on: which kind of hang
 
     @property
     def failed(self) -> bool:
-        return self.problem is not None or any(end.exit_code != 0 for end in self.exits)
+        return self.problem is not None or self.hang is not None or any(end.exit_code != 0 for end in self.exits)
 
 
 class Attempt:
@@ -59,6 +62,7 @@ class Attempt:
         progress: Progress,
         say: Callable[[str], None],
         shutdown_seconds: float,
+        hangs: Hangs,
     ) -> None:
         """`meeting`: known if there is no coordinator to wait for."""
         self._zygote = zygote
@@ -67,6 +71,7 @@ class Attempt:
         self._progress = progress
         self._say = say
         self._shutdown_seconds = shutdown_seconds
+        self._hang_options = hangs
         self._outcome = Outcome()
         self._running: dict[int, int] = {}  # processes of ranks
         self._clocks: list[int] = []  # of the ranks, when they ended
@@ -114,6 +119,8 @@ class Attempt:
                 self._exited(content["rank"], content["status"])
             elif kind == "progress":
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]
+            elif kind == "hang":
+                self._hangs(Path(content["file"]), content["kind"])
             elif kind == "clocks":
                 self._clocks += content["ns"]
             elif kind == "coordinator_done":
@@ -128,6 +135,18 @@ class Attempt:
         self._progress.finished += 1
         if exit_code != 0:
             self._stop(signal.SIGTERM)
+
+    def _hangs(self, report: Path, kind: str) -> None:
+        if self._deadline is not None:  # the job is being ended, and ranks wait for others that have
+            return
+        self._progress.close()
+        show(report, self._say)
+        end = ending(self._hang_options, kind)
+        if end is not None:
+            self._outcome.hang = kind
+            self._deadline = time.monotonic() + end.seconds
+            if end.signal is not None:
+                self._zygote.signal(end.signal)
 
     def _told_to_stop(self, number: signal.Signals) -> None:
         self._outcome.stopped_by = number

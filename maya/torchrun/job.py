@@ -128,7 +128,9 @@ class Job:
         follower = Follower(followed)
         try:
             progress = Progress(launch.world_size, sys.stderr)
-            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds).run(signals)
+            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
+                signals
+            )
         finally:
             follower.finish()
 
@@ -170,6 +172,8 @@ class Job:
             secret=secret,
             store_port=port,
             run_folder=str(self._run_folder) if self._is_virtual() else "",
+            hang_folder=str(self._run_folder),
+            hang_after=launch.hangs.after,
         )
 
     def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
@@ -206,10 +210,13 @@ class Job:
             return FAILED
         if not outcome.failed:
             return SUCCESS
+        if outcome.hang is not None and outcome.hang != "mismatch":  # the ranks were ended, none has failed
+            return FAILED
         failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
         print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
         pass_on_error_file(root_cause(failures), self._inherited.get("TORCHELASTIC_ERROR_FILE"))
-        return FAILED if attempt == self._launch.max_restarts else None
+        last = attempt == self._launch.max_restarts or outcome.hang is not None
+        return FAILED if last else None
 
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"

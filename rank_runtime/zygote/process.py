@@ -115,6 +115,12 @@ class Zygote:
     def report(self, line: dict[str, Any]) -> None:
         write_line(self._reports, line)
 
+    def _report_to_both(self, line: dict[str, Any]) -> None:
+        """To the launcher and to the coordinator."""
+        self.report(line)
+        if self._coordinator_pipe is not None:
+            write_line(self._coordinator_pipe, line)
+
     def end(self, status: int) -> NoReturn:
         """Nothing that was started here is left."""
         for process in self._rank_of:
@@ -153,6 +159,8 @@ class Zygote:
                 secret=self._preparation.secret,
                 store_port=self._preparation.store_port,
                 run_folder=self._preparation.run_folder,
+                hang_folder=self._preparation.hang_folder,
+                hang_after=self._preparation.hang_after,
             )
             return run(settings, self._reports, pipe_read, self.process)
         except Exception as error:
@@ -177,7 +185,7 @@ class Zygote:
                 self._be_rank(rank)
                 return True
             self._rank_of[process] = rank.rank
-            self.report({"started": {"rank": rank.rank, "pid": process}})
+            self._report_to_both({"started": {"rank": rank.rank, "pid": process}})
             self._turn(0)
         self.report({"forked": True})
         return False
@@ -231,10 +239,7 @@ class Zygote:
                 self.report({"coordinator_exited": {"pid": process, "status": status}})
             elif rank is not None:
                 self._ending.gone(rank)
-                line = {"exited": {"rank": rank, "status": status}}
-                self.report(line)
-                if self._coordinator_pipe is not None:
-                    write_line(self._coordinator_pipe, line)
+                self._report_to_both({"exited": {"rank": rank, "status": status}})
 
 
 def _signal_group(process: int, number: int) -> None:

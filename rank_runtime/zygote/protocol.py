@@ -67,6 +67,8 @@ class Preparation:
     secret: str  # of the coordinator; empty: there is none
     store_port: int | None  # of its TCPStore; 0: any; None: it has none
     run_folder: str = ""  # whose run.json says how long things take; empty: the clock is the wall's
+    hang_folder: str = ""  # for reports of hangs; empty: nobody looks for them
+    hang_after: float = 60.0  # seconds without progress
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> No
     for descriptor in descriptors:
         os.close(descriptor)
     os.environ.update(start.environment)
+    os.environ["MAYA_RANK_PROCESS"] = str(os.getpid())  # to tell a rank from the programs that it starts
     try:
         _redirect(start.stdout, 1)
         _redirect(start.stderr, 2)

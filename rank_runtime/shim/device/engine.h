@@ -59,6 +59,9 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
 void maya_shared_event_record(shared_event *shared, maya_stream *stream);
 void maya_shared_event_close(shared_event *shared);
 
+/* Numbers of streams that a host thread waits for: how many, of which the first `most` are written. */
+uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most);
+
 /* graph.c; all called with maya_engine_lock held except where said */
 bool maya_capture_is_alive(const maya_capture *capture, uint64_t id);
 uint64_t maya_capture_id(const maya_capture *capture);

@@ -77,6 +77,7 @@ static void in_child(void) {
     maya_streams_after_fork();
     maya_coordinator_after_fork();
     maya_recorder_after_fork();
+    maya_stacks_after_fork();
     in_parent();
 }
 
@@ -99,4 +100,5 @@ MAYA_API void maya_begin_rank(void) {
     maya_settings_begin_rank();
     maya_coordinator_begin_rank();
     maya_recorder_begin_rank();
+    maya_stacks_begin_rank();
 }

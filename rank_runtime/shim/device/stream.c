@@ -551,6 +551,19 @@ int maya_stream_wait_event(void *handle, maya_event *event) {
     return CUDA_OK;
 }
 
+/* ---- what the host waits for ---- */
+
+uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most) {
+    uint32_t count = 0;
+    pthread_mutex_lock(&maya_engine_lock);
+    for (maya_stream *stream = all_streams; stream && count < most; stream = stream->next) {
+        bool is_awaited = stream->host_waits_for != UINT64_MAX && stream->completed < stream->host_waits_for;
+        if (is_awaited) numbers[count++] = stream->number;
+    }
+    pthread_mutex_unlock(&maya_engine_lock);
+    return count;
+}
+
 /* ---- forks ---- */
 
 /* The threads that would have gone on with it are the parent's. */

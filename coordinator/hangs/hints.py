@@ -1,0 +1,144 @@
+"""Well-known mistakes that look like a report.
+
+In: a report (report.py). Out: sentences, the most likely first. They say what to look at, not what is certainly so.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from coordinator.texts import ranks_text
+
+_MOST = 3
+
+
+def hints_for(report: dict[str, Any]) -> list[str]:
+    """At most a few."""
+    groups = report["groups"]
+    found = [
+        *_conditions(groups),
+        *_mismatch(report),
+        *_data_parallel(groups),
+        *_messages(groups),
+        *_ended(groups),
+        *_new_groups(groups),
+        *_different_groups(groups),
+        *_locks(groups),
+    ]
+    return list(dict.fromkeys(found))[:_MOST]
+
+
+# ---- conditions on the rank around a call ----
+
+
+@cache
+def _branches(file: str) -> list[tuple[int, int, str]]:
+    """Lines of branches whose condition is about ranks: first, last, the condition."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            condition = ast.unparse(node.test)
+            if "rank" in condition.lower():
+                found.append((node.lineno, node.end_lineno or node.lineno, condition))
+    return found
+
+
+def _conditions(groups: list[dict[str, Any]]) -> list[str]:
+    found = []
+    for group in groups:
+        place = group["called_at"]
+        if place is None or group["state"] not in ("waits", "posted", "stands"):
+            continue
+        inside = [branch for branch in _branches(place["file"]) if branch[0] < place["line"] <= branch[1]]
+        if inside:
+            first, _, condition = max(inside)
+            name = Path(place["file"]).name
+            found.append(
+                f"{name}:{place['line']} is inside `if {condition}` ({name}:{first}): a collective must be called by "
+                "all ranks of its group"
+            )
+    return found
+
+
+# ---- patterns ----
+
+
+def _in_stack(group: dict[str, Any], *words: str) -> bool:
+    return any(all(word in f"{frame['file']} {frame['function']}" for word in words) for frame in group["stack"])
+
+
+def _mismatch(report: dict[str, Any]) -> list[str]:
+    if report["kind"] != "mismatch" or "does not match" not in report["problem"]:
+        return []
+    calls = {group["doing"].split(" of ")[0] for group in report["groups"] if group["state"] == "posted"}
+    if len(calls) > 1:
+        return ["the ranks call collectives of one group in different orders, or one of them calls one more"]
+    return ["the ranks give tensors of different sizes or types: different shapes of parameters, or an uneven batch"]
+
+
+def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
+    waiting = [group for group in groups if group["state"] in ("waits", "posted")]
+    if not any(_in_stack(group, "/nn/parallel/distributed.py") or _in_stack(group, "backward") for group in waiting):
+        return []
+    ended = [group for group in groups if group["state"] == "ended"]
+    if ended:
+        ranks = [rank for group in ended for rank in group["ranks"]]
+        return [
+            f"{ranks_text(ranks)} had fewer batches: give all ranks as many (DistributedSampler, drop_last), or use "
+            "`with Join([model])`"
+        ]
+    places = {(group["called_at"] or {}).get("line") for group in groups}
+    if len(places) > 1:
+        return ["DDP reduces gradients in every backward() outside no_sync(): all ranks must enter and leave it alike"]
+    return []
+
+
+def _messages(groups: list[dict[str, Any]]) -> list[str]:
+    calls = [group["call"] for group in groups if group["call"] and group["call"].get("peer") is not None]
+    if not calls:
+        return []
+    receives = [call for call in calls if not call["name"].startswith("send")]
+    if len(receives) == len(calls) and len(calls) > 1:
+        return ["all of them receive, and nobody sends: check the peers, and who of a pair sends first"]
+    if not receives and len(calls) > 1:
+        return ["all of them send large messages, and nobody receives: let one of a pair receive first, or use isend"]
+    return ["a send and its receive must name each other's rank: check the peers"]
+
+
+def _ended(groups: list[dict[str, Any]]) -> list[str]:
+    ended = [rank for group in groups if group["state"] == "ended" for rank in group["ranks"]]
+    missing = {rank for group in groups for rank in group["missing"]}
+    gone = sorted(missing.intersection(ended))
+    if not gone:
+        return []
+    return [f"{ranks_text(gone)} left early: fewer iterations than the others, or a return or exit on one rank only"]
+
+
+def _new_groups(groups: list[dict[str, Any]]) -> list[str]:
+    if any(_in_stack(group, "new_group") for group in groups):
+        return [
+            "new_group() must be called by all ranks, also by those that will not be in the group, in the same order"
+        ]
+    return []
+
+
+def _different_groups(groups: list[dict[str, Any]]) -> list[str]:
+    waiting = [group for group in groups if group["state"] == "waits" and group["call"] and group["call"]["group"]]
+    if len({group["call"]["group"] for group in waiting}) > 1:
+        return ["ranks wait in different process groups: collectives of several groups must be called in one order"]
+    return []
+
+
+def _locks(groups: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{ranks_text(group['ranks'])} waits for a thread or lock of its own, which waits for nobody seen here"
+        for group in groups
+        if group["state"] == "stands" and _in_stack(group, "threading.py")
+    ]

@@ -1,0 +1,68 @@
+"""Asks ranks what they do.
+
+In: processes, each with a question (shim/device/stacks.c has them). Out: their answers. All are asked at once; a process
+that does not answer in time, because it is stopped or has no thread for it, has no answer.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+
+_MOST_AT_ONCE = 128
+
+
+def ask(endpoint: str, questions: Mapping[int, str], seconds: float) -> dict[int, bytes]:
+    """Answers by process; `endpoint` is the coordinator's, as the ranks know it."""
+    name_of_run = _hash(endpoint)
+    answers: dict[int, bytearray] = {}
+    complete: dict[int, bytes] = {}
+    waiting = list(questions.items())[::-1]
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        while (waiting or selector.get_map()) and time.monotonic() < deadline:
+            while waiting and len(selector.get_map()) < _MOST_AT_ONCE:
+                process, question = waiting.pop()
+                connection = _connect(f"\0maya-stacks-{process}-{name_of_run:016x}", question)
+                if connection is not None:
+                    answers[process] = bytearray()
+                    selector.register(connection, selectors.EVENT_READ, process)
+            for key, _ in selector.select(0.1):
+                opened: socket.socket = key.fileobj  # type: ignore[assignment]
+                try:
+                    chunk = opened.recv(1 << 16)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    chunk = b""
+                answers[key.data] += chunk
+                if not chunk:
+                    complete[key.data] = bytes(answers[key.data])
+                    selector.unregister(opened)
+                    opened.close()
+        for key in list(selector.get_map().values()):
+            selector.unregister(key.fileobj)
+            key.fileobj.close()  # type: ignore[union-attr]
+    return complete
+
+
+def _connect(name: str, question: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        connection.connect(name)
+        connection.send(question.encode() + b"\n")
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _hash(text: str) -> int:
+    """FNV-1a, as the ranks name their sockets."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value

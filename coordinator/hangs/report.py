@@ -1,0 +1,359 @@
+"""The report of a hang, as hang.json has it: ranks grouped by what they do, where they diverged, hints.
+
+In: what was found, what the ranks tell, and flight recorders of those that are asked for them. Out: a dictionary of plain
+values; text.py makes a text of it.
+
+    kind          deadlock, partial deadlock, mismatch, no progress
+    seconds       since a rank last did anything that can be seen here
+    problem       of a mismatch: what does not match
+    ranks         how many there are, and how many of them are stuck
+    groups        ranks that do the same: state, what they do, the call they wait for, who is missing, lines, stack
+    divergence    the last collective that all members of the group took part in, and what followed
+    hints         well-known mistakes that look like this
+    recorders     how the names of the flight recorders' files begin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.arithmetic import ITEM_BYTES
+from coordinator.communicators import Wait
+from coordinator.hangs import stacks
+from coordinator.hangs.hints import hints_for
+from coordinator.hangs.processes import Doing
+from coordinator.hangs.recorder import Entry, Group, Recorder
+from coordinator.hangs.stacks import Frame, Stacks, users_frame
+from coordinator.state import State
+from coordinator.texts import DATA_TYPES, call_text
+from rank_runtime.messages import Call, Failed, RequestFailed
+
+VERSION = 1
+
+Recorders = Callable[[list[int]], dict[int, Recorder]]
+
+_NAMES = {  # torch's, as they begin in flight recorders
+    Call.ALL_REDUCE: ("all_reduce", "allreduce"),
+    Call.REDUCE: ("reduce", "_reduce"),
+    Call.REDUCE_SCATTER: ("reduce_scatter", "_reduce_scatter"),
+    Call.BROADCAST: ("broadcast", "_broadcast"),
+    Call.ALL_GATHER: ("all_gather", "_all_gather", "allgather"),
+    Call.ALL_TO_ALL: ("all_to_all", "alltoall"),
+    Call.GATHER: ("gather",),
+    Call.SCATTER: ("scatter",),
+    Call.SEND: ("send",),
+    Call.RECEIVE: ("recv",),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found."""
+
+    kind: str
+    stuck: set[int]
+    waits: list[Wait]
+    seconds: float
+    failure: Failed | RequestFailed | None = None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank does."""
+
+    rank: int
+    doing: Doing
+    status: int | None  # how it ended
+    stacks: Stacks
+
+
+@dataclass
+class _Member:
+    """A rank in the making of the report."""
+
+    rank: Rank
+    wait: Wait | None
+    variant: str = ""  # of a mismatch: what it posted
+    recorder: Recorder = field(default_factory=Recorder)
+    entry: Entry | None = None
+
+    @property
+    def group(self) -> Group | None:
+        return self.recorder.groups.get(self.entry.group) if self.entry else None
+
+
+def make_report(
+    finding: Finding,
+    ranks: Mapping[int, Rank],
+    state: State,
+    recorders: Recorders,
+    write_recorders: Callable[[], str],
+) -> dict[str, Any]:
+    """Everything that is known about a hang."""
+    waits_of: dict[int, list[Wait]] = {}
+    for wait in finding.waits:
+        for rank in wait.waiting:
+            waits_of.setdefault(rank, []).append(wait)
+    variants = _variants(state) if finding.kind == "mismatch" else {}
+    members = {
+        rank: _Member(told, _first(waits_of.get(rank, []), finding.stuck, ranks), variants.get(rank, ""))
+        for rank, told in ranks.items()
+    }
+    together = _together(members.values())
+    found = recorders([group[0].rank.rank for group in together])
+    for group in together:
+        for member in group:
+            member.recorder = found.get(member.rank.rank, Recorder())
+            member.entry = _entry_of(member)
+    groups = [_describe(group, finding) for group in together]
+    report: dict[str, Any] = {
+        "version": VERSION,
+        "kind": finding.kind,
+        "seconds": round(finding.seconds, 1),
+        "problem": finding.failure.text if finding.failure else None,
+        "ranks": {"all": len(ranks), "stuck": sorted(finding.stuck)},
+        "groups": groups,
+        "divergence": _divergence(together, finding),
+    }
+    report["hints"] = hints_for(report)
+    report["recorders"] = write_recorders()
+    return report
+
+
+# ---- groups ----
+
+
+def _variants(state: State) -> dict[int, str]:
+    """What each rank posted of the collective that does not match."""
+    posted: dict[int, str] = {}
+    for communicator, collective in state.disagreements():
+        for signature, group in collective.variants.items():
+            for member in group:
+                posted[communicator.members[member]] = call_text(*signature, communicator.members)
+    return posted
+
+
+def _first(waits: Sequence[Wait], stuck: set[int], ranks: Mapping[int, Rank]) -> Wait | None:
+    """The wait to name if there are several: one that can never end."""
+    for wait in waits:
+        missing = wait.missing if wait.communicator else ()
+        if any(rank in stuck or ranks[rank].status is not None for rank in missing if rank in ranks):
+            return wait
+    return waits[0] if waits else None
+
+
+def _key(member: _Member) -> tuple[object, ...]:
+    """What ranks have in common that are reported together."""
+    rank, wait = member.rank, member.wait
+    frame = users_frame(rank.stacks.main)
+    place = frame.place if frame else ""
+    if rank.status is not None:
+        return ("ended", rank.status)
+    if member.variant:
+        return ("posted", member.variant, place)
+    if wait is None or wait.post is None:
+        return (rank.doing.value, wait.what if wait else "", place)
+    post = wait.post
+    peer = wait.missing[0] - rank.rank if post.call >= Call.SEND else 0
+    return ("waits", post.call, post.count, post.data_type, len(wait.members), wait.sequence, peer, place)
+
+
+def _together(members: Iterable[_Member]) -> list[list[_Member]]:
+    groups: dict[tuple[object, ...], list[_Member]] = {}
+    for member in members:
+        groups.setdefault(_key(member), []).append(member)
+    return sorted(groups.values(), key=_order)
+
+
+def _order(group: list[_Member]) -> tuple[bool, bool, int]:
+    """Those that wait first, larger groups first."""
+    first = group[0]
+    return (first.rank.status is not None, first.wait is None and not first.variant, -len(group))
+
+
+def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
+    first = group[0]
+    ranks = sorted(member.rank.rank for member in group)
+    main = first.rank.stacks.main
+    called = (first.entry.line if first.entry else None) or users_frame(main)
+    stands = users_frame(main)
+    return {
+        "ranks": ranks,
+        "state": _state(first),
+        "stuck": first.rank.rank in finding.stuck,
+        "doing": _doing(group),
+        "call": _call(group) if first.wait is not None else None,
+        "missing": _missing(group),
+        "called_at": _place(called),
+        "stands_at": _place(stands),
+        "stack": [_place(frame) for frame in main],
+        "other_stacks": [[_place(frame) for frame in stack] for stack in first.rank.stacks.others],
+    }
+
+
+def _state(member: _Member) -> str:
+    if member.rank.status is not None:
+        return "ended"
+    if member.variant:
+        return "posted"
+    return "waits" if member.wait is not None else member.rank.doing.value
+
+
+def _place(frame: Frame | None) -> dict[str, Any] | None:
+    if frame is None:
+        return None
+    return {"file": frame.file, "line": frame.line, "function": frame.function, "source": frame.source}
+
+
+def _missing(group: list[_Member]) -> list[int]:
+    """Ranks that the group waits for."""
+    missing: set[int] = set()
+    for member in group:
+        if member.wait is not None and member.wait.communicator:
+            missing.update(member.wait.missing)
+    return sorted(missing)
+
+
+def _call(group: list[_Member]) -> dict[str, Any]:
+    member = group[0]
+    wait, entry = member.wait, member.entry
+    assert wait is not None
+    post, named = wait.post, member.group
+    if post is None:
+        return {"name": wait.what, "group": None, "members": 0, "number": wait.sequence}
+    return {
+        "name": entry.call if entry else Call(post.call).name.lower(),
+        "number": entry.number if entry else post.sequence + 1,
+        "group": named.label if named else f"communicator {wait.communicator}",
+        "members": len(named.ranks if named else wait.members),
+        "groups": len({each.wait.communicator for each in group if each.wait is not None}),
+        "count": post.count,
+        "data_type": DATA_TYPES[post.data_type],
+        "bytes": post.count * ITEM_BYTES[post.data_type],
+        "peer": wait.missing[0] if post.call >= Call.SEND and wait.missing else None,
+    }
+
+
+def _doing(group: list[_Member]) -> str:
+    """What the ranks of a group do, in words."""
+    member = group[0]
+    rank, wait = member.rank, member.wait
+    if rank.status is not None:
+        return f"ended with exit code {rank.status}" if rank.status >= 0 else f"ended by signal {-rank.status}"
+    if member.variant:
+        return f"posted {member.variant}"
+    if wait is not None and wait.post is not None:
+        call = _call(group)
+        name = f"{call['name']} #{call['number']}" if call["peer"] is None else _message(group, call)
+        sizes = f"{call['count']} {call['data_type']}, {call['bytes']:,} bytes"
+        among = f"{call['members']} ranks" if call["groups"] == 1 else f"{call['groups']} groups of {call['members']}"
+        return f"in {name} of {call['group']} ({among}), {sizes}"
+    if wait is not None:
+        return f"making {wait.what}" if wait.communicator == 0 else f"in {wait.what}"
+    if not rank.stacks.known:
+        return {Doing.RUNS: "running"}.get(rank.doing, "standing still") + ", and does not answer"
+    return _without_call(rank)
+
+
+def _message(group: list[_Member], call: dict[str, Any]) -> str:
+    word = "send to" if call["name"].startswith("send") else "receive from"
+    if len(group) == 1:
+        return f"{word} rank {call['peer']}"
+    difference = call["peer"] - group[0].rank.rank
+    return f"{word} the rank {abs(difference)} {'above' if difference > 0 else 'below'}"
+
+
+def _without_call(rank: Rank) -> str:
+    kind = stacks.kind_of_wait(rank.stacks)
+    main = rank.stacks.main
+    if rank.doing is Doing.SLEEPS or kind is stacks.Wait.SLEEP:
+        return "sleeping"
+    if rank.doing is Doing.RUNS:
+        return "running"
+    if kind is stacks.Wait.STREAM:
+        return "waiting for the device"
+    frame = next((each for each in main if "/torch/distributed/" in each.file and each.function != "wrapper"), None)
+    if frame is not None and kind is stacks.Wait.GROUP:
+        return f"waiting for other ranks in {_outermost_of_torch(main)}"
+    if not main:
+        return "at its end, outside of Python"
+    return f"{'polling' if rank.doing is Doing.POLLS else 'waiting'} in {main[0].function} ({main[0].place})"
+
+
+def _outermost_of_torch(main: Sequence[Frame]) -> str:
+    """The function of torch that the program called."""
+    name = ""
+    for frame in main:
+        if not frame.is_torch:
+            break
+        if frame.function not in ("wrapper", "_fn", "decorate_context"):
+            name = frame.function
+    return name or main[0].function
+
+
+# ---- flight recorders ----
+
+
+def _entry_of(member: _Member) -> Entry | None:
+    """The call that a rank waits for, or that does not match, in its flight recorder."""
+    wait, active = member.wait, [entry for entry in member.recorder.entries if not entry.completed]
+    if wait is None or wait.post is None:
+        return active[0] if member.variant and active else None
+    is_message = wait.post.call >= Call.SEND
+    if is_message:
+        both = {member.rank.rank, *wait.missing}
+        groups = {group.name for group in member.recorder.groups.values() if both <= set(group.ranks)}
+    else:
+        groups = {group.name for group in member.recorder.of_ranks(wait.members)}
+    begins = _NAMES[Call(wait.post.call)]
+    candidates = [entry for entry in active if entry.group in groups and entry.is_message == is_message]
+    return next((entry for entry in candidates if entry.call.startswith(begins)), None)
+
+
+def _divergence(together: list[list[_Member]], finding: Finding) -> dict[str, Any] | None:
+    """The last collective before the one that is waited for, and what its members did after it."""
+    member = next((group[0] for group in together if group[0].entry is not None), None)
+    if member is None or member.entry is None or member.entry.is_message:
+        return None
+    entry, named = member.entry, member.group
+    before = [
+        each
+        for each in member.recorder.entries
+        if each.group == entry.group and not each.is_message and each.completed and each.record < entry.record
+    ]
+    last = before[-1] if before else None
+    then = [
+        {"ranks": sorted(each.rank.rank for each in group), "doing": _doing(group), "next": _next(group[0], last)}
+        for group in together
+        if named is None or any(each.rank.rank in named.ranks for each in group)
+    ]
+    return {
+        "group": named.label if named else None,
+        "last_in_common": None
+        if last is None
+        else {"name": last.call, "number": last.number, "called_at": _place(last.line)},
+        "then": then,
+    }
+
+
+def _next(member: _Member, last: Entry | None) -> dict[str, Any] | None:
+    """What a rank called next, on whatever group, after the last collective in common."""
+    after = [
+        each
+        for each in member.recorder.entries
+        if last is None or (each.record > last.record if member.entry else not each.completed)
+    ]
+    if not after or member.entry is None:
+        after = [each for each in after if not each.completed]
+    if not after:
+        return None
+    entry = after[0]
+    group = member.recorder.groups.get(entry.group)
+    return {
+        "name": entry.call,
+        "number": entry.number,
+        "group": group.label if group else entry.group,
+        "called_at": _place(entry.line),
+    }

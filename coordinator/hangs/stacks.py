@@ -1,0 +1,129 @@
+"""Python stacks of a rank, and what kind of wait they show.
+
+In: the answer of a rank to "stacks". Out: frames, the innermost first, of the main thread and of the others.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.\d]*/|^<|/rank_runtime/zygote/")
+_TORCH = re.compile(r"/torch/|/lib/python3[.\d]*/(?!site-packages)|^<|/rank_runtime/zygote/")
+_WRAPPERS = ("c10d_logger.py",)
+_SLEEP = re.compile(r"\bsleep\(")
+_WORK_WAIT = re.compile(r"\.wait\(\s*\)")
+_COLLECTIVE = re.compile(
+    r"\b(barrier|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|reduce|gather\w*|scatter\w*|all_to_all\w*|"
+    r"send|recv|isend|irecv|batch_isend_irecv)\("
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        """What is written there, if the file can be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def place(self) -> str:
+        """`train.py:30`"""
+        return f"{PurePath(self.file).name}:{self.line}"
+
+    @property
+    def is_torch(self) -> bool:
+        return _TORCH.search(self.file) is not None
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """All Python threads of a rank."""
+
+    main: tuple[Frame, ...] = ()
+    others: tuple[tuple[Frame, ...], ...] = ()
+    awaited_streams: tuple[int, ...] = ()  # that a host thread waits for
+    known: bool = False  # the rank has answered
+
+    @property
+    def all_frames(self) -> list[Frame]:
+        return [frame for stack in (self.main, *self.others) for frame in stack]
+
+
+class Wait(Enum):
+    """What the main thread waits for, as its stack shows."""
+
+    STREAM = "the device"
+    GROUP = "other ranks"  # in torch.distributed, outside of NCCL: store, Gloo
+    SLEEP = "a sleep"
+    ELSE = "something else"
+
+
+def parse(answer: bytes) -> Stacks:
+    """Whatever of it can be understood."""
+    head, _, dump = answer.decode(errors="replace").partition("python\n")
+    main_thread, streams = "", []
+    for line in head.splitlines():
+        kind, _, value = line.partition(" ")
+        if kind == "main":
+            main_thread = value
+        elif kind == "stream":
+            streams.append(int(value))
+    main: tuple[Frame, ...] = ()
+    others = []
+    for name, frames in _threads(dump):
+        if name == main_thread:
+            main = frames
+        elif frames:
+            others.append(frames)
+    return Stacks(main, tuple(others), tuple(streams), known=bool(answer))
+
+
+def _threads(dump: str) -> list[tuple[str, tuple[Frame, ...]]]:
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in dump.splitlines():
+        started = re.match(r"(?:Current thread|Thread) (0x[0-9a-f]+)", line)
+        if started:
+            threads.append((started[1], []))
+        found = _FRAME.match(line)
+        if found and threads:
+            number = int(found["line"]) if found["line"].isdigit() else 0
+            threads[-1][1].append(Frame(found["file"], number, found["function"]))
+    return [(name, tuple(frames)) for name, frames in threads]
+
+
+def kind_of_wait(stacks: Stacks) -> Wait:
+    """Of the main thread."""
+    if stacks.awaited_streams:
+        return Wait.STREAM
+    frames = [frame for frame in stacks.main if PurePath(frame.file).name not in _WRAPPERS]
+    if not frames:
+        return Wait.ELSE
+    innermost = frames[0]
+    if _SLEEP.search(innermost.source):
+        return Wait.SLEEP
+    if "/torch/distributed/" in innermost.file:
+        return Wait.GROUP
+    if not innermost.is_torch and (_WORK_WAIT.search(innermost.source) or _COLLECTIVE.search(innermost.source)):
+        return Wait.GROUP
+    return Wait.ELSE
+
+
+def users_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost line of the user's own code; of an installed program, of that."""
+    for library in (_LIBRARY, _TORCH):
+        for frame in frames:
+            if not library.search(frame.file):
+                return frame
+    return None

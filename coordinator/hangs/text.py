@@ -1,0 +1,83 @@
+"""A report of a hang for people: about one screen, whatever the number of ranks.
+
+In: a report (report.py). Out: lines.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from coordinator.hangs.stacks import Frame, users_frame
+from coordinator.texts import ranks_text
+
+_MOST_GROUPS = 6
+_MOST_STACKS = 3
+_MOST_FRAMES = 6
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """The report."""
+    groups = report["groups"]
+    found = [_headline(report), ""]
+    for group in groups[:_MOST_GROUPS]:
+        found += _group(group)
+    if len(groups) > _MOST_GROUPS:
+        rest = [rank for group in groups[_MOST_GROUPS:] for rank in group["ranks"]]
+        found.append(f"  {ranks_text(rest)}: {len(groups) - _MOST_GROUPS} more groups, in hang.json")
+    found += _divergence(report["divergence"])
+    found += [f"  hint: {hint}" for hint in report["hints"]]
+    for group in [group for group in groups if group["stack"]][:_MOST_STACKS]:
+        found += _stack(group)
+    return found
+
+
+def _headline(report: dict[str, Any]) -> str:
+    stuck, count = report["ranks"]["stuck"], report["ranks"]["all"]
+    if report["kind"] == "mismatch":
+        return f"mismatch: {report['problem']}"
+    if report["kind"] == "no progress":
+        return f"no progress for {report['seconds']:.0f} s: nobody is seen to do anything"
+    verb = "can never go on" if len(stuck) < count else "wait for each other and can never go on"
+    return f"{report['kind']}: {len(stuck)} of {count} ranks {verb}"
+
+
+def _at(place: dict[str, Any] | None, word: str) -> str:
+    if place is None:
+        return ""
+    source = f": {place['source']}" if place["source"] else ""
+    return f"{word} {PurePath(place['file']).name}:{place['line']}{source}"
+
+
+def _group(group: dict[str, Any]) -> list[str]:
+    ranks = ranks_text(group["ranks"])
+    verb = {"waits": "waits" if len(group["ranks"]) == 1 else "wait"}.get(group["state"], "")
+    found = [f"  {ranks}: {verb} {group['doing']}".replace(":  ", ": ")]
+    called, stands = group["called_at"], group["stands_at"]
+    if called is not None:
+        found.append(f"      {_at(called, 'at' if called == stands else 'called at')}")
+    if stands is not None and stands != called:
+        found.append(f"      {_at(stands, 'now at')}")
+    if group["missing"]:
+        found.append(f"      {ranks_text(group['missing'])} never called it")
+    return found
+
+
+def _divergence(divergence: dict[str, Any] | None) -> list[str]:
+    if divergence is None:
+        return []
+    last = divergence["last_in_common"]
+    if last is None:
+        return [f"  they have had no collective of {divergence['group']} in common"]
+    where = _at(last["called_at"], " at")
+    return [f"  last in common on {divergence['group']}: {last['name']} #{last['number']}{where}"]
+
+
+def _stack(group: dict[str, Any]) -> list[str]:
+    """The innermost frames of the user's, and what they called."""
+    frames = [Frame(frame["file"], frame["line"], frame["function"]) for frame in group["stack"]]
+    user = users_frame(frames)
+    first = max(0, frames.index(user) - 1) if user else 0
+    shown = [frame for frame in frames[first:] if not frame.file.startswith("<")][:_MOST_FRAMES]
+    found = ["", f"  stack of rank {group['ranks'][0]}, innermost first:"]
+    return found + [f"    {frame.place} {frame.function}: {frame.source}".rstrip(": ") for frame in shown]

@@ -1,0 +1,247 @@
+"""When to look for ranks that can never go on, and what to do about what is found.
+
+In: what the launcher and the server tell (ranks that start and end, answers that fail), and the time. Out: reports, as
+hang.json in the run's folder (report.py), and what to tell the launcher about it. Nothing is looked at while ranks ask for things. When they have not for a while, their
+processes are looked at twice; those that stood still in between are asked for their stacks only if nobody of those who
+run could free them.
+
+A report is made of
+  deadlock       ranks that can never go on; perhaps others do
+  mismatch       calls that do not belong together, at once
+  no progress    nobody has done anything for `patience` seconds, for reasons that cannot be seen from here
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coordinator.communicators import Wait
+from coordinator.hangs import processes, questions, recorder, stacks
+from coordinator.hangs.deadlock import Condition, stuck_ranks
+from coordinator.hangs.processes import Doing, Sample
+from coordinator.hangs.report import Finding, Rank, make_report
+from coordinator.server import Server
+
+_QUIET_SECONDS = 0.7  # after the last message, before the first look
+_APART_SECONDS = 0.5  # between two looks
+_MOST_SECONDS = 2.0  # until the next two
+_SHARE = 0.1  # of the time, at most, is spent on looking
+_FINITE_SECONDS = 60.0  # who waits no longer than this for a store means to do something else then
+_MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
+_MOST_RECORDERS = 16
+_MOST_DUMPS = 64  # ranks up to which all flight recorders are written
+
+
+@dataclass
+class WatcherSettings:
+    """What a watcher needs to know."""
+
+    world_size: int
+    folder: Path  # for reports and flight recorders
+    patience: float = 60.0
+    store_port: int | None = None
+
+
+@dataclass
+class _Known:
+    """Of a rank, since it started."""
+
+    process: int
+    sample: Sample | None = None
+    doing: Doing = Doing.RUNS
+    status: int | None = None  # how it ended
+
+
+@dataclass
+class Watcher:
+    """Looks after the ranks of one server."""
+
+    server: Server
+    settings: WatcherSettings
+    _ranks: dict[int, _Known] = field(default_factory=dict)
+    _activity: int = -1
+    _changed: float = 0.0  # when a rank last asked for something
+    _moved: float = 0.0  # when a rank last did anything
+    _due: float = 0.0
+    _sampled: bool = False  # the next look is the second
+    _asked: float = 0.0
+    _interval: float = 1.0
+    _failed: bool = False  # a rank failed: the launcher ends the job
+    _reported: frozenset[int] = frozenset()
+
+    def started(self, rank: int, process: int) -> None:
+        self._ranks[rank] = _Known(process)
+        self._failed = False
+        self._moved = time.monotonic()
+
+    def exited(self, rank: int, status: int) -> None:
+        known = self._ranks.get(rank)
+        if known is not None:
+            known.status, known.doing = status, Doing.GONE
+        self._failed = self._failed or status != 0
+
+    def seconds(self) -> float:
+        """How long to wait for messages before the next look."""
+        return max(0.05, min(1.0, self._due - time.monotonic()))
+
+    def look(self) -> dict[str, Any] | None:
+        """A report, if there is something to report."""
+        now = time.monotonic()
+        if self.server.held_failures and now - self._changed >= _APART_SECONDS:
+            return self._mismatch()
+        if self.server.state.activity != self._activity:
+            self._activity = self.server.state.activity
+            self._changed = self._moved = now
+            self._sampled = False
+            self._due = now + _QUIET_SECONDS
+            self._interval = _APART_SECONDS
+            return None
+        if now < self._due or self._failed or len(self._ranks) < self.settings.world_size:
+            return None
+        return self._look(now)
+
+    # ---- looks ----
+
+    def _look(self, now: float) -> dict[str, Any] | None:
+        self._sample(now)
+        cost = time.monotonic() - now
+        if not self._sampled:
+            self._sampled = True
+            self._due = now + max(_APART_SECONDS, cost / _SHARE)
+            return None
+        self._sampled = False
+        self._interval = min(_MOST_SECONDS, self._interval * 2)
+        self._due = now + max(self._interval, cost / _SHARE)
+        if any(known.doing is Doing.RUNS for known in self._ranks.values()):
+            self._moved = now
+        waits = list(self.server.state.waits())
+        standing = {rank for rank, known in self._ranks.items() if known.doing is Doing.STANDS}
+        has_waits = {rank for wait in waits for rank in wait.waiting}
+        conditions = {rank: self._condition(rank, standing, rank in has_waits) for rank in self._ranks}
+        if stuck_ranks(conditions, waits) - self._reported:
+            report = self._ask(now, waits, standing)
+            if report is not None:
+                return report
+        if now - self._moved >= self.settings.patience and not self._reported and self._somebody_waits(waits):
+            return self._no_progress(now, waits)
+        return None
+
+    def _sample(self, now: float) -> None:
+        for known in self._ranks.values():
+            if known.status is None:
+                sample = processes.sample(known.process, now)
+                known.doing = processes.doing(known.sample, sample)
+                known.sample = sample
+
+    def _condition(self, rank: int, standing: set[int], has_waits: bool) -> Condition:
+        """As if all who stand still could only be freed by others."""
+        if self._ranks[rank].doing is Doing.GONE:
+            return Condition.ENDED
+        if rank not in standing:
+            return Condition.FREE
+        return Condition.CALLS if has_waits else Condition.MEETS
+
+    def _ask(self, now: float, waits: list[Wait], standing: set[int]) -> dict[str, Any] | None:
+        """Whether those who stand still are stuck, now that they tell what they stand in."""
+        if now - self._asked < min(_MOST_ASKED_AGAIN, (now - self._changed) / 2):
+            return None
+        self._asked = now
+        answers = self._stacks(standing)
+        has_waits = {rank for wait in waits for rank in wait.waiting}
+        conditions = {}
+        for rank in self._ranks:
+            condition = self._condition(rank, standing, rank in has_waits)
+            if rank in standing:
+                condition = self._told(rank, answers.get(rank, stacks.Stacks()), rank in has_waits)
+            conditions[rank] = condition
+        stuck = stuck_ranks(conditions, waits)
+        if not stuck - self._reported or self.server.state.activity != self._activity:
+            return None
+        self._reported = frozenset(stuck)
+        goes_on = any(condition is Condition.FREE for condition in conditions.values())
+        kind = "partial deadlock" if goes_on else "deadlock"
+        return self._report(Finding(kind, stuck, waits, now - self._changed), answers)
+
+    def _told(self, rank: int, told: stacks.Stacks, has_waits: bool) -> Condition:
+        """Of a rank that stands still."""
+        wait = stacks.kind_of_wait(told)
+        if wait is stacks.Wait.SLEEP:
+            return Condition.FREE
+        if wait is stacks.Wait.STREAM:
+            return Condition.CALLS
+        port = self.settings.store_port
+        if port:
+            seconds = processes.waits_for_port(self._ranks[rank].process, port)
+            if seconds is not None:
+                return Condition.MEETS if seconds > _FINITE_SECONDS else Condition.FREE
+        if wait is stacks.Wait.GROUP:
+            return Condition.CALLS if has_waits else Condition.MEETS
+        # Its own threads, or the end of the program, wait for the device.
+        waits_inside = has_waits and (not told.main or told.main[0].is_torch)
+        return Condition.CALLS if waits_inside else Condition.FREE
+
+    def _stacks(self, ranks: set[int]) -> dict[int, stacks.Stacks]:
+        process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
+        seconds = 3.0 + 0.01 * len(process_of)
+        answers = questions.ask(self.server.endpoint, dict.fromkeys(process_of, "stacks"), seconds)
+        return {process_of[process]: stacks.parse(answer) for process, answer in answers.items()}
+
+    # ---- reports ----
+
+    def _somebody_waits(self, waits: list[Wait]) -> bool:
+        still = (Doing.STANDS, Doing.SLEEPS, Doing.POLLS)
+        return bool(waits) or any(known.doing in still for known in self._ranks.values())
+
+    def _no_progress(self, now: float, waits: list[Wait]) -> dict[str, Any]:
+        alive = {rank for rank, known in self._ranks.items() if known.status is None}
+        self._reported = frozenset(alive)
+        return self._report(Finding("no progress", alive, waits, now - self._moved), self._stacks(alive))
+
+    def _mismatch(self) -> dict[str, Any]:
+        failures = list(self.server.held_failures)
+        ranks = {rank for rank, _ in failures}
+        waits = list(self.server.state.waits())
+        try:
+            finding = Finding("mismatch", ranks, waits, 0.0, failures[-1][1])
+            return self._report(finding, self._stacks(set(self._ranks)))
+        finally:
+            self.server.release_failures()
+            self._reported = frozenset(self._ranks)
+
+    def _report(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
+        missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing} - set(answers)
+        answers = {**answers, **self._stacks({rank for rank in missing if rank in self._ranks})}
+        ranks = {
+            rank: Rank(rank, known.doing, known.status, answers.get(rank, stacks.Stacks()))
+            for rank, known in self._ranks.items()
+        }
+        report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders)
+        file = self.settings.folder / "hang.json"
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(file)
+        return {"file": str(file), "kind": report["kind"]}
+
+    def _recorders(self, ranks: list[int]) -> dict[int, recorder.Recorder]:
+        """Flight recorders of some ranks."""
+        process_of = {
+            self._ranks[rank].process: rank for rank in ranks[:_MOST_RECORDERS] if self._ranks[rank].status is None
+        }
+        answers = questions.ask(self.server.endpoint, dict.fromkeys(process_of, "recorder all"), 3.0)
+        return {process_of[process]: recorder.parse(answer) for process, answer in answers.items()}
+
+    def _write_recorders(self) -> str:
+        """Those of all ranks, for torchfrtrace; how their files' names begin, or nothing."""
+        if self.settings.world_size > _MOST_DUMPS:
+            return ""
+        prefix = self.settings.folder / "flight_recorder" / "rank_"
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        asked = {
+            known.process: f"recorder all {prefix}{rank}" for rank, known in self._ranks.items() if known.status is None
+        }
+        return str(prefix) if any(questions.ask(self.server.endpoint, asked, 5.0).values()) else ""

@@ -1,0 +1,252 @@
+/* What this process does, for whoever asks: the coordinator, when nothing seems to go on.
+ *
+ * In: connections to a local socket whose name is made from the process id and the coordinator's address, each with one line:
+ *
+ *     stacks              which streams a host thread waits for, and the Python stacks of all threads
+ *     recorder            torch's flight recorder, as torch pickles it: what has not been completed; nothing without one
+ *     recorder all        the same, with what has been completed
+ *     recorder all FILE   the same, into a file; the answer is its size
+ *
+ * Out: the answer; the connection is closed after it. Every question has a thread of its own, so that one that can never be
+ * answered (the flight recorder needs Python's lock) stands in nobody's way.
+ *
+ * Stacks are read with Python's lock if it can be had, since threads that run change them; if it cannot, its owner stands
+ * still, and they are read without. */
+
+#define _GNU_SOURCE
+#include "engine.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SMALL_STACK = 64 << 10,
+    LARGE_STACK = 1 << 20, /* torch's code runs there */
+    LOCK_MILLISECONDS = 300,
+    MOST_STREAMS = 16,
+};
+
+static int listening = -1;
+static pthread_t main_thread;
+
+/* ---- Python's lock ---- */
+
+typedef struct {
+    sem_t taken, to_release;
+    _Atomic int users;
+} python_lock;
+
+static void leave_lock(python_lock *lock) {
+    if (atomic_fetch_sub(&lock->users, 1) == 1) free(lock);
+}
+
+static void *hold_lock(void *argument) {
+    python_lock *lock = argument;
+    int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+    void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
+    int state = ensure();
+    sem_post(&lock->taken);
+    while (sem_wait(&lock->to_release) != 0) {}
+    release(state);
+    leave_lock(lock);
+    return NULL;
+}
+
+static bool python_runs(void) {
+    int (*is_initialized)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsInitialized");
+    int (*is_finalizing)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+    if (is_finalizing == NULL) is_finalizing = (int (*)(void))dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    return is_initialized && is_initialized() && !(is_finalizing && is_finalizing());
+}
+
+/* Waits a moment for the lock, held by another thread of ours. NULL: no such thread can be had. */
+static python_lock *take_lock(void) {
+    python_lock *lock = calloc(1, sizeof *lock);
+    if (lock == NULL) return NULL;
+    lock->users = 2;
+    sem_init(&lock->taken, 0, 0);
+    sem_init(&lock->to_release, 0, 0);
+    if (!maya_start_thread(hold_lock, lock, LARGE_STACK)) {
+        free(lock);
+        return NULL;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += LOCK_MILLISECONDS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    while (sem_timedwait(&lock->taken, &until) != 0 && errno == EINTR) {}
+    return lock;
+}
+
+static void give_lock_back(python_lock *lock) {
+    if (lock == NULL) return;
+    sem_post(&lock->to_release); /* whoever has not got it yet lets it go at once */
+    leave_lock(lock);
+}
+
+/* ---- answers ---- */
+
+static void write_all(int descriptor, const char *bytes, size_t size) {
+    while (size > 0) {
+        ssize_t written = write(descriptor, bytes, size);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return;
+        bytes += written;
+        size -= (size_t)written;
+    }
+}
+
+static void answer_stacks(int to) {
+    uint32_t streams[MOST_STREAMS], count = maya_streams_awaited(streams, MOST_STREAMS);
+    dprintf(to, "main 0x%016lx\n", (unsigned long)main_thread);
+    for (uint32_t i = 0; i < count; i++) dprintf(to, "stream %u\n", streams[i]);
+    const char *(*dump)(int, void *, void *) =
+        (const char *(*)(int, void *, void *))dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads");
+    if (dump == NULL || !python_runs()) return;
+    dprintf(to, "python\n");
+    python_lock *lock = take_lock();
+    dump(to, NULL, NULL);
+    give_lock_back(lock);
+}
+
+/* A std::string of libstdc++. */
+typedef struct {
+    char *bytes;
+    size_t size;
+    char here[16];
+} cxx_string;
+
+static bool read_recorder(cxx_string *text, bool all) {
+    void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (torch == NULL || !python_runs()) return false;
+    /* std::string c10d::dump_nccl_trace(bool collectives, bool stacks, bool only_active) */
+    void (*dump)(cxx_string *, bool, bool, bool) =
+        (void (*)(cxx_string *, bool, bool, bool))dlsym(torch, "_ZN4c10d15dump_nccl_traceB5cxx11Ebbb");
+    if (dump) dump(text, true, true, !all);
+    dlclose(torch);
+    return dump != NULL;
+}
+
+static void answer_recorder(int to, bool all, const char *path) {
+    cxx_string text;
+    if (!read_recorder(&text, all)) return;
+    if (path) {
+        int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        if (file >= 0) {
+            write_all(file, text.bytes, text.size);
+            close(file);
+            dprintf(to, "%zu\n", text.size);
+        }
+    } else {
+        write_all(to, text.bytes, text.size);
+    }
+    void (*delete)(void *) = (void (*)(void *))dlsym(RTLD_DEFAULT, "_ZdlPv");
+    if (text.bytes != text.here && delete) delete(text.bytes);
+}
+
+static void answer(int to, const char *question) {
+    static const char to_file[] = "recorder all ";
+    if (strcmp(question, "stacks") == 0) answer_stacks(to);
+    else if (strcmp(question, "recorder") == 0) answer_recorder(to, false, NULL);
+    else if (strcmp(question, "recorder all") == 0) answer_recorder(to, true, NULL);
+    else if (strncmp(question, to_file, sizeof to_file - 1) == 0) {
+        answer_recorder(to, true, question + sizeof to_file - 1);
+    }
+}
+
+/* ---- questions ---- */
+
+static bool is_ours(int connection) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+}
+
+static void *serve_one(void *argument) {
+    int connection = (int)(intptr_t)argument;
+    char question[4096];
+    size_t used = 0;
+    prctl(PR_SET_NAME, "maya-stacks");
+    struct timeval patience = {.tv_sec = 5};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    while (used < sizeof question) {
+        ssize_t received = recv(connection, question + used, sizeof question - used, 0);
+        if (received <= 0) break;
+        used += (size_t)received;
+        char *end = memchr(question, '\n', used);
+        if (end) {
+            *end = '\0';
+            answer(connection, question);
+            break;
+        }
+    }
+    close(connection);
+    return NULL;
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    prctl(PR_SET_NAME, "maya-stacks");
+    for (;;) {
+        int connection = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+        if (connection < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (connection < 0) return NULL;
+        if (!is_ours(connection) || !maya_start_thread(serve_one, (void *)(intptr_t)connection, LARGE_STACK)) {
+            close(connection);
+        }
+    }
+}
+
+/* FNV-1a of the coordinator's address: another run whose processes have the same numbers has other names. */
+static uint64_t name_of_run(const char *coordinator) {
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (; *coordinator; coordinator++) hash = (hash ^ (unsigned char)*coordinator) * 0x100000001B3u;
+    return hash;
+}
+
+void maya_stacks_begin_rank(void) {
+    const char *coordinator = maya_get_settings()->coordinator;
+    if (coordinator[0] == '\0' || listening >= 0) return;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "maya-stacks-%d-%016llx", (int)getpid(),
+                          (unsigned long long)name_of_run(coordinator));
+    int opened = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (opened < 0) return;
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    if (bind(opened, (struct sockaddr *)&address, size) != 0 || listen(opened, 8) != 0) {
+        close(opened);
+        return;
+    }
+    maya_watch_forks();
+    listening = opened;
+    main_thread = pthread_self();
+    if (!maya_start_thread(serve, NULL, SMALL_STACK)) {
+        close(opened);
+        listening = -1;
+    }
+}
+
+/* A rank that was started anew, and not a program that it starts. */
+__attribute__((constructor)) static void at_load(void) {
+    const char *process = getenv("MAYA_RANK_PROCESS");
+    if (process && atoi(process) == (int)getpid()) maya_stacks_begin_rank();
+}
+
+void maya_stacks_after_fork(void) {
+    if (listening >= 0) close(listening);
+    listening = -1;
+}
