@@ -62,6 +62,7 @@ class Communicator:
         self._finished = Sequences()
         self._channels: dict[tuple[int, int], Channel] = {}
         self.completed = 0
+        self.instance = 0  # which one of these members it is
         self.disagreement: Collective | None = None  # the last of which the posts did not agree
 
     @property

@@ -168,6 +168,7 @@ def _loop(
         hang = watcher.look() if watcher is not None else None
         if hang is not None:
             report.write({"hang": hang})
+            server.release_failures()  # now that it is reported
         now = time.monotonic()
         if now >= due:
             progress = _progress(server)

@@ -237,7 +237,9 @@ class Server:
                 waiting.append((message, payload))
 
     def release_failures(self) -> None:
-        """Those that were held, and all that follow."""
+        """Those that were held; all that follow are not."""
+        if not self.held_failures:
+            return
         self.holds_failures = False
         self._put([(rank, failure, None) for rank, failure in self.held_failures])
         self.held_failures = []

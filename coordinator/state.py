@@ -239,6 +239,7 @@ class State:
         self._made += 1
         instance = self._instances.get(members, 0)
         self._instances[members] = instance + 1
+        communicator.instance = instance
         for number in communicator.numbers:
             self._communicators[number] = communicator
         for member, rank in enumerate(members):

@@ -1,8 +1,8 @@
 """Who can never go on.
 
-In: what each rank waits for at the coordinator, and what kind of standing still the ranks are in. Out: the ranks that can
-never go on, whatever the others do. A rank that runs, sleeps, or stands still for a reason that cannot be seen from here
-can do anything; whoever waits only for such ranks can go on, and so can whoever waits for those.
+In: what each rank waits for at the coordinator, and what kind of standing still the ranks are in. Out: the ranks that
+can never go on, whatever the others do. A rank that runs, sleeps, or stands still for a reason that cannot be seen from
+here can do anything; whoever waits only for such ranks can go on, and so can whoever waits for those.
 """
 
 from __future__ import annotations

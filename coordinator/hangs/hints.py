@@ -5,11 +5,10 @@ In: a report (report.py). Out: sentences, the most likely first. They say what t
 
 from __future__ import annotations
 
-import ast
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from coordinator.hangs.source import rank_condition
 from coordinator.texts import ranks_text
 
 _MOST = 3
@@ -34,31 +33,17 @@ def hints_for(report: dict[str, Any]) -> list[str]:
 # ---- conditions on the rank around a call ----
 
 
-@cache
-def _branches(file: str) -> list[tuple[int, int, str]]:
-    """Lines of branches whose condition is about ranks: first, last, the condition."""
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return []
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If | ast.IfExp | ast.While):
-            condition = ast.unparse(node.test)
-            if "rank" in condition.lower():
-                found.append((node.lineno, node.end_lineno or node.lineno, condition))
-    return found
-
-
 def _conditions(groups: list[dict[str, Any]]) -> list[str]:
     found = []
     for group in groups:
         place = group["called_at"]
-        if place is None or group["state"] not in ("waits", "posted", "stands"):
+        if place is None or (group["call"] or {}).get("peer") is not None:
             continue
-        inside = [branch for branch in _branches(place["file"]) if branch[0] < place["line"] <= branch[1]]
-        if inside:
-            first, _, condition = max(inside)
+        if group["state"] not in ("waits", "posted") and "other ranks" not in group["doing"]:
+            continue
+        inside = rank_condition(place["file"], place["line"])
+        if inside is not None:
+            first, condition = inside
             name = Path(place["file"]).name
             found.append(
                 f"{name}:{place['line']} is inside `if {condition}` ({name}:{first}): a collective must be called by "
@@ -75,17 +60,27 @@ def _in_stack(group: dict[str, Any], *words: str) -> bool:
 
 
 def _mismatch(report: dict[str, Any]) -> list[str]:
-    if report["kind"] != "mismatch" or "does not match" not in report["problem"]:
+    """By what differs between the posts: `all_reduce of 8 fp32 sum`, `broadcast of 8 fp32 from rank 0`."""
+    if report["kind"] != "mismatch":
         return []
-    calls = {group["doing"].split(" of ")[0] for group in report["groups"] if group["state"] == "posted"}
-    if len(calls) > 1:
+    posts = [group["doing"].removeprefix("posted ").split() for group in report["groups"] if group["state"] == "posted"]
+    different = [len({tuple(post[start:end]) for post in posts}) > 1 for start, end in ((0, 1), (2, 3), (3, 4), (4, 9))]
+    if len(posts) < 2 or not any(different):
+        return []
+    if different[0]:
         return ["the ranks call collectives of one group in different orders, or one of them calls one more"]
-    return ["the ranks give tensors of different sizes or types: different shapes of parameters, or an uneven batch"]
+    if different[1]:
+        return ["the ranks give tensors of different sizes: parameters, an uneven batch, or another call"]
+    if different[2]:
+        return ["the ranks give tensors of different types: mixed precision on some of them only"]
+    if posts[0][0] in ("broadcast", "reduce", "gather", "scatter"):
+        return ["the root is a rank of the job, the same on all ranks of the group; not each rank's own"]
+    return ["the ranks ask for different reductions"]
 
 
 def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
     waiting = [group for group in groups if group["state"] in ("waits", "posted")]
-    if not any(_in_stack(group, "/nn/parallel/distributed.py") or _in_stack(group, "backward") for group in waiting):
+    if not any(_in_stack(group, "/nn/parallel/distributed.py") or group["in_backward"] for group in waiting):
         return []
     ended = [group for group in groups if group["state"] == "ended"]
     if ended:
@@ -94,8 +89,7 @@ def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
             f"{ranks_text(ranks)} had fewer batches: give all ranks as many (DistributedSampler, drop_last), or use "
             "`with Join([model])`"
         ]
-    places = {(group["called_at"] or {}).get("line") for group in groups}
-    if len(places) > 1:
+    if len({(group["called_at"] or {}).get("line") for group in groups}) > 1:
         return ["DDP reduces gradients in every backward() outside no_sync(): all ranks must enter and leave it alike"]
     return []
 

@@ -1,7 +1,7 @@
 """What the threads of a process do, as the kernel tells it.
 
-In: process ids. Out: samples; two of them, some time apart, tell whether a process has stood still. Threads that wake up
-regularly without being the program (the watchdogs of torch, ZeroMQ, ours) do not count, nor does a little work of
+In: process ids. Out: samples; two of them, some time apart, tell whether a process has stood still. Threads that wake
+up regularly without being the program (the watchdogs of torch, ZeroMQ, ours) do not count, nor does a little work of
 other threads than the main one and autograd's. Children count: a data loader's worker, or a compiler.
 """
 
@@ -55,6 +55,7 @@ class Sample:
     main: tuple[str, int, int] = ("", 0, 0)  # state, ns on a core, how often it was put there
     threads: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # name, ns, how often
     children: dict[int, tuple[str, int]] = field(default_factory=dict)  # all of them, theirs included: state, ns
+    ready: bool = False  # some thread could run, and has no core, or waits for a disk
     sleeps: bool = False
     child_sleeps: bool = False
 
@@ -70,6 +71,7 @@ def sample(process: int, moment: float) -> Sample | None:
     for thread in _numbers(f"/proc/{process}/task"):
         if thread == process:
             continue
+        taken.ready = taken.ready or _state(process, thread) in ("R", "D")
         name = _read(f"/proc/{process}/task/{thread}/comm").rstrip("\n")
         scheduled = None if name.startswith(_ASIDE) else _scheduled(process, thread)
         if scheduled is not None:
@@ -92,7 +94,7 @@ def doing(before: Sample | None, after: Sample | None) -> Doing:
     allowed_ns = int((after.moment - before.moment) * 1e9 * _BUSY_SHARE)
     state, main_ns, main_times = after.main
     spent_ns = main_ns - before.main[1]
-    stands = main_times == before.main[2] and state != "R"
+    stands = main_times == before.main[2] and state != "R" and not after.ready
     for thread, (name, ns, times) in after.threads.items():
         earlier = before.threads.get(thread)
         if earlier is None:

@@ -1,7 +1,7 @@
 """Asks ranks what they do.
 
-In: processes, each with a question (shim/device/stacks.c has them). Out: their answers. All are asked at once; a process
-that does not answer in time, because it is stopped or has no thread for it, has no answer.
+In: processes, each with a question (shim/device/stacks.c has them). Out: their answers. All are asked at once; a
+process that does not answer in time, because it is stopped or has no thread for it, has no answer.
 """
 
 from __future__ import annotations

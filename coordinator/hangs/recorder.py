@@ -45,6 +45,12 @@ class Entry:
     frames: tuple[Frame, ...]
     completed: bool
     record: int
+    thread: str
+
+    @property
+    def is_backward(self) -> bool:
+        """Called by autograd, whose threads have no Python stack."""
+        return self.thread.startswith("pt_autograd") and not self.frames
 
     @property
     def line(self) -> Frame | None:
@@ -93,4 +99,5 @@ def _entry(content: dict[str, Any]) -> Entry:
         frames=tuple(Frame(each["filename"], each["line"], each["name"]) for each in content.get("frames", ())),
         completed=content["state"] == "completed",
         record=content["record_id"],
+        thread=content.get("thread_name", ""),
     )

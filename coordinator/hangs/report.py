@@ -1,7 +1,7 @@
 """The report of a hang, as hang.json has it: ranks grouped by what they do, where they diverged, hints.
 
-In: what was found, what the ranks tell, and flight recorders of those that are asked for them. Out: a dictionary of plain
-values; text.py makes a text of it.
+In: what was found, what the ranks tell, and flight recorders of those that are asked for them. Out: a dictionary of
+plain values; text.py makes a text of it.
 
     kind          deadlock, partial deadlock, mismatch, no progress
     seconds       since a rank last did anything that can be seen here
@@ -25,6 +25,7 @@ from coordinator.hangs import stacks
 from coordinator.hangs.hints import hints_for
 from coordinator.hangs.processes import Doing
 from coordinator.hangs.recorder import Entry, Group, Recorder
+from coordinator.hangs.source import backward_before
 from coordinator.hangs.stacks import Frame, Stacks, users_frame
 from coordinator.state import State
 from coordinator.texts import DATA_TYPES, call_text
@@ -67,6 +68,7 @@ class Rank:
     doing: Doing
     status: int | None  # how it ended
     stacks: Stacks
+    in_store: bool = False  # it waits for an answer of the TCPStore
 
 
 @dataclass
@@ -76,6 +78,7 @@ class _Member:
     rank: Rank
     wait: Wait | None
     variant: str = ""  # of a mismatch: what it posted
+    communicator: tuple[object, ...] = ()  # what the ones have in common that the ranks of a mesh's rows have
     recorder: Recorder = field(default_factory=Recorder)
     entry: Entry | None = None
 
@@ -101,6 +104,8 @@ def make_report(
         rank: _Member(told, _first(waits_of.get(rank, []), finding.stuck, ranks), variants.get(rank, ""))
         for rank, told in ranks.items()
     }
+    for member in members.values():
+        member.communicator = _alike(state, member.wait)
     together = _together(members.values())
     found = recorders([group[0].rank.rank for group in together])
     for group in together:
@@ -115,7 +120,7 @@ def make_report(
         "problem": finding.failure.text if finding.failure else None,
         "ranks": {"all": len(ranks), "stuck": sorted(finding.stuck)},
         "groups": groups,
-        "divergence": _divergence(together, finding),
+        "divergence": _divergence(together),
     }
     report["hints"] = hints_for(report)
     report["recorders"] = write_recorders()
@@ -144,6 +149,14 @@ def _first(waits: Sequence[Wait], stuck: set[int], ranks: Mapping[int, Rank]) ->
     return waits[0] if waits else None
 
 
+def _alike(state: State, wait: Wait | None) -> tuple[object, ...]:
+    communicator = state.communicator(wait.communicator) if wait is not None else None
+    if communicator is None:
+        return ()
+    first = communicator.members[0]
+    return (communicator.instance, tuple(rank - first for rank in communicator.members))
+
+
 def _key(member: _Member) -> tuple[object, ...]:
     """What ranks have in common that are reported together."""
     rank, wait = member.rank, member.wait
@@ -157,7 +170,7 @@ def _key(member: _Member) -> tuple[object, ...]:
         return (rank.doing.value, wait.what if wait else "", place)
     post = wait.post
     peer = wait.missing[0] - rank.rank if post.call >= Call.SEND else 0
-    return ("waits", post.call, post.count, post.data_type, len(wait.members), wait.sequence, peer, place)
+    return ("waits", post.call, post.count, post.data_type, member.communicator, wait.sequence, peer, place)
 
 
 def _together(members: Iterable[_Member]) -> list[list[_Member]]:
@@ -177,8 +190,10 @@ def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
     first = group[0]
     ranks = sorted(member.rank.rank for member in group)
     main = first.rank.stacks.main
-    called = (first.entry.line if first.entry else None) or users_frame(main)
     stands = users_frame(main)
+    called = first.entry.line if first.entry else stands
+    if first.entry and first.entry.is_backward and stands:
+        called = backward_before(stands)
     return {
         "ranks": ranks,
         "state": _state(first),
@@ -187,6 +202,7 @@ def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
         "call": _call(group) if first.wait is not None else None,
         "missing": _missing(group),
         "called_at": _place(called),
+        "in_backward": bool(first.entry and first.entry.is_backward),
         "stands_at": _place(stands),
         "stack": [_place(frame) for frame in main],
         "other_stacks": [[_place(frame) for frame in stack] for stack in first.rank.stacks.others],
@@ -277,8 +293,10 @@ def _without_call(rank: Rank) -> str:
     frame = next((each for each in main if "/torch/distributed/" in each.file and each.function != "wrapper"), None)
     if frame is not None and kind is stacks.Wait.GROUP:
         return f"waiting for other ranks in {_outermost_of_torch(main)}"
+    if rank.in_store:
+        return f"waiting for a key of the store in {main[0].function}" if main else "waiting for a key of the store"
     if not main:
-        return "at its end, outside of Python"
+        return "outside of Python"
     return f"{'polling' if rank.doing is Doing.POLLS else 'waiting'} in {main[0].function} ({main[0].place})"
 
 
@@ -312,48 +330,50 @@ def _entry_of(member: _Member) -> Entry | None:
     return next((entry for entry in candidates if entry.call.startswith(begins)), None)
 
 
-def _divergence(together: list[list[_Member]], finding: Finding) -> dict[str, Any] | None:
-    """The last collective before the one that is waited for, and what its members did after it."""
-    member = next((group[0] for group in together if group[0].entry is not None), None)
-    if member is None or member.entry is None or member.entry.is_message:
-        return None
-    entry, named = member.entry, member.group
-    before = [
-        each
-        for each in member.recorder.entries
-        if each.group == entry.group and not each.is_message and each.completed and each.record < entry.record
-    ]
-    last = before[-1] if before else None
-    then = [
-        {"ranks": sorted(each.rank.rank for each in group), "doing": _doing(group), "next": _next(group[0], last)}
-        for group in together
-        if named is None or any(each.rank.rank in named.ranks for each in group)
-    ]
+def _divergence(together: list[list[_Member]]) -> dict[str, Any] | None:
+    """Where the ranks that were asked went different ways: of one group's collectives the last that all of them called
+    alike, and the first that they did not, or not all of them."""
+    histories = [(group, _collectives(group[0].recorder)) for group in together if group[0].recorder.entries]
+    waiting = next((group[0] for group in together if group[0].entry and not group[0].entry.is_message), None)
+    names = [waiting.entry.group] if waiting and waiting.entry else []
+    names += sorted({name for _, history in histories for name in history} - set(names))
+    for name in names:
+        concerned = [(group, history.get(name, {})) for group, history in histories if name in group[0].recorder.groups]
+        numbers = sorted({number for _, history in concerned for number in history})
+        last: Entry | None = None
+        for number in numbers:
+            calls = [(group, history.get(number)) for group, history in concerned]
+            different = len({call and (call.call, call.sizes, call.types) for _, call in calls}) > 1
+            if different or any(call and not call.completed for _, call in calls):
+                return _first_difference(concerned[0][0][0].recorder.groups[name], last, calls)
+            last = calls[0][1]
+    return None
+
+
+def _collectives(recorder: Recorder) -> dict[str, dict[int, Entry]]:
+    """Of each group, by number; of several with one number, which are one for torch, the first."""
+    found: dict[str, dict[int, Entry]] = {}
+    for entry in recorder.entries:
+        if not entry.is_message:
+            found.setdefault(entry.group, {}).setdefault(entry.number, entry)
+    return found
+
+
+def _first_difference(
+    group: Group, last: Entry | None, calls: Sequence[tuple[list[_Member], Entry | None]]
+) -> dict[str, Any]:
     return {
-        "group": named.label if named else None,
-        "last_in_common": None
-        if last is None
-        else {"name": last.call, "number": last.number, "called_at": _place(last.line)},
-        "then": then,
+        "group": group.label,
+        "last_in_common": None if last is None else _called(last),
+        "then": [
+            {
+                "ranks": sorted(member.rank.rank for member in members),
+                "called": None if call is None else _called(call),
+            }
+            for members, call in calls
+        ],
     }
 
 
-def _next(member: _Member, last: Entry | None) -> dict[str, Any] | None:
-    """What a rank called next, on whatever group, after the last collective in common."""
-    after = [
-        each
-        for each in member.recorder.entries
-        if last is None or (each.record > last.record if member.entry else not each.completed)
-    ]
-    if not after or member.entry is None:
-        after = [each for each in after if not each.completed]
-    if not after:
-        return None
-    entry = after[0]
-    group = member.recorder.groups.get(entry.group)
-    return {
-        "name": entry.call,
-        "number": entry.number,
-        "group": group.label if group else entry.group,
-        "called_at": _place(entry.line),
-    }
+def _called(entry: Entry) -> dict[str, Any]:
+    return {"name": entry.call, "number": entry.number, "called_at": _place(entry.line)}

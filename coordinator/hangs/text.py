@@ -54,13 +54,22 @@ def _group(group: dict[str, Any]) -> list[str]:
     verb = {"waits": "waits" if len(group["ranks"]) == 1 else "wait"}.get(group["state"], "")
     found = [f"  {ranks}: {verb} {group['doing']}".replace(":  ", ": ")]
     called, stands = group["called_at"], group["stands_at"]
-    if called is not None:
+    if group["in_backward"]:
+        found.append(f"      called in backward{_at(called, ', probably that at')}")
+    elif called is not None:
         found.append(f"      {_at(called, 'at' if called == stands else 'called at')}")
     if stands is not None and stands != called:
         found.append(f"      {_at(stands, 'now at')}")
     if group["missing"]:
-        found.append(f"      {ranks_text(group['missing'])} never called it")
+        found.append(f"      {ranks_text(group['missing'])} {_omission(group)}")
     return found
+
+
+def _omission(group: dict[str, Any]) -> str:
+    """What the missing ranks have not done."""
+    if group["call"] is None or group["call"].get("peer") is None:
+        return "never called it"
+    return "never received it" if group["call"]["name"].startswith("send") else "never sent it"
 
 
 def _divergence(divergence: dict[str, Any] | None) -> list[str]:
@@ -68,9 +77,23 @@ def _divergence(divergence: dict[str, Any] | None) -> list[str]:
         return []
     last = divergence["last_in_common"]
     if last is None:
-        return [f"  they have had no collective of {divergence['group']} in common"]
-    where = _at(last["called_at"], " at")
-    return [f"  last in common on {divergence['group']}: {last['name']} #{last['number']}{where}"]
+        found = [f"  no collective of {divergence['group']} in common"]
+    else:
+        found = [f"  last in common on {divergence['group']}: {_called(last)}"]
+    then = divergence["then"]
+    if len({each["called"] and (each["called"]["name"], _line(each["called"])) for each in then}) > 1:
+        for each in then[:_MOST_GROUPS]:
+            called = _called(each["called"]) if each["called"] else "nothing"
+            found.append(f"      then {ranks_text(each['ranks'])}: {called}")
+    return found
+
+
+def _called(call: dict[str, Any]) -> str:
+    return f"{call['name']} #{call['number']}{_at(call['called_at'], ' at')}"
+
+
+def _line(call: dict[str, Any]) -> object:
+    return call["called_at"] and call["called_at"]["line"]
 
 
 def _stack(group: dict[str, Any]) -> list[str]:
@@ -78,6 +101,7 @@ def _stack(group: dict[str, Any]) -> list[str]:
     frames = [Frame(frame["file"], frame["line"], frame["function"]) for frame in group["stack"]]
     user = users_frame(frames)
     first = max(0, frames.index(user) - 1) if user else 0
-    shown = [frame for frame in frames[first:] if not frame.file.startswith("<")][:_MOST_FRAMES]
+    shown = [frame for frame in frames[first:] if not frame.file.startswith("<") and frame.function != "wrapper"]
+    shown = shown[:_MOST_FRAMES]
     found = ["", f"  stack of rank {group['ranks'][0]}, innermost first:"]
     return found + [f"    {frame.place} {frame.function}: {frame.source}".rstrip(": ") for frame in shown]

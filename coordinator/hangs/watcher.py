@@ -1,9 +1,9 @@
 """When to look for ranks that can never go on, and what to do about what is found.
 
 In: what the launcher and the server tell (ranks that start and end, answers that fail), and the time. Out: reports, as
-hang.json in the run's folder (report.py), and what to tell the launcher about it. Nothing is looked at while ranks ask for things. When they have not for a while, their
-processes are looked at twice; those that stood still in between are asked for their stacks only if nobody of those who
-run could free them.
+hang.json in the run's folder (report.py), and what to tell the launcher about it. Nothing is looked at while ranks ask
+for things. When they have not for a while, their processes are looked at twice; those that stood still in between are
+asked for their stacks only if nobody of those who run could free them.
 
 A report is made of
   deadlock       ranks that can never go on; perhaps others do
@@ -33,6 +33,7 @@ _MOST_SECONDS = 2.0  # until the next two
 _SHARE = 0.1  # of the time, at most, is spent on looking
 _FINITE_SECONDS = 60.0  # who waits no longer than this for a store means to do something else then
 _MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
+_MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
 _MOST_RECORDERS = 16
 _MOST_DUMPS = 64  # ranks up to which all flight recorders are written
 
@@ -160,6 +161,7 @@ class Watcher:
                 condition = self._told(rank, answers.get(rank, stacks.Stacks()), rank in has_waits)
             conditions[rank] = condition
         stuck = stuck_ranks(conditions, waits)
+        self.server.turn()  # what was on its way
         if not stuck - self._reported or self.server.state.activity != self._activity:
             return None
         self._reported = frozenset(stuck)
@@ -206,18 +208,16 @@ class Watcher:
         failures = list(self.server.held_failures)
         ranks = {rank for rank, _ in failures}
         waits = list(self.server.state.waits())
-        try:
-            finding = Finding("mismatch", ranks, waits, 0.0, failures[-1][1])
-            return self._report(finding, self._stacks(set(self._ranks)))
-        finally:
-            self.server.release_failures()
-            self._reported = frozenset(self._ranks)
+        self._reported = frozenset(self._ranks)
+        finding = Finding("mismatch", ranks, waits, 0.0, failures[-1][1])
+        return self._report(finding, self._stacks(set(self._ranks)))
 
     def _report(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
-        missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing} - set(answers)
-        answers = {**answers, **self._stacks({rank for rank in missing if rank in self._ranks})}
+        missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing}
+        others = sorted(self._ranks)[:_MOST_OTHERS]
+        answers = {**answers, **self._stacks(missing.union(others).intersection(self._ranks).difference(answers))}
         ranks = {
-            rank: Rank(rank, known.doing, known.status, answers.get(rank, stacks.Stacks()))
+            rank: Rank(rank, known.doing, known.status, answers.get(rank, stacks.Stacks()), self._is_in_store(known))
             for rank, known in self._ranks.items()
         }
         report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders)
@@ -226,6 +226,10 @@ class Watcher:
         temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         temporary.replace(file)
         return {"file": str(file), "kind": report["kind"]}
+
+    def _is_in_store(self, known: _Known) -> bool:
+        port = self.settings.store_port
+        return port is not None and known.status is None and processes.waits_for_port(known.process, port) is not None
 
     def _recorders(self, ranks: list[int]) -> dict[int, recorder.Recorder]:
         """Flight recorders of some ranks."""

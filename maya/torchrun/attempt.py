@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.torchrun.environment import Meeting
-from maya.torchrun.hang import Hangs, ending, show
+from maya.torchrun.hang import Ending, Hangs, ending, show
 from maya.torchrun.progress import Progress
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
@@ -80,6 +80,8 @@ class Attempt:
         self._forked = False
         self._finished = False
         self._deadline: float | None = None
+        self._hang_deadline: float | None = None  # when ranks are ended that can never go on
+        self._hang_end = Ending()
 
     def run(self, signals: Signals) -> Outcome:
         while not self._zygote.ended:
@@ -92,6 +94,10 @@ class Attempt:
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._deadline = None
                 self._zygote.signal(signal.SIGKILL)
+            if self._hang_deadline is not None and time.monotonic() > self._hang_deadline:
+                self._hang_deadline = None
+                self._shutdown_seconds = min(self._shutdown_seconds, self._hang_end.shutdown_seconds)
+                self._stop(self._hang_end.signal)
             self._proceed()
             self._progress.show()
         self._zygote.close()
@@ -144,9 +150,8 @@ class Attempt:
         end = ending(self._hang_options, kind)
         if end is not None:
             self._outcome.hang = kind
-            self._deadline = time.monotonic() + end.seconds
-            if end.signal is not None:
-                self._zygote.signal(end.signal)
+            self._hang_end = end
+            self._hang_deadline = time.monotonic() + end.patience
 
     def _told_to_stop(self, number: signal.Signals) -> None:
         self._outcome.stopped_by = number
@@ -187,8 +192,9 @@ class Attempt:
 
     def _seconds(self) -> float | None:
         seconds = [self._progress.seconds()]
-        if self._deadline is not None:
-            seconds.append(max(0.0, self._deadline - time.monotonic()))
+        for deadline in (self._deadline, self._hang_deadline):
+            if deadline is not None:
+                seconds.append(max(0.0, deadline - time.monotonic()))
         return min((s for s in seconds if s is not None), default=None)
 
 

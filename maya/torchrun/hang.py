@@ -1,7 +1,7 @@
 """What the launcher does when ranks can never go on: shows the report, and ends the job or waits.
 
-In: the command line, and the report that the coordinator wrote (coordinator/hangs). Out: the text, and how long the ranks
-still have.
+In: the command line, and the report that the coordinator wrote (coordinator/hangs). Out: the text, and how long the
+ranks still have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 ACTIONS = ("report", "abort", "wait")
 _MISMATCH_SECONDS = 10.0  # in which the ranks find the error that they have been given
-_END_SECONDS = 3.0  # between SIGTERM and SIGKILL: a rank that is stuck does not look at signals
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,11 @@ class Hangs:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the job ends: a signal to all ranks, if any, and SIGKILL after some seconds."""
+    """How the job ends: after some seconds a signal to all ranks, and SIGKILL some seconds later."""
 
-    signal: signal.Signals | None
-    seconds: float
+    signal: signal.Signals = signal.SIGTERM
+    patience: float = 0.0
+    shutdown_seconds: float = 3.0  # a rank that is stuck does not look at signals
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,10 @@ def show(file: Path, say: Callable[[str], None]) -> None:
     say("\n".join([first, *others, "", f"  all of it: {file}"]))
     if report["recorders"]:
         folder = Path(report["recorders"]).parent
-        say(f"flight recorders of all ranks: torchfrtrace --prefix rank_ {folder}")
+        say(
+            f"flight recorders of all ranks: torchfrtrace --prefix rank_ {folder}, or without CUDA: "
+            f"maya-torchrun --no-trace -m torch.distributed.flight_recorder.fr_trace --prefix rank_ {folder}"
+        )
 
 
 def ending(hangs: Hangs, kind: str) -> Ending | None:
@@ -83,5 +86,5 @@ def ending(hangs: Hangs, kind: str) -> Ending | None:
     if hangs.action == "wait":
         return None
     if hangs.action == "abort":
-        return Ending(signal.SIGABRT, _END_SECONDS)
-    return Ending(None, _MISMATCH_SECONDS) if kind == "mismatch" else Ending(signal.SIGTERM, _END_SECONDS)
+        return Ending(signal.SIGABRT)
+    return Ending(patience=_MISMATCH_SECONDS if kind == "mismatch" else 0.0)
