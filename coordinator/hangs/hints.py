@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from coordinator.hangs.source import rank_condition
+from coordinator.hangs.source import mentions, rank_condition
 from coordinator.texts import ranks_text
 
 _MOST = 3
+_NO_SYNC = "DDP reduces gradients in every backward() outside no_sync(): all ranks must enter and leave it alike"
 
 
 def hints_for(report: dict[str, Any]) -> list[str]:
@@ -20,6 +21,7 @@ def hints_for(report: dict[str, Any]) -> list[str]:
     found = [
         *_conditions(groups),
         *_mismatch(report),
+        *_shift(report["divergence"]),
         *_data_parallel(groups),
         *_messages(groups),
         *_ended(groups),
@@ -33,11 +35,15 @@ def hints_for(report: dict[str, Any]) -> list[str]:
 # ---- conditions on the rank around a call ----
 
 
+def _is_message(group: dict[str, Any]) -> bool:
+    return (group["call"] or {}).get("peer") is not None or group["function"] in ("send", "recv", "isend", "irecv")
+
+
 def _conditions(groups: list[dict[str, Any]]) -> list[str]:
     found = []
     for group in groups:
         place = group["called_at"]
-        if place is None or (group["call"] or {}).get("peer") is not None:
+        if place is None or _is_message(group):
             continue
         if group["state"] not in ("waits", "posted") and "other ranks" not in group["doing"]:
             continue
@@ -78,10 +84,22 @@ def _mismatch(report: dict[str, Any]) -> list[str]:
     return ["the ranks ask for different reductions"]
 
 
+def _shift(divergence: dict[str, Any] | None) -> list[str]:
+    """Different calls of the same size, which NCCL takes for one."""
+    calls = [each["called"] for each in divergence["then"] if each["called"]] if divergence else []
+    if len({call["name"] for call in calls}) < 2 or not all(call["completed"] for call in calls):
+        return []
+    names = " and ".join(sorted({call["name"] for call in calls}))
+    return [f"{names} #{calls[0]['number']} met although they are different calls, and so did all that followed"]
+
+
 def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
     waiting = [group for group in groups if group["state"] in ("waits", "posted")]
     if not any(_in_stack(group, "/nn/parallel/distributed.py") or group["in_backward"] for group in waiting):
         return []
+    places = [group["called_at"] for group in waiting if group["called_at"]]
+    if any(mentions(place["file"], "no_sync") for place in places):
+        return [_NO_SYNC]
     ended = [group for group in groups if group["state"] == "ended"]
     if ended:
         ranks = [rank for group in ended for rank in group["ranks"]]
@@ -90,12 +108,14 @@ def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
             "`with Join([model])`"
         ]
     if len({(group["called_at"] or {}).get("line") for group in groups}) > 1:
-        return ["DDP reduces gradients in every backward() outside no_sync(): all ranks must enter and leave it alike"]
+        return [_NO_SYNC]
     return []
 
 
 def _messages(groups: list[dict[str, Any]]) -> list[str]:
     calls = [group["call"] for group in groups if group["call"] and group["call"].get("peer") is not None]
+    if not calls and any(_is_message(group) for group in groups):
+        return ["a send and its receive must name each other's rank: check the peers"]
     if not calls:
         return []
     receives = [call for call in calls if not call["name"].startswith("send")]

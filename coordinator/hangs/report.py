@@ -15,7 +15,8 @@ plain values; text.py makes a text of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ from coordinator.hangs.recorder import Entry, Group, Recorder
 from coordinator.hangs.source import backward_before
 from coordinator.hangs.stacks import Frame, Stacks, users_frame
 from coordinator.state import State
-from coordinator.texts import DATA_TYPES, call_text
+from coordinator.texts import DATA_TYPES, call_text, ranks_text
 from rank_runtime.messages import Call, Failed, RequestFailed
 
 VERSION = 1
@@ -99,14 +100,14 @@ def make_report(
     for wait in finding.waits:
         for rank in wait.waiting:
             waits_of.setdefault(rank, []).append(wait)
-    variants = _variants(state) if finding.kind == "mismatch" else {}
+    variants = _variants(state, finding.failure) if finding.kind == "mismatch" else {}
     members = {
         rank: _Member(told, _first(waits_of.get(rank, []), finding.stuck, ranks), variants.get(rank, ""))
         for rank, told in ranks.items()
     }
     for member in members.values():
         member.communicator = _alike(state, member.wait)
-    together = _together(members.values())
+    together = _together(members)
     found = recorders([group[0].rank.rank for group in together])
     for group in together:
         for member in group:
@@ -130,9 +131,10 @@ def make_report(
 # ---- groups ----
 
 
-def _variants(state: State) -> dict[int, str]:
-    """What each rank posted of the collective that does not match."""
-    posted: dict[int, str] = {}
+def _variants(state: State, failure: Failed | RequestFailed | None) -> dict[int, str]:
+    """What each rank posted of the collective or message that does not match."""
+    messages = re.findall(r"rank (\d+) posted ((?:send|receive) [^;]+)", failure.text if failure else "")
+    posted = {int(rank): text for rank, text in messages}
     for communicator, collective in state.disagreements():
         for signature, group in collective.variants.items():
             for member in group:
@@ -173,17 +175,19 @@ def _key(member: _Member) -> tuple[object, ...]:
     return ("waits", post.call, post.count, post.data_type, member.communicator, wait.sequence, peer, place)
 
 
-def _together(members: Iterable[_Member]) -> list[list[_Member]]:
+def _together(members: Mapping[int, _Member]) -> list[list[_Member]]:
+    """Groups: those that wait first, and of them those that wait for somebody who does not; larger ones first."""
     groups: dict[tuple[object, ...], list[_Member]] = {}
-    for member in members:
+    for member in members.values():
         groups.setdefault(_key(member), []).append(member)
-    return sorted(groups.values(), key=_order)
 
+    def order(group: list[_Member]) -> tuple[bool, bool, bool, int]:
+        first = group[0]
+        missing = first.wait.missing if first.wait is not None and first.wait.communicator else ()
+        follows = all(rank in members and members[rank].wait is not None for rank in missing)
+        return (first.rank.status is not None, first.wait is None and not first.variant, follows, -len(group))
 
-def _order(group: list[_Member]) -> tuple[bool, bool, int]:
-    """Those that wait first, larger groups first."""
-    first = group[0]
-    return (first.rank.status is not None, first.wait is None and not first.variant, -len(group))
+    return sorted(groups.values(), key=order)
 
 
 def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
@@ -201,6 +205,7 @@ def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
         "doing": _doing(group),
         "call": _call(group) if first.wait is not None else None,
         "missing": _missing(group),
+        "function": _outermost_of_torch(main) if main else None,
         "called_at": _place(called),
         "in_backward": bool(first.entry and first.entry.is_backward),
         "stands_at": _place(stands),
@@ -267,7 +272,11 @@ def _doing(group: list[_Member]) -> str:
         among = f"{call['members']} ranks" if call["groups"] == 1 else f"{call['groups']} groups of {call['members']}"
         return f"in {name} of {call['group']} ({among}), {sizes}"
     if wait is not None:
-        return f"making {wait.what}" if wait.communicator == 0 else f"in {wait.what}"
+        if wait.communicator:
+            return f"in {wait.what}"
+        verb = "has" if len(wait.missing) == 1 else "have"
+        where = f"in {_outermost_of_torch(rank.stacks.main)}, " if rank.stacks.main else ""
+        return f"{where}for {ranks_text(wait.missing, 'member')} of {wait.what}, who {verb} not come"
     if not rank.stacks.known:
         return {Doing.RUNS: "running"}.get(rank.doing, "standing still") + ", and does not answer"
     return _without_call(rank)
@@ -376,4 +385,9 @@ def _first_difference(
 
 
 def _called(entry: Entry) -> dict[str, Any]:
-    return {"name": entry.call, "number": entry.number, "called_at": _place(entry.line)}
+    return {
+        "name": entry.call,
+        "number": entry.number,
+        "completed": entry.completed,
+        "called_at": _place(entry.line),
+    }

@@ -45,3 +45,12 @@ def backward_before(frame: Frame) -> Frame | None:
     if not lines:
         return None
     return Frame(frame.file, before[-1] if before else lines[-1], "backward")
+
+
+def mentions(file: str, name: str) -> bool:
+    """Whether a name is used anywhere in a file."""
+    tree = _tree(file)
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == name) or (isinstance(node, ast.Name) and node.id == name)
+        for node in (ast.walk(tree) if tree else ())
+    )

@@ -77,7 +77,7 @@ def _divergence(divergence: dict[str, Any] | None) -> list[str]:
         return []
     last = divergence["last_in_common"]
     if last is None:
-        found = [f"  no collective of {divergence['group']} in common"]
+        found = [f"  nothing before it on {divergence['group']}"]
     else:
         found = [f"  last in common on {divergence['group']}: {_called(last)}"]
     then = divergence["then"]

@@ -73,6 +73,7 @@ class Watcher:
     _asked: float = 0.0
     _interval: float = 1.0
     _failed: bool = False  # a rank failed: the launcher ends the job
+    _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
     _reported: frozenset[int] = frozenset()
 
     def started(self, rank: int, process: int) -> None:
@@ -164,8 +165,12 @@ class Watcher:
         self.server.turn()  # what was on its way
         if not stuck - self._reported or self.server.state.activity != self._activity:
             return None
-        self._reported = frozenset(stuck)
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
+        if goes_on and stuck != self._candidates:  # perhaps some of the others have only not come to rest yet
+            self._candidates = frozenset(stuck)
+            self._asked = 0.0
+            return None
+        self._reported = frozenset(stuck)
         kind = "partial deadlock" if goes_on else "deadlock"
         return self._report(Finding(kind, stuck, waits, now - self._changed), answers)
 

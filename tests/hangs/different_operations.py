@@ -11,7 +11,7 @@ if rank == 0:
     dist.broadcast(metrics, 0)  # waits
     dist.all_reduce(metrics)
 else:
-    dist.all_reduce(metrics)  # waits
+    dist.all_reduce(metrics)  # waits too
     dist.broadcast(metrics, 0)
 torch.cuda.synchronize()
 dist.destroy_process_group()

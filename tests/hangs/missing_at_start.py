@@ -1,4 +1,4 @@
-"""One rank never comes to init_process_group: it waits for a lock that it holds itself."""
+"""One rank never comes to the first collective: it waits for a lock that it holds itself."""
 
 import os
 import threading
@@ -9,6 +9,6 @@ if os.environ["RANK"] == "2":
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()  # stands
-dist.init_process_group("nccl")  # waits
-dist.barrier()
+dist.init_process_group("nccl")
+dist.barrier()  # waits
 dist.destroy_process_group()

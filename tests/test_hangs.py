@@ -1,0 +1,323 @@
+"""Broken scripts: the report names the ranks, the call and the line, and the job fails. Correct ones: there is none.
+
+The scripts are in tests/hangs; comments in them mark the lines that a report must name:
+
+    # waits     where the call was made that can never be completed
+    # stands    where the program is
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rank_runtime.build import Build
+
+SCRIPTS = Path(__file__).parent / "hangs"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Of a group of ranks in a report."""
+
+    ranks: tuple[int, ...]
+    doing: str  # part of it
+    waits: str = ""  # the mark of the line that the call was made in
+    stands: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A broken script."""
+
+    script: str
+    ranks: int
+    kind: str
+    groups: tuple[Expected, ...]
+    hint: str = ""  # part of one
+    options: tuple[str, ...] = ()
+    slow: bool = True
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run that is over."""
+
+    exit_code: int
+    output: str
+    folder: Path
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        file = self.folder / "hang.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+CASES = (
+    Case(
+        "conditional_all_reduce",
+        2,
+        "deadlock",
+        (Expected((0,), "all_reduce #3 of the default group", "waits"), Expected((1,), "other ranks in all_reduce")),
+        "is inside `if not (rank == 1 and step == 2)`",
+        slow=False,
+    ),
+    Case(
+        "rank_zero_broadcast",
+        3,
+        "deadlock",
+        (Expected((0,), "all_reduce #2", "waits", "stands"), Expected((1, 2), "ended with exit code 0")),
+        "is inside `if rank == 0`",
+        slow=False,
+    ),
+    Case("early_exit", 4, "deadlock", (Expected((0, 1, 2), "all_reduce #3", "waits"), Expected((3,), "ended"))),
+    Case(
+        "crossed_receives",
+        2,
+        "deadlock",
+        (Expected((0,), "receive from rank 1", "waits"), Expected((1,), "receive from rank 0", "waits")),
+        "nobody sends",
+        slow=False,
+    ),
+    Case(
+        "store_key_never_set",
+        3,
+        "deadlock",
+        (Expected((0,), "store", stands="stands"), Expected((1, 2), "barrier", stands="waits")),
+        slow=False,
+    ),
+    Case(
+        "mismatched_sizes",
+        4,
+        "mismatch",
+        (Expected((0, 1, 2), "all_reduce of 64 fp32", "waits"), Expected((3,), "all_reduce of 48 fp32", "waits")),
+        "different sizes",
+        slow=False,
+    ),
+    Case(
+        "missing_at_start",
+        3,
+        "no progress",
+        (Expected((0, 1), "member 2", stands="waits"), Expected((2,), "waiting", stands="stands")),
+        options=("--hang-after", "3"),
+        slow=False,
+    ),
+    Case(
+        "mismatched_types",
+        2,
+        "mismatch",
+        (Expected((0,), "512 bf16", "waits"), Expected((1,), "512 fp32", "waits")),
+        "mixed precision",
+    ),
+    Case(
+        "different_operations",
+        2,
+        "mismatch",
+        (Expected((0,), "broadcast of 8", "waits"), Expected((1,), "all_reduce of 8", "waits too")),
+        "different orders",
+    ),
+    Case(
+        "different_roots",
+        2,
+        "mismatch",
+        (Expected((0,), "from rank 0", "waits"), Expected((1,), "from rank 1", "waits")),
+        "root",
+    ),
+    Case(
+        "different_reductions",
+        2,
+        "mismatch",
+        (Expected((0,), "fp32 max", "waits"), Expected((1,), "fp32 sum", "waits")),
+        "different reductions",
+    ),
+    Case(
+        "wrong_peer",
+        3,
+        "deadlock",
+        (Expected((1,), "in send, for member 1"), Expected((2,), "in recv", stands="waits")),
+        "check the peers",
+        slow=False,
+    ),
+    Case(
+        "large_sends",
+        2,
+        "deadlock",
+        (Expected((0,), "send to rank 1", "waits"), Expected((1,), "send to rank 0", "waits")),
+        "nobody receives",
+    ),
+    Case(
+        "send_without_receive",
+        2,
+        "deadlock",
+        (Expected((0,), "send to rank 1", "waits"), Expected((1,), "barrier")),
+        "check the peers",
+    ),
+    Case(
+        "group_order",
+        2,
+        "deadlock",
+        (Expected((0,), "group tensor_parallel", "waits"), Expected((1,), "group data_parallel", "waits")),
+        "in one order",
+        slow=False,
+    ),
+    Case(
+        "group_creation_order",
+        3,
+        "deadlock",
+        (Expected((0,), "a new communicator of 2", stands="stands"), Expected((1,), "all_reduce", stands="stands")),
+    ),
+    Case(
+        "gloo_barrier",
+        3,
+        "deadlock",
+        (Expected((0, 1), "barrier", stands="stands"), Expected((2,), "all_reduce #2", "waits")),
+        "is inside `if rank != 2`",
+    ),
+    Case(
+        "object_list",
+        2,
+        "mismatch",
+        (Expected((0,), "broadcast", "waits"), Expected((1,), "all_reduce")),
+        "is inside `if rank == 0`",
+    ),
+    Case(
+        "checkpoint_on_rank_zero",
+        2,
+        "mismatch",
+        (Expected((0,), "all_gather", "waits"), Expected((1,), "all_gather")),
+        "is inside `if step == 1 and rank == 0`",
+        slow=False,
+    ),
+    Case(
+        "ddp_uneven_inputs",
+        2,
+        "deadlock",
+        (Expected((0,), "all_reduce", "waits"), Expected((1,), "ended with exit code 0")),
+        "fewer batches",
+        slow=False,
+    ),
+    Case("ddp_no_sync", 2, "deadlock", (Expected((0,), "broadcast", "waits"), Expected((1,), "ended")), "no_sync"),
+    Case(
+        "ddp_skipped_batch",
+        2,
+        "mismatch",
+        (Expected((0,), "all_reduce of 1348", "waits"), Expected((1,), "all_reduce of 3", "posted")),
+    ),
+    Case(
+        "ddp_different_models",
+        2,
+        "mismatch",
+        (Expected((0,), "broadcast of 16000", "waits"), Expected((1,), "broadcast of 16128", "waits")),
+        "different sizes",
+    ),
+    Case("fsdp_skipped_layer", 2, "deadlock", (Expected((0,), "all_gather", "waits"),), "is inside `if rank != 1`"),
+    Case(
+        "tensor_parallel_skip",
+        4,
+        "deadlock",
+        (Expected((0,), "mesh_dp", stands="stands"), Expected((2,), "mesh_tp", "waits", "stands")),
+        slow=False,
+    ),
+    Case("pipeline_micro_batches", 2, "deadlock", (Expected((1,), "receive from rank 0", "waits"),)),
+    Case("swallowed_exception", 3, "deadlock", (Expected((0, 1), "all_reduce #2", "waits"), Expected((2,), "ended"))),
+    Case("background_thread", 2, "deadlock", (Expected((0,), "all_reduce #2", "waits", "stands"),)),
+    Case(
+        "partial_deadlock",
+        4,
+        "partial deadlock",
+        (
+            Expected((0,), "receive from rank 1 of group left", "waits"),
+            Expected((1,), "receive from rank 0 of group left", "waits too"),
+            Expected((2, 3), "running"),
+        ),
+        slow=False,
+    ),
+    Case(
+        "asleep",
+        2,
+        "no progress",
+        (Expected((0,), "all_reduce #2", "waits"), Expected((1,), "sleeping", stands="stands")),
+        options=("--hang-after", "3"),
+    ),
+    Case(
+        "uneven_all_to_all",
+        2,
+        "mismatch",
+        (Expected((0,), "send of 6", "waits"), Expected((1,), "receive of 8", "waits")),
+    ),
+    Case("broken_ring", 3, "deadlock", (Expected((0,), "receive from rank 2", "waits", "stands"),), "check the peers"),
+    Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "met"),
+)
+
+CORRECT = {
+    "slow_rank": 2,
+    "slow_host": 2,
+    "disjoint_groups": 4,
+    "never_waited_for": 2,
+    "slow_data_loader": 2,
+    "join_context": 2,
+    "early_stopping": 2,
+    "leaves_early": 2,
+    "producer_thread": 2,
+    "patient_store": 2,
+    "compiled": 2,
+}
+QUICK = ("slow_rank", "slow_data_loader")
+
+
+@pytest.fixture
+def launch(build: Build, tmp_path: Path) -> Callable[..., Launched]:
+    def run(script: Path, ranks: int, *options: str) -> Launched:
+        folder = tmp_path / "out"
+        words = ["--nproc", str(ranks), "--out", str(folder), "--no-trace", *options, str(script)]
+        command = [sys.executable, "-m", "maya.torchrun", *words]
+        ended = subprocess.run(command, cwd=SCRIPTS.parent.parent, capture_output=True, text=True, timeout=200)
+        return Launched(ended.returncode, ended.stdout + ended.stderr, folder)
+
+    return run
+
+
+def _line(script: Path, mark: str) -> int:
+    lines = script.read_text(encoding="utf-8").splitlines()
+    (found,) = (number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}"))
+    return found
+
+
+def _parameters() -> list[Any]:
+    return [pytest.param(case, id=case.script, marks=[pytest.mark.slow] if case.slow else []) for case in CASES]
+
+
+@pytest.mark.parametrize("case", _parameters())
+def test_broken_script(case: Case, launch: Callable[..., Launched]) -> None:
+    script = SCRIPTS / f"{case.script}.py"
+    run = launch(script, case.ranks, *case.options)
+    assert run.report is not None, run.output
+    assert run.exit_code == 1
+    assert run.report["kind"] == case.kind
+    assert f"maya-torchrun: {case.kind}" in run.output
+    for expected in case.groups:
+        groups = [group for group in run.report["groups"] if tuple(group["ranks"]) == expected.ranks]
+        assert groups, f"{expected} is not in {run.output}"
+        (group,) = groups
+        assert expected.doing in group["doing"]
+        if expected.waits:
+            assert group["called_at"]["line"] == _line(script, expected.waits)
+        if expected.stands:
+            assert group["stands_at"]["line"] == _line(script, expected.stands)
+    assert not case.hint or any(case.hint in hint for hint in run.report["hints"])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CORRECT]
+)
+def test_correct_script(name: str, launch: Callable[..., Launched]) -> None:
+    run = launch(SCRIPTS / "correct" / f"{name}.py", CORRECT[name])
+    assert run.exit_code == 0, run.output
+    assert run.report is None
