@@ -1,0 +1,183 @@
+"""Who can never go on, and how it is said: without any processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coordinator.communicators import Wait
+from coordinator.hangs import stacks, text
+from coordinator.hangs.deadlock import Condition, stuck_ranks
+from coordinator.hangs.processes import Doing
+from coordinator.hangs.recorder import Recorder
+from coordinator.hangs.report import Finding, Rank, make_report
+from coordinator.hangs.source import backward_before, rank_condition
+from coordinator.hangs.stacks import Frame, Stacks
+from coordinator.server import Server
+from coordinator.state import State
+from rank_runtime.messages import Call, DataType, Done, Failed, Join, Post, Reduction
+
+FREE, CALLS, MEETS, ENDED = Condition.FREE, Condition.CALLS, Condition.MEETS, Condition.ENDED
+
+
+def wait(waiting: tuple[int, ...], missing: tuple[int, ...], communicator: int = 1) -> Wait:
+    return Wait("all_reduce", communicator, 0, waiting, missing)
+
+
+def conditions(*each: Condition) -> dict[int, Condition]:
+    return dict(enumerate(each))
+
+
+# ---- who is stuck ----
+
+
+def test_ranks_that_wait_for_one_that_runs_are_not_stuck() -> None:
+    assert stuck_ranks(conditions(CALLS, CALLS, FREE), [wait((0, 1), (2,))]) == set()
+
+
+def test_ranks_that_wait_for_one_that_has_ended_are_stuck() -> None:
+    assert stuck_ranks(conditions(CALLS, CALLS, ENDED), [wait((0, 1), (2,))]) == {0, 1}
+
+
+def test_a_circle_is_stuck_while_others_run() -> None:
+    waits = [wait((0,), (1,)), wait((1,), (0,), communicator=2)]
+    assert stuck_ranks(conditions(CALLS, CALLS, FREE, FREE), waits) == {0, 1}
+
+
+def test_who_waits_for_a_stuck_rank_is_stuck_too() -> None:
+    waits = [wait((0,), (1,)), wait((1,), (2,), communicator=2)]
+    assert stuck_ranks(conditions(CALLS, CALLS, ENDED, FREE), waits) == {0, 1}
+
+
+def test_one_of_several_waits_that_can_end_is_enough() -> None:
+    waits = [wait((0,), (1,)), wait((0,), (2,), communicator=2)]
+    assert stuck_ranks(conditions(CALLS, ENDED, FREE), waits) == set()
+
+
+def test_anybody_who_goes_on_may_set_a_key() -> None:
+    assert stuck_ranks(conditions(MEETS, FREE), []) == set()
+    assert stuck_ranks(conditions(MEETS, CALLS), [wait((1,), (0,))]) == {0, 1}
+    assert stuck_ranks(conditions(MEETS, ENDED), []) == {0}
+
+
+def test_a_rank_whose_answer_is_on_its_way_is_not_stuck() -> None:
+    assert stuck_ranks(conditions(CALLS, CALLS), [wait((0,), (1,))]) == set()
+
+
+def test_members_of_a_new_communicator_are_only_counted() -> None:
+    waits = [wait((0,), (1, 2), communicator=0)]
+    assert stuck_ranks(conditions(CALLS, FREE, FREE), waits) == set()
+    assert stuck_ranks(conditions(CALLS, FREE, ENDED), waits) == {0}
+
+
+# ---- what stacks say ----
+
+ANSWER = b"""main 0x00007f0000000001
+stream 3
+python
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/home/me/a b/load.py", line 7 in fill
+
+Thread 0x00007f0000000001 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", line 1181 in synchronize
+  File "/home/me/train.py", line 30 in step
+  File "/home/me/train.py", line 50 in <module>
+"""
+
+
+def test_stacks_are_read() -> None:
+    told = stacks.parse(ANSWER)
+    assert told.awaited_streams == (3,)
+    assert told.main[1] == Frame("/home/me/train.py", 30, "step")
+    assert told.others == (
+        (Frame("/usr/lib/python3.11/threading.py", 320, "wait"), Frame("/home/me/a b/load.py", 7, "fill")),
+    )
+    assert stacks.users_frame(told.main) == told.main[1]
+    assert stacks.kind_of_wait(told) is stacks.Wait.STREAM
+    assert not stacks.parse(b"").known
+
+
+def test_conditions_around_a_line_are_found() -> None:
+    file = __file__
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    inside = next(number for number, line in enumerate(lines, 1) if line.endswith("# of the first only"))
+    assert rank_condition(file, inside) == (inside - 1, "rank == 0")
+    assert rank_condition(file, inside + 2) is None
+    backward = backward_before(Frame(file, inside + 3, "step"))
+    assert backward is not None
+    assert backward.line == inside + 2
+
+
+def step(rank: int, loss: object) -> None:
+    if rank == 0:
+        print(loss)  # of the first only
+
+    loss.backward()  # type: ignore[attr-defined]
+    print(loss)
+
+
+# ---- the report ----
+
+
+def state_of(ranks: int, posted: list[int]) -> State:
+    state = State()
+    for rank in range(ranks):
+        state.start(rank)
+        state.handle(rank, Join(rank, b"key", rank, ranks), None)
+    for rank in posted:
+        state.handle(rank, post(), None)
+    return state
+
+
+def post(count: int = 1024) -> Post:
+    return Post(1, 1, Call.ALL_REDUCE, 0, count, DataType.BFLOAT16, Reduction.SUM, -1, (), False)
+
+
+def told(line: int) -> Stacks:
+    return Stacks((Frame("/home/me/train.py", line, "main"),), known=True)
+
+
+def report_of(ranks: int, late: set[int]) -> dict[str, Any]:
+    state = state_of(ranks, [rank for rank in range(ranks) if rank not in late])
+    members = {rank: Rank(rank, Doing.STANDS, None, told(50 if rank in late else 30)) for rank in range(ranks)}
+    finding = Finding("deadlock", set(range(ranks)), list(state.waits()), 1.5)
+    return make_report(finding, members, state, lambda asked: {rank: Recorder() for rank in asked}, str)
+
+
+def test_a_report_groups_ranks_by_what_they_do() -> None:
+    report = report_of(8, {7})
+    first, second = report["groups"]
+    assert first["ranks"] == list(range(7))
+    assert first["missing"] == [7]
+    assert first["call"]["bytes"] == 2048
+    assert first["called_at"]["line"] == 30
+    assert second["ranks"] == [7]
+    assert second["stands_at"]["line"] == 50
+
+
+def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
+    report = report_of(1024, {7, 300})
+    found = text.lines(report)
+    assert len(found) < 30
+    assert max(map(len, found)) < 200
+    assert "ranks 0-6, 8-299, 301-1023: wait in all_reduce #1" in found[2]
+    assert "ranks 7, 300 never called it" in "\n".join(found)
+    assert json.loads(json.dumps(report)) == report
+
+
+# ---- answers that fail ----
+
+
+def test_failures_are_held_until_they_are_reported() -> None:
+    server = Server(2, "secret")
+    try:
+        server.holds_failures = True
+        server._put([(0, Failed(1, 5, "no"), None), (1, Done(1, (), False), None)])
+        assert [rank for rank, _ in server.held_failures] == [0]
+        server.release_failures()
+        assert server.held_failures == []
+        assert not server.holds_failures
+    finally:
+        server.close()
