@@ -91,9 +91,7 @@ def test_stacks_are_read() -> None:
     told = stacks.parse(ANSWER)
     assert told.awaited_streams == (3,)
     assert told.main[1] == Frame("/home/me/train.py", 30, "step")
-    assert told.others == (
-        (Frame("/usr/lib/python3.11/threading.py", 320, "wait"), Frame("/home/me/a b/load.py", 7, "fill")),
-    )
+    assert [frame.place for frame in told.others[0]] == ["threading.py:320", "load.py:7"]
     assert stacks.users_frame(told.main) == told.main[1]
     assert stacks.kind_of_wait(told) is stacks.Wait.STREAM
     assert not stacks.parse(b"").known
@@ -103,7 +101,7 @@ def test_conditions_around_a_line_are_found() -> None:
     file = __file__
     lines = Path(file).read_text(encoding="utf-8").splitlines()
     inside = next(number for number, line in enumerate(lines, 1) if line.endswith("# of the first only"))
-    assert rank_condition(file, inside) == (inside - 1, "rank == 0")
+    assert rank_condition(file, inside) == (inside - 1, "`if rank == 0`")
     assert rank_condition(file, inside + 2) is None
     backward = backward_before(Frame(file, inside + 3, "step"))
     assert backward is not None

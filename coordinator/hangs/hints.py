@@ -52,7 +52,7 @@ def _conditions(groups: list[dict[str, Any]]) -> list[str]:
             first, condition = inside
             name = Path(place["file"]).name
             found.append(
-                f"{name}:{place['line']} is inside `if {condition}` ({name}:{first}): a collective must be called by "
+                f"{name}:{place['line']} is inside {condition} ({name}:{first}): a collective must be called by "
                 "all ranks of its group"
             )
     return found

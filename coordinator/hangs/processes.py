@@ -2,7 +2,7 @@
 
 In: process ids. Out: samples; two of them, some time apart, tell whether a process has stood still. Threads that wake
 up regularly without being the program (the watchdogs of torch, ZeroMQ, ours) do not count, nor does a little work of
-other threads than the main one and autograd's. Children count: a data loader's worker, or a compiler.
+other threads than the main one. Children count: a data loader's worker, or a compiler.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import platform
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
 _ASIDE = ("pt_nccl_watchdg", "pt_nccl_heartbt", "ZMQbg/", "maya-", "pt_fr", "pt_tcpstore", "cuda-EvtHandlr")
-_PROGRAM = ("pt_autograd",)
 _BUSY_SHARE = 0.01  # of one core: below it a thread only looks at something now and then
+_TICKS = os.sysconf("SC_CLK_TCK")
 _ARM = platform.machine() == "aarch64"
 _SLEEPS = frozenset({115, 101}) if _ARM else frozenset({230, 35})  # clock_nanosleep, nanosleep
 _RECEIVES = frozenset({207, 63}) if _ARM else frozenset({45, 0})  # recvfrom, read
@@ -52,36 +51,52 @@ class Sample:
     """A process at one moment."""
 
     moment: float
-    main: tuple[str, int, int] = ("", 0, 0)  # state, ns on a core, how often it was put there
-    threads: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # name, ns, how often
-    children: dict[int, tuple[str, int]] = field(default_factory=dict)  # all of them, theirs included: state, ns
-    ready: bool = False  # some thread could run, and has no core, or waits for a disk
-    sleeps: bool = False
-    child_sleeps: bool = False
+    main: tuple[int, int]  # of the main thread: ns on a core, how often it was put there
+    threads: dict[int, int] = field(default_factory=dict)  # ticks on a core of those that count
+    children: dict[int, int] = field(default_factory=dict)  # ticks, of all of them, theirs included
+    ready: bool = False  # some thread could run and has no core, or waits for a disk
+    sleeps: bool = False  # the main thread, or a child
 
 
-def sample(process: int, moment: float) -> Sample | None:
-    """None: it has ended."""
-    main = _scheduled(process, process)
+class Children:
+    """Which processes were started by which, at one moment."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[int]] = {}
+        for process in _numbers("/proc"):
+            found = _status(f"/proc/{process}/stat")
+            if found is not None:
+                self._of.setdefault(found.parent, []).append(process)
+
+    def of(self, process: int) -> Iterator[int]:
+        """All of them, theirs included."""
+        for child in self._of.get(process, ()):
+            yield child
+            yield from self.of(child)
+
+
+def sample(process: int, moment: float, before: Sample | None, children: Children) -> Sample | None:
+    """None: it has ended. Of one whose main thread has run since `before`, nothing else is looked at."""
+    main = _scheduled(process)
     if main is None:
         return None
-    taken = Sample(moment, (_state(process, process), *main))
-    call = system_call(process)
-    taken.sleeps = call is not None and call.is_sleep
+    taken = Sample(moment, main)
+    if before is not None and before.main != main:
+        return taken
+    taken.sleeps = _sleeps(process)
     for thread in _numbers(f"/proc/{process}/task"):
-        if thread == process:
+        found = _status(f"/proc/{process}/task/{thread}/stat")
+        if found is None:
             continue
-        taken.ready = taken.ready or _state(process, thread) in ("R", "D")
-        name = _read(f"/proc/{process}/task/{thread}/comm").rstrip("\n")
-        scheduled = None if name.startswith(_ASIDE) else _scheduled(process, thread)
-        if scheduled is not None:
-            taken.threads[thread] = (name, *scheduled)
-    for child in _descendants(process):
-        scheduled = _scheduled(child, child)
-        if scheduled is not None:
-            taken.children[child] = (_state(child, child), _run_ns(child))
-            call = system_call(child)
-            taken.child_sleeps = taken.child_sleeps or (call is not None and call.is_sleep)
+        taken.ready = taken.ready or found.state in "RD"
+        if not found.name.startswith(_ASIDE):
+            taken.threads[thread] = found.ticks
+    for child in children.of(process):
+        found = _status(f"/proc/{child}/stat")
+        if found is not None:
+            taken.children[child] = found.ticks
+            taken.ready = taken.ready or found.state in "RD"
+            taken.sleeps = taken.sleeps or _sleeps(child)
     return taken
 
 
@@ -91,30 +106,17 @@ def doing(before: Sample | None, after: Sample | None) -> Doing:
         return Doing.GONE
     if before is None:
         return Doing.RUNS  # it has just come
-    allowed_ns = int((after.moment - before.moment) * 1e9 * _BUSY_SHARE)
-    state, main_ns, main_times = after.main
-    spent_ns = main_ns - before.main[1]
-    stands = main_times == before.main[2] and state != "R" and not after.ready
-    for thread, (name, ns, times) in after.threads.items():
-        earlier = before.threads.get(thread)
-        if earlier is None:
-            stands = False
-            continue
-        spent_ns += ns - earlier[1]
-        if name.startswith(_PROGRAM) and times != earlier[2]:
-            stands = False
-    for child, (state_of_child, ns) in after.children.items():
-        earlier_child = before.children.get(child)
-        spent_ns += ns - earlier_child[1] if earlier_child else allowed_ns
-        if state_of_child in "RD":
-            spent_ns += allowed_ns
-    if state == "D":
-        spent_ns += allowed_ns  # waits for a disk
-    if spent_ns >= allowed_ns:
+    seconds = after.moment - before.moment
+    if before.main != after.main:
+        share = (after.main[0] - before.main[0]) / (seconds * 1e9)
+        return Doing.RUNS if share >= _BUSY_SHARE else Doing.POLLS
+    spent = sum(ticks - before.threads.get(thread, 0) for thread, ticks in after.threads.items())
+    spent += sum(ticks - before.children.get(child, 0) for child, ticks in after.children.items())
+    if spent / _TICKS >= _BUSY_SHARE * seconds:
         return Doing.RUNS
-    if after.sleeps or after.child_sleeps:
+    if after.sleeps:
         return Doing.SLEEPS
-    return Doing.STANDS if stands else Doing.POLLS
+    return Doing.POLLS if after.ready else Doing.STANDS
 
 
 def system_call(process: int, thread: int | None = None) -> Call | None:
@@ -171,39 +173,51 @@ def _memory(process: int, address: int, size: int) -> bytes:
         return b""
 
 
-def _descendants(process: int) -> Iterable[int]:
-    waiting = [process]
-    while waiting:
-        parent = waiting.pop()
-        for thread in _numbers(f"/proc/{parent}/task"):
-            for child in map(int, _read(f"/proc/{parent}/task/{thread}/children").split()):
-                waiting.append(child)
-                yield child
+@dataclass(frozen=True)
+class _Status:
+    name: str
+    state: str
+    parent: int
+    ticks: int
+
+
+def _status(path: str) -> _Status | None:
+    head, _, rest = _read(path).rpartition(")")
+    words = rest.split()
+    if len(words) < 13:
+        return None
+    return _Status(head.partition("(")[2], words[0], int(words[1]), int(words[11]) + int(words[12]))
+
+
+def _sleeps(process: int) -> bool:
+    call = system_call(process)
+    return call is not None and call.is_sleep
 
 
 def _numbers(folder: str) -> list[int]:
     try:
-        return [int(name) for name in os.listdir(folder)]  # noqa: PTH208
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208
     except OSError:
         return []
 
 
-def _scheduled(process: int, thread: int) -> tuple[int, int] | None:
-    words = _read(f"/proc/{process}/task/{thread}/schedstat").split()
+def _scheduled(process: int) -> tuple[int, int] | None:
+    words = _read(f"/proc/{process}/task/{process}/schedstat").split()
     return (int(words[0]), int(words[2])) if len(words) == 3 else None
 
 
-def _run_ns(process: int) -> int:
-    """Of all threads of a process."""
-    return sum((_scheduled(process, thread) or (0, 0))[0] for thread in _numbers(f"/proc/{process}/task"))
-
-
-def _state(process: int, thread: int) -> str:
-    return _read(f"/proc/{process}/task/{thread}/stat").rpartition(")")[2].lstrip()[:1]
-
-
 def _read(path: str) -> str:
+    """Thousands of times, so without a file object."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
+    try:
+        content = os.read(descriptor, 1 << 16)
+        while len(content) >= 1 << 16 and (more := os.read(descriptor, 1 << 20)):
+            content += more
+        return content.decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

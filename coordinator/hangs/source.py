@@ -22,15 +22,16 @@ def _tree(file: str) -> ast.Module | None:
 
 
 def rank_condition(file: str, line: int) -> tuple[int, str] | None:
-    """The innermost branch around a line whose condition is about ranks: its line and the condition."""
+    """The innermost branch around a line whose condition is about ranks: its line, and what is written there."""
     tree = _tree(file)
-    found = [
-        (node.lineno, ast.unparse(node.test))
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.If | ast.While) and node.lineno < line <= (node.end_lineno or 0)
-    ]
-    about_ranks = [(first, condition) for first, condition in found if "rank" in condition.lower()]
-    return max(about_ranks, default=None)
+    found = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.If | ast.While) and node.lineno < line <= (node.end_lineno or 0):
+            condition = ast.unparse(node.test)
+            other = node.orelse and line >= node.orelse[0].lineno
+            if "rank" in condition.lower():
+                found.append((node.lineno, f"{'the else of ' if other else ''}`if {condition}`"))
+    return max(found, default=None)
 
 
 def backward_before(frame: Frame) -> Frame | None:

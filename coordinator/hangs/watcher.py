@@ -30,7 +30,7 @@ from coordinator.server import Server
 _QUIET_SECONDS = 0.7  # after the last message, before the first look
 _APART_SECONDS = 0.5  # between two looks
 _MOST_SECONDS = 2.0  # until the next two
-_SHARE = 0.1  # of the time, at most, is spent on looking
+_SHARE = 0.2  # of the time, at most, is spent on looking
 _FINITE_SECONDS = 60.0  # who waits no longer than this for a store means to do something else then
 _MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
 _MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
@@ -110,8 +110,9 @@ class Watcher:
     # ---- looks ----
 
     def _look(self, now: float) -> dict[str, Any] | None:
+        began = time.process_time()
         self._sample(now)
-        cost = time.monotonic() - now
+        cost = time.process_time() - began
         if not self._sampled:
             self._sampled = True
             self._due = now + max(_APART_SECONDS, cost / _SHARE)
@@ -134,11 +135,13 @@ class Watcher:
         return None
 
     def _sample(self, now: float) -> None:
+        children = processes.Children()
         for known in self._ranks.values():
             if known.status is None:
-                sample = processes.sample(known.process, now)
-                known.doing = processes.doing(known.sample, sample)
-                known.sample = sample
+                before = known.sample if self._sampled else None
+                known.sample = processes.sample(known.process, now, before, children)
+                if self._sampled:
+                    known.doing = processes.doing(before, known.sample)
 
     def _condition(self, rank: int, standing: set[int], has_waits: bool) -> Condition:
         """As if all who stand still could only be freed by others."""
