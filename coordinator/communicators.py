@@ -8,7 +8,7 @@ is forgotten.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.arithmetic import Buffer
 from coordinator.collectives import ROOTED, Collective, send_bytes, signature_of
@@ -33,8 +33,8 @@ class Wait:
     sequence: int
     waiting: tuple[int, ...]
     missing: tuple[int, ...]  # ranks; of a communicator that is not complete, members, for who they are is not known
-    post: Post | None = None  # one of those that wait
-    members: tuple[int, ...] = ()  # of the communicator
+    post: Post | None = field(default=None, compare=False)  # one of those that wait
+    members: tuple[int, ...] = field(default=(), compare=False)  # of the communicator
 
     def __str__(self) -> str:
         subject = f"{ranks_text(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"

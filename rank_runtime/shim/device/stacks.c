@@ -109,14 +109,31 @@ static void write_all(int descriptor, const char *bytes, size_t size) {
     }
 }
 
+/* Python 3.13 and later keep the function to themselves. */
+static void dump_by_module(int to) {
+    int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+    void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
+    int (*run)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
+    if (ensure == NULL || release == NULL || run == NULL) return;
+    char program[128];
+    snprintf(program, sizeof program, "__import__('faulthandler').dump_traceback(%d, all_threads=True)", to);
+    int state = ensure();
+    run(program);
+    release(state);
+}
+
 static void answer_stacks(int to) {
     uint32_t streams[MOST_STREAMS], count = maya_streams_awaited(streams, MOST_STREAMS);
     dprintf(to, "main 0x%016lx\n", (unsigned long)main_thread);
     for (uint32_t i = 0; i < count; i++) dprintf(to, "stream %u\n", streams[i]);
+    if (!python_runs()) return;
+    dprintf(to, "python\n");
     const char *(*dump)(int, void *, void *) =
         (const char *(*)(int, void *, void *))dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads");
-    if (dump == NULL || !python_runs()) return;
-    dprintf(to, "python\n");
+    if (dump == NULL) {
+        dump_by_module(to);
+        return;
+    }
     python_lock *lock = take_lock();
     dump(to, NULL, NULL);
     give_lock_back(lock);
