@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-_ASIDE = ("pt_nccl_watchdg", "pt_nccl_heartbt", "ZMQbg/", "maya-", "pt_fr", "pt_tcpstore", "cuda-EvtHandlr")
+_ASIDE = ("pt_nccl_watchdg", "pt_nccl_heartbt", "maya-")  # wake up ten times a second
+_CARRIER = "ZMQbg/"  # does little, but may have a message to carry
 _BUSY_SHARE = 0.01  # of one core: below it a thread only looks at something now and then
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ARM = platform.machine() == "aarch64"
@@ -86,10 +87,10 @@ def sample(process: int, moment: float, before: Sample | None, children: Childre
     taken.sleeps = _sleeps(process)
     for thread in _numbers(f"/proc/{process}/task"):
         found = _status(f"/proc/{process}/task/{thread}/stat")
-        if found is None:
+        if found is None or found.name.startswith(_ASIDE):
             continue
         taken.ready = taken.ready or found.state in "RD"
-        if not found.name.startswith(_ASIDE):
+        if not found.name.startswith(_CARRIER):
             taken.threads[thread] = found.ticks
     for child in children.of(process):
         found = _status(f"/proc/{child}/stat")
