@@ -122,7 +122,7 @@ class Job:
                 ranks=tuple(self._rank(rank, meeting, attempt, files[rank]) for rank in ranks),
             )
 
-        preparation = self._preparation(secret, port if hosted else None)
+        preparation = self._preparation(secret, port if hosted else None, attempt)
         zygote = Zygote(launch.command if preparation.share else _NOTHING, variables, preparation)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
         follower = Follower(followed)
@@ -157,7 +157,7 @@ class Job:
             "MAYA_CLOCK_START": str(time.time_ns()),
         }
 
-    def _preparation(self, secret: str, port: int | None) -> Preparation:
+    def _preparation(self, secret: str, port: int | None, attempt: int) -> Preparation:
         launch = self._launch
         share = self._shares()
         imports = share and launch.world_size > 1
@@ -174,6 +174,7 @@ class Job:
             run_folder=str(self._run_folder) if self._is_virtual() else "",
             hang_folder=str(self._run_folder),
             hang_after=launch.hangs.after,
+            faults=launch.hangs.faults if attempt == 0 else (),
         )
 
     def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
