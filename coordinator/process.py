@@ -254,7 +254,7 @@ class _Control:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         understood = []
         for line in lines:
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, AttributeError):
                 ((kind, content),) = json.loads(line).items()
                 if kind in _NUMBERS:
                     understood.append({kind: {name: int(content[name]) for name in _NUMBERS[kind]}})

@@ -238,7 +238,7 @@ class Job:
             exits=outcome.exits,
             traces={rank: file for rank, file in files.items() if file.exists()},
             stopped_by=None if outcome.stopped_by is None else outcome.stopped_by.name,
-            problem=outcome.problem,
+            problem=outcome.problem or (f"{outcome.hang}, see hang.json" if outcome.hang else None),
             unshared=outcome.unshared,
             coordinator=outcome.coordinator,
         )
