@@ -214,8 +214,8 @@ def _read(path: str) -> str:
     except OSError:
         return ""
     try:
-        content = os.read(descriptor, 1 << 16)
-        while len(content) >= 1 << 16 and (more := os.read(descriptor, 1 << 20)):
+        content = b""
+        while more := os.read(descriptor, 1 << 16):  # the kernel gives a page at a time
             content += more
         return content.decode(errors="replace")
     except OSError:
