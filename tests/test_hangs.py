@@ -75,7 +75,6 @@ CASES = (
         "deadlock",
         (Expected((0,), "all_reduce #2", "waits", "stands"), Expected((1, 2), "ended with exit code 0")),
         "is inside `if rank == 0`",
-        slow=False,
     ),
     Case("early_exit", 4, "deadlock", (Expected((0, 1, 2), "all_reduce #3", "waits"), Expected((3,), "ended"))),
     Case(
@@ -143,7 +142,6 @@ CASES = (
         "deadlock",
         (Expected((1,), "in send, for member 1"), Expected((2,), "in recv", stands="waits")),
         "check the peers",
-        slow=False,
     ),
     Case(
         "large_sends",
@@ -165,7 +163,6 @@ CASES = (
         "deadlock",
         (Expected((0,), "group tensor_parallel", "waits"), Expected((1,), "group data_parallel", "waits")),
         "in one order",
-        slow=False,
     ),
     Case(
         "group_creation_order",
@@ -193,7 +190,6 @@ CASES = (
         "mismatch",
         (Expected((0,), "all_gather", "waits"), Expected((1,), "all_gather")),
         "is inside `if step == 1 and rank == 0`",
-        slow=False,
     ),
     Case(
         "ddp_uneven_inputs",
@@ -269,7 +265,7 @@ CORRECT = {
     "patient_store": 2,
     "compiled": 2,
 }
-QUICK = ("slow_rank", "slow_data_loader")
+QUICK = ("slow_rank",)
 
 
 @pytest.fixture
