@@ -31,7 +31,6 @@ def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> No
     for descriptor in descriptors:
         os.close(descriptor)
     os.environ.update(start.environment)
-    os.environ["MAYA_RANK_PROCESS"] = str(os.getpid())  # to tell a rank from the programs that it starts
     try:
         _redirect(start.stdout, 1)
         _redirect(start.stderr, 2)
@@ -45,6 +44,7 @@ def start_anew(command: tuple[str, ...], *, with_clock: bool) -> NoReturn:
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = str(ENTRY) + (os.pathsep + path if path else "")
         os.environ[VARIABLE] = CLOCK_ONLY
+    os.environ["MAYA_RANK_PROCESS"] = str(os.getpid())  # to tell a rank from the programs that it starts
     try:
         os.execvp(command[0], command)
     except OSError as error:
