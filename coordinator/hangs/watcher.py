@@ -33,6 +33,7 @@ _MOST_SECONDS = 2.0  # until the next two
 _SHARE = 0.2  # of the time, at most, is spent on looking
 _FINITE_SECONDS = 60.0  # who waits no longer than this for a store means to do something else then
 _MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
+_RECORDER_SECONDS = 8.0  # the first answer of a rank may have to load what it needs
 _MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
 _MOST_RECORDERS = 16
 _MOST_DUMPS = 64  # ranks up to which all flight recorders are written
@@ -247,7 +248,7 @@ class Watcher:
         process_of = {
             self._ranks[rank].process: rank for rank in ranks[:_MOST_RECORDERS] if self._ranks[rank].status is None
         }
-        answers = questions.ask(self.server.endpoint, dict.fromkeys(process_of, "recorder all"), 3.0)
+        answers = questions.ask(self.server.endpoint, dict.fromkeys(process_of, "recorder all"), _RECORDER_SECONDS)
         return {process_of[process]: recorder.parse(answer) for process, answer in answers.items()}
 
     def _write_recorders(self) -> str:
@@ -259,4 +260,4 @@ class Watcher:
         asked = {
             known.process: f"recorder all {prefix}{rank}" for rank, known in self._ranks.items() if known.status is None
         }
-        return str(prefix) if any(questions.ask(self.server.endpoint, asked, 5.0).values()) else ""
+        return str(prefix) if any(questions.ask(self.server.endpoint, asked, _RECORDER_SECONDS).values()) else ""
