@@ -86,7 +86,7 @@ RANK_VARIABLES = (
     Variable("MAYA_COORDINATOR_SECRET", "by which the coordinator knows the ranks of its run; set by maya-torchrun"),
     Variable(
         "MAYA_CLOCK",
-        "virtual: the program is shown the time that its cluster would have, which needs a coordinator; wall: real time",
+        "virtual: the program is shown the time its cluster would have, which needs a coordinator; wall: real time",
         "wall",
         choices=("virtual", "wall"),
     ),
@@ -95,6 +95,7 @@ RANK_VARIABLES = (
         'what the host of the virtual clock takes, in ns, as "op=4000;latency=3000;kernel=5000;..."; set by '
         "maya-torchrun",
     ),
+    Variable("MAYA_CLOCK_START", "where the virtual time.time() begins, in ns since 1970; set by maya-torchrun"),
     Variable("MAYA_ZMQ", "the ZeroMQ library to load; set by maya-torchrun"),
     Variable("MAYA_TRACE", "file to record into; %r is the rank, %p the process id; empty: nothing is recorded"),
     Variable(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.timeline.outline import Born, Outline, outline, refined_digest, trace_files
-from coordinator.timeline.outlines_file import load_outlines, save_outlines
+from coordinator.timeline.outline import Born, refined_digest, trace_files
+from coordinator.timeline.outlines import outlines_of
 from maya.estimators.features.from_trace import TracedWorks, works_of
 from maya.estimators.work import Work
 from maya.trace import Trace, read
@@ -68,57 +68,6 @@ def read_behaviours(
 def _key(work: Work) -> tuple[object, ...]:
     sizes = (work.flops, work.bytes_read, work.bytes_written)
     return (work.kind, work.dtype, work.variant, *sizes, *work.shape, *work.shape.values())
-
-
-def _outlines(folder: Path, files: dict[int, Path]) -> Iterator[tuple[int, Outline]]:
-    """Of all ranks, in their order; those of a large run are kept for the next replay of it."""
-    if sum(path.stat().st_size for path in files.values()) < _WORTH_PROCESSES:
-        yield from _made_outlines(folder, files)
-        return
-    kept = load_outlines(folder, files)
-    if len(kept) < len(files):
-        kept = dict(_made_outlines(folder, files))
-        save_outlines(folder, files, kept)
-    yield from ((rank, kept[rank]) for rank in files)
-
-
-def _made_outlines(folder: Path, files: dict[int, Path]) -> Iterator[tuple[int, Outline]]:
-    processes = min(os.cpu_count() or 1, len(files))
-    if processes < 2 or sum(path.stat().st_size for path in files.values()) < _WORTH_PROCESSES:
-        for rank, path in files.items():
-            yield rank, outline(path)
-        return
-    command = [sys.executable, "-m", "coordinator.timeline.outline", str(folder)]
-    with ExitStack() as stack:
-        readers = [
-            stack.enter_context(
-                subprocess.Popen([*command, str(first), str(processes)], stdout=subprocess.PIPE, env=_environment())
-            )
-            for first in range(processes)
-        ]
-        stack.callback(_end, readers)
-        for at, rank in enumerate(files):
-            stream = readers[at % processes].stdout
-            assert stream is not None
-            line = stream.readline()
-            if not line:
-                yield rank, outline(files[rank])  # says what is wrong with the file
-                raise ChildProcessError(f"the process that read {files[rank]} ended; run this again")
-            found_rank, digest, communicators = json.loads(line)
-            assert found_rank == rank
-            yield rank, Outline(bytes.fromhex(digest), {number: (born[0], born[1]) for number, born in communicators})
-
-
-def _environment() -> dict[str, str]:
-    """So that a child finds this very package."""
-    root = str(Path(__file__).parents[2])
-    before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{before}" if before else root, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
 
 
 @lru_cache(maxsize=1 << 16)

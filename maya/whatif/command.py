@@ -67,6 +67,7 @@ def whatif(
     from coordinator.timeline.settings import RunSettings
     from coordinator.timeline.simulate import simulate
     from maya.results import conclude
+    from maya.trace import Kind
     from maya.whatif.changes import Wanted, change
     from maya.whatif.compare import count_events, same_timeline
 
@@ -76,10 +77,12 @@ def whatif(
         settings = RunSettings.load(run)
         changed = change(settings, wanted)
         inductor = settings.inductor_folder(run)
-        recording = read_recording(run, inductor)
+        costs = (settings.host.calls, changed.settings.host.calls)
+        allocations = any(calls.get(kind) for calls in costs for kind in (Kind.MALLOC, Kind.FREE))
+        recording = read_recording(run, inductor, allocations=allocations)
         recorded = conclude(simulate(recording, settings))
         if not changed.changes:  # read once more, too, so that nothing is taken for granted
-            recording = read_recording(run, inductor)
+            recording = read_recording(run, inductor, allocations=allocations)
         timeline = simulate(recording, changed.settings, slow_ranks=changed.slow_ranks)
         same = same_timeline(recorded.timeline, timeline)
         after = conclude(timeline)
