@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flow:
     """Bytes that move in step: a pipelined ring or tree is as fast as its slowest link, a message is one path."""
 
@@ -23,7 +23,7 @@ class Flow:
     limit: float = math.inf  # bytes of the collective's size per second that its channels can move on free links
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """What the members of one collective do to the links between them, and what they do besides.
 

@@ -68,7 +68,7 @@ def job_in(folder: Path, output: str) -> Job:
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     ranks = range(len(summary["ranks"]))
-    return Job(folder, lines, summary["coordinator"]["host_ns"], simulate(folder, detailed=ranks))
+    return Job(folder, lines, summary["emulation"]["coordinator"]["host_ns"], simulate(folder, detailed=ranks))
 
 
 def test_every_clock_ends_as_on_the_timeline(job: Callable[..., Job]) -> None:

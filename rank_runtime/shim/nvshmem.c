@@ -153,7 +153,7 @@ static int submit(const char *call, void *stream, transfer work) {
         .run = run_transfer,
         .release = free,
         .argument = argument,
-        .kind = MAYA_RECORD_COLLECTIVE,
+        .kind = MAYA_RECORD_LIBRARY, /* one processing element: nobody else takes part */
         .signature = maya_intern(text, (size_t)length),
     };
     return maya_submit(stream, &submitted) == 0 ? NVSHMEM_SUCCESS : NVSHMEM_ERROR;
