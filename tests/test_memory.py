@@ -496,8 +496,8 @@ def test_host_memory_pointers_and_peers(maya_run: MayaRun) -> None:
         assert found.type == HOST and found.on_host == pinned.data_ptr()
         assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), plain)
         address = pinned.data_ptr()
-        torch.cuda.synchronize()  # until the copy is over, by the virtual clock, too
         del pinned
+        torch.cuda.synchronize()  # until the event is over, by the virtual clock, too, that its allocator has recorded
         assert torch.empty(10_000, dtype=torch.int64, pin_memory=True).data_ptr() == address, "kept for the next one"
 
         cudart = torch.cuda.cudart()
