@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,12 +102,13 @@ def read_options(options: argparse.Namespace) -> Timing:
         host=options.host,
         network=options.network or "analytic",
         packs=tuple(options.pack),
-        changes=_changes(options.set),
+        changes=parse_changes(options.set),
         results={key: value for key, value in results.items() if value is not None},
     )
 
 
-def _changes(texts: list[str]) -> dict[str, str]:
+def parse_changes(texts: Iterable[str]) -> dict[str, str]:
+    """What --set says: KEY=VALUE, as often as there are keys."""
     changes: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))

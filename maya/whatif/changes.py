@@ -16,6 +16,7 @@ from coordinator.timeline.settings import RunSettings, SettingsError, split_chan
 from maya.devices import Device
 from maya.net.sizes import RanksType
 from maya.results.words import ranges
+from maya.torchrun.timing import TimingError, parse_changes
 from netmodel.cluster import ClusterError, cluster_path
 from netmodel.faults import parse_fault
 from netmodel.settings_file import Catalogue, did_you_mean
@@ -87,15 +88,10 @@ def change(settings: RunSettings, wanted: Wanted) -> Changed:
 
 
 def _parse_sets(texts: Iterable[str]) -> dict[str, str]:
-    sets: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not key or not value:
-            raise SettingsError(f'--set "{text}": expected KEY=VALUE, e.g. node.nic_rate=200Gbps')
-        if sets.get(key, value) != value:
-            raise SettingsError(f"--set {key}={sets[key]} and --set {text} exclude each other")
-        sets[key] = value
-    return sets
+    try:
+        return parse_changes(texts)
+    except TimingError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _check_keys(settings: RunSettings, sets: Mapping[str, str]) -> None:
