@@ -31,6 +31,7 @@ _QUIET_SECONDS = 0.7  # after the last message, before the first look
 _APART_SECONDS = 0.5  # between two looks
 _MOST_SECONDS = 2.0  # until the next two
 _SHARE = 0.2  # of the time, at most, is spent on looking
+_UNSEEN_SECONDS = 10.0  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
 _FINITE_SECONDS = 60.0  # who waits no longer than this for a store means to do something else then
 _MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
 _RECORDER_SECONDS = 8.0  # the first answer of a rank may have to load what it needs
@@ -171,6 +172,9 @@ class Watcher:
         stuck = stuck_ranks(conditions, waits)
         self.server.turn()  # what was on its way
         if not stuck - self._reported or self.server.state.activity != self._activity:
+            return None
+        unseen = any(conditions[rank] is Condition.MEETS for rank in stuck)
+        if unseen and now - self._changed < _UNSEEN_SECONDS:
             return None
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
         if goes_on and stuck != self._candidates:  # perhaps some of the others have only not come to rest yet
