@@ -264,8 +264,9 @@ CORRECT = {
     "producer_thread": 2,
     "patient_store": 2,
     "compiled": 2,
+    "device_mesh": 16,
 }
-QUICK = ("slow_rank",)
+QUICK = ("slow_rank", "device_mesh")
 
 
 @pytest.fixture

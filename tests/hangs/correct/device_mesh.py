@@ -1,0 +1,13 @@
+"""Ranks stand still for some seconds, inside torch, while the groups of a mesh are made."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+init_device_mesh("cuda", (1, dist.get_world_size(), 1), mesh_dim_names=("pipeline", "data", "tensor"))
+dist.destroy_process_group()
