@@ -128,31 +128,42 @@ def system_call(process: int, thread: int | None = None) -> Call | None:
     return Call(int(words[0]), tuple(int(word, 16) for word in words[1:7]))
 
 
-def waits_for_port(process: int, port: int) -> float | None:
-    """Seconds that the main thread waits at most for something from a TCP port of this machine; None: it does not."""
+@dataclass(frozen=True)
+class Reception:
+    """What a thread waits to receive."""
+
+    descriptor: int
+    seconds: float  # at most
+
+
+def reception(process: int) -> Reception | None:
+    """What the main thread waits to receive; None: it does not wait for that."""
     call = system_call(process)
     if call is None:
         return None
-    descriptor, seconds = -1, float("inf")
     if call.number in _RECEIVES:
-        descriptor = call.arguments[0]
-    elif call.number in (_POLL, _PPOLL) and call.arguments[1] >= 1:
-        content = _memory(process, call.arguments[0], 8)
-        if content:
-            descriptor = struct.unpack("ihh", content)[0]
-        if call.number == _POLL:
-            milliseconds = call.arguments[2] & 0xFFFFFFFF
-            seconds = float("inf") if milliseconds >= 1 << 31 else milliseconds / 1000
-        elif call.arguments[2]:
-            span = _memory(process, call.arguments[2], 16)
-            seconds = struct.unpack("qq", span)[0] if span else float("inf")
-    if descriptor < 0:
+        return Reception(call.arguments[0], float("inf"))
+    if call.number not in (_POLL, _PPOLL) or call.arguments[1] < 1:
         return None
+    content = _memory(process, call.arguments[0], 8)
+    descriptor = struct.unpack("ihh", content)[0] if content else -1
+    seconds = float("inf")
+    if call.number == _POLL:
+        milliseconds = call.arguments[2] & 0xFFFFFFFF
+        seconds = float("inf") if milliseconds >= 1 << 31 else milliseconds / 1000
+    elif call.arguments[2]:
+        span = _memory(process, call.arguments[2], 16)
+        seconds = struct.unpack("qq", span)[0] if span else float("inf")
+    return Reception(descriptor, seconds)
+
+
+def comes_from_port(process: int, awaited: Reception, port: int) -> bool:
+    """Whether what it waits for comes from a TCP port of this machine."""
     try:
-        target = os.readlink(f"/proc/{process}/fd/{descriptor}")  # noqa: PTH115 - it is no path
+        target = os.readlink(f"/proc/{process}/fd/{awaited.descriptor}")  # noqa: PTH115 - it is no path
     except OSError:
-        return None
-    return seconds if target.startswith("socket:[") and target[8:-1] in _inodes(process, port) else None
+        return False
+    return target.startswith("socket:[") and target[8:-1] in _inodes(process, port)
 
 
 def _inodes(process: int, port: int) -> set[str]:

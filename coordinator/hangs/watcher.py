@@ -31,8 +31,8 @@ _QUIET_SECONDS = 0.7  # after the last message, before the first look
 _APART_SECONDS = 0.5  # between two looks
 _MOST_SECONDS = 2.0  # until the next two
 _SHARE = 0.2  # of the time, at most, is spent on looking
-_UNSEEN_SECONDS = 10.0  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
-_FINITE_SECONDS = 60.0  # who waits no longer than this for a store means to do something else then
+_UNSEEN_SECONDS = 2.5  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
+_FINITE_SECONDS = 60.0  # who waits no longer than this to receive something means to do something else then
 _MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
 _RECORDER_SECONDS = 8.0  # the first answer of a rank may have to load what it needs
 _MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
@@ -192,11 +192,11 @@ class Watcher:
             return Condition.FREE
         if wait is stacks.Wait.STREAM:
             return Condition.CALLS
-        port = self.settings.store_port
-        if port:
-            seconds = processes.waits_for_port(self._ranks[rank].process, port)
-            if seconds is not None:
-                return Condition.MEETS if seconds > _FINITE_SECONDS else Condition.FREE
+        awaited = processes.reception(self._ranks[rank].process)
+        if awaited is not None and awaited.seconds <= _FINITE_SECONDS:
+            return Condition.FREE
+        if self._is_in_store(self._ranks[rank]):
+            return Condition.MEETS
         if wait is stacks.Wait.GROUP:
             return Condition.CALLS if has_waits else Condition.MEETS
         # Its own threads, or the end of the program, wait for the device.
@@ -245,7 +245,10 @@ class Watcher:
 
     def _is_in_store(self, known: _Known) -> bool:
         port = self.settings.store_port
-        return port is not None and known.status is None and processes.waits_for_port(known.process, port) is not None
+        if port is None or known.status is not None:
+            return False
+        awaited = processes.reception(known.process)
+        return awaited is not None and processes.comes_from_port(known.process, awaited, port)
 
     def _recorders(self, ranks: list[int]) -> dict[int, recorder.Recorder]:
         """Flight recorders of some ranks."""

@@ -1,4 +1,4 @@
-"""Ranks stand still for some seconds, inside torch, while the groups of a mesh are made."""
+"""Meshes with dimensions of one rank: many groups are made at once, each with a connection of its own to the store."""
 
 import os
 

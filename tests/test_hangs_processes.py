@@ -1,0 +1,68 @@
+"""What can be seen of a process that stands still, from outside: with real processes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.hangs import processes
+from tests.conftest import Run
+
+
+def _reception(code: str, port: int) -> tuple[processes.Reception | None, bool]:
+    """Of a process that runs the code with `port` in place of PORT, once it stands still."""
+    with subprocess.Popen([sys.executable, "-c", code.replace("PORT", str(port))], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        awaited = None
+        for _ in range(100):
+            awaited = processes.reception(child.pid)
+            if awaited is not None:
+                break
+            time.sleep(0.05)
+        from_port = awaited is not None and processes.comes_from_port(child.pid, awaited, port)
+        child.kill()
+    return awaited, from_port
+
+
+_POLL = """
+import select, socket
+connection = socket.create_connection(("127.0.0.1", PORT))
+poll = select.poll()
+poll.register(connection, select.POLLIN)
+print("there", flush=True)
+poll.poll({milliseconds})
+"""
+
+
+@pytest.mark.parametrize(("milliseconds", "seconds"), [("60000", 60.0), ("None", float("inf"))])
+def test_how_long_a_process_waits_to_receive_something(milliseconds: str, seconds: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        awaited, from_port = _reception(_POLL.format(milliseconds=milliseconds), server.getsockname()[1])
+    assert awaited is not None
+    assert awaited.seconds == seconds
+    assert from_port
+
+
+def test_a_process_that_reads_from_elsewhere_does_not_wait_for_a_port() -> None:
+    code = "import os; print('there', flush=True); os.read(os.pipe()[0], 1)"
+    awaited, from_port = _reception(code, 1)
+    assert awaited is not None
+    assert not from_port
+
+
+def test_no_name_server_is_asked_for_the_name_of_this_machine(maya_run: Callable[..., Run]) -> None:
+    run = maya_run("""
+        import socket
+
+        for address in ("127.0.0.1", 80), ("::1", 80, 0, 0), ("::ffff:127.0.0.1", 80, 0, 0):
+            print(*socket.getnameinfo(address, socket.NI_NUMERICSERV))
+            print(*socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV))
+    """)
+    numbers = ["127.0.0.1 80", "::1 80", "::ffff:127.0.0.1 80"]
+    assert run.stdout.splitlines() == [line for number in numbers for line in ("localhost 80", number)]
