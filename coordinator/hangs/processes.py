@@ -1,8 +1,9 @@
 """What the threads of a process do, as the kernel tells it.
 
-In: process ids. Out: samples; two of them, some time apart, tell whether a process has stood still. Threads that wake
-up regularly without being the program (the watchdogs of torch, ZeroMQ, ours) do not count, nor does a little work of
-other threads than the main one. Children count: a data loader's worker, or a compiler.
+In: process ids. Out: pulses and samples; two of them, some time apart, tell whether a process has stood still. A pulse
+is of the main thread alone, which is little to look at in a thousand processes; a sample is of all threads. Those that
+wake up regularly without being the program (the watchdogs of torch, ZeroMQ, ours) do not count, nor does a little work
+of other threads than the main one. Children count: a data loader's worker, or a compiler.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 _ASIDE = ("pt_nccl_watchdg", "pt_nccl_heartbt", "maya-")  # wake up ten times a second
+_READY = "RD"  # states of a thread that could run and has no core, or waits for a disk
 _CARRIER = "ZMQbg/"  # does little, but may have a message to carry
 _BUSY_SHARE = 0.01  # of one core: below it a thread only looks at something now and then
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -47,15 +49,24 @@ class Call:
         return self.number in _SLEEPS
 
 
+@dataclass(frozen=True)
+class Pulse:
+    """The main thread of a process at one moment."""
+
+    moment: float
+    spent: int  # ns on a core
+    turns: int  # how often it was put there
+    ready: bool  # it could run and has no core, or waits for a disk
+
+
 @dataclass
 class Sample:
     """A process at one moment."""
 
-    moment: float
-    main: tuple[int, int]  # of the main thread: ns on a core, how often it was put there
+    pulse: Pulse
     threads: dict[int, int] = field(default_factory=dict)  # ticks on a core of those that count
     children: dict[int, int] = field(default_factory=dict)  # ticks, of all of them, theirs included
-    ready: bool = False  # some thread could run and has no core, or waits for a disk
+    ready: bool = False  # some thread
     sleeps: bool = False  # the main thread, or a child
 
 
@@ -76,48 +87,62 @@ class Children:
             yield from self.of(child)
 
 
-def sample(process: int, moment: float, before: Sample | None, children: Children) -> Sample | None:
-    """None: it has ended. Of one whose main thread has run since `before`, nothing else is looked at."""
-    main = _scheduled(process)
+def pulse(process: int, moment: float) -> Pulse | None:
+    """None: it has ended."""
+    folder = f"/proc/{process}/task/{process}"
+    words, found = _read(f"{folder}/schedstat").split(), _status(f"{folder}/stat")
+    if len(words) != 3 or found is None:
+        return None
+    return Pulse(moment, int(words[0]), int(words[2]), found.state in _READY)
+
+
+def doing_of_main(before: Pulse | None, after: Pulse | None) -> Doing:
+    """What the main thread of a process did between two pulses; whether one that stands sleeps is not looked at."""
+    if after is None:
+        return Doing.GONE
+    if before is None or after.ready:
+        return Doing.RUNS  # it has just come, or would if there was a core for it
+    if before.turns == after.turns and before.spent == after.spent:
+        return Doing.STANDS
+    share = (after.spent - before.spent) / ((after.moment - before.moment) * 1e9)
+    return Doing.RUNS if share >= _BUSY_SHARE else Doing.POLLS
+
+
+def sample(process: int, moment: float, children: Children) -> Sample | None:
+    """None: it has ended."""
+    main = pulse(process, moment)
     if main is None:
         return None
-    taken = Sample(moment, main)
-    if before is not None and before.main != main:
-        return taken
-    taken.sleeps = _sleeps(process)
+    taken = Sample(main, ready=main.ready, sleeps=_sleeps(process))
     for thread in _numbers(f"/proc/{process}/task"):
         found = _status(f"/proc/{process}/task/{thread}/stat")
         if found is None or found.name.startswith(_ASIDE):
             continue
-        taken.ready = taken.ready or found.state in "RD"
+        taken.ready = taken.ready or found.state in _READY
         if not found.name.startswith(_CARRIER):
             taken.threads[thread] = found.ticks
     for child in children.of(process):
         found = _status(f"/proc/{child}/stat")
         if found is not None:
             taken.children[child] = found.ticks
-            taken.ready = taken.ready or found.state in "RD"
+            taken.ready = taken.ready or found.state in _READY
             taken.sleeps = taken.sleeps or _sleeps(child)
     return taken
 
 
 def doing(before: Sample | None, after: Sample | None) -> Doing:
     """What a process did between two samples of it."""
-    if after is None:
+    if after is None or before is None:
         return Doing.GONE
-    if before is None:
-        return Doing.RUNS  # it has just come
-    seconds = after.moment - before.moment
-    if before.main != after.main:
-        share = (after.main[0] - before.main[0]) / (seconds * 1e9)
-        return Doing.RUNS if share >= _BUSY_SHARE else Doing.POLLS
+    main = doing_of_main(before.pulse, after.pulse)
+    if main is not Doing.STANDS:
+        return main
+    seconds = after.pulse.moment - before.pulse.moment
     spent = sum(ticks - before.threads.get(thread, 0) for thread, ticks in after.threads.items())
     spent += sum(ticks - before.children.get(child, 0) for child, ticks in after.children.items())
-    if spent / _TICKS >= _BUSY_SHARE * seconds:
+    if after.ready or spent / _TICKS >= _BUSY_SHARE * seconds:
         return Doing.RUNS
-    if after.sleeps:
-        return Doing.SLEEPS
-    return Doing.POLLS if after.ready else Doing.STANDS
+    return Doing.SLEEPS if after.sleeps else Doing.STANDS
 
 
 def system_call(process: int, thread: int | None = None) -> Call | None:
@@ -211,11 +236,6 @@ def _numbers(folder: str) -> list[int]:
         return [int(name) for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208
     except OSError:
         return []
-
-
-def _scheduled(process: int) -> tuple[int, int] | None:
-    words = _read(f"/proc/{process}/task/{process}/schedstat").split()
-    return (int(words[0]), int(words[2])) if len(words) == 3 else None
 
 
 def _read(path: str) -> str:

@@ -2,8 +2,9 @@
 
 In: what the launcher and the server tell (ranks that start and end, answers that fail), and the time. Out: reports, as
 hang.json in the run's folder (report.py), and what to tell the launcher about it. Nothing is looked at while ranks ask
-for things. When they have not for a while, their processes are looked at twice; those that stood still in between are
-asked for their stacks only if nobody of those who run could free them.
+for things. When they have not for a while, the main threads of their processes are looked at twice. If nobody of those
+who run could free those that stood still in between, these are looked at twice more, with all their threads; those that
+stood still are asked for their stacks.
 
 A report is made of
   deadlock       ranks that can never go on; perhaps others do
@@ -23,14 +24,14 @@ from typing import Any
 from coordinator.communicators import Wait
 from coordinator.hangs import processes, questions, recorder, stacks
 from coordinator.hangs.deadlock import Condition, stuck_ranks
-from coordinator.hangs.processes import Doing, Sample
+from coordinator.hangs.processes import Doing, Pulse, Sample
 from coordinator.hangs.report import Finding, Rank, make_report
 from coordinator.server import Server
 
 _QUIET_SECONDS = 0.7  # after the last message, before the first look
 _APART_SECONDS = 0.5  # between two looks
-_MOST_SECONDS = 2.0  # until the next two
-_SHARE = 0.2  # of the time, at most, is spent on looking
+_MOST_SECONDS = 2.0  # until the next round of looks
+_SHARE = 0.2  # of the time, at most, is spent on looking: that of a clock, since ranks may leave little of a core
 _UNSEEN_SECONDS = 2.5  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
 _FINITE_SECONDS = 60.0  # who waits no longer than this to receive something means to do something else then
 _MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
@@ -55,6 +56,7 @@ class _Known:
     """Of a rank, since it started."""
 
     process: int
+    pulse: Pulse | None = None
     sample: Sample | None = None
     doing: Doing = Doing.RUNS
     status: int | None = None  # how it ended
@@ -71,7 +73,8 @@ class Watcher:
     _changed: float = 0.0  # when a rank last asked for something
     _moved: float = 0.0  # when a rank last did anything
     _due: float = 0.0
-    _sampled: bool = False  # the next look is the second
+    _looks: int = 0  # of this round
+    _suspects: frozenset[int] = frozenset()  # whose main threads stood still, in this round
     _asked: float = 0.0
     _interval: float = 1.0
     _failed: bool = False  # a rank failed: the launcher ends the job
@@ -101,13 +104,13 @@ class Watcher:
         if self.server.state.activity != self._activity:
             self._activity = self.server.state.activity
             self._changed = self._moved = now
-            self._sampled = False
+            self._looks = 0
             self._due = now + _QUIET_SECONDS
             self._interval = _APART_SECONDS
             return None
         if self.server.faults is not None and self.server.faults.delays:
             self._changed = self._moved = now
-            self._sampled = False
+            self._looks = 0
         if now < self._due or self._failed or len(self._ranks) < self.settings.world_size:
             return None
         return self._look(now)
@@ -115,41 +118,71 @@ class Watcher:
     # ---- looks ----
 
     def _look(self, now: float) -> dict[str, Any] | None:
-        began = time.process_time()
-        self._sample(now)
-        cost = time.process_time() - began
-        if not self._sampled:
-            self._sampled = True
-            self._due = now + max(_APART_SECONDS, cost / _SHARE)
-            return None
-        self._sampled = False
-        self._interval = min(_MOST_SECONDS, self._interval * 2)
-        self._due = now + max(self._interval, cost / _SHARE)
+        """The next look of a round, which ends as soon as everybody is seen to go on."""
+        self._looks += 1
+        report = None
+        if self._looks == 1:
+            self._take_pulses(now)
+        elif self._looks == 2:
+            self._take_pulses(now)
+            self._suspects = self._find_suspects(now)
+            self._sample(now)
+        else:
+            self._sample(now)
+            report = self._judge(now)
+        if self._looks == 3 or (self._looks == 2 and not self._suspects):
+            self._looks = 0
+            self._interval = min(_MOST_SECONDS, self._interval * 2)
+        pause = self._interval if self._looks == 0 else _APART_SECONDS
+        self._due = now + max(pause, (time.monotonic() - now) / _SHARE)
+        return report
+
+    def _take_pulses(self, now: float) -> None:
+        for known in self._ranks.values():
+            if known.status is None:
+                before, known.pulse = known.pulse, processes.pulse(known.process, now)
+                known.doing = processes.doing_of_main(before, known.pulse)
+
+    def _find_suspects(self, now: float) -> frozenset[int]:
+        """Ranks that nobody could free of those whose main threads run; all, if for long nobody's has."""
         if any(known.doing is Doing.RUNS for known in self._ranks.values()):
             self._moved = now
+        if now - self._moved >= self.settings.patience and not self._reported:
+            return frozenset(rank for rank, known in self._ranks.items() if known.status is None)
+        return frozenset(self._stuck_by_looks() - self._reported)
+
+    def _sample(self, now: float) -> None:
+        children = processes.Children() if self._suspects else None
+        for rank in self._suspects:
+            known = self._ranks[rank]
+            if children is not None and known.status is None:
+                before, known.sample = known.sample, processes.sample(known.process, now, children)
+                if self._looks == 3:
+                    known.doing = processes.doing(before, known.sample)
+
+    def _judge(self, now: float) -> dict[str, Any] | None:
+        if any(self._ranks[rank].doing is Doing.RUNS for rank in self._suspects):
+            self._moved = now
         waits = list(self.server.state.waits())
-        standing = {rank for rank, known in self._ranks.items() if known.doing is Doing.STANDS}
-        has_waits = {rank for wait in waits for rank in wait.waiting}
-        conditions = {rank: self._condition(rank, standing, rank in has_waits) for rank in self._ranks}
-        if stuck_ranks(conditions, waits) - self._reported:
-            report = self._ask(now, waits, standing)
+        if self._stuck_by_looks() - self._reported:
+            report = self._ask(now, waits, self._standing())
             if report is not None:
                 return report
         if now - self._moved >= self.settings.patience and not self._reported and self._somebody_waits(waits):
             return self._no_progress(now, waits)
         return None
 
-    def _sample(self, now: float) -> None:
-        children = processes.Children()
-        for known in self._ranks.values():
-            if known.status is None:
-                before = known.sample if self._sampled else None
-                known.sample = processes.sample(known.process, now, before, children)
-                if self._sampled:
-                    known.doing = processes.doing(before, known.sample)
+    def _standing(self) -> set[int]:
+        return {rank for rank, known in self._ranks.items() if known.doing is Doing.STANDS}
+
+    def _stuck_by_looks(self) -> set[int]:
+        """As if all who stand still could only be freed by others."""
+        waits = list(self.server.state.waits())
+        standing = self._standing()
+        has_waits = {rank for wait in waits for rank in wait.waiting}
+        return stuck_ranks({rank: self._condition(rank, standing, rank in has_waits) for rank in self._ranks}, waits)
 
     def _condition(self, rank: int, standing: set[int], has_waits: bool) -> Condition:
-        """As if all who stand still could only be freed by others."""
         if self._ranks[rank].doing is Doing.GONE:
             return Condition.ENDED
         if rank not in standing:
