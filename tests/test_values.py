@@ -24,7 +24,7 @@ def test_with_everything_computed_losses_are_those_of_the_cpu(maya_run: MayaRun)
             def __init__(self, hidden, heads):
                 super().__init__()
                 self.heads = heads
-                self.first, self.second = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+                self.first, self.second = nn.LayerNorm(hidden), nn.RMSNorm(hidden)
                 self.qkv, self.projection = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
                 self.mlp = nn.Sequential(nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden))
 

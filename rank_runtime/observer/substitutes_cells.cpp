@@ -1,6 +1,7 @@
 // Smaller ops that exist only for CUDA, or whose CPU kernel refuses what CUDA accepts: fused recurrent cells, softmax that
-// widens its input, scaled matrix products; and dropout, whose CPU kernel draws from the program's own generator.
+// widens its input, scaled matrix products, gradients of RMS norms; and dropout, whose CPU kernel draws from the program's own generator.
 
+#include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
@@ -113,6 +114,24 @@ Results scaled_mm(const Arguments& arguments) {
   return {product};
 }
 
+// ---- RMS norm ----
+
+Results rms_norm_backward(const Arguments& arguments) {
+  const at::Tensor input = arguments.tensor("input"), weight = arguments.tensor("weight");
+  const at::ScalarType type = at::toOpMathType(input.scalar_type());
+  const auto normed_dimensions = static_cast<int64_t>(arguments.integers("normalized_shape").size());
+  std::vector<int64_t> inner, outer;
+  for (int64_t i = 0; i < input.dim(); i++) (i < input.dim() - normed_dimensions ? outer : inner).push_back(i);
+  const at::Tensor scale = arguments.tensor("rstd"), normed = input.to(type) * scale;
+  const at::Tensor gradient = arguments.tensor("grad_out").to(type);
+  const at::Tensor weighted = weight.defined() ? gradient * weight.to(type) : gradient;
+  const at::Tensor of_input = scale * (weighted - normed * (weighted * normed).mean(inner, /*keepdim=*/true));
+  if (!weight.defined()) return {of_input.to(input.scalar_type()), at::Tensor()};
+  const at::Tensor product = gradient * normed;
+  const at::Tensor of_weight = outer.empty() ? product : product.sum(outer);
+  return {of_input.to(input.scalar_type()), of_weight.to(weight.scalar_type())};
+}
+
 // ---- dropout ----
 
 Results dropout(const Arguments& arguments) {
@@ -137,6 +156,7 @@ Substitute cell_substitute(const std::string& name) {
   if (name == "aten::_softmax_backward_data") return softmax_backward;
   if (name == "aten::_log_softmax_backward_data") return log_softmax_backward;
   if (name == "aten::_scaled_mm") return scaled_mm;
+  if (name == "aten::_fused_rms_norm_backward") return rms_norm_backward;
   return nullptr;
 }
 
