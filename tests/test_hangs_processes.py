@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from conftest import Run
 
 from coordinator.hangs import processes
-from tests.conftest import Run
 
 
 def _reception(code: str, port: int) -> tuple[processes.Reception | None, bool]:
