@@ -36,7 +36,6 @@ from typing import Any
 
 import zmq
 
-from coordinator.faults import Faults, parse
 from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.limits import LimitError, allow_descriptors
 from coordinator.server import Server, ServerError
@@ -66,7 +65,6 @@ class Settings:
     store_port: int | None = 0  # 0: any free one; None: no store
     run_folder: str = ""  # whose run.json says how long things take; empty: nothing takes time
     hang_folder: str = ""  # where reports of hangs are written; empty: nobody looks for hangs
-    faults: tuple[str, ...] = ()  # made on purpose (faults.py)
     hang_after: float = 60.0  # seconds without any progress after which that is reported
 
 
@@ -116,8 +114,6 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
         report.write({"coordinator": {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}})
         if times is not None:
             times.load()  # while the ranks start: what they send meanwhile waits in the socket
-        if settings.faults:
-            server.faults = Faults([parse(fault) for fault in settings.faults])
         watcher = _watcher(settings, server, store_port)
         _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd, watcher)
         if times is not None:

@@ -19,7 +19,6 @@ import zmq
 
 from coordinator.arithmetic import Buffer
 from coordinator.communicators import Outgoing
-from coordinator.faults import Faults
 from coordinator.state import State
 from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import (
@@ -28,7 +27,6 @@ from rank_runtime.messages import (
     Failed,
     FromCoordinator,
     Hello,
-    Message,
     MessageError,
     Refused,
     RequestFailed,
@@ -71,7 +69,6 @@ class Server:
         self.bytes_in = 0
         self.bytes_out = 0
         self.ignored = 0  # batches of senders that are no ranks
-        self.faults: Faults | None = None  # made on purpose
         self.holds_failures = False  # answers that fail wait until they are released
         self.held_failures: list[tuple[int, Failed | RequestFailed]] = []
         endpoint = endpoint or f"ipc://@maya-{secrets.token_hex(8)}"
@@ -126,8 +123,6 @@ class Server:
                 self.bytes_in += len(part)
             self.batches_in += 1
             self._take(identity, frame, payloads, now)
-        for rank, message, payload in self.faults.due(now) if self.faults is not None else ():
-            self._put(self.state.handle(rank, message, payload))
         self._put(self.state.answer_asks())
         self._look_for_ends()
         self._flush()
@@ -171,18 +166,9 @@ class Server:
                 self._disconnect(connection.rank)
                 return
             else:
-                self._handle(connection, message, payload, now)
+                self._put(self.state.handle(connection.rank, message, payload))
         if connection is not None:
             connection.heard = now
-
-    def _handle(self, connection: _Connection, message: Message, payload: Buffer | None, now: float) -> None:
-        if self.faults is not None:
-            instead = self.faults.instead(connection.rank, connection.process, message, payload, now)
-            if instead is not None:
-                for rank, answer, bytes_ in instead:
-                    self._outbox.setdefault(rank, []).append((answer, bytes_))
-                return
-        self._put(self.state.handle(connection.rank, message, payload))
 
     def _is_ours(self, identity: bytes, frame: bytes) -> bool:
         """Whether the first batch of a sender begins with a Hello that shows the secret, and is of our version."""

@@ -108,9 +108,6 @@ class Watcher:
             self._due = now + _QUIET_SECONDS
             self._interval = _APART_SECONDS
             return None
-        if self.server.faults is not None and self.server.faults.delays:
-            self._changed = self._moved = now
-            self._looks = 0
         if now < self._due or self._failed or len(self._ranks) < self.settings.world_size:
             return None
         return self._look(now)

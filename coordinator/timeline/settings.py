@@ -59,6 +59,10 @@ class RunSettings:
     clock: str = "virtual"  # or "wall": what the script was shown
     packs: tuple[str, ...] = ()  # files of measured kernel times
     faults: tuple[str, ...] = ()  # of the cluster's links, as maya net takes them after --fault
+    injected: tuple[
+        str, ...
+    ] = ()  # what was made to go wrong, for the reader: links are in faults, delays in the traces
+    schedule_seed: int | None = None  # of the order of events, which changes nothing here
     inductor: str = ""  # where torch.compile put its sources
     script: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # what the results depend on: see maya/results
@@ -68,7 +72,7 @@ class RunSettings:
     def save(self, folder: Path) -> None:
         """Write run.json, under another name first, so that whoever finds it finds it complete."""
         content = {"version": VERSION, **{each.name: getattr(self, each.name) for each in fields(self)}}
-        content |= {"host": self.host.table(), "packs": list(self.packs), "faults": list(self.faults)}
+        content |= {"host": self.host.table()}
         file = folder / FILE
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -219,6 +223,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "clock": str,
     "packs": list,
     "faults": list,
+    "injected": list,
+    "schedule_seed": (int, type(None)),
     "inductor": str,
     "script": str,
     "options": dict,
@@ -240,6 +246,6 @@ def _from_content(file: Path, content: dict[str, Any]) -> RunSettings:
         if (file.parent / values.get(key, "")).is_file():  # a copy that lies beside it
             values[key] = str(file.parent / values[key])
     values["host"] = HostCosts.of_table(f"{file}: host", values["host"])
-    values["packs"] = tuple(map(str, values.get("packs", ())))
-    values["faults"] = tuple(map(str, values.get("faults", ())))
+    for key in ("packs", "faults", "injected"):
+        values[key] = tuple(map(str, values.get(key, ())))
     return RunSettings(**values)

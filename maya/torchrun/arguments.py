@@ -20,8 +20,9 @@ from typing import Any
 
 from maya import __version__
 from maya.devices import Device
-from maya.torchrun import hang
+from maya.torchrun import hang, injection
 from maya.torchrun.hang import Hangs
+from maya.torchrun.injection import Injection
 from maya.torchrun.timing import Timing, TimingError, add_options, read_options
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
@@ -101,6 +102,7 @@ class Launch:
     variables: Mapping[str, str]  # MAYA_* chosen on the command line
     timing: Timing
     hangs: Hangs
+    injection: Injection
 
     @property
     def world_size(self) -> int:
@@ -152,6 +154,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
     add_options(parser)
     hang.add_options(parser)
+    injection.add_options(parser)
 
     torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
 
@@ -265,7 +268,17 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
         timing=timing,
         hangs=hang.read_options(options),
+        injection=_injection(options, nodes * ranks_per_node),
     )
+
+
+def _injection(options: argparse.Namespace, world_size: int) -> Injection:
+    chosen = injection.read_options(options)
+    try:
+        chosen.check(world_size, trace=not options.no_trace)
+    except injection.FaultError as error:
+        raise UsageError(f"--inject {error}") from error
+    return chosen
 
 
 def _refuse_unsupported(options: argparse.Namespace) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.faults import FaultError, parse
-
 ACTIONS = ("report", "abort", "wait")
 _MISMATCH_SECONDS = 10.0  # in which the ranks find the error that they have been given
 
@@ -25,7 +23,6 @@ class Hangs:
 
     action: str = "report"
     after: float = 60.0  # seconds without progress that are reported although nobody knows the reason
-    faults: tuple[str, ...] = ()  # made on purpose, in the first attempt
 
 
 @dataclass(frozen=True)
@@ -53,26 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="report ranks that make no progress for a reason that cannot be seen (60)",
     )
-    hangs.add_argument(
-        "--inject",
-        type=_fault,
-        action="append",
-        default=[],
-        metavar="FAULT",
-        help="something goes wrong: kill:rank=3,call=10 (or step=2), drop:, error:, delay:rank=0,call=5,seconds=3",
-    )
 
 
 def read_options(options: argparse.Namespace) -> Hangs:
-    return Hangs(options.on_hang, options.hang_after, tuple(options.inject))
-
-
-def _fault(text: str) -> str:
-    try:
-        parse(text)
-    except FaultError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+    return Hangs(options.on_hang, options.hang_after)
 
 
 def _seconds(text: str) -> float:

@@ -140,7 +140,13 @@ class Job:
         environment = {name: value for name, value in self._inherited.items() if name not in own}
         if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
-        chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables(), **self._clock_variables()}
+        chosen = {
+            **self._launch.variables,
+            **self._launch.injection.variables(),
+            "MAYA_TRACE": "",
+            **Meeting(0).variables(),
+            **self._clock_variables(),
+        }
         if not self._inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
         return {
@@ -174,13 +180,13 @@ class Job:
             run_folder=str(self._run_folder) if self._is_virtual() else "",
             hang_folder=str(self._run_folder),
             hang_after=launch.hangs.after,
-            faults=launch.hangs.faults if attempt == 0 else (),
         )
 
     def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
         variables = worker_variables(self._launch, rank, meeting, attempt, files.error_file, self._inherited)
         if self._launch.trace:
             variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
+        variables["MAYA_FAULTS"] = self._launch.injection.of_rank(rank, attempt)
         local_rank = str(rank % self._launch.ranks_per_node)
         return RankStart(
             rank=rank,
@@ -241,6 +247,8 @@ class Job:
             problem=outcome.problem or (f"{outcome.hang}, see hang.json" if outcome.hang else None),
             unshared=outcome.unshared,
             coordinator=outcome.coordinator,
+            injected=launch.injection.texts(),
+            schedule_seed=launch.injection.seed,
         )
         prediction, no_prediction = None, None
         if launch.trace:

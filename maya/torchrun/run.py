@@ -31,6 +31,8 @@ class Run:
     problem: str | None
     unshared: Mapping[str, str]
     coordinator: Mapping[str, Any]
+    injected: Sequence[str] = ()  # what was made to go wrong
+    schedule_seed: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -54,6 +56,8 @@ def write_summary(
         "attempts": run.attempts,
         "stopped_by": run.stopped_by,
         "problem": run.problem,
+        "injected": list(run.injected),
+        "schedule_seed": run.schedule_seed,
         "ranks": [
             {
                 "rank": end.rank,

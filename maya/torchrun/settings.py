@@ -45,7 +45,12 @@ def make_settings(launch: Launch, device: Device, build: Build, environment: Map
             inductor=variables["TORCHINDUCTOR_CACHE_DIR"],
             script=launch.script,
             options=timing.results,
+            faults=launch.injection.links,
+            injected=launch.injection.texts(),
+            schedule_seed=launch.injection.seed,
         )
+        if settings.faults:
+            settings.collective_times()  # finds links that are not there, while the user looks
         return settings.with_host()
     except (SettingsError, DeviceError, ClusterError, HostError, NcclSettingsError) as error:
         raise UsageError(str(error)) from error

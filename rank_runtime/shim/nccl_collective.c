@@ -1,5 +1,6 @@
 /* NCCL's operations: each call is checked as NCCL checks it, becomes an nccl_operation, and leaves with its group. */
 
+#include "device/schedule.h"
 #include "nccl_internal.h"
 
 #include <string.h>
@@ -89,13 +90,32 @@ static nccl_result check(const char *function, nccl_operation *operation) {
     return NCCL_SUCCESS;
 }
 
+/* What tells calls apart, whichever thread makes them first: what they ask for, and which of such this is. */
+static uint64_t identity(const nccl_operation *operation) {
+    enum { KINDS = 256 };
+    static _Atomic uint64_t calls[KINDS];
+    uint64_t kind = maya_schedule_mix(operation->communicator->number, (uint64_t)operation->call);
+    kind = maya_schedule_mix(maya_schedule_mix(kind, operation->count), (uint64_t)operation->peer);
+    return maya_schedule_mix(kind, calls[kind % KINDS]++);
+}
+
+/* What is done to a call on purpose. Launches of graphs are not among the calls that are counted. */
+static nccl_result disturb(nccl_operation *operation) {
+    if (operation->communicator->ranks == 1 || maya_stream_is_capturing(operation->stream)) return NCCL_SUCCESS;
+    char text[256];
+    maya_sleep_ns(maya_schedule_ns(MAYA_CALL_BEGINS, identity(operation)));
+    operation->fault = maya_fault_at_call(text, sizeof text);
+    return operation->fault == MAYA_CALL_RAISES ? nccl_fail(NCCL_SYSTEM_ERROR, "%s", text) : NCCL_SUCCESS;
+}
+
 static nccl_result post(const char *function, nccl_operation operation) {
     nccl_group_open();
     nccl_result result = nccl_check_ready(operation.communicator, function);
     if (result == NCCL_SUCCESS) result = check(function, &operation);
     /* NCCL drops empty collectives, but not empty messages: their other end waits for them. */
     if (result == NCCL_SUCCESS && (operation.count > 0 || nccl_is_message(&operation))) {
-        result = nccl_group_add_operation(&operation);
+        result = disturb(&operation);
+        if (result == NCCL_SUCCESS) result = nccl_group_add_operation(&operation);
     }
     if (result != NCCL_SUCCESS) nccl_group_refuse(result);
     nccl_result closed = nccl_group_close();

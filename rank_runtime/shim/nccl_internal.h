@@ -17,6 +17,7 @@
 #pragma once
 
 #include "device/coordinator.h"
+#include "device/faults.h"
 #include "device/internal.h"
 
 #include <pthread.h>
@@ -131,6 +132,7 @@ typedef struct {
     int peer;                /* root of a rooted collective, peer of a point-to-point call */
     uint64_t sequence;       /* given when the operation is handed to its stream */
     bool grouped;            /* not the first of its group on its stream */
+    maya_call_fault fault;   /* made on purpose */
     int64_t shared_bytes;    /* of a message: of those in its group that share its way out of, or into, the rank */
 } nccl_operation;
 

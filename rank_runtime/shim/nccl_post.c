@@ -6,6 +6,7 @@
  * meets its counterpart in the same group and stream goes nowhere. What an operation sends, and what becomes of its receive
  * buffer, is in nccl_bytes.c. */
 
+#include "device/schedule.h"
 #include "device/virtual_clock.h"
 #include "nccl_internal.h"
 
@@ -128,6 +129,18 @@ static void say_destroyed(const nccl_communicator *communicator) {
 /* A message to the own rank that meets its counterpart in the same group and stream. */
 static bool is_local(const post *item) { return item->own_message != NULL || item->is_delivered; }
 
+/* What becomes of a call that was spoilt on purpose and is not going to be posted. */
+static void suffer(post *item) {
+    static const char text[] = "a call on it has failed, as --inject asks for";
+    nccl_communicator *communicator = item->operation.communicator;
+    nccl_write_nothing(&item->operation);
+    if (item->operation.fault != MAYA_CALL_FAILS) return;
+    pthread_mutex_lock(&nccl_lock);
+    nccl_note_error(communicator, NCCL_REMOTE_ERROR, text, sizeof text - 1);
+    pthread_mutex_unlock(&nccl_lock);
+    maya_message("NCCL: communicator %u: %s", communicator->number, text);
+}
+
 /* Returns whether something is to be sent. */
 static bool start_one(post *item) {
     nccl_communicator *communicator = item->operation.communicator;
@@ -138,8 +151,10 @@ static bool start_one(post *item) {
         maya_values_copy(item->operation.receive, item->own_message, bytes);
     }
     if (!local) nccl_read_contribution(&given, &item->operation);
+    bool is_faulty = !local && item->operation.fault != MAYA_CALL_IS_FINE;
+    if (is_faulty) suffer(item);
     pthread_mutex_lock(&nccl_lock);
-    bool dropped = communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();
+    bool dropped = is_faulty || communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();
     bool is_sent = !local && !dropped;
     void *ticket = item->ticket;
     if (is_sent) send_post(item, &given);
@@ -206,6 +221,14 @@ static post *begin_delivery(int64_t token) {
     return item;
 }
 
+/* How much later than the answer the stream goes on, if the order of events is another one on purpose. */
+static uint64_t lateness(const stream_posts *posts) {
+    const nccl_operation *first = &posts->items[0].operation;
+    uint64_t which = maya_schedule_mix(first->communicator->number, (uint64_t)first->call);
+    which = maya_schedule_mix(maya_schedule_mix(which, (uint64_t)first->peer), first->sequence);
+    return maya_schedule_ns(MAYA_CALL_ENDS, which);
+}
+
 static void end_delivery(post *item) {
     stream_posts *posts = item->posts;
     pthread_mutex_lock(&nccl_lock);
@@ -213,7 +236,7 @@ static void end_delivery(post *item) {
     pthread_cond_broadcast(&nccl_changed);
     bool done = is_answered(posts);
     pthread_mutex_unlock(&nccl_lock);
-    if (done) maya_work_done(posts->stream);
+    if (done) maya_work_done_after(posts->stream, lateness(posts));
 }
 
 void nccl_operation_done(const maya_done *message, const void *payload, size_t payload_bytes) {

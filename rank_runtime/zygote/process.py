@@ -161,7 +161,6 @@ class Zygote:
                 run_folder=self._preparation.run_folder,
                 hang_folder=self._preparation.hang_folder,
                 hang_after=self._preparation.hang_after,
-                faults=self._preparation.faults,
             )
             return run(settings, self._reports, pipe_read, self.process)
         except Exception as error:

@@ -69,7 +69,6 @@ class Preparation:
     run_folder: str = ""  # whose run.json says how long things take; empty: the clock is the wall's
     hang_folder: str = ""  # for reports of hangs; empty: nobody looks for them
     hang_after: float = 60.0  # seconds without progress
-    faults: tuple[str, ...] = ()  # made on purpose
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class PlanFile:
 
     def preparation(self) -> Preparation:
         fields = self._line(0)
-        lists = {name: tuple(fields[name]) for name in ("modules", "rank_variables", "faults")}
+        lists = {name: tuple(fields[name]) for name in ("modules", "rank_variables")}
         return Preparation(**{**fields, **lists})
 
     def start(self) -> Start:

@@ -5,6 +5,7 @@
 
 #define _GNU_SOURCE
 #include "coordinator.h"
+#include "faults.h"
 #include "process.h"
 #include "virtual_clock.h"
 #include "zmq.h"
@@ -65,7 +66,10 @@ static int64_t milliseconds(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-void maya_count_step(void) { atomic_fetch_add_explicit(&steps, 1, memory_order_relaxed); }
+void maya_count_step(void) {
+    atomic_fetch_add_explicit(&steps, 1, memory_order_relaxed);
+    maya_fault_at_step();
+}
 
 /* ---- the batch ---- */
 

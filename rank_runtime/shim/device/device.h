@@ -76,6 +76,7 @@ typedef struct {
     bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
     char trace_path[4096];      /* empty: no trace */
     char observer_path[4096];   /* libmaya_observer.so; empty: ops are not observed */
+    int64_t schedule_seed;      /* by which the order of events is another one (schedule.h); -1: none */
     int debug;                  /* MAYA_DEBUG: 1 says which ops could not be computed, and why */
 } maya_settings;
 
@@ -197,6 +198,8 @@ typedef struct maya_work {
 MAYA_API int maya_submit(void *stream, const maya_work *work);
 /* The asynchronous work that `stream` stands at is complete: it goes on. Releases the work's argument. */
 MAYA_API void maya_work_done(maya_stream *stream);
+/* The same, so many ns of real time later. */
+MAYA_API void maya_work_done_after(maya_stream *stream, uint64_t ns);
 /* library_call.c: a call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key is
  * "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
 MAYA_API int maya_library_call(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -29,6 +29,7 @@ struct maya_stream {
     uint64_t host_waits_for;       /* the lowest position that a host thread waits for; UINT64_MAX: none does */
     bool executing;                /* some thread runs the work at the head, or it was started and is not done yet */
     queued_work *head, *tail;      /* what could not run at once */
+    uint32_t host_functions;       /* of the user's own, so far */
     uint32_t awaiting;             /* pieces of work in queues of other streams that wait for this one */
     maya_capture *capture;         /* not NULL: work goes into a graph */
     struct maya_stream *next;      /* all streams of the process; a stream's memory is kept, as events may point to it */

@@ -5,6 +5,7 @@
  * of 2 MiB: allocations of at least 1 MiB start on a page of their own, smaller ones share pages. */
 
 #define _GNU_SOURCE
+#include "faults.h"
 #include "internal.h"
 #include "regions.h"
 #include "process.h"
@@ -94,6 +95,7 @@ void maya_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = (size_t)(total - devices[device].used);
     *total_bytes = (size_t)total;
     pthread_mutex_unlock(&maya_memory_lock);
+    if (maya_fault_explains()) *free_bytes = 0;
 }
 
 /* Bytes of small-zone pages that [start, end) would be the first to use (or, when taking == false, the last). */
@@ -164,7 +166,7 @@ static void record_memory(maya_record_kind kind, size_t size, const void *addres
 }
 
 int maya_device_malloc(int device, size_t size, void **address) {
-    int status = allocate(device, size, MAYA_REGION_DEVICE, address);
+    int status = maya_fault_at_allocation(size) ? CUDA_OUT_OF_MEMORY : allocate(device, size, MAYA_REGION_DEVICE, address);
     if (status == CUDA_OK && size != 0) record_memory(MAYA_RECORD_MALLOC, size, *address);
     return status;
 }

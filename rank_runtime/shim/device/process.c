@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- threads ---- */
 
@@ -78,6 +79,7 @@ static void in_child(void) {
     maya_coordinator_after_fork();
     maya_recorder_after_fork();
     maya_stacks_after_fork();
+    maya_faults_after_fork();
     in_parent();
 }
 
@@ -86,6 +88,18 @@ static void watch(void) { pthread_atfork(before_fork, in_parent, in_child); }
 void maya_watch_forks(void) {
     static pthread_once_t watched = PTHREAD_ONCE_INIT;
     pthread_once(&watched, watch);
+}
+
+static void begin_what_ranks_have(void) {
+    maya_stacks_begin_rank();
+    maya_faults_begin_rank();
+    maya_schedule_begin_rank();
+}
+
+/* A rank that was started anew, and not a program that it starts. */
+__attribute__((constructor)) static void at_load(void) {
+    const char *process = getenv("MAYA_RANK_PROCESS");
+    if (process && atoi(process) == (int)getpid()) begin_what_ranks_have();
 }
 
 /* Called by the launcher's child right after fork(), when the rank's environment is set and no thread but the calling one
@@ -100,5 +114,5 @@ MAYA_API void maya_begin_rank(void) {
     maya_settings_begin_rank();
     maya_coordinator_begin_rank();
     maya_recorder_begin_rank();
-    maya_stacks_begin_rank();
+    begin_what_ranks_have();
 }

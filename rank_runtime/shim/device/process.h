@@ -41,6 +41,7 @@ void maya_streams_after_fork(void);
 void maya_coordinator_after_fork(void);
 void maya_recorder_after_fork(void);
 void maya_stacks_after_fork(void);
+void maya_faults_after_fork(void);
 
 /* In a process that becomes a rank (maya_begin_rank). */
 void maya_settings_begin_rank(void);
@@ -48,6 +49,8 @@ void maya_contexts_begin_rank(void);
 void maya_coordinator_begin_rank(void);
 void maya_recorder_begin_rank(void);
 void maya_stacks_begin_rank(void);
+void maya_faults_begin_rank(void);
+void maya_schedule_begin_rank(void);
 
 /* The process ends: says goodbye to the coordinator. Waits for a second at most. */
 void maya_coordinator_end(void);

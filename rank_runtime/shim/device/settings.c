@@ -247,6 +247,7 @@ static void read_settings(void) {
     settings.strict_values = number_of("MAYA_STRICT_VALUES", 0) != 0;
     settings.bare = number_of("MAYA_BARE", 0) != 0;
     settings.debug = (int)number_of("MAYA_DEBUG", 0);
+    settings.schedule_seed = number_of("MAYA_SCHEDULE_SEED", -1);
     const char *trace = getenv("MAYA_TRACE");
     if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
     read_text("MAYA_OBSERVER", settings.observer_path, sizeof settings.observer_path);

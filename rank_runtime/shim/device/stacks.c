@@ -257,12 +257,6 @@ void maya_stacks_begin_rank(void) {
     }
 }
 
-/* A rank that was started anew, and not a program that it starts. */
-__attribute__((constructor)) static void at_load(void) {
-    const char *process = getenv("MAYA_RANK_PROCESS");
-    if (process && atoi(process) == (int)getpid()) maya_stacks_begin_rank();
-}
-
 void maya_stacks_after_fork(void) {
     if (listening >= 0) close(listening);
     listening = -1;

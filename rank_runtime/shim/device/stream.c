@@ -11,12 +11,15 @@
 
 #include "engine.h"
 #include "recorder.h"
+#include "schedule.h"
 #include "virtual_clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum { LATE_STACK = 64 << 10 };
 
 pthread_mutex_t maya_engine_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;      /* for host threads that wait, see wait_until */
@@ -155,7 +158,9 @@ static queued_work *take_head(maya_stream *stream) {
 static void run_head(maya_stream *stream) {
     queued_work *item = stream->head;
     stream->executing = true;
+    uint64_t which = maya_schedule_mix(stream->number, stream->host_functions += item->work.on_host_thread);
     pthread_mutex_unlock(&maya_engine_lock);
+    if (item->work.on_host_thread) maya_sleep_ns(maya_schedule_ns(MAYA_HOST_FUNCTION_BEGINS, which));
     if (item->work.start) {
         item->work.start(item->work.argument, stream); /* may be complete, and `item` gone, before it returns */
         pthread_mutex_lock(&maya_engine_lock);
@@ -180,6 +185,27 @@ void maya_work_done(maya_stream *stream) {
     pthread_mutex_unlock(&maya_engine_lock);
     if (item->work.release) item->work.release(item->work.argument);
     free(item);
+}
+
+typedef struct {
+    maya_stream *stream;
+    uint64_t ns;
+} late_end;
+
+static void *end_late(void *argument) {
+    late_end end = *(late_end *)argument;
+    free(argument);
+    maya_sleep_ns(end.ns);
+    maya_work_done(end.stream);
+    return NULL;
+}
+
+void maya_work_done_after(maya_stream *stream, uint64_t ns) {
+    late_end *end = ns > 0 ? malloc(sizeof *end) : NULL;
+    if (end) *end = (late_end){stream, ns};
+    if (end && maya_start_thread(end_late, end, LATE_STACK)) return;
+    free(end);
+    maya_work_done(stream);
 }
 
 static void *work_forever(void *host_functions) {

@@ -88,6 +88,7 @@ int maya_vmm_release_range(void *address, size_t size) {
 
 int maya_vmm_create(int device, size_t size, unsigned handle_types, uint64_t *handle) {
     int status = maya_use_device(device);
+    if (status == CUDA_OK && maya_fault_at_allocation(size)) status = CUDA_OUT_OF_MEMORY;
     if (status == CUDA_OK) status = maya_device_charge(device, (int64_t)size);
     if (status != CUDA_OK) return status;
     pthread_mutex_lock(&maya_vmm_lock);
