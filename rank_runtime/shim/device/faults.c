@@ -80,8 +80,9 @@ static void add(const char *text) {
     faults[count++] = made;
 }
 
-static void name_the_rest(void) {
+void maya_faults_end(void) {
     if (getpid() != rank_process) return;
+    rank_process = 0;
     for (size_t i = 0; i < count; i++) {
         if (faults[i].happened) continue;
         maya_message("--inject %s never happened: the rank made %llu calls, %llu steps and %llu allocations", faults[i].text,
@@ -101,7 +102,7 @@ void maya_faults_begin_rank(void) {
     free(copy);
     rank_process = getpid();
     maya_watch_forks();
-    atexit(name_the_rest);
+    atexit(maya_faults_end);
 }
 
 void maya_faults_after_fork(void) {

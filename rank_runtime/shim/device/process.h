@@ -52,5 +52,7 @@ void maya_stacks_begin_rank(void);
 void maya_faults_begin_rank(void);
 void maya_schedule_begin_rank(void);
 
+/* The process ends: names the faults that never happened. */
+void maya_faults_end(void);
 /* The process ends: says goodbye to the coordinator. Waits for a second at most. */
 void maya_coordinator_end(void);

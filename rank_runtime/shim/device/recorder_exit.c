@@ -10,6 +10,7 @@
 #include "recorder.h"
 
 MAYA_API _Noreturn void _exit(int status) {
+    maya_faults_end();
     maya_coordinator_end();
     maya_record_end();
     for (;;)

@@ -6,10 +6,8 @@
 #include <time.h>
 
 enum {
-    FEWEST = 8,            /* one of so many things waits for long; of as many as there are ranks, if these are more */
-    LONG_MILLISECONDS = 200, /* to twice that */
-    SHORT_SHARE = 4,       /* and one of so many for a moment ... */
-    SHORT_MICROSECONDS = 2000, /* ... up to this */
+    FEWEST = 8,         /* one of so many things waits; of as many as there are ranks, if these are more */
+    MILLISECONDS = 200, /* to twice that: less might or might not change the order, on a busy machine */
 };
 
 /* The finaliser of SplitMix64: every bit of the input changes half of the output's. */
@@ -25,11 +23,9 @@ uint64_t maya_schedule_ns(maya_scheduled what, uint64_t which) {
     if (settings->schedule_seed < 0) return 0;
     uint64_t bits = maya_schedule_mix((uint64_t)settings->schedule_seed, (uint64_t)settings->rank);
     bits = maya_schedule_mix(maya_schedule_mix(bits, what), which);
-    uint64_t amount = maya_schedule_mix(bits, 1);
     uint64_t share = settings->world_size > FEWEST ? (uint64_t)settings->world_size : FEWEST;
-    if (bits % share == 0) return (LONG_MILLISECONDS + amount % LONG_MILLISECONDS) * 1000000u;
-    if (maya_schedule_mix(bits, 2) % SHORT_SHARE == 0) return amount % SHORT_MICROSECONDS * 1000u;
-    return 0;
+    if (bits % share != 0) return 0;
+    return MILLISECONDS * 1000000u + maya_schedule_mix(bits, 0) % (MILLISECONDS * 1000000u);
 }
 
 void maya_sleep_ns(uint64_t ns) {

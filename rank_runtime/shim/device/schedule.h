@@ -3,7 +3,7 @@
  *
  * In: MAYA_SCHEDULE_SEED, and what is about to happen. Out: how long it waits. The seed, the rank and what it is decide, and
  * nothing else: no clock, and no counter that depends on who came first. Virtual time does not know of it. Most things do not
- * wait; some wait for so long (tenths of a second) that whatever they race with has come first, on a busy machine, too. */
+ * wait; the others wait for so long (tenths of a second) that whatever they race with has come first, on a busy machine, too. */
 #pragma once
 
 #include "device.h"
