@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_run import maya
 
 from maya.torchrun.arguments import parse as parse_command
 from maya.torchrun.faults import EVERY_ATTEMPT, Fault, FaultError, LinkFault, parse, read_file
@@ -123,12 +124,14 @@ def test_a_rank_is_told_its_own_faults_in_their_attempt() -> None:
     assert injection.of_rank(1, 0) == "kill:rank=1,call=2;drop:rank=1,call=4"
     assert injection.of_rank(1, 1) == "raise:rank=1,step=3;drop:rank=1,call=4"
     assert injection.of_rank(0, 1) == ""
+    assert injection.texts() == words
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         (["--inject", "kill:rank=2,call=1"], "there is no rank 2; ranks are 0 to 1"),
+        (["--inject", "kill:rank=1,call=1,attempt=3", "--max-restarts", "1"], "such attempt without --max-restarts 2"),
         (["--inject", "link:at=node0/nic3", "--no-trace"], "a link takes virtual time, which --no-trace does without"),
         (["--inject", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--schedule-seed", "-1"], "'-1' is not a whole number"),
@@ -263,11 +266,10 @@ def test_a_slow_link_is_in_the_clocks_the_prediction_and_the_replay(build: Build
         assert ended.returncode == 0, ended.stderr
         clocks.append(summary(tmp_path / name)["emulation"]["coordinator"]["host_ns"])
     assert min(clocks[1]) > max(clocks[0])
-    well, slow = tmp_path / "well" / "out", tmp_path / "slow" / "out"
-    words = [sys.executable, "-m", "maya", "whatif", str(well), "--fault", "node0/nic0=10%", "--json"]
-    replayed = json.loads(subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-    assert json.loads((slow / "run.json").read_text(encoding="utf-8"))["faults"] == ["node0/nic0=10%"]
-    assert replayed
+    replayed = maya("whatif", tmp_path / "well" / "out", "--fault", "node0/nic0=10%", "--json")
+    assert replayed.exit_code == 0, replayed.output
+    asked_later = json.loads(replayed.output)["what_if"]["steps"]["lengths_ns"]
+    assert summary(tmp_path / "slow")["prediction"]["steps"]["lengths_ns"] == asked_later
 
 
 # ---- the order of events ----
@@ -275,27 +277,24 @@ def test_a_slow_link_is_in_the_clocks_the_prediction_and_the_replay(build: Build
 RACE = ROOT / "tests" / "races" / "first_to_finish.py"
 
 
-def differences(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    """Up to the first collective that did not match."""
-    found = []
-    for line in ended.stdout.splitlines():
-        if "is different" in line:
-            found.append(line)
-    return sorted(found)[:1]
-
-
-def test_a_race_is_found_by_a_seed_and_always_the_same_way(build: Build, tmp_path: Path) -> None:
+def test_a_race_goes_well_without_a_seed(build: Build, tmp_path: Path) -> None:
     ended = run(tmp_path, "--no-trace", script=RACE)
     assert ended.returncode == 0, ended.stderr
-    found = []
-    for attempt in ("one", "two"):
-        (tmp_path / attempt).mkdir()
-        ended = run(tmp_path / attempt, "--no-trace", "--schedule-seed", "2", script=RACE)
-        assert ended.returncode == 1
-        assert "mismatch: collective 0 on communicator" in ended.stderr
-        assert summary(tmp_path / attempt)["schedule_seed"] == 2
-        found.append(differences(ended))
-    assert found[0] == found[1] == ["rank 0 is different in step 0"]
+    assert "is different" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("seed", "rank", "step"),
+    [(2, 0, 0), pytest.param(5, 1, 4, marks=pytest.mark.slow), pytest.param(6, 0, 1, marks=pytest.mark.slow)],
+)
+def test_a_race_is_found_by_a_seed(build: Build, tmp_path: Path, seed: int, rank: int, step: int) -> None:
+    """Always the same way, and so in the step and rank that were noted here."""
+    ended = run(tmp_path, "--no-trace", "--schedule-seed", str(seed), script=RACE)
+    assert ended.returncode == 1
+    assert f"mismatch: collective {step} on communicator" in ended.stderr
+    assert ended.stdout.startswith(f"rank {rank} is different in step {step}\n")
+    assert f"rank {1 - rank} is different in step {step}" not in ended.stdout
+    assert summary(tmp_path)["schedule_seed"] == seed
 
 
 def test_predicted_times_do_not_depend_on_the_order_of_events(build: Build, tmp_path: Path) -> None:
@@ -305,6 +304,9 @@ def test_predicted_times_do_not_depend_on_the_order_of_events(build: Build, tmp_
         ended = run(tmp_path / name, *options)
         assert ended.returncode == 0, ended.stderr
         content = summary(tmp_path / name)
-        results.append((ended.stdout, content["prediction"], content["emulation"]["coordinator"]["host_ns"]))
-    assert sorted(results[0][0].splitlines()) == sorted(results[1][0].splitlines())
-    assert results[0][1:] == results[1][1:]
+        prediction = content["prediction"]
+        del prediction["memory"]  # which depends on when PyTorch's allocator looks at other streams
+        for rank in prediction["ranks"]:
+            del rank["memory_bytes"]
+        results.append((sorted(ended.stdout.splitlines()), prediction, content["emulation"]["coordinator"]["host_ns"]))
+    assert results[0] == results[1]

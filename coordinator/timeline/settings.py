@@ -59,10 +59,8 @@ class RunSettings:
     clock: str = "virtual"  # or "wall": what the script was shown
     packs: tuple[str, ...] = ()  # files of measured kernel times
     faults: tuple[str, ...] = ()  # of the cluster's links, as maya net takes them after --fault
-    injected: tuple[
-        str, ...
-    ] = ()  # what was made to go wrong, for the reader: links are in faults, delays in the traces
-    schedule_seed: int | None = None  # of the order of events, which changes nothing here
+    injected: tuple[str, ...] = ()  # what was made to go wrong; for readers: its links are faults, its delays recorded
+    schedule_seed: int | None = None  # of the order of events; for readers, too
     inductor: str = ""  # where torch.compile put its sources
     script: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # what the results depend on: see maya/results
@@ -148,7 +146,7 @@ class RunSettings:
         host_file: str | None = None,
     ) -> RunSettings:
         """The same job elsewhere, or otherwise. Changes come on top of those the job ran with; what was changed of a
-        GPU or cluster goes with it when it is replaced. `nccl` comes on top, too."""
+        GPU or cluster, and a cluster's faults, go with it when it is replaced. `nccl` comes on top, too."""
         parts = split_changes(self.changes)
         kept = {
             **({} if gpu is not None else parts["gpu"]),
@@ -159,6 +157,7 @@ class RunSettings:
             self,
             gpu=self.gpu if gpu is None else gpu,
             cluster=self.cluster if cluster is None else cluster,
+            faults=self.faults if cluster is None else (),
             network=self.network if network is None else network,
             nccl={**self.nccl, **(nccl or {})},
             changes={**kept, **(changes or {})},

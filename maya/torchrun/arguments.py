@@ -275,7 +275,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
 def _injection(options: argparse.Namespace, world_size: int) -> Injection:
     chosen = injection.read_options(options)
     try:
-        chosen.check(world_size, trace=not options.no_trace)
+        chosen.check(world_size, 1 + options.max_restarts, trace=not options.no_trace)
     except injection.FaultError as error:
         raise UsageError(f"--inject {error}") from error
     return chosen

@@ -48,6 +48,12 @@ class Fault:
     attempt: int = 1
 
     def __str__(self) -> str:
+        if self.attempt == 1:
+            return self.for_rank()
+        return f"{self.for_rank()},attempt={'all' if self.attempt == EVERY_ATTEMPT else self.attempt}"
+
+    def for_rank(self) -> str:
+        """What the rank is told, if it is its attempt."""
         delay = f",seconds={self.seconds}" if self.seconds else ""
         return f"{self.kind}:rank={self.rank},{self.at}={self.number}{delay}"
 

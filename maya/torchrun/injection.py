@@ -30,7 +30,7 @@ class Injection:
         """MAYA_FAULTS of a rank, in an attempt: 0, 1, ..."""
         happening = (EVERY_ATTEMPT, attempt + 1)
         mine = [fault for fault in self._of_ranks() if fault.rank == rank and fault.attempt in happening]
-        return ";".join(map(str, mine))
+        return ";".join(fault.for_rank() for fault in mine)
 
     def variables(self) -> dict[str, str]:
         """What all ranks are told."""
@@ -39,11 +39,13 @@ class Injection:
     def texts(self) -> tuple[str, ...]:
         return tuple(map(str, self.wanted))
 
-    def check(self, world_size: int, *, trace: bool) -> None:
+    def check(self, world_size: int, attempts: int, *, trace: bool) -> None:
         """Refuse what could never happen."""
         for fault in self._of_ranks():
             if fault.rank >= world_size:
                 raise FaultError(f"{fault}: there is no rank {fault.rank}; ranks are 0 to {world_size - 1}")
+            if fault.attempt > attempts:
+                raise FaultError(f"{fault}: there is no such attempt without --max-restarts {fault.attempt - 1}")
         for link in self.links:
             if not trace:
                 raise FaultError(f"link:at={link}: a link takes virtual time, which --no-trace does without")
