@@ -99,9 +99,11 @@ static uint64_t identity(const nccl_operation *operation) {
     return maya_schedule_mix(kind, calls[kind % KINDS]++);
 }
 
-/* What is done to a call on purpose. Launches of graphs are not among the calls that are counted. */
+/* What is done to a call on purpose. Launches of graphs are not among the calls that are counted, nor is what concerns this
+ * rank alone. */
 static nccl_result disturb(nccl_operation *operation) {
-    if (operation->communicator->ranks == 1 || maya_stream_is_capturing(operation->stream)) return NCCL_SUCCESS;
+    bool is_alone = operation->communicator->ranks == 1 || (nccl_is_message(operation) && is_root(operation));
+    if (is_alone || maya_stream_is_capturing(operation->stream)) return NCCL_SUCCESS;
     char text[256];
     maya_sleep_ns(maya_schedule_ns(MAYA_CALL_BEGINS, identity(operation)));
     operation->fault = maya_fault_at_call(text, sizeof text);

@@ -174,6 +174,14 @@ static bool start_one(post *item) {
     return is_sent;
 }
 
+/* How much later than the last answer the stream goes on, if the order of events is another one on purpose. */
+static uint64_t lateness(const stream_posts *posts) {
+    const nccl_operation *first = &posts->items[0].operation;
+    uint64_t which = maya_schedule_mix(first->communicator->number, (uint64_t)first->call);
+    which = maya_schedule_mix(maya_schedule_mix(which, (uint64_t)first->peer), first->sequence);
+    return maya_schedule_ns(MAYA_CALL_ENDS, which);
+}
+
 static void post_all(void *argument, uint64_t arrival_ns) {
     stream_posts *posts = argument;
     maya_stream *stream = posts->stream;
@@ -185,7 +193,7 @@ static void post_all(void *argument, uint64_t arrival_ns) {
     pthread_mutex_lock(&nccl_lock);
     bool done = is_answered(posts);
     pthread_mutex_unlock(&nccl_lock);
-    if (done) maya_work_done(stream);
+    if (done) maya_work_done_after(stream, any ? lateness(posts) : 0);
 }
 
 /* By the virtual clock it may take a while until it is known when that was: then they are posted when it is. */
@@ -219,14 +227,6 @@ static post *begin_delivery(int64_t token) {
     if (item) item->operation.communicator->delivering++;
     pthread_mutex_unlock(&nccl_lock);
     return item;
-}
-
-/* How much later than the answer the stream goes on, if the order of events is another one on purpose. */
-static uint64_t lateness(const stream_posts *posts) {
-    const nccl_operation *first = &posts->items[0].operation;
-    uint64_t which = maya_schedule_mix(first->communicator->number, (uint64_t)first->call);
-    which = maya_schedule_mix(maya_schedule_mix(which, (uint64_t)first->peer), first->sequence);
-    return maya_schedule_ns(MAYA_CALL_ENDS, which);
 }
 
 static void end_delivery(post *item) {

@@ -19,8 +19,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { LATE_STACK = 64 << 10 };
-
 pthread_mutex_t maya_engine_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;      /* for host threads that wait, see wait_until */
 static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two threads */
@@ -201,9 +199,10 @@ static void *end_late(void *argument) {
 }
 
 void maya_work_done_after(maya_stream *stream, uint64_t ns) {
+    enum { STACK = 64 << 10 };
     late_end *end = ns > 0 ? malloc(sizeof *end) : NULL;
     if (end) *end = (late_end){stream, ns};
-    if (end && maya_start_thread(end_late, end, LATE_STACK)) return;
+    if (end && maya_start_thread(end_late, end, STACK)) return;
     free(end);
     maya_work_done(stream);
 }
