@@ -97,11 +97,10 @@ RANK_VARIABLES = (
     ),
     Variable("MAYA_CLOCK_START", "where the virtual time.time() begins, in ns since 1970; set by maya-torchrun"),
     Variable(
-        "MAYA_FAULTS", 'what goes wrong in this rank, as "kill:rank=3,call=10;..."; set by maya-torchrun from --inject'
-    ),
-    Variable(
-        "MAYA_SCHEDULE_SEED",
-        "a whole number by which calls and streams are held up; set by maya-torchrun from --schedule-seed; empty: none",
+        "MAYA_MEASURE_HOST",
+        "1: the trace says what the program took on the processor; set by maya-torchrun --host-time measured",
+        "0",
+        choices=("0", "1"),
     ),
     Variable("MAYA_ZMQ", "the ZeroMQ library to load; set by maya-torchrun"),
     Variable("MAYA_TRACE", "file to record into; %r is the rank, %p the process id; empty: nothing is recorded"),

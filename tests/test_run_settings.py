@@ -81,6 +81,7 @@ def test_a_run_can_be_moved() -> None:
     assert ran.changed(cluster="dgx-a100").load_cluster() == load_cluster("dgx-a100")
     assert ran.changed(host_time="zero").host == HostCosts(0, 0, 0, 0, {}, 1000 * 16 // 132)
     assert ran.changed(changes={"host.op": "2us"}).host.op == 2000
+    assert ran.changed(changes={"host.scale": "1.2"}).host.scale == 1200
     assert ran.changed(nccl={"NCCL_ALGO": "Ring"}, network="flow").host == ran.host
     assert ran.changed() == ran
 
@@ -94,6 +95,8 @@ def test_a_run_can_be_moved() -> None:
         ({"host.calls.kernels": "1us"}, 'unknown key "calls.kernels" (did you mean kernel?)'),
         ({"host.op": "7"}, "op: 7 has no unit"),
         ({"host.overlap_sms": "1000"}, "expected a whole number up to 132"),
+        ({"host.scale": "1.2x"}, "scale is '1.2x'; expected a factor, e.g. 1.2"),
+        ({"host.scale": "0"}, "expected a factor, e.g. 1.2"),
     ],
 )
 def test_changes_that_cannot_be_meant_are_refused(changes: Mapping[str, str], complaint: str) -> None:

@@ -126,6 +126,12 @@ def test_host_that_takes_no_time(recorded_run: Path) -> None:
     assert what_if["class_ns"]["host_bound"] == 0
 
 
+def test_host_time_that_was_not_measured(recorded_run: Path) -> None:
+    result = maya("whatif", recorded_run, "--host-time", "measured")
+    assert result.exit_code == 1
+    assert "run the job with --host-time measured" in result.output
+
+
 def test_nccl_settings_and_the_flow_network(recorded_run: Path) -> None:
     result = maya("whatif", recorded_run, "--algo", "allreduce:Tree", "--proto", "Simple", "--network", "flow")
     assert re.search(r"NCCL_ALGO +not set → allreduce:Tree", result.output)

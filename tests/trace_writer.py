@@ -22,8 +22,10 @@ _PER_BLOCK = 50  # so that even small traces have several
 class TraceWriter:
     """The trace of one rank, record by record."""
 
-    def __init__(self, rank: int, per_block: int = _PER_BLOCK) -> None:
+    def __init__(self, rank: int, per_block: int = _PER_BLOCK, *, measured: bool = False) -> None:
+        """`measured`: the field host_time of a record is what the program itself took before it."""
         self.rank = rank
+        self._measured = measured
         self._per_block = per_block
         self._strings: dict[str, int] = {"": 0}
         self._records: list[dict[str, int]] = []
@@ -121,6 +123,9 @@ class TraceWriter:
         parts = []
         for first in range(0, len(self._records), self._per_block):
             some = self._records[first : first + self._per_block]
+            if self._measured:
+                times = b"".join(_varint(record.get("host_time", 0)) for record in some)
+                parts.append(_block(f.BlockKind.HOST_TIMES, len(some), times))
             columns = [_column(some, name) for name in f.COLUMNS]
             lengths = b"".join(len(column).to_bytes(4, "little") for column in columns)
             parts.append(_block(f.BlockKind.RECORDS, len(some), lengths + b"".join(columns)))

@@ -109,6 +109,7 @@ class Course:
     segments: list[Segment]
     host_segment: npt.NDArray[np.int32]  # of each record
     host_offset: Integers  # of each record: host cursor after it, from its segment's beginning
+    host_own: Integers  # of each record: what the program's own code took before it
     streams: Integers  # of each node
 
     def stream_of(self, node: int) -> int:

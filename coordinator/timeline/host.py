@@ -12,9 +12,10 @@ from maya.trace import Flag, Kind, Trace
 
 
 class HostPart:
-    """`segment` and `offset` are of each record: the host cursor after it is `offset` after its segment's beginning."""
+    """`segment` and `offset` are of each record: the host cursor after it is `offset` after its segment's beginning.
+    `own` is what the program's own code took before it: `host_times`, if they were measured, else what its ops cost."""
 
-    def __init__(self, trace: Trace, costs: HostCosts) -> None:
+    def __init__(self, trace: Trace, costs: HostCosts, host_times: Integers | None = None) -> None:
         records = trace.records
         self._kinds = records["kind"]
         self.segment = np.zeros(len(records), dtype=np.int32)
@@ -22,7 +23,8 @@ class HostPart:
         self.segments: list[Segment] = []
         self.ended_by: dict[int, Segment] = {}  # by the position of a synchronisation
         self._groups = thread_groups(records, trace.strings)[records["thread"]]
-        spent = _spent(trace, costs)
+        self.own = records["ops"].astype(np.int64) * costs.op if host_times is None else host_times
+        spent = self.own + _of_calls(trace, costs)
         for group in range(int(self._groups.max(initial=0)) + 1):
             self._lay_out(group, np.flatnonzero(self._groups == group), spent)
         for number, segment in enumerate(self.segments):
@@ -61,8 +63,8 @@ class HostPart:
                 segment.after, segment.offset = segment.after + 1, 0
 
 
-def _spent(trace: Trace, costs: HostCosts) -> Integers:
-    """Of each record, what the host spent until it was done with it, but for waiting."""
+def _of_calls(trace: Trace, costs: HostCosts) -> Integers:
+    """Of each record, what its call costs the host, but for waiting."""
     records = trace.records
     kinds = records["kind"]
     call = np.zeros(256, dtype=np.int64)
@@ -70,6 +72,6 @@ def _spent(trace: Trace, costs: HostCosts) -> Integers:
         call[kind] = ns
     free = (records["flags"] & Flag.FROM_GRAPH) != 0
     free |= (kinds == Kind.COLLECTIVE) & ((records["flags"] & Flag.GROUPED) != 0)
-    spent: Integers = np.where(free, 0, call[kinds]) + records["ops"].astype(np.int64) * costs.op
+    spent: Integers = np.where(free, 0, call[kinds])
     spent += np.where(kinds == Kind.HOST_DELAY, records["value"].astype(np.int64), 0)
     return spent

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.threads import HEEDED, Columns, among, thread_groups
+from coordinator.timeline.threads import HEEDED, HEEDED_ON_STREAMS, Columns, among, thread_groups
 from maya.trace import Kind, Trace, TraceError
 from maya.trace.reader import read_columns
 
@@ -37,7 +37,6 @@ MESSAGES = ("ncclSend", "ncclRecv")
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
 _COLUMNS = ("kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
-_HEEDED_ON_STREAMS = HEEDED & ~among(Kind.MALLOC, Kind.FREE)
 _VALUES_HEEDED = among(Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE, Kind.HOST_DELAY)
 _WORKS = among(Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET)
 
@@ -127,7 +126,7 @@ def _digest(
 ) -> bytes:
     """Of everything that a replay heeds, in the order of the file."""
     kinds = records["kind"]
-    kept = np.flatnonzero((HEEDED if allocations else _HEEDED_ON_STREAMS)[kinds])
+    kept = np.flatnonzero((HEEDED if allocations else HEEDED_ON_STREAMS)[kinds])
     kind = kinds[kept]
     groups = thread_groups(records, strings)[records["thread"]]
     value = records["value"][kept]

@@ -24,19 +24,20 @@ _NODES = (*_WORKS, Kind.HOST_FUNCTION, Kind.EVENT_RECORD, Kind.COLLECTIVE)
 _OVERLAP_WORKS = 2048  # the last works of a stream that an overlap is looked for in
 
 
-def compile_course(trace: Trace, durations: Integers, costs: HostCosts) -> Course:
-    """`durations` has a value for each record of the trace; those of works count."""
-    return _Compiler(trace, durations, costs).course()
+def compile_course(trace: Trace, durations: Integers, costs: HostCosts, host_times: Integers | None = None) -> Course:
+    """`durations` has a value for each record of the trace; those of works count. So has `host_times`: what was
+    measured takes the place of the cost of ops."""
+    return _Compiler(trace, durations, costs, host_times).course()
 
 
 class _Compiler:
-    def __init__(self, trace: Trace, durations: Integers, costs: HostCosts) -> None:
+    def __init__(self, trace: Trace, durations: Integers, costs: HostCosts, host_times: Integers | None) -> None:
         self.trace = trace
         self.records = trace.records
         self.kinds = self.records["kind"]
         self.costs = costs
         self.births = is_birth(trace)
-        self.host = HostPart(trace, costs)
+        self.host = HostPart(trace, costs, host_times)
         self._lay_out_nodes(durations)
         self.queues: dict[int, list[Item]] = {stream: [] for stream in self.stream_ids}
         self.marks: list[tuple[int, int]] = []
@@ -83,6 +84,7 @@ class _Compiler:
             segments=self.host.segments,
             host_segment=self.host.segment,
             host_offset=self.host.offset,
+            host_own=self.host.own,
             streams=self.streams,
         )
 

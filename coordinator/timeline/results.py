@@ -37,7 +37,7 @@ def make_timeline(
             end[made.ranks] = max(int(host_end[made.ranks[0]]), device_end)
             for rank in made.ranks.tolist():
                 if rank in detailed:
-                    details[rank] = RankDetail(rank, program.trace, host)
+                    details[rank] = RankDetail(rank, program.trace, host, cohort.course.host_own)
         problems += _problems(program, cohort)
     classes.sort(key=lambda one: int(one.ranks[0]))
     return Timeline(

@@ -33,7 +33,7 @@ FILE = "run.json"
 VERSION = 1
 NETWORKS = ("analytic", "flow")
 CLOCKS = ("virtual", "wall")
-HOST_TIMES = ("model", "zero")
+HOST_TIMES = ("model", "zero", "measured")
 
 _HOST = "host."
 
@@ -54,7 +54,7 @@ class RunSettings:
     network: str = "analytic"  # or "flow"
     nccl: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables that decide about algorithms
     changes: Mapping[str, str] = field(default_factory=dict)  # of the cluster's, the GPU's and the host's keys
-    host_time: str = "model"  # or "zero"
+    host_time: str = "model"  # or "zero", or "measured": what ops cost is what the traces say
     host_file: str = REFERENCE  # name or file of a host
     clock: str = "virtual"  # or "wall": what the script was shown
     packs: tuple[str, ...] = ()  # files of measured kernel times

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from coordinator.timeline.cohort import Calls, Cohort
 from coordinator.timeline.course import Course
 from coordinator.timeline.durations import Durations
+from coordinator.timeline.host_times import typical_host_times
 from coordinator.timeline.meetings import Meetings, Network
 from coordinator.timeline.program import compile_course
 from coordinator.timeline.recording import Part, Recording, read_recording
@@ -84,9 +85,10 @@ def simulate(
     cohorts: list[tuple[Program, Cohort]] = []
     for part in recording.parts:
         program, per_record = _with_times(part, durations)
+        host_times = _host_times(recording, part, settings)
         programs.append(program)
         for factor, places in _by_factor(part.behaviour.ranks, slow_ranks or {}).items():
-            course = compile_course(part.trace, _slowed(part, per_record, factor), settings.host)
+            course = compile_course(part.trace, _slowed(part, per_record, factor), settings.host, host_times)
             ranks = [part.behaviour.ranks[place] for place in places]
             communicators = [part.behaviour.communicators[place] for place in places]
             calls = _calls(part, course)
@@ -105,6 +107,14 @@ def _with_times(part: Part, durations: WorkTimes) -> tuple[Program, Nanoseconds]
         per_work = np.array([estimate.ns for estimate in estimates], dtype=np.int64)
         per_record[part.records[is_work]] = per_work[part.work[is_work]]
     return program, per_record
+
+
+def _host_times(recording: Recording, part: Part, settings: RunSettings) -> Nanoseconds | None:
+    """What the program's own code takes before each record, if that is to be as it was measured."""
+    if settings.host_time != "measured":
+        return None
+    measured = typical_host_times(part.behaviour, settings.options.get("steps_from"), allocations=recording.allocations)
+    return measured * settings.host.scale // 1000
 
 
 def _by_factor(ranks: Sequence[int], slow_ranks: Mapping[int, int]) -> dict[int, list[int]]:

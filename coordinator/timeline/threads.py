@@ -27,6 +27,8 @@ def among(*kinds: Kind) -> npt.NDArray[np.bool_]:
 
 # What costs the host something or does something on a stream; all a replay heeds.
 HEEDED = ~among(Kind.OP, Kind.ANNOTATION, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.MADE_UP_READ, Kind.THREAD)
+# cudaMalloc and cudaFree, too, unless they cost the host anything.
+HEEDED_ON_STREAMS = HEEDED & ~among(Kind.MALLOC, Kind.FREE)
 
 
 def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -72,6 +72,7 @@ class RankDetail:
     rank: int
     trace: Trace  # that of its program: of a rank that did the same
     host_ns: Times
+    own_ns: Times  # of that, what the program's own code took before each record, without the record's call
 
 
 @dataclass(frozen=True, eq=False)

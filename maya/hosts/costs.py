@@ -6,6 +6,7 @@ in ns, or one `HostError` that says where, which key and what would be right.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,9 @@ _CALL_NAMES = {kind.name.lower(): kind for kind in CALLS}
 _TIMES = ("op", "latency", "wake", "clock_read")
 _TEXTS = ("name", "sources")
 _OVERLAP = "overlap_sms"
+_SCALE = "scale"
+_FACTORS = ("overlap", _SCALE)  # per mille
+_LARGEST_SCALE = 100
 _LONGEST = 10**12  # ns
 
 
@@ -50,7 +54,7 @@ _CATALOGUE = Catalogue(Path(__file__).parent, "host", HostError)
 
 @dataclass(frozen=True)
 class HostCosts:
-    """What the CPU of a training node spends, in ns; `overlap` is per mille."""
+    """What the CPU of a training node spends, in ns; `overlap` and `scale` are per mille."""
 
     op: int  # of an ATen op, with the Python around it
     latency: int  # from a launch on the host to its start on an idle device
@@ -58,6 +62,7 @@ class HostCosts:
     clock_read: int
     calls: Mapping[Kind, int] = field(default_factory=dict)  # of a call of the kind; absent: nothing
     overlap: int = 0  # how much longer work takes on the device while a collective runs beside it
+    scale: int = 1000  # how long it takes for what this machine was measured to take a thousand for
 
     def text(self) -> str:
         """For the ranks' side, as MAYA_CLOCK_COSTS."""
@@ -67,7 +72,7 @@ class HostCosts:
 
     def table(self) -> dict[str, Any]:
         """For run.json."""
-        figures: dict[str, Any] = {key: getattr(self, key) for key in (*_TIMES, "overlap")}
+        figures: dict[str, Any] = {key: getattr(self, key) for key in (*_TIMES, *_FACTORS)}
         return {**figures, "calls": {kind.name.lower(): self.calls[kind] for kind in sorted(self.calls)}}
 
     @staticmethod
@@ -79,7 +84,7 @@ class HostCosts:
         if not isinstance(calls, dict):
             raise HostError(f"{where}: calls is {calls!r}; expected an object")
         figures = {key: value for key, value in table.items() if key != "calls"}
-        _refuse_unknown(where, "", figures, (*_TIMES, "overlap"))
+        _refuse_unknown(where, "", figures, (*_TIMES, *_FACTORS))
         _refuse_unknown(where, "calls.", calls, _CALL_NAMES)
         for key, value in (*figures.items(), *calls.items()):
             if type(value) is not int or not 0 <= value <= _LONGEST:
@@ -118,7 +123,7 @@ def without_host_time(costs: HostCosts) -> HostCosts:
 
 def _with(costs: HostCosts, where: str, table: Mapping[str, Any], device: Device) -> HostCosts:
     """The costs with what a table says; what it leaves out stays as it was."""
-    _refuse_unknown(where, "", table, (*_TIMES, _OVERLAP, "calls", *_TEXTS))
+    _refuse_unknown(where, "", table, (*_TIMES, _OVERLAP, _SCALE, "calls", *_TEXTS))
     for key, value in table.items():
         if key in _TIMES:
             costs = replace(costs, **{key: _time(where, key, value)})  # type: ignore[arg-type]
@@ -126,6 +131,8 @@ def _with(costs: HostCosts, where: str, table: Mapping[str, Any], device: Device
             if type(value) is not int or not 0 <= value <= device.sm_count:
                 raise HostError(f"{where}: {key} is {value!r}; expected a whole number up to {device.sm_count}")
             costs = replace(costs, overlap=1000 * value // device.sm_count)
+        elif key == _SCALE:
+            costs = replace(costs, scale=_per_mille(where, key, value))
         elif key == "calls":
             if not isinstance(value, dict):
                 raise HostError(f"{where}: calls is {value!r}; expected a table")
@@ -143,6 +150,17 @@ def _time(where: str, key: str, value: object) -> int:
     if time > _LONGEST:
         raise HostError(f"{where}: {key}: {value!r} is too long for one call")
     return time
+
+
+def _per_mille(where: str, key: str, value: object) -> int:
+    """Of a factor, which a file has as a number and --set as text."""
+    try:
+        factor = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor <= _LARGEST_SCALE:
+        raise HostError(f"{where}: {key} is {value!r}; expected a factor, e.g. 1.2, of at most {_LARGEST_SCALE}")
+    return max(round(1000 * factor), 1)
 
 
 def _refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Any) -> None:

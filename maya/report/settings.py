@@ -5,11 +5,17 @@ In: `RunSettings` and the device. Out: groups of names and values for the page.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 from coordinator.timeline.settings import RunSettings
 from maya.devices import Device
 from netmodel.units import format_bytes, format_nanoseconds, format_rate
+
+_FACTORS: dict[str, Callable[[int], str]] = {  # of the host's costs, per mille
+    "overlap": lambda value: f"{value / 10:g} %",
+    "scale": lambda value: f"{value / 1000:g} ×",
+}
 
 Tables = list[tuple[str, list[tuple[str, str]]]]
 
@@ -39,7 +45,7 @@ def settings_tables(settings: RunSettings, device: Device) -> Tables:
         ("sources", cluster.sources),
     ]
     host = [
-        (key, f"{value / 10:g} %" if key == "overlap" else format_nanoseconds(value))
+        (key, _FACTORS[key](value) if key in _FACTORS else format_nanoseconds(value))
         for key, value in settings.host.table().items()
         if key != "calls"
     ]

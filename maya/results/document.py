@@ -25,6 +25,7 @@ def document(result: Result) -> dict[str, Any]:
         "gpu": timeline.device.key,
         "cluster": timeline.settings.cluster,
         "network": timeline.settings.network,
+        "host_time": timeline.settings.host_time,
         "steps": _steps(result),
         "throughput": _throughput(result),
         "classes": [name.value for name in CLASSES],

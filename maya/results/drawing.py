@@ -86,7 +86,7 @@ class Drawing:
     @cached_property
     def spans(self) -> HostSpans:
         detail = self.result.timeline.details[self.rank]
-        return host_spans(self.one.program.trace, detail.host_ns, self.result.timeline.settings.host)
+        return host_spans(detail.trace, detail.host_ns, detail.own_ns, self.result.timeline.settings.host)
 
     @cached_property
     def positions(self) -> list[int]:

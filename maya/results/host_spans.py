@@ -1,12 +1,12 @@
 """When the host was in which op and in which call of CUDA: for drawing a rank.
 
-In: a trace and the host cursor after each of its records (`RankDetail.host_ns`). Out: begin and end of every op and
-annotation, and of every call.
+In: a trace, the host cursor after each of its records, and what the program's own code took before it (`RankDetail`).
+Out: begin and end of every op and annotation, and of every call.
 
 A record's cursor is the time at which its call returned. A call began what it costs earlier; one that waited for the
 device began when the record before it and the ops since then were over. An op ends with its own record. Where it began
 the cursor does not say, only how many ops began since the last record of its thread: they are taken to have begun one
-after the other, each after the cost of the one before, so that the innermost began last, right before the first call in
+after the other, each as long after the one before, so that the innermost began last, right before the first call in
 it.
 """
 
@@ -36,7 +36,7 @@ class HostSpans:
     opened: Index  # of an op or annotation: the first record that was made in it; of others the record itself
 
 
-def host_spans(trace: Trace, host_ns: Times, costs: HostCosts) -> HostSpans:
+def host_spans(trace: Trace, host_ns: Times, own_ns: Times, costs: HostCosts) -> HostSpans:
     """Of all records."""
     records = trace.records
     before = _cursor_before(trace, host_ns)
@@ -46,11 +46,11 @@ def host_spans(trace: Trace, host_ns: Times, costs: HostCosts) -> HostSpans:
     cost = np.where(free, 0, spent[records["kind"]])
     begin = np.maximum(host_ns - cost, before)
     waits = records["kind"] == Kind.SYNCHRONIZE
-    begin[waits] = np.minimum(before + records["ops"].astype(np.int64) * costs.op, host_ns)[waits]
+    begin[waits] = np.minimum(before + own_ns, host_ns)[waits]
     delays = records["kind"] == Kind.HOST_DELAY
     begin[delays] = np.maximum(host_ns - records["value"].astype(np.int64), before)[delays]
     opened = np.arange(len(host_ns))
-    _begin_ops(trace, host_ns, before, costs, begin, opened)
+    _begin_ops(trace, host_ns, before, own_ns, begin, opened)
     return HostSpans(begin, host_ns, opened)
 
 
@@ -68,7 +68,7 @@ def _cursor_before(trace: Trace, host_ns: Times) -> Times:
     return before
 
 
-def _begin_ops(trace: Trace, host_ns: Times, before: Times, costs: HostCosts, begin: Times, all_opened: Index) -> None:
+def _begin_ops(trace: Trace, host_ns: Times, before: Times, own_ns: Times, begin: Times, all_opened: Index) -> None:
     """Fill in when ops and annotations began, and with which record."""
     records = trace.records
     is_op = np.isin(records["kind"], np.array(_OPS, dtype=np.uint8))
@@ -86,7 +86,9 @@ def _begin_ops(trace: Trace, host_ns: Times, before: Times, costs: HostCosts, be
         depth = at - np.maximum.accumulate(np.where(new, at, 0)) + 1
         positions = own[ends[order]]
         inside = own[opened[order]]
-        begun = np.maximum(records["ops"][inside].astype(np.int64) - depth, 0) * costs.op + before[inside]
+        begun_since = records["ops"][inside].astype(np.int64)
+        of_one = own_ns[inside] // np.maximum(begun_since, 1)
+        begun = np.maximum(begun_since - depth, 0) * of_one + before[inside]
         begin[positions] = np.minimum(begun, host_ns[inside])
         all_opened[positions] = inside
 

@@ -141,4 +141,5 @@ def _network(result: Result) -> str:
 def _origins(result: Result) -> str:
     shares = sorted(result.origins.shares().items(), key=lambda item: (-item[1], item[0]))
     spread = f"; a kernel's time is uncertain by {share_text(result.origins.spread)}" if result.origins.spread else ""
-    return ", ".join(f"{name} {share_text(share)}" for name, share in shares) + f" of device time{spread}"
+    measured = "; host time: measured" if result.timeline.settings.host_time == "measured" else ""
+    return ", ".join(f"{name} {share_text(share)}" for name, share in shares) + f" of device time{spread}{measured}"

@@ -140,13 +140,8 @@ class Job:
         environment = {name: value for name, value in self._inherited.items() if name not in own}
         if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
-        chosen = {
-            **self._launch.variables,
-            **self._launch.injection.variables(),
-            "MAYA_TRACE": "",
-            **Meeting(0).variables(),
-            **self._clock_variables(),
-        }
+        chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables(), **self._clock_variables()}
+        chosen["MAYA_MEASURE_HOST"] = "1" if self._settings.host_time == "measured" else "0"
         if not self._inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
         return {

@@ -45,7 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Those of the group "time"."""
     time = parser.add_argument_group("Maya: time")
     time.add_argument("--clock", choices=CLOCKS, help="what the script's clocks tell: predicted or real time (virtual)")
-    time.add_argument("--host-time", choices=HOST_TIMES, help="time of the nodes' CPUs: by a model, or none (model)")
+    time.add_argument(
+        "--host-time",
+        choices=HOST_TIMES,
+        help="time of the nodes' CPUs: by a model, none, or what the script takes here (model)",
+    )
     time.add_argument("--host", metavar="NAME|FILE", help="costs of the nodes' CPUs, a TOML file (reference)")
     time.add_argument(
         "--network", choices=NETWORKS, help="collectives alone, or sharing links, in the timeline (analytic)"
@@ -69,8 +73,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def read_options(options: argparse.Namespace) -> Timing:
     """What was chosen; what contradicts itself is refused."""
-    if options.host_time == "measured":
-        raise TimingError("--host-time measured is not there yet; use model or zero")
+    if options.no_trace and options.host_time == "measured":
+        raise TimingError("--host-time measured and --no-trace exclude each other: the trace is where it is written")
     if options.no_trace and options.clock == "virtual":
         raise TimingError("--clock virtual and --no-trace exclude each other: the clock counts what is recorded")
     timeline = not (options.no_timeline or options.no_trace)

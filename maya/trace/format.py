@@ -13,6 +13,10 @@ RECORDS  `count` records in the order of submission. Payload: the lengths in byt
          end; in `COLUMNS_IN_RUNS` a zero is followed by the number of zeros it stands for. The predecessor is the value
          of the previous record in this block, for the columns in `COLUMNS_BY_KIND` of the previous record of the same
          kind; 0 where there is none.
+HOST_TIMES  with --host-time measured, before every block of RECORDS: for each of its `count` records the processor time
+         in ns that the record's thread has spent since its last one, without Maya's own, as varints. Kinds that a
+         replay does not heed have 0 and leave theirs to the next. Of what a thread of autograd's begins with, the time
+         that the first thread took before it waited is a part. Readers that do not know such blocks pass them by.
 END      the program ended in order: `END` totals. Nothing follows. Without it the program crashed or is still running.
 
 A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
@@ -70,6 +74,7 @@ class BlockKind(IntEnum):
     STRINGS = 1
     RECORDS = 2
     END = 3
+    HOST_TIMES = 4
 
 
 class Kind(IntEnum):

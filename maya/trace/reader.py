@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from os import PathLike
@@ -25,6 +25,7 @@ from maya.trace.format import BlockKind, Flag, Kind
 
 Records = npt.NDArray[np.void]  # of dtype format.RECORD
 Ops = npt.NDArray[np.void]  # of dtype OP
+HostTimes = npt.NDArray[np.int64]  # ns that the thread of each record spent since the one before
 
 # An op that ended, or an annotation. `sequence` is autograd's number, which an op in backward shares with the forward
 # op it belongs to; -1: none. `parent` is the number of the op around it, 0: none.
@@ -75,6 +76,7 @@ class Trace:
     strings: list[str]
     complete: bool  # the program ended in order
     problem: str  # if it did not: what is missing; else ""
+    host_times: HostTimes | None = None  # see format.BlockKind.HOST_TIMES; None: not measured
 
     @cached_property
     def _signatures(self) -> dict[int, dict[str, Any]]:
@@ -142,6 +144,11 @@ class Columns:
     columns: dict[str, npt.NDArray[Any]]
     strings: list[str]
     complete: bool
+    host_time_blocks: list[tuple[int, memoryview]] = field(default_factory=list)
+
+    def host_times(self) -> HostTimes | None:
+        """As those of `Trace`."""
+        return _decode_host_times(self.host_time_blocks, len(next(iter(self.columns.values()))))
 
 
 def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
@@ -150,7 +157,7 @@ def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
     path = Path(path)
     data = path.read_bytes()
     _read_header(path, data)
-    blocks, strings, record_blocks = _take_apart(data)
+    blocks, strings, record_blocks, host_time_blocks = _take_apart(data)
     total = sum(count for count, _ in record_blocks)
     columns = {name: np.empty(total, dtype=f.RECORD[name]) for name in names}
     decoded = 0
@@ -158,20 +165,26 @@ def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
         for name in names:
             _decode_column(run, name, pieces_of[name], columns[name][decoded : decoded + run.records])
         decoded += run.records
-    return Columns(columns, strings, complete=not blocks.problem)
+    return Columns(columns, strings, not blocks.problem, host_time_blocks)
 
 
-def _take_apart(data: bytes) -> tuple[_Blocks, list[str], list[tuple[int, memoryview]]]:
-    """The strings of a file, and its blocks of records."""
+_SomeBlocks = list[tuple[int, memoryview]]  # count and payload
+
+
+def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _SomeBlocks, _SomeBlocks]:
+    """The strings of a file, its blocks of records, and those of host times."""
     blocks = _Blocks(data)
     strings = [""]
-    record_blocks: list[tuple[int, memoryview]] = []
+    record_blocks: _SomeBlocks = []
+    host_time_blocks: _SomeBlocks = []
     for kind, count, payload in blocks:
         if kind == BlockKind.STRINGS:
             strings.extend(_decode_strings(payload, count))
         elif kind == BlockKind.RECORDS:
             record_blocks.append((count, payload))
-    return blocks, strings, record_blocks
+        elif kind == BlockKind.HOST_TIMES:
+            host_time_blocks.append((count, payload))
+    return blocks, strings, record_blocks, host_time_blocks[: len(record_blocks)]
 
 
 def read(path: str | PathLike[str]) -> Trace:
@@ -179,12 +192,13 @@ def read(path: str | PathLike[str]) -> Trace:
     path = Path(path)
     data = path.read_bytes()
     header = _read_header(path, data)
-    blocks, strings, record_blocks = _take_apart(data)
+    blocks, strings, record_blocks, host_time_blocks = _take_apart(data)
     records = _decode_records(record_blocks)
     problem = blocks.problem
     if blocks.totals and blocks.totals[:2] != (len(records), len(strings) - 1):
         problem = f"it has {len(records)} records and {len(strings) - 1} strings, but {blocks.totals[:2]} were written"
-    return Trace(path, header, records, strings, complete=not problem, problem=problem)
+    host_times = _decode_host_times(host_time_blocks, len(records))
+    return Trace(path, header, records, strings, not problem, problem, host_times)
 
 
 class _Blocks:
@@ -268,6 +282,13 @@ def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
         for column, pieces in pieces_of.items():
             _decode_column(run, column, pieces, into[column])
     return records
+
+
+def _decode_host_times(blocks: Sequence[tuple[int, memoryview]], records: int) -> HostTimes | None:
+    if sum(count for count, _ in blocks) != records or not records:
+        return None
+    values = [decode_varints(np.frombuffer(payload, dtype=np.uint8))[0] for _, payload in blocks]
+    return np.concatenate(values).astype(np.int64)
 
 
 def _decode_column(run: BlockRun, name: str, pieces: Sequence[npt.NDArray[np.uint8]], into: npt.NDArray[Any]) -> None:

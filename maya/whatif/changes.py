@@ -213,6 +213,8 @@ def _value_of(settings: RunSettings, key: str) -> str:
     [of] = [name for name, keys in split_changes({key: ""}).items() if keys]
     if of == "gpu":
         return _of_device(settings.device(), key)
+    if key == "host.scale":
+        return f"{settings.host.scale / 1000:g}"
     if of == "host":
         return _of_table(settings.host.table(), key.removeprefix("host."), times=True)
     return _of_table(_cluster_table(settings), key, times=False)

@@ -42,7 +42,11 @@ VERSION = 1  # of what --json prints
 @click.option("--proto", help="As NCCL_PROTO: LL, LL128, Simple, ^LL128, ...")
 @click.option("--network", type=click.Choice(["analytic", "flow"]), help="flow: collectives share the links.")
 @click.option("--host", metavar="NAME|FILE", help="With the CPU of this file  [default: that of the run].")
-@click.option("--host-time", type=click.Choice(["model", "zero"]), help="zero: a host that takes no time.")
+@click.option(
+    "--host-time",
+    type=click.Choice(["model", "zero", "measured"]),
+    help="model: costs per op and call; zero: a host that takes no time; measured: as the run was recorded to take.",
+)
 @fault_option
 @click.option("--json", "as_json", is_flag=True, help="Print all figures for programs.")
 def whatif(

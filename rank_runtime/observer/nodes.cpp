@@ -21,6 +21,7 @@ StartCallback our_callback = nullptr;
 
 // In place of RecordFunction(scope): true if it was made here, without callbacks.
 bool announcement_begins(void* function, uint8_t scope) {
+  MAYA_OWN_TIME;
   if (static_cast<at::RecordScope>(scope) != at::RecordScope::FUNCTION) return false;
   const at::StepCallbacks callbacks = at::getStepCallbacks(at::RecordScope::FUNCTION);
   if (callbacks.callbacks_.size() != 1 || callbacks.callbacks_[0].start_ != our_callback) return false;
@@ -34,6 +35,7 @@ bool announcement_begins(void* function, uint8_t scope) {
 
 // Before any RecordFunction is destroyed.
 void announcement_ends(void* function) {
+  MAYA_OWN_TIME;
   Thread& self = this_thread();
   if (self.node.address == nullptr || self.computing) return;
   const Frame* top = self.top();

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "../shim/device/internal.h"
+#include "announcing.h"
 #include "arguments.h"
 #include "compute.h"
 #include "frames.h"
@@ -92,6 +93,8 @@ void guess_count(const at::Tensor& sparse) {
 
 // ---- callbacks ----
 
+uint64_t announcement_ns = 0;  // what it costs torch to announce an op
+
 void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   const maya_settings* settings = maya_get_settings();
   if (frame.op->counts_elements && inputs[0].toTensor().is_sparse()) guess_count(inputs[0].toTensor());
@@ -129,9 +132,14 @@ bool needs_outputs(const Frame& frame) {
 }
 
 std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
+  MAYA_OWN_TIME;
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
-  if (self.computing || function.isAsync()) return nullptr;
+  if (self.computing || function.isAsync()) {
+    if (self.calibrating) spare_outputs(function);
+    return nullptr;
+  }
+  if (maya_measures_host) maya_discount(announcement_ns);
   const Operator* op = operator_of(function, self.operators);
   if (op == nullptr && announces_node(function)) {
     node_begins(self, &function);
@@ -239,6 +247,7 @@ bool is_optimizer_step(const char* name) {
 }
 
 void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
+  MAYA_OWN_TIME;
   Thread& self = this_thread();
   if (self.computing || !self.pop_to(&function)) return;
   Frame& frame = *self.top();
@@ -276,4 +285,5 @@ extern "C" MAYA_API void maya_observer_start() {
                             .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
   maya::take_over_announcements(maya::op_begins);
+  if (maya_get_settings()->measure_host) maya::announcement_ns = maya::cost_of_announcing();
 }

@@ -111,6 +111,7 @@ static nccl_result disturb(nccl_operation *operation) {
 }
 
 static nccl_result post(const char *function, nccl_operation operation) {
+    MAYA_OWN_TIME;
     nccl_group_open();
     nccl_result result = nccl_check_ready(operation.communicator, function);
     if (result == NCCL_SUCCESS) result = check(function, &operation);

@@ -48,6 +48,7 @@ static nccl_result wait_for_births(void) {
 }
 
 nccl_result nccl_group_close(void) {
+    MAYA_OWN_TIME;
     if (group.depth == 0) return nccl_fail(NCCL_INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
     if (--group.depth > 0) return NCCL_SUCCESS;
     nccl_result born = wait_for_births(), result = group.refused;

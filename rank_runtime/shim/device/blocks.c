@@ -130,6 +130,7 @@ static void forget_values(void *address, size_t bytes, bool handed_out) {
 }
 
 static void note_block(void *address, int64_t size) {
+    MAYA_OWN_TIME;
     size_t bytes = (size_t)(size < 0 ? -size : size);
     fetch_slot_of(address);
     forget_values(address, bytes, size >= 0);

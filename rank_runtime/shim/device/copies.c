@@ -148,6 +148,7 @@ static int copy_bare(const maya_copy *copy) {
 }
 
 int maya_copy_submit(void *stream, const maya_copy *given) {
+    MAYA_OWN_TIME;
     if (given->width == 0 || given->rows == 0) return CUDA_OK;
     if (given->destination == NULL || given->source == NULL) return CUDA_INVALID_VALUE;
     if (maya_get_settings()->bare) return copy_bare(given);
@@ -227,6 +228,7 @@ static uint32_t fill_signature(uint32_t pattern) {
 
 int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width, size_t rows,
                      size_t pitch, bool blocking) {
+    MAYA_OWN_TIME;
     if (width == 0 || rows == 0 || maya_get_settings()->bare) return CUDA_OK;
     if (address == NULL) return CUDA_INVALID_VALUE;
     fill_job *job = malloc(sizeof *job);

@@ -73,6 +73,7 @@ typedef struct {
     int ranks_per_node;
     bool virtual_clock;         /* the program is shown the time that its cluster would have (virtual_clock.h) ... */
     maya_clock_costs costs;     /* ... whose host takes this long */
+    bool measure_host;          /* the trace says what the program took on the processor (host_time.h) */
     bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
     char trace_path[4096];      /* empty: no trace */
     char observer_path[4096];   /* libmaya_observer.so; empty: ops are not observed */

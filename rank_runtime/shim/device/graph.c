@@ -123,6 +123,7 @@ static int record_order(maya_stream *stream, uint32_t event, uint32_t before, ui
 }
 
 int maya_graph_launch(maya_graph *graph, void *handle) {
+    MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     const maya_graph_node *first = first_node(graph);
     bool elsewhere = first && first->stream_number != stream->number && stream->capture == NULL;

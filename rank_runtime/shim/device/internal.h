@@ -4,6 +4,7 @@
 #include "cubin.h"
 #include "cuda_errors.h"
 #include "device.h"
+#include "host_time.h"
 
 #ifdef __cplusplus
 extern "C" {

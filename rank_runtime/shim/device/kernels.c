@@ -209,6 +209,7 @@ static uint32_t launch_signature(const launch_key *key) {
 
 int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                        void *stream) {
+    MAYA_OWN_TIME;
     if (maya_get_settings()->bare) return CUDA_OK;
     if (kernel == NULL) return CUDA_INVALID_DEVICE_FUNCTION;
     size_t threads = (size_t)block[0] * block[1] * block[2];

@@ -5,6 +5,7 @@
  * of the texts it has made. */
 
 #include "device.h"
+#include "host_time.h"
 #include "process.h"
 #include "recorder.h"
 
@@ -96,6 +97,7 @@ static uint32_t signature_of(const char *format, va_list arguments) {
 }
 
 int maya_library_call(void *stream, const char *format, ...) {
+    MAYA_OWN_TIME;
     if (maya_get_settings()->bare) return 0;
     va_list arguments;
     va_start(arguments, format);

@@ -166,7 +166,8 @@ static void record_memory(maya_record_kind kind, size_t size, const void *addres
 }
 
 int maya_device_malloc(int device, size_t size, void **address) {
-    int status = maya_fault_at_allocation(size) ? CUDA_OUT_OF_MEMORY : allocate(device, size, MAYA_REGION_DEVICE, address);
+    MAYA_OWN_TIME;
+    int status = allocate(device, size, MAYA_REGION_DEVICE, address);
     if (status == CUDA_OK && size != 0) record_memory(MAYA_RECORD_MALLOC, size, *address);
     return status;
 }
@@ -182,6 +183,7 @@ static void make_private(uintptr_t start, size_t size) {
 }
 
 int maya_device_free(void *address) {
+    MAYA_OWN_TIME;
     if (address == NULL) return CUDA_OK;
     int device = maya_address_device(address);
     if (device < 0) return CUDA_INVALID_VALUE;

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "host_time.h"
 #include "process.h"
 #include "intern.h"
 #include "recorder_clock.h"
@@ -53,6 +54,7 @@ static uint64_t previous[FIRST_BY_KIND];
 static uint64_t previous_by_kind[COLUMNS - FIRST_BY_KIND][KINDS];
 static uint32_t buffered;               /* records in the columns, and ... */
 static uint32_t staged_count;           /* ... before them, in `staged` */
+static uint64_t host_times[MAYA_RECORDS_PER_BLOCK]; /* of all of these, if they are measured */
 static uint64_t block_began_ns;
 static uint64_t last_ns;                /* of the last record that is no op */
 static const maya_string *last_written; /* the last string that is in the file */
@@ -168,6 +170,16 @@ static void encode_staged(void) {
     staged_count = 0;
 }
 
+static bool write_host_times(void) {
+    static uint8_t bytes[MAYA_RECORDS_PER_BLOCK * MAYA_LONGEST_VARINT];
+    if (!maya_measures_host || !buffered)
+        return true;
+    uint8_t *end = bytes;
+    for (uint32_t i = 0; i < buffered; i++)
+        end = maya_varint(end, host_times[i]);
+    return maya_trace_file_append(MAYA_BLOCK_HOST_TIMES, buffered, &(struct iovec){bytes, (size_t)(end - bytes)}, 1);
+}
+
 static bool write_records(void) {
     encode_staged();
     if (!buffered)
@@ -193,7 +205,7 @@ static void empty_buffer(void) {
 }
 
 static void flush(void) {
-    if (maya_trace_file_is_open() && !(write_strings() && write_records()))
+    if (maya_trace_file_is_open() && !(write_strings() && write_host_times() && write_records()))
         state = OFF;
     empty_buffer();
 }
@@ -212,6 +224,7 @@ void maya_recorder_after_fork(void) {
     maya_trace_file_leave_to_parent();
     begin_anew();
     maya_clock_listener = NULL; /* what a child of a rank does happens in real time */
+    maya_host_time_off();
     maya_this_thread()->is_recorded = false;
     maya_this_thread()->delay_ns = 0;
 }
@@ -220,6 +233,7 @@ void maya_recorder_begin_rank(void) {
     maya_trace_file_is_ours();
     begin_anew();
     maya_clock_listener = NULL;
+    maya_host_time_off();
     state = UNDECIDED;
     ops_begun = 0;
     threads_seen = 1;
@@ -267,6 +281,7 @@ static void decide(void) {
     flushes_at_exit = true;
     maya_watch_forks();
     maya_clock_begin();
+    maya_host_time_begin();
     state = RECORDING;
 }
 
@@ -283,6 +298,19 @@ bool maya_is_recording(void) {
     return now == RECORDING;
 }
 
+/* What a replay does not heed passes its time on to the thread's next record. */
+static bool bears_host_time(uint8_t kind) {
+    switch ((maya_record_kind)kind) {
+    case MAYA_RECORD_OP:
+    case MAYA_RECORD_ANNOTATION:
+    case MAYA_RECORD_BLOCK_ALLOC:
+    case MAYA_RECORD_BLOCK_FREE:
+    case MAYA_RECORD_MADE_UP_READ:
+    case MAYA_RECORD_THREAD: return false;
+    default: return true;
+    }
+}
+
 static void stage(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (!buffered)
         block_began_ns = now_ns;
@@ -292,6 +320,8 @@ static void stage(const record *record, maya_thread *thread, uint64_t now_ns) {
     staging->ops = thread->ops_uncounted;
     if (maya_clock_listener)
         maya_clock_listener(thread, staging);
+    if (maya_measures_host)
+        host_times[buffered] = bears_host_time(record->kind) ? maya_take_host_time(thread) : 0;
     if (++staged_count == STAGED)
         encode_staged();
     thread->ops_uncounted = 0;
@@ -349,6 +379,7 @@ void maya_record_delay_locked(void) {
 }
 
 void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
+    MAYA_OWN_TIME;
     maya_thread *thread = maya_this_thread();
     if (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY)
         thread->device_work++; /* also without a trace: the op observer goes by it */

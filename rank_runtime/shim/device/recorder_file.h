@@ -8,7 +8,12 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-typedef enum { MAYA_BLOCK_STRINGS = 1, MAYA_BLOCK_RECORDS = 2, MAYA_BLOCK_END = 3 } maya_block_kind;
+typedef enum {
+    MAYA_BLOCK_STRINGS = 1,
+    MAYA_BLOCK_RECORDS = 2,
+    MAYA_BLOCK_END = 3,
+    MAYA_BLOCK_HOST_TIMES = 4,
+} maya_block_kind;
 
 /* Pieces that the payload of one block may consist of; few, because they lie on the stack of somebody else's thread. */
 enum { MAYA_BLOCK_PIECES = 129 };

@@ -246,6 +246,7 @@ static void read_settings(void) {
     settings.observe_all = observe && strcmp(observe, "all") == 0;
     settings.strict_values = number_of("MAYA_STRICT_VALUES", 0) != 0;
     settings.bare = number_of("MAYA_BARE", 0) != 0;
+    settings.measure_host = number_of("MAYA_MEASURE_HOST", 0) != 0;
     settings.debug = (int)number_of("MAYA_DEBUG", 0);
     settings.schedule_seed = number_of("MAYA_SCHEDULE_SEED", -1);
     const char *trace = getenv("MAYA_TRACE");

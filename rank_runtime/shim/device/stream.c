@@ -306,6 +306,7 @@ static void record_collective(maya_thread *thread, const maya_work *work, uint32
 }
 
 int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as) {
+    MAYA_OWN_TIME;
     if (maya_get_settings()->bare) {
         if (work->release) work->release(work->argument);
         return CUDA_OK;
@@ -416,6 +417,7 @@ void maya_stream_drain(void *handle) {
 }
 
 int maya_stream_synchronize(void *handle) {
+    MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
     maya_clock_wait *wait = record_wait(MAYA_WAIT_STREAM, stream->number, 0);
@@ -441,6 +443,7 @@ static bool comes_true(bool (*is_done)(void *of), void *of) {
 
 /* By the virtual clock, what has been done may still be ahead. Whoever does nothing but ask waits for it. */
 int maya_stream_query(void *handle) {
+    MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
     bool idle = maya_stream_is_idle(handle);
@@ -461,6 +464,7 @@ void maya_device_drain(int device) {
 }
 
 void maya_device_wait(int device) {
+    MAYA_OWN_TIME;
     maya_clock_wait *wait = record_wait(MAYA_WAIT_DEVICE, 0, (uint64_t)device);
     maya_device_drain(device);
     maya_clock_end_wait(wait);
@@ -494,6 +498,7 @@ int maya_event_destroy(maya_event *event) {
 }
 
 int maya_event_record(maya_event *event, void *handle) {
+    MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     maya_work work = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event->number};
     int status = maya_submit_to(stream, &work, stream->number);
@@ -525,6 +530,7 @@ static bool is_done(void *event) {
 }
 
 int maya_event_query(maya_event *event) {
+    MAYA_OWN_TIME;
     if (event->capture) return CUDA_CAPTURED_EVENT;
     bool done = is_done(event);
     if (!maya_clock_is_seen()) return done ? CUDA_OK : CUDA_NOT_READY;
@@ -534,6 +540,7 @@ int maya_event_query(maya_event *event) {
 }
 
 int maya_event_synchronize(maya_event *event) {
+    MAYA_OWN_TIME;
     if (event->capture) return CUDA_CAPTURED_EVENT;
     maya_clock_wait *wait = record_wait(MAYA_WAIT_EVENT, event->stream ? event->stream->number : 0, event->number);
     pthread_mutex_lock(&maya_engine_lock);
@@ -556,6 +563,7 @@ int maya_event_elapsed(maya_event *start, maya_event *end, float *milliseconds) 
 }
 
 int maya_stream_wait_event(void *handle, maya_event *event) {
+    MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     pthread_mutex_lock(&maya_engine_lock);
     if (event->capture && maya_capture_is_alive(event->capture, event->capture_id)) {

@@ -44,7 +44,7 @@ static uint32_t new_group(clock_host_time begins) {
     return group_count++;
 }
 
-static bool shares_first_cursor(const maya_thread *thread) {
+bool maya_clock_shares_first_cursor(const maya_thread *thread) {
     static const char autograd[] = "pt_autograd";
     char name[16] = "";
     if (thread->number == 1) return true;
@@ -54,7 +54,7 @@ static bool shares_first_cursor(const maya_thread *thread) {
 
 /* At the first record of a thread. */
 static void join_group(maya_thread *thread) {
-    thread->clock_group = 1 + (shares_first_cursor(thread) ? 0 : new_group(groups[0]));
+    thread->clock_group = 1 + (maya_clock_shares_first_cursor(thread) ? 0 : new_group(groups[0]));
 }
 
 /* A thread that has recorded nothing yet sees the first cursor. */
@@ -263,7 +263,7 @@ enum { POLLS = 64 }; /* fewer may be an allocator that looks what it can have ba
 bool maya_clock_is_seen(void) {
     if (!maya_clock_runs()) return false;
     const maya_thread *thread = maya_this_thread();
-    return thread->clock_group == 1 || (thread->clock_group == 0 && shares_first_cursor(thread));
+    return thread->clock_group == 1 || (thread->clock_group == 0 && maya_clock_shares_first_cursor(thread));
 }
 
 /* With the lock held; that of an event that is complete is known when the durations before it are. */
@@ -407,6 +407,7 @@ uint64_t maya_clock_last_ns(void) {
 int maya_clock_is_virtual(void) { return maya_is_recording() && maya_clock_runs(); }
 
 uint64_t maya_clock_host_ns(void) {
+    MAYA_OWN_TIME;
     enum { PATIENCE = 100, IMPATIENT_NS = 10000 }; /* a loop that waits for a time reads the clock and does nothing else */
     if (!maya_clock_is_virtual()) return maya_now_ns();
     maya_thread *thread = maya_this_thread();

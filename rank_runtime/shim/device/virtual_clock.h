@@ -32,6 +32,8 @@ typedef enum {
 
 /* The process begins to record: the clock runs from now on if the settings say so. */
 void maya_clock_begin(void);
+/* Does the first thread wait while the calling one, whose `thread` is, goes on for it? */
+bool maya_clock_shares_first_cursor(const maya_thread *thread);
 /* After a record, without the lock: questions go out when there are enough of them, and a thread that is far ahead of what is
  * known is held back for a while. */
 void maya_clock_after_record(void);
