@@ -185,10 +185,12 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
 
 
 def _llm_foundry(number: int, row: Row) -> TrainingJob:
-    """MPT under FSDP: learned positions, FlashAttention, gradients reduced with every micro-batch."""
+    """MPT under FSDP: learned positions, gradients reduced with every micro-batch. The launch script's attention is
+    FlashAttention 1 in Triton. torch has no such kernel; the memory-efficient one is of its age and takes its place."""
     _refuse_unknown(row)
     pure = "MPmode PURE" in row["notes"]
     options = ["--family", "gpt", *_shape(row, _number(row, "vocab")), "--tied", "--sync-every", "--in-place-loss"]
+    options += ["--attention", "efficient"]
     options += ["--reduce-dtype", "bf16" if pure else "fp32"]
     options += ["--data", "fsdp-keep" if "zero-2" in row["dp_kind"] else "fsdp"]
     if row["activation_ckpt"] == "full":

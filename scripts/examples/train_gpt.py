@@ -40,7 +40,9 @@ def options():
     model.add_argument("--tied", action="store_true", help="one matrix for embedding and head; not in a pipeline")
     model.add_argument("--dropout", type=float, default=0.0)
     model.add_argument("--predictions", type=int, default=80, help="words of a sequence that a BERT predicts")
-    model.add_argument("--attention", choices=["fused", "unfused"], default="fused")
+    model.add_argument(
+        "--attention", choices=["fused", "efficient", "unfused"], default="fused", help="efficient: the memory-efficient kernel"
+    )
     model.add_argument("--in-place-loss", action="store_true", help="no float32 logits, as FlashAttention's loss")
     model.add_argument("--recompute", choices=["none", "products", "all"], default="none", help="products: all others")
     training = parser.add_argument_group("training")

@@ -5,12 +5,14 @@ first products (`SplitOutputs`) and by the inputs of its second ones (`SplitInpu
 between them is split by sequence as well. Pipeline parallel: `Transformer` has some of the layers only.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 
@@ -190,7 +192,7 @@ class Attention(nn.Module):
     def __init__(self, shape, tensor, bias):
         super().__init__()
         self.head, self.causal, self.dropout = shape.hidden // shape.heads, shape.family != "bert", shape.dropout
-        self.fused = shape.attention == "fused"
+        self.kind = shape.attention
         self.heads, self.kv_heads = shape.heads // tensor.size, shape.kv_heads // tensor.size
         self.qkv = SplitOutputs(shape.hidden, (shape.heads + 2 * shape.kv_heads) * self.head, tensor, bias)
         self.output = SplitInputs(shape.hidden, shape.hidden, tensor, bias)
@@ -201,13 +203,14 @@ class Attention(nn.Module):
         if cos is not None:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         q, k, v = (part.permute(1, 2, 0, 3) for part in (q, k, v))
-        y = self.fused_attention(q, k, v) if self.fused else self.attention(q, k, v)
+        y = self.attention(q, k, v) if self.kind == "unfused" else self.fused_attention(q, k, v)
         return self.output(y.permute(2, 0, 1, 3).flatten(2))
 
     def fused_attention(self, q, k, v):
         chance = self.dropout if self.training else 0.0
         grouped = self.heads != self.kv_heads
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=chance, is_causal=self.causal, enable_gqa=grouped)
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION) if self.kind == "efficient" else contextlib.nullcontext():
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=chance, is_causal=self.causal, enable_gqa=grouped)
 
     def attention(self, q, k, v):
         """As before there was FlashAttention: two products and a softmax between them. To see its time: the mask of a
