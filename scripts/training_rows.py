@@ -38,6 +38,8 @@ class TrainingJob:
     measured_memory: float | None  # as printed
     memory_unit: int  # bytes of the unit it was printed in
     memory_kind: str  # "allocated" or "reserved"
+    host: str = "reference"  # of the catalogue, docs/host-time.md
+    host_op: str = ""  # what an op costs there, where it is another than in the host's file
 
     @property
     def counts(self) -> list[int]:
@@ -116,7 +118,7 @@ def _step_ms(row: Row) -> float:
 
 def _job(
     number: int, row: Row, sweep: str, gpu: str, cluster: str, options: list[str], *,
-    memory_unit: int = 2**30, memory_kind: str = "allocated",
+    memory_unit: int = 2**30, memory_kind: str = "allocated", host: str = "reference", host_op: str = "",
 ) -> TrainingJob:  # fmt: skip
     gpus, micro_batch = _number(row, "gpus"), _number(row, "micro_batch")
     tensor, stages = int(row["tp"] or 1), int(row["pp"] or 1)
@@ -135,7 +137,7 @@ def _job(
     memory = float(row["peak_mem_GiB"]) if row["peak_mem_GiB"] else None
     return TrainingJob(
         number, sweep, label, gpus, gpu, cluster, (*options, *parallel), micro_batches, stages, _step_ms(row), memory,
-        memory_unit, memory_kind,
+        memory_unit, memory_kind, host, host_op,
     )  # fmt: skip
 
 
@@ -151,22 +153,30 @@ def _nanotron(number: int, row: Row) -> TrainingJob:
     return _job(number, row, sweep, "h100", "aws-p5", options, memory_unit=10**9, memory_kind="reserved")
 
 
+_A100_HOST = "dgx-a100"
+
+# Of the model of `train_gpt.py --megatron --recompute all`, an op takes the host 1.58 times as long as of a GPT that
+# keeps its activations (docs/host-time.md): so much of 8.2 us.
+_MEGATRON_OP = "13us"
+
+
 def _megatron_vocabulary(vocabulary: int, tensor: int) -> int:
     """Padded as Megatron-LM does it."""
     return -(-vocabulary // (128 * tensor)) * 128 * tensor
 
 
 def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
-    """GPT of before FlashAttention: unfused attention with dropout, gradients reduced after backward, in fp16. What
-    vTrain's rows do not say is assumed: fp16, 50,257 tokens, 80 GB."""
+    """GPT of before FlashAttention: unfused attention with dropout, gradients reduced after backward, in fp16, and what
+    Megatron-LM does around the ops. What vTrain's rows do not say is assumed: fp16, 50,257 tokens, 80 GB."""
     vocabulary = _number(row, "vocab") if row["vocab"] else 50257
     tensor = int(row["tp"])
     if not row["heads"]:
         raise NotExpressible("heads are not said")
     dtype = row["dtype"] or "fp16"
     options = ["--family", "gpt", *_shape(row, _megatron_vocabulary(vocabulary, tensor))]
-    options += ["--attention", "unfused", "--dropout", "0.1", "--recompute", "all", "--dtype", dtype]
-    options += ["--reduce-dtype", "fp32" if dtype == "bf16" else "fp16", "--no-overlap", "--bucket-bytes", "500000000"]
+    options += ["--attention", "unfused", "--dropout", "0.1", "--recompute", "all", "--megatron"]
+    options += ["--dtype", dtype, "--reduce-dtype", "fp32" if dtype == "bf16" else "fp16"]
+    options += ["--no-overlap", "--bucket-bytes", "500000000"]
     options += ["--data", "zero1" if row["dp_kind"].startswith("zero-1") else "buckets"]
     if row["pp"] == "1":
         options.append("--tied")
@@ -181,7 +191,7 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
         raise NotExpressible("nodes of four V100 with Omni-Path: no such cluster")
     else:
         sweep, cluster, gpu = "bigscience 176B", "dgx-a100:nics=4,nic_rate=100Gbps", "a100-80"
-    return _job(number, row, sweep, gpu, cluster, options)
+    return _job(number, row, sweep, gpu, cluster, options, host=_A100_HOST, host_op=_MEGATRON_OP)
 
 
 def _llm_foundry(number: int, row: Row) -> TrainingJob:
@@ -198,7 +208,8 @@ def _llm_foundry(number: int, row: Row) -> TrainingJob:
     elif row["activation_ckpt"] != "none":
         raise NotExpressible(f"activation_ckpt {row['activation_ckpt']!r}")
     gpu = {"A100-40GB": "a100-40", "A100-80GB": "a100-80", "H100-80GB": "h100"}[row["gpu_type"]]
-    return _job(number, row, f"llm-foundry {gpu}", gpu, "dgx-h100" if gpu == "h100" else "dgx-a100", options)
+    cluster, host = ("dgx-h100", "reference") if gpu == "h100" else ("dgx-a100", _A100_HOST)
+    return _job(number, row, f"llm-foundry {gpu}", gpu, cluster, options, host=host)
 
 
 def _bert(number: int, row: Row) -> TrainingJob:
@@ -211,7 +222,7 @@ def _bert(number: int, row: Row) -> TrainingJob:
     options = ["--family", "bert", *_shape(row, _number(row, "vocab")), "--tied", "--dropout", "0.1"]
     options += ["--attention", "unfused", "--dtype", dtype, "--data", "ddp"]
     options += ["--predictions", "20"]
-    return _job(number, row, "BERT A100", "a100-80", "dgx-a100", options)
+    return _job(number, row, "BERT A100", "a100-80", "dgx-a100", options, host=_A100_HOST)
 
 
 def _simumax(number: int, row: Row) -> TrainingJob:

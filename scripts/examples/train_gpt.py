@@ -22,6 +22,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from train_gpt_buckets import BucketedOptimizer
 from train_gpt_layers import Tensor, Transformer
+from train_gpt_megatron import RANDOM, broadcast_batch
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 
@@ -40,9 +41,7 @@ def options():
     model.add_argument("--tied", action="store_true", help="one matrix for embedding and head; not in a pipeline")
     model.add_argument("--dropout", type=float, default=0.0)
     model.add_argument("--predictions", type=int, default=80, help="words of a sequence that a BERT predicts")
-    model.add_argument(
-        "--attention", choices=["fused", "efficient", "unfused"], default="fused", help="efficient: the memory-efficient kernel"
-    )
+    model.add_argument("--attention", choices=["fused", "efficient", "unfused"], default="fused")
     model.add_argument("--in-place-loss", action="store_true", help="no float32 logits, as FlashAttention's loss")
     model.add_argument("--recompute", choices=["none", "products", "all"], default="none", help="products: all others")
     training = parser.add_argument_group("training")
@@ -65,12 +64,15 @@ def options():
     parallel.add_argument(
         "--balance-head", action="store_true", help="count the head as layers when cutting a pipeline"
     )
+    parallel.add_argument("--megatron", action="store_true", help="and do around the ops what Megatron-LM of 2022 did")
     parallel.add_argument("--wait-for-messages", action="store_true", help="as old Megatron-LM did, for the device")
     args = parser.parse_args()
     args.kv_heads = args.kv_heads or args.heads
     args.ffn = args.ffn or 4 * args.hidden
     if args.pipeline > 1 and args.data not in ("buckets", "zero1"):
         parser.error("--pipeline works with --data buckets or zero1")
+    if args.megatron and (args.family, args.recompute, args.device) != ("gpt", "all", "cuda"):
+        parser.error("--megatron works with --family gpt --recompute all --device cuda")
     return args
 
 
@@ -90,8 +92,8 @@ def stage_layers(args):
 class Pipeline:
     """Micro-batches through the stages, one forward and one backward pass in turn (1F1B)."""
 
-    def __init__(self, args, model, group, device):
-        self.model, self.group, self.wait = model, group, args.wait_for_messages
+    def __init__(self, args, model, group, device, fetch):
+        self.model, self.group, self.wait, self.fetch = model, group, args.wait_for_messages, fetch
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         sequence = args.sequence // (args.tensor if args.sequence_parallel else 1)
         shape = sequence, args.micro_batch, args.hidden
@@ -122,7 +124,7 @@ class Pipeline:
         count, last, losses, inside = len(batches), self.rank == self.ranks - 1, [], []
 
         def forward(number, x):
-            tokens, targets = batches[number]
+            tokens, targets = self.fetch(batches[number]) if last or self.rank == 0 else (None, None)
             y = self.model(tokens if self.rank == 0 else x, targets)
             if last:
                 y = y / count
@@ -156,14 +158,15 @@ class Pipeline:
 class DataParallelOnly:
     """Micro-batches one after the other."""
 
-    def __init__(self, args, model):
-        self.model, self.every = model, args.sync_every
+    def __init__(self, args, model, fetch):
+        self.model, self.every, self.fetch = model, args.sync_every, fetch
         self.dtype = DTYPES[args.dtype]
         self.autocast = args.data == "ddp" and args.dtype in ("bf16", "fp16")
 
     def step(self, batches, optimizer):
         total = 0
-        for number, (tokens, targets) in enumerate(batches):
+        for number, batch in enumerate(batches):
+            tokens, targets = self.fetch(batch)
             last = number == len(batches) - 1
             optimizer.last_micro_batch = last
             sync = last or self.every
@@ -228,9 +231,14 @@ def build(args, mesh, device):
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
         optimizer = PlainOptimizer(model, args.lr, fused=device.type == "cuda")
-    pipelined = args.pipeline > 1
-    runner = Pipeline(args, model, mesh["pipeline"].get_group(), device) if pipelined else DataParallelOnly(args, model)
-    return optimizer, runner
+    fetch = tuple
+    if args.megatron:
+        RANDOM.add("split", 2718 + tensor.rank)
+        first = dist.get_global_rank(tensor.group, 0)
+        fetch = lambda batch: broadcast_batch(batch, tensor.group, first)  # noqa: E731
+    if args.pipeline > 1:
+        return optimizer, Pipeline(args, model, mesh["pipeline"].get_group(), device, fetch)
+    return optimizer, DataParallelOnly(args, model, fetch)
 
 
 def main():

@@ -14,6 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from train_gpt_megatron import RANDOM, Copied, LayerNorm, Recomputed, Softmax
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,13 @@ class Sum(torch.autograd.Function):
 
 
 class SplitOutputs(nn.Linear):
-    def __init__(self, inputs, outputs, tensor, bias=True):
+    def __init__(self, inputs, outputs, tensor, bias=True, megatron=False):
         super().__init__(inputs, outputs // tensor.size, bias)
-        self.tensor = tensor
+        self.tensor, self.megatron = tensor, megatron
 
     def forward(self, x):
         if self.tensor.size == 1:
-            return super().forward(x)
+            return super().forward(Copied.apply(x) if self.megatron else x)
         return ProductOfSplitOutputs.apply(x, self.weight, self.bias, self.tensor)
 
 
@@ -192,9 +193,10 @@ class Attention(nn.Module):
     def __init__(self, shape, tensor, bias):
         super().__init__()
         self.head, self.causal, self.dropout = shape.hidden // shape.heads, shape.family != "bert", shape.dropout
-        self.kind = shape.attention
+        self.kind, self.megatron = shape.attention, shape.megatron
         self.heads, self.kv_heads = shape.heads // tensor.size, shape.kv_heads // tensor.size
-        self.qkv = SplitOutputs(shape.hidden, (shape.heads + 2 * shape.kv_heads) * self.head, tensor, bias)
+        outputs = (shape.heads + 2 * shape.kv_heads) * self.head
+        self.qkv = SplitOutputs(shape.hidden, outputs, tensor, bias, shape.megatron)
         self.output = SplitInputs(shape.hidden, shape.hidden, tensor, bias)
 
     def forward(self, x, cos=None, sin=None):
@@ -218,7 +220,9 @@ class Attention(nn.Module):
         batch, heads, sequence, head = q.shape
         q, k, v = (part.reshape(batch * heads, sequence, head) for part in (q, k, v))
         scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0.0, alpha=head**-0.5)
-        shares = F.dropout(scores.softmax(-1), self.dropout, self.training)
+        shares = Softmax.apply(scores) if self.megatron else scores.softmax(-1)
+        with RANDOM.fork() if self.megatron else contextlib.nullcontext():
+            shares = F.dropout(shares, self.dropout, self.training)
         return torch.bmm(shares, v).view(batch, heads, sequence, head)
 
 
@@ -226,7 +230,7 @@ class FeedForward(nn.Module):
     def __init__(self, shape, tensor, bias):
         super().__init__()
         self.gated = shape.family == "llama"
-        self.up = SplitOutputs(shape.hidden, (2 if self.gated else 1) * shape.ffn, tensor, bias)
+        self.up = SplitOutputs(shape.hidden, (2 if self.gated else 1) * shape.ffn, tensor, bias, shape.megatron)
         self.down = SplitInputs(shape.ffn, shape.hidden, tensor, bias)
 
     def forward(self, x):
@@ -241,6 +245,8 @@ class Block(nn.Module):
     def __init__(self, shape, tensor):
         super().__init__()
         norm, bias = (nn.RMSNorm, False) if shape.family == "llama" else (nn.LayerNorm, True)
+        if shape.megatron:
+            norm = LayerNorm
         self.norm_first, self.dropout = shape.family != "bert", nn.Dropout(shape.dropout)
         self.attention_norm, self.attention = norm(shape.hidden), Attention(shape, tensor, bias)
         self.feed_forward_norm, self.feed_forward = norm(shape.hidden), FeedForward(shape, tensor, bias)
@@ -295,7 +301,10 @@ class Transformer(nn.Module):
             x = self.embed(x)
         rotary = () if self.cos is None else (self.cos, self.sin)
         for block in self.blocks:
-            x = recomputed(self.shape.recompute, block, x, *rotary)
+            if self.shape.megatron:
+                x = Recomputed.apply(block, x)
+            else:
+                x = recomputed(self.shape.recompute, block, x, *rotary)
         return self.loss(x, targets) if self.last else x
 
     def embed(self, tokens):

@@ -1,0 +1,138 @@
+"""What Megatron-LM of 2022 does around the ops of a layer and a plain model does not (train_gpt.py --megatron).
+
+States of the random numbers are kept apart for what is split among ranks, saved with every layer that is computed
+again, and put back for it; every step of a layer is an autograd function of its own; every micro-batch is broadcast
+among the ranks that share a layer, its size first, and the host waits for that. None of it changes what is computed.
+"""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+
+class RandomStates:
+    """The device's random numbers of what is split among ranks, apart from those of everything else."""
+
+    def __init__(self):
+        self.states = {}
+
+    def add(self, name, seed):
+        before = torch.cuda.get_rng_state()
+        torch.cuda.manual_seed(seed)
+        self.states[name] = torch.cuda.get_rng_state()
+        use_state(before)
+
+    @contextlib.contextmanager
+    def fork(self, name="split"):
+        if name not in self.states:
+            raise ValueError(f"no random state {name!r}")
+        before = torch.cuda.get_rng_state()
+        use_state(self.states[name])
+        try:
+            yield
+        finally:
+            self.states[name] = torch.cuda.get_rng_state()
+            use_state(before)
+
+
+RANDOM = RandomStates()
+
+
+def use_state(state):
+    torch.cuda.default_generators[torch.cuda.current_device()].set_state(state)
+
+
+def saved_states():
+    return torch.get_rng_state(), torch.cuda.get_rng_state(), dict(RANDOM.states)
+
+
+def restore_states(states):
+    torch.set_rng_state(states[0])
+    use_state(states[1])
+    RANDOM.states = states[2]
+
+
+class Recomputed(torch.autograd.Function):
+    """A layer of which only the input is kept. Backward computes it again and goes through it by a backward pass of its
+    own."""
+
+    @staticmethod
+    def forward(context, layer, x):
+        context.layer, context.states = layer, saved_states()
+        context.save_for_backward(x)
+        with torch.no_grad():
+            return layer(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        now = saved_states()
+        restore_states(context.states)
+        (x,) = context.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            y = context.layer(x)
+        restore_states(now)
+        torch.autograd.backward(y, gradient)
+        return None, x.grad
+
+
+class Copied(torch.autograd.Function):
+    """The same, which is summed in backward where ranks share a layer."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, weight, bias, shape, epsilon):
+        y, mean, scale = torch.native_layer_norm(x, shape, weight, bias, epsilon)
+        context.save_for_backward(x, weight, bias, mean, scale)
+        context.shape = shape
+        return y
+
+    @staticmethod
+    def backward(context, gradient):
+        x, weight, bias, mean, scale = context.saved_tensors
+        wanted = [True, True, True]
+        found = torch.ops.aten.native_layer_norm_backward(gradient, x, context.shape, mean, scale, weight, bias, wanted)
+        return (*found, None, None)
+
+
+class LayerNorm(nn.LayerNorm):
+    def forward(self, x):
+        return Norm.apply(x, self.weight, self.bias, self.normalized_shape, self.eps)
+
+
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(context, scores):
+        shares = scores.softmax(-1)
+        context.save_for_backward(shares)
+        return shares
+
+    @staticmethod
+    def backward(context, gradient):
+        (shares,) = context.saved_tensors
+        return torch.ops.aten._softmax_backward_data(gradient, shares, -1, shares.dtype)
+
+
+def broadcast_batch(batch, group, first):
+    """Tokens and targets of a micro-batch, from the first rank of those that share its layers."""
+    sizes = torch.tensor(batch[0].shape, device=batch[0].device)
+    dist.broadcast(sizes, first, group=group)
+    sizes.cpu()
+    both = torch.stack(batch)
+    dist.broadcast(both, first, group=group)
+    tokens, targets = both.unbind()
+    length = tokens.shape[1]
+    torch.tril(torch.ones((1, length, length), device=tokens.device)) < 0.5  # the mask of a causal model  # noqa: B015
+    torch.arange(length, device=tokens.device).unsqueeze(0).expand_as(tokens)  # positions
+    return tokens, targets
