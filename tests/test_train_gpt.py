@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from parallel_launch import EXAMPLES, ROOT, Launched, maya_torchrun
 
+from maya.devices import load_device
+from maya.hosts import load_host
+
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from training_rows import NotExpressible, Row, job_of  # type: ignore[import-not-found]
@@ -37,6 +40,15 @@ def test_sequence_parallelism_changes_no_value(tmp_path: Path) -> None:
     assert plain == split
 
 
+def test_what_megatron_does_around_the_ops_changes_no_value(tmp_path: Path) -> None:
+    plain, around = (
+        losses(train(tmp_path / name, 2, f"--data buckets --tensor 2 --attention unfused --recompute all {options}"))
+        for name, options in (("plain", ""), ("around", "--megatron"))
+    )
+    assert len(plain) == 3
+    assert plain == around
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["--data zero1", "--data fsdp", "--data ddp", "--pipeline 2 --data zero1"])
 def test_every_kind_of_data_parallelism_runs_to_its_end(tmp_path: Path, options: str) -> None:
@@ -60,6 +72,12 @@ def test_a_row_becomes_a_job() -> None:
     assert job.measured_ms == pytest.approx(1000 * 256 * 4096 / (8 * 6689))
     assert job.tokens_per_gpu == 256 * 4096 / 8
     assert "--sequence-parallel" in job.options
+
+
+def test_a_job_has_the_host_of_its_nodes() -> None:
+    old = job_of(0, {**ROW, "script/framework": "Megatron-DeepSpeed", "source": "ground_truth_single.csv"})
+    assert job_of(11, ROW).host == "reference"
+    assert load_host(old.host, load_device(old.gpu)).op > load_host("reference", load_device(old.gpu)).op
 
 
 def test_long_steps_follow_from_short_ones() -> None:
