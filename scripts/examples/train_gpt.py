@@ -56,6 +56,11 @@ def options():
     parallel.add_argument("--data", choices=["ddp", "fsdp", "fsdp-keep", "buckets", "zero1"], default="zero1")
     parallel.add_argument("--sync-every", action="store_true", help="reduce gradients with every micro-batch")
     parallel.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward (buckets, zero1)")
+    parallel.add_argument(
+        "--accumulate-in-products",
+        action="store_true",
+        help="no kernels of their own add gradients up",
+    )
     parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
     parallel.add_argument("--tensor", type=int, default=1)
     parallel.add_argument("--sequence-parallel", action="store_true")
@@ -71,6 +76,8 @@ def options():
     args.ffn = args.ffn or 4 * args.hidden
     if args.pipeline > 1 and args.data not in ("buckets", "zero1"):
         parser.error("--pipeline works with --data buckets or zero1")
+    if args.accumulate_in_products and args.data not in ("buckets", "zero1"):
+        parser.error("--accumulate-in-products works with --data buckets or zero1")
     if args.megatron and (args.family, args.recompute, args.device) != ("gpt", "all", "cuda"):
         parser.error("--megatron works with --family gpt --recompute all --device cuda")
     return args
@@ -199,7 +206,7 @@ def build(args, mesh, device):
     """The optimizer of this rank's part of the model, and what runs micro-batches through it."""
     tensor = Tensor(
         mesh["tensor"].get_group(), args.tensor, mesh["tensor"].get_local_rank(), args.sequence_parallel,
-        keep=args.keep_gathered, overlap=args.sequence_parallel,
+        keep=args.keep_gathered, overlap=args.sequence_parallel, accumulate=args.accumulate_in_products,
     )  # fmt: skip
     stage = mesh["pipeline"].get_local_rank()
     bucketed = args.data in ("buckets", "zero1")

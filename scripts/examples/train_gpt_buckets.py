@@ -78,8 +78,9 @@ class BucketedOptimizer:
             parameter.register_post_accumulate_grad_hook(lambda each, bucket=bucket: self.arrived(each, bucket))
 
     def arrived(self, parameter, bucket):
-        parameter.sum.add_(parameter.grad)
-        parameter.grad = None
+        if parameter.grad is not None:  # or else a product has added it already
+            parameter.sum.add_(parameter.grad)
+            parameter.grad = None
         bucket.arrived += self.last_micro_batch
         if self.overlap and bucket.arrived == bucket.expected:
             bucket.reduce()

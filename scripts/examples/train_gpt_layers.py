@@ -27,6 +27,7 @@ class Tensor:
     by_sequence: bool = False  # whether activations between the layers are split, too
     keep: bool = False  # whether the whole of what was gathered is kept for backward, not gathered again
     overlap: bool = False  # whether communication of backward is hidden behind the gradient of the weight
+    accumulate: bool = False  # whether the product that makes a weight's gradient adds to the sum over micro-batches
 
 
 def gather(x, tensor, wait=True):
@@ -46,20 +47,52 @@ def reduce(x, tensor, wait=True):
     return part if wait else (part, work)
 
 
+def gradient_of_weight(weight, rows, x, tensor):
+    """None if it is in the sum already."""
+    x = x.flatten(0, -2)
+    if not tensor.accumulate:
+        return rows.T @ x
+    torch.addmm(weight.sum, rows.T, x, out_dtype=weight.sum.dtype, out=weight.sum)
+    return None
+
+
+class AccumulatingProduct(torch.autograd.Function):
+    """x @ weight.T, whose weight has the sum of its gradients beside it."""
+
+    @staticmethod
+    def forward(context, x, weight, tensor):
+        context.weight, context.tensor = weight, tensor
+        context.save_for_backward(x)
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(context, gradient):
+        (x,) = context.saved_tensors
+        of_x = gradient @ context.weight
+        return of_x, gradient_of_weight(context.weight, gradient.flatten(0, -2), x, context.tensor), None
+
+
+def product(x, weight, bias, tensor):
+    if not tensor.accumulate:
+        return F.linear(x, weight, bias)
+    y = AccumulatingProduct.apply(x, weight, tensor)
+    return y if bias is None else y + bias
+
+
 class ProductOfSplitOutputs(torch.autograd.Function):
     """x @ weight.T + bias, where each rank has rows of the weight; backward sums the gradient of x over the ranks."""
 
     @staticmethod
     def forward(context, x, weight, bias, tensor):
-        context.tensor, context.has_bias = tensor, bias is not None
+        context.tensor, context.weight, context.has_bias = tensor, weight, bias is not None
         whole = gather(x, tensor) if tensor.by_sequence else x
-        context.save_for_backward(whole if tensor.keep else x, weight)
+        context.save_for_backward(whole if tensor.keep else x)
         return F.linear(whole, weight, bias)
 
     @staticmethod
     def backward(context, gradient):
-        x, weight = context.saved_tensors
-        tensor = context.tensor
+        (x,) = context.saved_tensors
+        tensor, weight = context.tensor, context.weight
         work = None
         if tensor.by_sequence and not tensor.keep:
             x, work = gather(x, tensor, wait=False)
@@ -70,7 +103,7 @@ class ProductOfSplitOutputs(torch.autograd.Function):
         if not tensor.overlap:
             work.wait()
         rows = gradient.flatten(0, -2)
-        of_weight = rows.T @ x.flatten(0, -2)
+        of_weight = gradient_of_weight(weight, rows, x, tensor)
         of_bias = rows.sum(0) if context.has_bias else None
         if tensor.overlap:
             work.wait()
@@ -97,7 +130,7 @@ class SplitOutputs(nn.Linear):
 
     def forward(self, x):
         if self.tensor.size == 1:
-            return super().forward(Copied.apply(x) if self.megatron else x)
+            return product(Copied.apply(x) if self.megatron else x, self.weight, self.bias, self.tensor)
         return ProductOfSplitOutputs.apply(x, self.weight, self.bias, self.tensor)
 
 
@@ -108,8 +141,8 @@ class SplitInputs(nn.Linear):
 
     def forward(self, x):
         if self.tensor.size == 1:
-            return super().forward(x)
-        y = Sum.apply(F.linear(x, self.weight), self.tensor)
+            return product(x, self.weight, self.bias, self.tensor)
+        y = Sum.apply(product(x, self.weight, None, self.tensor), self.tensor)
         return y if self.bias is None else y + self.bias
 
 
