@@ -31,10 +31,10 @@ def losses(launched: Launched) -> list[str]:
     return re.findall(r"loss (\S+)", launched.stdout)
 
 
-def test_sequence_parallelism_changes_no_value(tmp_path: Path) -> None:
+def test_sequence_parallelism_and_where_gradients_are_added_up_change_no_value(tmp_path: Path) -> None:
     plain, split = (
         losses(train(tmp_path / name, 2, f"--data buckets --tensor 2 {options}"))
-        for name, options in (("plain", ""), ("split", "--sequence-parallel --keep-gathered"))
+        for name, options in (("plain", ""), ("split", "--sequence-parallel --keep-gathered --accumulate-in-products"))
     )
     assert len(plain) == 3
     assert plain == split

@@ -52,7 +52,8 @@ def gradient_of_weight(weight, rows, x, tensor):
     x = x.flatten(0, -2)
     if not tensor.accumulate:
         return rows.T @ x
-    torch.addmm(weight.sum, rows.T, x, out_dtype=weight.sum.dtype, out=weight.sum)
+    wider = {} if x.dtype == weight.sum.dtype else {"out_dtype": weight.sum.dtype}
+    torch.addmm(weight.sum, rows.T, x, out=weight.sum, **wider)
     return None
 
 
