@@ -150,8 +150,8 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     found = _find(packs, batch.dtype, batch.variant)
     before_hopper = device.compute_capability < (9, 0)
     if found is not None and (found.origin is Origin.MODEL or not (implementation == "cudnn" and before_hopper)):
-        bound, features = describe(device, batch)
-        seconds = bound * found.model.slowdown(features)
+        bound, _ = describe(device, batch)
+        seconds = bound * found.slowdown(batch, describe)
         if found.origin is Origin.MODEL:
             return Times(seconds, found.origin, found.model.spread, found.note)
         warp_level = "" if implementation != "flash" or before_hopper else "at the rate of warp-level instructions"
@@ -173,7 +173,10 @@ def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> Times:
     """Backward of which nothing was measured: 2.5 times the operations of forward, a little slower each."""
     bound, _ = describe(device, batch)
     variant = f"{batch.variant.removesuffix('backward')}forward"
-    forward = replace(batch, variant=variant, flops=batch.flops / _BACKWARD_FLOPS)
+    # Backward moves what forward moves, and the gradients of all of that.
+    read, written = batch.bytes_read / 2, batch.bytes_written / 2
+    flops = batch.flops / _BACKWARD_FLOPS
+    forward = replace(batch, variant=variant, flops=flops, bytes_read=read, bytes_written=written)
     like = evaluate(device, packs, forward)
     forward_bound, _ = describe(device, forward)
     seconds = bound * (like.seconds / forward_bound) * _BACKWARD_SLOWDOWN

@@ -20,8 +20,8 @@ from maya.estimators.curve_training import hold_out
 from maya.estimators.curves import Observation, family_of, fit
 from maya.estimators.estimator import Estimator
 from maya.estimators.measurements_file import Timed
-from maya.estimators.pack import Model, key_of
-from maya.estimators.training import FEWEST_GROUPS, Describe, Error, Size, train
+from maya.estimators.pack import Describe, Model, key_of
+from maya.estimators.training import FEWEST_GROUPS, Error, Size, train
 from maya.estimators.work import Kind, Work
 
 FEW_ROWS = 400

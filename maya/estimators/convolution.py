@@ -60,7 +60,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     """Times of convolutions."""
-    bound, features = describe(device, batch)
+    bound, _ = describe(device, batch)
     names = [f"convolution/{batch.dtype}/{batch.variant}"]
     if batch.dtype in _TENSOR_CORES:
         names.append(f"convolution/fp16/{batch.variant}")
@@ -71,7 +71,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         layout = passes * memory_seconds(device, batch.bytes_moved) / 0.7
     if found is None:
         return Times(bound / _USUAL_EFFICIENCY + layout, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
-    seconds = bound * found.model.slowdown(features) + layout
+    seconds = bound * found.slowdown(batch, describe) + layout
     own = found.origin == Origin.MODEL and found.model.about.get("dtype", batch.dtype) == batch.dtype
     if own:
         return Times(seconds, Origin.MODEL, found.model.spread, found.note)

@@ -21,7 +21,7 @@ from maya.estimators.bounds import (
     memory_seconds,
     wave_efficiency,
 )
-from maya.estimators.pack import Found, Model, Packs
+from maya.estimators.pack import Found, Packs
 from maya.estimators.work import Kind, Origin, Work
 
 LAYOUTS = ("TN", "NN", "NT", "TT")
@@ -104,29 +104,30 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
 
 def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:
     """From the device's own measurements in this dtype, or those of a relative, or those of another dtype."""
-    bound, features = describe(device, batch)
+    bound, _ = describe(device, batch)
     slower = penalty(batch)
     found = packs.find(*dict.fromkeys((f"gemm/{batch.dtype}", model_name(batch.dtype))))
     if found is not None:
         spread = found.model.spread if found.origin is Origin.MODEL else max(0.12, found.model.spread)
-        slowdown = _joined(found.model, packs.find("gemm/bf16"), bound, features)
+        slowdown = _joined(found, packs.find("gemm/bf16"), batch)
         return bound * slowdown * slower, found.origin, spread, found.note
     found = packs.find("gemm/bf16")
     if found is None:
         return bound / _USUAL_EFFICIENCY * slower, Origin.ROOFLINE, 0.3, "usual efficiency, nothing was measured"
     note = f"efficiency as measured in bf16{found.note.removeprefix('efficiency as measured')}"
-    return bound * found.model.slowdown(features) * slower, Origin.ROOFLINE, max(0.15, found.model.spread), note
+    return bound * found.slowdown(batch, describe) * slower, Origin.ROOFLINE, max(0.15, found.model.spread), note
 
 
-def _joined(model: Model, other: Found | None, bound: Floats, features: dict[str, Floats]) -> Floats:
+def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
     """What the model says, and for products shorter than any it was trained on what the one of bf16 says."""
-    slowdown = model.slowdown(features)
-    shortest = float(model.about["shortest_bound"])
+    bound, features = describe(found.described_on, batch)
+    slowdown = found.model.slowdown(features)
+    shortest = float(found.model.about["shortest_bound"])
     everything = shortest < 3 * LAUNCH_SECONDS
-    if everything or other is None or other.model is model or bound.min() > 2 * shortest:
+    if everything or other is None or other.model is found.model or bound.min() > 2 * shortest:
         return slowdown
     share = np.clip(np.log2(bound / shortest), 0.0, 1.0)
-    joined: Floats = np.exp(share * np.log(slowdown) + (1 - share) * np.log(other.model.slowdown(features)))
+    joined: Floats = np.exp(share * np.log(slowdown) + (1 - share) * np.log(other.slowdown(batch, describe)))
     return joined
 
 

@@ -12,7 +12,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.devices import Device, DeviceError, load_device
-from maya.estimators.batch import Floats
+from maya.devices import Device, DeviceError, device_names, load_device
+from maya.estimators.batch import Batch, Floats
 from maya.estimators.forest import Forest, Trees
 from maya.estimators.work import Origin, Work
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "packs"
+Describe = Callable[[Device, Batch], tuple[Floats, dict[str, Floats]]]  # the bound in seconds, and the features
 _CONTENTS = "contents"
 _MEASURED = "measured"
 
@@ -68,7 +69,11 @@ class Found:
     model: Model
     origin: Origin
     note: str
-    device: Device  # that it was trained on
+    described_on: Device  # what the model is told about works is as seen by this device
+
+    def slowdown(self, batch: Batch, describe: Describe) -> Floats:
+        """How many times longer than their bound works take."""
+        return self.model.slowdown(describe(self.described_on, batch)[1])
 
 
 class Pack:
@@ -168,12 +173,17 @@ class Packs:
         if pack.device == self.device.key:
             return 0.0
         other = _device_of(pack)
-        if other is None:
-            return 99.0
-        ours, theirs = self.device.compute_capability, other.compute_capability
-        generations = 0.0 if ours == theirs else 1.0 + 0.5 * abs(ours[0] - theirs[0])
-        memory = 0.0 if _has_stacked_memory(self.device) == _has_stacked_memory(other) else 2.0
-        return 0.01 + generations + memory + 0.5 * abs(math.log2(_balance(self.device) / _balance(other)))
+        return 99.0 if other is None else 0.01 + _distance(self.device, other)
+
+    def _stand_in(self, measured: Device) -> Device:
+        """Who sees works in our place for a model of another device: the one of our architecture that is most like it.
+
+        All devices of an architecture so hear the same from a model. They come equally close to their bounds, as the
+        same kernels do, and one whose bounds are lower is never the slower one.
+        """
+        ours = self.device.compute_capability
+        alike = [device for device in map(load_device, device_names()) if device.compute_capability == ours]
+        return min(alike, key=lambda device: _distance(device, measured), default=self.device)
 
     def find(self, *names: str) -> Found | None:
         """The model of the first name that our device has one of, or else its nearest relative that has any."""
@@ -187,13 +197,13 @@ class Packs:
         for name in names:
             for pack in ours:
                 if name in pack.models:
-                    return Found(pack.model(name), Origin.MODEL, "", self.device)
+                    return Found(pack.model(name), Origin.MODEL, "", self.device.in_bursts)  # as it was measured
         for pack in (*self._own, *self._shipped):
             other = _device_of(pack)
             for name in names:
                 if name in pack.models and other is not None:
                     note = f"efficiency as measured on {pack.device}"
-                    return Found(pack.model(name), Origin.ROOFLINE, note, other)
+                    return Found(pack.model(name), Origin.ROOFLINE, note, self._stand_in(other).in_bursts)
         return None
 
     def curve(self, family: str) -> tuple[dict[str, Any], Origin, str] | None:
@@ -215,6 +225,14 @@ class Packs:
             if pack.device == self.device.key:
                 together.update(pack.measured)
         return together
+
+
+def _distance(one: Device, other: Device) -> float:
+    """How little two devices have in common."""
+    ours, theirs = one.compute_capability, other.compute_capability
+    generations = 0.0 if ours == theirs else 1.0 + 0.5 * abs(ours[0] - theirs[0])
+    memory = 0.0 if _has_stacked_memory(one) == _has_stacked_memory(other) else 2.0
+    return generations + memory + 0.5 * abs(math.log2(_balance(one) / _balance(other)))
 
 
 def _balance(device: Device) -> float:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from maya.devices import load_device
 from maya.estimators import attention, gemm
-from maya.estimators.pack import Model
+from maya.estimators.pack import Describe, Model
 from maya.estimators.sources import Measurements, aiconfigurator, cudnn_frontend, neusight_gemm
-from maya.estimators.training import Describe, Size, train
+from maya.estimators.training import Size, train
 
 SMALL = Size(trees=60, leaves=8, rate=0.2, fewest_in_leaf=2)  # for tens of measurements
 

@@ -9,7 +9,7 @@ The same measurements give the same model, byte for byte. Only this module needs
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,7 @@ import numpy.typing as npt
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats
 from maya.estimators.forest import LARGEST_LEAVES, Trees
-from maya.estimators.pack import Model
-
-Describe = Callable[[Device, Batch], tuple[Floats, dict[str, Floats]]]  # the bound in seconds, and the features
+from maya.estimators.pack import Describe, Model
 
 FOLDS = 5  # one of which is held out
 FEWEST_GROUPS = 5
