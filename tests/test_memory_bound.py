@@ -112,14 +112,14 @@ def test_curves_are_found_again_from_ops_of_several_kernels() -> None:
     for exponent in range(20, 29):
         for columns in (512.0, 1024.0, 4096.0, 16384.0):
             add = elementwise(2.0**exponent, [4, 4], 4)
-            (norm,) = norm_forward(2.0**exponent / columns, columns, 4)
-            for works in ((add,), (norm,), (add, add, norm)):
+            of_rows = over_rows(Kind.SOFTMAX, "softmax_forward", 2.0**exponent / columns, columns, 4, 1, 1)
+            for works in ((add,), (of_rows,), (add, add, of_rows)):
                 seconds = 4e-6 + sum(_seconds(plain if w is add else rows, device.memory_bandwidth, w) for w in works)
-                observations.append(Observation(works, seconds, f"columns={columns}", "liger"))
-    curves, overheads = fit(device, observations)
-    assert overheads["liger"] == pytest.approx(4e-6, rel=0.3)
+                observations.append(Observation(works, seconds, f"columns={columns}", "liger", device))
+    curves, overheads = fit(observations)
+    assert overheads["h100", "liger"] == pytest.approx(4e-6, rel=0.3)
     assert curves["elementwise/vectorized"].slowdown[-2] == pytest.approx(1.15, abs=0.05)
-    held_out = hold_out(device, observations)
+    held_out = hold_out(observations)
     assert len(held_out.observations) == len(observations)
     assert np.abs(held_out.predicted / held_out.measured - 1).mean() < 0.06
     again = Curve.from_json(curves["elementwise/vectorized"].as_json())

@@ -6,7 +6,7 @@ they give back. Within a batch only numbers differ, so an estimator never looks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,12 +71,12 @@ def _batch(kind: Kind, dtype: str, variant: str, works: list[Work]) -> Batch:
         kind,
         dtype,
         variant,
-        _floats(work.flops for work in works),
-        _floats(work.bytes_read for work in works),
-        _floats(work.bytes_written for work in works),
-        {name: _floats(shape.get(name, absent) for shape in shapes) for name in names},
+        _floats([work.flops for work in works]),
+        _floats([work.bytes_read for work in works]),
+        _floats([work.bytes_written for work in works]),
+        {name: _floats([shape.get(name, absent) for shape in shapes]) for name in names},
     )
 
 
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array(list(values), dtype=np.float64)
+def _floats(values: list[float]) -> Floats:
+    return np.array(values, dtype=np.float64)

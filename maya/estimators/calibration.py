@@ -17,8 +17,9 @@ from maya.devices import Device
 from maya.estimators import attention, gemm, memory_bound
 from maya.estimators.batch import Batch, Floats, batches
 from maya.estimators.curve_training import hold_out
-from maya.estimators.curves import Observation, family_of, fit
+from maya.estimators.curves import Observation, fit
 from maya.estimators.estimator import Estimator
+from maya.estimators.families import family_of
 from maya.estimators.measurements_file import Timed
 from maya.estimators.pack import Describe, Model, key_of
 from maya.estimators.training import FEWEST_GROUPS, Error, Size, train
@@ -102,14 +103,14 @@ def _curves(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> di
     """Curves of the kernels that move memory, as a pack holds them."""
     counts = Counter(_name(row.work) for row in rows)
     seen = [
-        Observation((row.work,), row.seconds, _size(row.work), _PROFILER)
+        Observation((row.work,), row.seconds, _size(row.work), _PROFILER, device)
         for row in rows
         if counts[_name(row.work)] >= _FEWEST_OF_A_CURVE
     ]
     if not seen:
         return {}
-    fitted, _ = fit(device, seen)
-    held_out = hold_out(device, seen)
+    fitted, _ = fit(seen)
+    held_out = hold_out(seen)
     described = {}
     for family, curve in sorted(fitted.items()):
         about: dict[str, Any] = {**origin, "rows": counts[family], "grouped_by": "size", "spread": 0.15}

@@ -14,7 +14,8 @@ import numpy as np
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, Times
 from maya.estimators.bounds import LAUNCH_SECONDS, element_bytes, vector_flops
-from maya.estimators.curves import Curve, family_of, relative_of
+from maya.estimators.curves import Curve
+from maya.estimators.families import family_of, relative_of
 from maya.estimators.pack import Packs
 from maya.estimators.work import Kind, Origin
 

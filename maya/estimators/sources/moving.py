@@ -114,7 +114,7 @@ def liger(folder: Path, device: Device) -> list[Observation]:
         if works:
             # A set of rows of a benchmark differs in one size, which is what is held out.
             group = f"{row['x_name']}={row['x_value']}"
-            found.append(Observation(tuple(works), float(row["y_value_50"]) * 1e-3, group, "liger"))
+            found.append(Observation(tuple(works), float(row["y_value_50"]) * 1e-3, group, "liger", device))
     return found
 
 
@@ -170,7 +170,7 @@ def cudnn_norms(folder: Path, device: Device) -> list[Observation]:
                 (norm_forward(rows, columns, 2), forward),
                 (norm_backward(rows, columns, 2), backward),
             ):
-                found.append(Observation(tuple(works), seconds, f"columns={row['C']}", "cudnn_norms"))
+                found.append(Observation(tuple(works), seconds, f"columns={row['C']}", "cudnn_norms", device))
     return found
 
 
@@ -194,7 +194,9 @@ def neusight(folder: Path, device: Device) -> list[Observation]:
             if float(row["Latency"]) < _ABOVE_HOST * shortest:
                 continue
             works = _neusight_works(name, float(row["B"]), float(row["H"]))
-            found.append(Observation((works,), float(row["Latency"]) * 1e-3, f"columns={row['H']}", f"neusight {name}"))
+            found.append(
+                Observation((works,), float(row["Latency"]) * 1e-3, f"columns={row['H']}", f"neusight {name}", device)
+            )
     return found
 
 
@@ -221,7 +223,7 @@ def vidur(folder: Path, device: Device) -> list[Observation]:
             elements = float(row["num_tokens"]) * float(row["n_embd"])
             if text and float(text) > 0 and 6 * elements > _ABOVE_CACHE * device.l2_bytes:
                 work = elementwise(elements, [2, 2], 2)
-                found.append(Observation((work,), float(text) * 1e-3, f"hidden={row['n_embd']}", "vidur"))
+                found.append(Observation((work,), float(text) * 1e-3, f"hidden={row['n_embd']}", "vidur", device))
     return found
 
 
@@ -247,7 +249,7 @@ def llmcompass(folder: Path, device: Device) -> list[Observation]:
             seconds = rows * columns / (throughput * 1e9)
             if seconds > 100e-6:  # timed from the host
                 group = f"columns={columns:.0f}" if name != "gelu" else f"elements={columns:.0f}"
-                found.append(Observation((work_of(rows, columns),), seconds, group, "llmcompass"))
+                found.append(Observation((work_of(rows, columns),), seconds, group, "llmcompass", device))
     return found
 
 
