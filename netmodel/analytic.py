@@ -26,6 +26,7 @@ from netmodel.algorithms import (
 )
 from netmodel.algorithms import messages as p2p
 from netmodel.algorithms.common import with_fewer_channels
+from netmodel.algorithms.message_routes import Messages
 from netmodel.collective import OPERATIONS, Collective, Estimate
 from netmodel.nccl_settings import NcclSettings
 from netmodel.plan import Plan
@@ -137,7 +138,7 @@ class AnalyticNetwork:
             self._tuned[key] = tuner.tune(group, self.parameters.generation, operation, self.settings, dtype)
         return self._tuned[key]
 
-    def _message_ranges(self, group: Group, messages: p2p.Messages, starts: Sequence[int] | None = None) -> _Ranges:
+    def _message_ranges(self, group: Group, messages: Messages, starts: Sequence[int] | None = None) -> _Ranges:
         """All ranges, or those that start at these sizes."""
         largest = messages.largest
         starts = starts or _message_starts(len(group.members), largest)
@@ -185,7 +186,7 @@ class AnalyticNetwork:
             ranks = np.array(collective.members, np.int64)
             source, target, share = (np.array(column) for column in zip(*sent, strict=True))
             group = self._group(tuple(sorted(set(collective.members))))
-            messages = p2p.Messages(ranks[source], ranks[target], share)
+            messages = Messages(ranks[source], ranks[target], share)
             self._ranges[key] = self._message_ranges(group, messages, starts)
         return self._ranges[key]
 

@@ -20,6 +20,7 @@ further out each counts with what its GPUs bring: of 16 channels that leave a no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,7 +78,7 @@ def demand_of(plan: Plan, links: Links) -> Demand:
     return Demand(used, FlowTable(offsets, entries, single * copies * weight, limits), float(weight))
 
 
-def _merge(flows: tuple[Flow, ...]) -> tuple[list[Flow], NDArray[np.int64]]:
+def _merge(flows: Sequence[Flow]) -> tuple[list[Flow], NDArray[np.int64]]:
     """Flows that take the same links alike, once each, and how often. Those that take none need no time."""
     counts: dict[tuple[bytes, bytes, float], int] = {}
     first: list[Flow] = []

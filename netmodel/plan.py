@@ -8,7 +8,10 @@ plans: the analytic one with the network to itself (analytic.py), the flow level
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,30 @@ class Flow:
     limit: float = math.inf  # bytes of the collective's size per second that its channels can move on free links
 
 
+class LateFlows(Sequence[Flow]):
+    """Flows that are made when the first of them is looked at: only the flow level does, and large groups have many."""
+
+    def __init__(self, count: int, make: Callable[[], Sequence[Flow]]) -> None:
+        self._count = count
+        self._make = make
+
+    @cached_property
+    def _flows(self) -> Sequence[Flow]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Flow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Flow]: ...
+
+    def __getitem__(self, index: int | slice) -> Flow | Sequence[Flow]:
+        return self._flows[index]
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What the members of one collective do to the links between them, and what they do besides.
@@ -35,7 +62,7 @@ class Plan:
     algorithm: str
     protocol: str
     channels: int
-    flows: tuple[Flow, ...]
+    flows: Sequence[Flow]
     efficiency: NDArray[np.float64]  # by LinkKind: the share of a link's rate that this protocol reaches
     ns_per_byte: float  # of the slowest flow with free links
     fixed_ns: float  # latency that nothing hides

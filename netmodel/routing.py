@@ -6,6 +6,7 @@ real ones do: by a hash of the ends and the flow (ECMP), or by the destination a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,8 +82,19 @@ def find_paths(
     routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
 ) -> Int32s:
     """[pair, hop] -> link, -1 after a path's end. A NIC of -1 is the nearest, or of several the one of the flow."""
-    source_domain, target_domain = source // routes.gpus_per_domain, target // routes.gpus_per_domain
     blocks = [np.empty((len(source), 0), np.int32)]
+    for pairs, rows in find_path_parts(routes, source, target, source_nic, target_nic, flow):
+        block = np.full((len(source), rows.shape[1]), -1, np.int32)
+        block[pairs] = rows
+        blocks.append(block)
+    return _compact(np.concatenate(blocks, axis=1))
+
+
+def find_path_parts(
+    routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
+) -> Iterator[tuple[NDArray[np.intp], Int32s]]:
+    """Pairs, and [pair, hop] -> link of them, or -1: those inside a domain, then those between domains."""
+    source_domain, target_domain = source // routes.gpus_per_domain, target // routes.gpus_per_domain
     near = source_domain == target_domain
     for number, local in enumerate(routes.local):
         here = np.flatnonzero(near & (routes.local_of[source_domain] == number))
@@ -92,18 +104,13 @@ def find_paths(
         choices = local.gpu_gpu_choices[a, b]
         near[here] = (choices > 0) | (a == b)
         choice = mix(a, b, flow[here]) % np.maximum(choices, 1).astype(np.uint64)
-        rows = _shifted(local.gpu_gpu[a, b, choice.astype(np.int64)], source_domain[here] * routes.links_per_domain)
-        block = np.full((len(source), rows.shape[1]), -1, np.int32)
-        block[here] = rows
-        blocks.append(block)
-
+        yield (
+            here,
+            _shifted(local.gpu_gpu[a, b, choice.astype(np.int64)], source_domain[here] * routes.links_per_domain),
+        )
     far = np.flatnonzero(~near)
     if len(far):
-        rows = _far_paths(routes, source[far], target[far], source_nic[far], target_nic[far], flow[far])
-        block = np.full((len(source), rows.shape[1]), -1, np.int32)
-        block[far] = rows
-        blocks.append(block)
-    return _compact(np.concatenate(blocks, axis=1))
+        yield far, _far_paths(routes, source[far], target[far], source_nic[far], target_nic[far], flow[far])
 
 
 def _far_paths(
@@ -244,7 +251,7 @@ def _fabric_rows(
 
 def _distinct(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
     """As np.unique with its inverse, of whole numbers below a limit: without sorting where there are many."""
-    if len(values) < limit:
+    if 16 * len(values) < limit:
         pairs, inverse = np.unique(values, return_inverse=True)
         return pairs, inverse
     present = np.zeros(limit, bool)

@@ -6,7 +6,7 @@ so that whoever asks for a path gets indices into arrays of rates and latencies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from netmodel.cluster import Cluster
 from netmodel.link_kind import LinkKind
-from netmodel.routing import Routes, find_paths
+from netmodel.routing import Routes, find_path_parts, find_paths
 
 __all__ = ["LinkKind", "Topology", "Vertex"]
 
@@ -91,7 +91,23 @@ class Topology:
         """`path` of many pairs at once: one row each, -1 after its end. What is given once is the same for all; a NIC
         of -1 is the nearest.
         """
-        arrays = [np.asarray(value, np.int64) for value in (source, target, source_nic, target_nic, flow)]
+        return find_paths(self.routes, *self._checked(source, target, source_nic, target_nic, flow))
+
+    def path_parts(
+        self,
+        source: ArrayLike,
+        target: ArrayLike,
+        source_nic: ArrayLike = -1,
+        target_nic: ArrayLike = -1,
+        flow: ArrayLike = 0,
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int32]]]:
+        """`paths` in parts, each of some of the pairs: which, and a row of links for each of them, with -1 anywhere. Of
+        all parts that have a pair, the links of its rows are its path, in this order. Quicker than in one piece."""
+        return find_path_parts(self.routes, *self._checked(source, target, source_nic, target_nic, flow))
+
+    def _checked(self, *ends: ArrayLike) -> list[NDArray[np.int64]]:
+        """Source, target, their NICs and the flow, as long as each other."""
+        arrays = [np.asarray(value, np.int64) for value in ends]
         source, target, source_nic, target_nic, flow = (value.ravel() for value in np.broadcast_arrays(*arrays))
         self._check(source)
         self._check(target)
@@ -99,7 +115,7 @@ class Topology:
             if nic.size and (nic.max() >= self.cluster.nics_per_node or nic.min() < -1):
                 most = self.cluster.nics_per_node - 1
                 raise ValueError(f"a node of {self.cluster.key} has NICs 0 to {most}; {nic.max()} is not one of them")
-        return find_paths(self.routes, source, target, source_nic, target_nic, flow)
+        return [source, target, source_nic, target_nic, flow]
 
     def path_latency(self, path: Sequence[int]) -> int:
         """ns from one end of a path to the other, of a byte that meets nobody."""

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import math
 
-from netmodel.algorithms.common import BUFFER_BYTES, Draft, busiest, coupling_ns_per_byte, efficiencies, limited
+from netmodel.algorithms.common import (
+    BUFFER_BYTES,
+    Draft,
+    busiest,
+    channel_rates,
+    coupling_ns_per_byte,
+    efficiencies,
+    limited,
+)
 from netmodel.algorithms.group import Group, make_group
-from netmodel.algorithms.messages import Routed, draft_messages, route_messages
+from netmodel.algorithms.message_routes import Routed, route_messages
+from netmodel.algorithms.messages import draft_messages
 from netmodel.algorithms.nvls import draft_nvls
 from netmodel.algorithms.ring import draft_pat, draft_ring
 from netmodel.algorithms.tree import draft_collnet, draft_nvls_tree, draft_tree
@@ -57,10 +66,10 @@ def make_plan(
     """A draft with what is calibrated."""
     engine = parameters.engine_for(algorithm, protocol)
     efficiency = efficiencies(topology, engine)
-    flows = limited(draft, parameters)
-    busy = busiest(topology, flows) / efficiency
+    rates = channel_rates(draft, parameters)
+    busy = busiest(topology, draft) / efficiency
     slowest = float(busy.max())
-    limit = min((flow.limit for flow in flows), default=math.inf)
+    limit = min(rates, default=math.inf)
     latency = draft.gpu_steps * engine.gpu_step_ns + draft.network_steps * engine.network_step_ns + draft.path_ns
     latency += draft.proxy_steps * parameters.proxy_step_ns
     pipelined = hides_latency(algorithm, protocol)
@@ -70,7 +79,7 @@ def make_plan(
         algorithm=algorithm,
         protocol=protocol,
         channels=channels,
-        flows=flows,
+        flows=limited(draft.flows, rates),
         efficiency=efficiency,
         ns_per_byte=max(slowest, 1e9 / limit),
         fixed_ns=engine.launch_ns + (0.0 if pipelined else latency),

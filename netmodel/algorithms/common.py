@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from netmodel.link_kind import LinkKind
 from netmodel.parameters import Engine, Parameters
-from netmodel.plan import Flow
+from netmodel.plan import Flow, LateFlows
 from netmodel.topology import Topology
 
 # NCCL_BUFFSIZE: what a channel has under way at most.
@@ -26,7 +26,7 @@ _PCIE_EFFICIENCY = 0.9
 class Draft:
     """What an algorithm makes of a group, before anything that is calibrated comes in."""
 
-    flows: tuple[Flow, ...]
+    flows: Sequence[Flow]
     gpu_steps: float  # one after the other
     network_steps: float
     path_ns: float  # of cables and switches along these steps
@@ -36,6 +36,7 @@ class Draft:
     local_share: float = 0.0  # of the data: what each member reads or writes without sending it
     lag_share: float = 1.0  # of the engine's lag
     limits: tuple[Limit, ...] = ()  # of every flow, where channels limit it
+    link_loads: NDArray[np.float64] | None = None  # of all flows together, where that is known without adding them up
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,13 @@ def efficiencies(topology: Topology, engine: Engine) -> NDArray[np.float64]:
     return by_kind
 
 
-def busiest(topology: Topology, flows: Sequence[Flow]) -> NDArray[np.float64]:
+def busiest(topology: Topology, draft: Draft) -> NDArray[np.float64]:
     """By LinkKind: ns that a byte of the collective keeps its busiest link busy, at the link's full rate."""
-    loads = np.zeros(len(topology.rate))
-    for flow in flows:
-        loads[flow.links] += flow.loads
+    loads = draft.link_loads
+    if loads is None:
+        loads = np.zeros(len(topology.rate))
+        for flow in draft.flows:
+            loads[flow.links] += flow.loads
     used = np.flatnonzero(loads)
     by_kind = np.zeros(len(LinkKind))
     np.maximum.at(by_kind, topology.kind[used], 1e9 * loads[used] / topology.rate[used])
@@ -85,14 +88,22 @@ def with_fewer_channels(draft: Draft, algorithm: str, operation: str, members: i
     return replace(draft, limits=tuple(Limit(False, channels / data) for _ in draft.flows))
 
 
-def limited(draft: Draft, parameters: Parameters) -> tuple[Flow, ...]:
-    """The flows of a draft with the rates that their channels reach."""
-    if not draft.limits:
-        return draft.flows
-    return tuple(
-        replace(flow, limit=limit.channels * channel_rate(limit.network, parameters))
-        for flow, limit in zip(draft.flows, draft.limits, strict=True)
-    )
+def channel_rates(draft: Draft, parameters: Parameters) -> list[float]:
+    """What the channels of every flow reach; none where they do not limit them."""
+    return [limit.channels * channel_rate(limit.network, parameters) for limit in draft.limits]
+
+
+def limited(flows: Sequence[Flow], rates: Sequence[float]) -> Sequence[Flow]:
+    """Flows that are no faster than these rates, if there are any."""
+    if not rates:
+        return flows
+    if isinstance(flows, LateFlows):
+        return LateFlows(len(flows), lambda: _limited(flows, rates))
+    return _limited(flows, rates)
+
+
+def _limited(flows: Sequence[Flow], rates: Sequence[float]) -> tuple[Flow, ...]:
+    return tuple(replace(flow, limit=rate) for flow, rate in zip(flows, rates, strict=True))
 
 
 def channel_rate(network: bool, parameters: Parameters) -> float:

@@ -179,7 +179,7 @@ def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Struc
 def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[float, ...]:
     topology = network.topology
     launching, moving = engine_names(plan.algorithm, plan.protocol)
-    busy = busiest(topology, draft.flows)
+    busy = busiest(topology, draft)
     pipelined = hides_latency(plan.algorithm, plan.protocol)
     over_pcie = topology.cluster.gpu_link == "pcie"
     gpu_kind = LinkKind.PCIE if over_pcie else LinkKind.NVLINK
