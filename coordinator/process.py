@@ -66,6 +66,7 @@ class Settings:
     run_folder: str = ""  # whose run.json says how long things take; empty: nothing takes time
     hang_folder: str = ""  # where reports of hangs are written; empty: nobody looks for hangs
     hang_after: float = 60.0  # seconds without any progress after which that is reported
+    hang_freezes: bool = False  # whether ranks are stopped then
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
@@ -133,7 +134,10 @@ def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watc
         return None
     folder = Path(settings.hang_folder)
     server.holds_failures = True
-    return Watcher(server, WatcherSettings(settings.world_size, folder, settings.hang_after, store_port))
+    return Watcher(
+        server,
+        WatcherSettings(settings.world_size, folder, settings.hang_after, store_port, settings.hang_freezes),
+    )
 
 
 def _loop(
@@ -168,7 +172,8 @@ def _loop(
         hang = watcher.look() if watcher is not None else None
         if hang is not None:
             report.write({"hang": hang})
-            server.release_failures()  # now that it is reported
+            if watcher is not None and not watcher.is_frozen:
+                server.release_failures()  # now that it is reported
         now = time.monotonic()
         if now >= due:
             progress = _progress(server)

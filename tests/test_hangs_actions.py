@@ -52,7 +52,7 @@ def test_on_hang_abort_ends_ranks_with_sigabrt(build: Build, tmp_path: Path) -> 
 
 def test_unknown_actions_are_refused_by_name(tmp_path: Path) -> None:
     for option, value, expected in (
-        ("--on-hang", "explode", "invalid choice: 'explode'"),
+        ("--on-hang", "explode", "'explode' is none of report, abort, wait, pdb and pdb:RANK"),
         ("--hang-after", "soon", "'soon' is not a number of seconds"),
     ):
         words = command(tmp_path, tmp_path / "none.py", option, value)

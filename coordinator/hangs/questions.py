@@ -16,7 +16,6 @@ _MOST_AT_ONCE = 128
 
 def ask(endpoint: str, questions: Mapping[int, str], seconds: float) -> dict[int, bytes]:
     """Answers by process; `endpoint` is the coordinator's, as the ranks know it."""
-    name_of_run = _hash(endpoint)
     answers: dict[int, bytearray] = {}
     complete: dict[int, bytes] = {}
     waiting = list(questions.items())[::-1]
@@ -25,7 +24,7 @@ def ask(endpoint: str, questions: Mapping[int, str], seconds: float) -> dict[int
         while (waiting or selector.get_map()) and time.monotonic() < deadline:
             while waiting and len(selector.get_map()) < _MOST_AT_ONCE:
                 process, question = waiting.pop()
-                connection = _connect(f"\0maya-stacks-{process}-{name_of_run:016x}", question)
+                connection = connect(endpoint, process, question)
                 if connection is not None:
                     answers[process] = bytearray()
                     selector.register(connection, selectors.EVENT_READ, process)
@@ -48,11 +47,12 @@ def ask(endpoint: str, questions: Mapping[int, str], seconds: float) -> dict[int
     return complete
 
 
-def _connect(name: str, question: str) -> socket.socket | None:
+def connect(endpoint: str, process: int, question: str) -> socket.socket | None:
+    """To a process that has been asked, and does not wait for anything. None: it cannot be asked."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
-        connection.connect(name)
+        connection.connect(f"\0maya-stacks-{process}-{_hash(endpoint):016x}")
         connection.send(question.encode() + b"\n")
     except OSError:
         connection.close()

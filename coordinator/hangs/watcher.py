@@ -15,8 +15,11 @@ A report is made of
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,7 @@ class WatcherSettings:
     folder: Path  # for reports and flight recorders
     patience: float = 60.0
     store_port: int | None = None
+    freezes: bool = False  # ranks are stopped as soon as there is a report
 
 
 @dataclass
@@ -80,6 +84,7 @@ class Watcher:
     _failed: bool = False  # a rank failed: the launcher ends the job
     _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
     _reported: frozenset[int] = frozenset()
+    is_frozen: bool = False
 
     def started(self, rank: int, process: int) -> None:
         self._ranks[rank] = _Known(process)
@@ -99,6 +104,8 @@ class Watcher:
     def look(self) -> dict[str, Any] | None:
         """A report, if there is something to report."""
         now = time.monotonic()
+        if self.is_frozen:
+            return None
         if self.server.held_failures and now - self._changed >= _APART_SECONDS:
             return self._mismatch()
         if self.server.state.activity != self._activity:
@@ -271,7 +278,17 @@ class Watcher:
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         temporary.replace(file)
+        if self.settings.freezes:
+            self._freeze()
         return {"file": str(file), "kind": report["kind"]}
+
+    def _freeze(self) -> None:
+        """For a debugger: nobody goes on, not even with the error that a mismatch is."""
+        self.is_frozen = True
+        for known in self._ranks.values():
+            if known.status is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(known.process, signal.SIGSTOP)
 
     def _is_in_store(self, known: _Known) -> bool:
         port = self.settings.store_port

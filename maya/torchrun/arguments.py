@@ -237,6 +237,10 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
     gpus_per_node = cluster.gpus_per_node if cluster else _gpus_per_node(gpu, environment)
     nodes, ranks_per_node = _world(options, gpus_per_node)
     run_id, address, port = _rendezvous(options, nodes)
+    hangs = hang.read_options(options)
+    problem = hang.check(hangs, nodes * ranks_per_node)
+    if problem is not None:
+        raise UsageError(problem)
     timeout = options.shutdown_timeout
     if timeout is None:
         timeout = _whole_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environment, 30)
@@ -267,8 +271,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         preload=None if options.no_preload else tuple(filter(None, map(str.strip, options.preload.split(",")))),
         variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
         timing=timing,
-        hangs=hang.read_options(options),
-        injection=_injection(options, nodes * ranks_per_node),
+        hangs=hangs,
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from maya.torchrun.debugging import Debugging
 from maya.torchrun.environment import Meeting
 from maya.torchrun.hang import Ending, Hangs, ending, show
 from maya.torchrun.progress import Progress
@@ -82,15 +83,19 @@ class Attempt:
         self._deadline: float | None = None
         self._hang_deadline: float | None = None  # when ranks are ended that can never go on
         self._hang_end = Ending()
+        self._debugging: Debugging | None = None  # while the user looks at ranks that hang
 
     def run(self, signals: Signals) -> Outcome:
         while not self._zygote.ended:
-            ready = select.select([self._zygote.descriptor, signals.descriptor], [], [], self._seconds())[0]
+            descriptors = [self._zygote.descriptor, signals.descriptor]
+            descriptors += self._debugging.descriptors if self._debugging is not None else []
+            ready = select.select(descriptors, [], [], self._seconds())[0]
             for number in signals.taken():
                 self._told_to_stop(number)
             if self._zygote.descriptor in ready:
                 for report in self._zygote.reports():
                     self._heard(report)
+            self._debug(ready)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._deadline = None
                 self._zygote.signal(signal.SIGKILL)
@@ -99,7 +104,8 @@ class Attempt:
                 self._shutdown_seconds = min(self._shutdown_seconds, self._hang_end.shutdown_seconds)
                 self._stop(self._hang_end.signal)
             self._proceed()
-            self._progress.show()
+            if self._debugging is None:  # otherwise the terminal is the debugger's
+                self._progress.show()
         self._zygote.close()
         self._look_at_what_is_left()
         self._progress.close()
@@ -146,12 +152,26 @@ class Attempt:
         if self._deadline is not None:  # the job is being ended, and ranks wait for others that have
             return
         self._progress.close()
-        show(report, self._say)
+        content = show(report, self._say)
         end = ending(self._hang_options, kind)
-        if end is not None:
-            self._outcome.hang = kind
-            self._hang_end = end
+        if end is None:
+            return
+        self._outcome.hang = kind
+        self._hang_end = end
+        if self._hang_options.debugs:
+            assert self._meeting is not None
+            self._shutdown_seconds = min(self._shutdown_seconds, end.shutdown_seconds)
+            self._debugging = Debugging(content, self._meeting.endpoint, self._running, self._say)
+            self._debugging.begin(self._hang_options.rank)
+        else:
             self._hang_deadline = time.monotonic() + end.patience
+
+    def _debug(self, ready: list[int]) -> None:
+        """What the user does meanwhile; when that is over, the job ends."""
+        if self._debugging is not None and not self._debugging.is_over:
+            self._debugging.turn(ready)
+            if self._debugging.is_over:
+                self._hang_deadline = time.monotonic()
 
     def _told_to_stop(self, number: signal.Signals) -> None:
         self._outcome.stopped_by = number
@@ -171,6 +191,9 @@ class Attempt:
             self._deadline = time.monotonic() + self._shutdown_seconds
             if number is not None:
                 self._zygote.signal(number)
+            if self._debugging is not None:
+                self._debugging.close()
+                self._zygote.signal(signal.SIGCONT)  # those who are stopped look at no signal
 
     def _proceed(self) -> None:
         meets = self._meeting is not None and self._meeting.is_known
@@ -192,7 +215,8 @@ class Attempt:
 
     def _seconds(self) -> float | None:
         seconds = [self._progress.seconds()]
-        for deadline in (self._deadline, self._hang_deadline):
+        debugging = None if self._debugging is None else self._debugging.deadline
+        for deadline in (self._deadline, self._hang_deadline, debugging):
             if deadline is not None:
                 seconds.append(max(0.0, deadline - time.monotonic()))
         return min((s for s in seconds if s is not None), default=None)

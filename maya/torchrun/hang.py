@@ -1,4 +1,4 @@
-"""What the launcher does when ranks can never go on: shows the report, and ends the job or waits.
+"""What the launcher does when ranks can never go on: shows the report, and ends the job, waits, or debugs.
 
 In: the command line, and the report that the coordinator wrote (coordinator/hangs). Out: the text, and how long the
 ranks still have.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ACTIONS = ("report", "abort", "wait")
+from coordinator.faults import FaultError, parse
+
+ACTIONS = ("report", "abort", "wait", "pdb")
 _MISMATCH_SECONDS = 10.0  # in which the ranks find the error that they have been given
 
 
@@ -23,6 +27,12 @@ class Hangs:
 
     action: str = "report"
     after: float = 60.0  # seconds without progress that are reported although nobody knows the reason
+    faults: tuple[str, ...] = ()  # made on purpose, in the first attempt
+    rank: int | None = None  # to debug first
+
+    @property
+    def debugs(self) -> bool:
+        return self.action == "pdb"
 
 
 @dataclass(frozen=True)
@@ -39,9 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     hangs = parser.add_argument_group("Maya: hangs")
     hangs.add_argument(
         "--on-hang",
-        choices=ACTIONS,
+        type=_action,
         default="report",
-        help="when ranks can never go on: report it and end the job, end it with SIGABRT, or report and wait (report)",
+        metavar="|".join([*ACTIONS, "pdb:RANK"]),
+        help="when ranks can never go on: report it and end the job, end it with SIGABRT, report and wait, or report "
+        "and start Python's debugger on a rank (report)",
     )
     hangs.add_argument(
         "--hang-after",
@@ -53,7 +65,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(options: argparse.Namespace) -> Hangs:
-    return Hangs(options.on_hang, options.hang_after)
+    action, _, rank = options.on_hang.partition(":")
+    return Hangs(action, options.hang_after, tuple(options.inject), int(rank) if rank else None)
+
+
+def check(hangs: Hangs, ranks: int) -> str | None:
+    """Why this cannot be done here."""
+    if hangs.rank is not None and hangs.rank >= ranks:
+        return f"--on-hang pdb:{hangs.rank}: the ranks of this job are 0 to {ranks - 1}"
+    if hangs.debugs and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return (
+            "--on-hang pdb needs a terminal as standard input and output; start it on one, or choose --on-hang report "
+            "(stacks are in hang.json) or wait (for py-spy)"
+        )
+    return None
+
+
+def _action(text: str) -> str:
+    action, _, rank = text.partition(":")
+    if text not in ACTIONS and not (action == "pdb" and rank.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(ACTIONS)} and pdb:RANK")
+    return text
+
+
+def _fault(text: str) -> str:
+    try:
+        parse(text)
+    except FaultError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -66,11 +106,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def show(file: Path, say: Callable[[str], None]) -> None:
-    """The report, on the terminal."""
+def show(file: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """The report, on the terminal; what it says."""
     from coordinator.hangs.text import lines
 
-    report = json.loads(file.read_text(encoding="utf-8"))
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     first, *others = lines(report)
     say("\n".join([first, *others, "", f"  all of it: {file}"]))
     if report["recorders"]:
@@ -79,6 +119,7 @@ def show(file: Path, say: Callable[[str], None]) -> None:
             f"flight recorders of all ranks: torchfrtrace --prefix rank_ {folder}, or without CUDA: "
             f"maya-torchrun --no-trace -m torch.distributed.flight_recorder.fr_trace --prefix rank_ {folder}"
         )
+    return report
 
 
 def ending(hangs: Hangs, kind: str) -> Ending | None:
@@ -87,4 +128,4 @@ def ending(hangs: Hangs, kind: str) -> Ending | None:
         return None
     if hangs.action == "abort":
         return Ending(signal.SIGABRT)
-    return Ending(patience=_MISMATCH_SECONDS if kind == "mismatch" else 0.0)
+    return Ending(patience=_MISMATCH_SECONDS if kind == "mismatch" and not hangs.debugs else 0.0)

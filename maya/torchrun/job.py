@@ -20,6 +20,7 @@ from coordinator.timeline.settings import RunSettings
 from maya.devices import Device
 from maya.torchrun.arguments import Launch, UsageError
 from maya.torchrun.attempt import Attempt, Outcome
+from maya.torchrun.debugging import PATIENCE
 from maya.torchrun.environment import Meeting, free_port, worker_variables
 from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file, root_cause
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
@@ -138,6 +139,8 @@ class Job:
         """What all ranks have in common; the rest depends on the rank, or on where the ranks will meet."""
         own = worker_variables(self._launch, 0, Meeting(0), 0, Path(), self._inherited)
         environment = {name: value for name, value in self._inherited.items() if name not in own}
+        if self._launch.hangs.debugs:
+            environment = {**PATIENCE, **environment}
         if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
         chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables(), **self._clock_variables()}
@@ -175,6 +178,8 @@ class Job:
             run_folder=str(self._run_folder) if self._is_virtual() else "",
             hang_folder=str(self._run_folder),
             hang_after=launch.hangs.after,
+            hang_freezes=launch.hangs.debugs,
+            faults=launch.hangs.faults if attempt == 0 else (),
         )
 
     def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
@@ -212,7 +217,8 @@ class Job:
             return FAILED
         if not outcome.failed:
             return SUCCESS
-        if outcome.hang is not None and outcome.hang != "mismatch":  # the ranks were ended, none has failed
+        ended = outcome.hang is not None and (outcome.hang != "mismatch" or self._launch.hangs.debugs)
+        if ended:  # none of the ranks has failed
             return FAILED
         failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
         print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)

@@ -161,6 +161,8 @@ class Zygote:
                 run_folder=self._preparation.run_folder,
                 hang_folder=self._preparation.hang_folder,
                 hang_after=self._preparation.hang_after,
+                hang_freezes=self._preparation.hang_freezes,
+                faults=self._preparation.faults,
             )
             return run(settings, self._reports, pipe_read, self.process)
         except Exception as error:

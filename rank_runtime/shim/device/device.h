@@ -136,6 +136,7 @@ typedef struct {
     uint32_t device_work;   /* kernels and library calls so far on this thread: how an op knows that it launched */
     void *work_stream;      /* the stream of the last of them */
     bool waits_unrecorded;  /* synchronising leaves no record: the program did not ask for it */
+    bool debugs;            /* runs a debugger, which must not wait for what never comes */
     void *observer;         /* what the op observer keeps about the thread */
     bool is_recorded;       /* the trace has its name */
     uint32_t op_signature;  /* of the op around the launch that is being recorded, for the clock; 0: none */

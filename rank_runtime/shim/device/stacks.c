@@ -6,6 +6,8 @@
  *     recorder            torch's flight recorder, as torch pickles it: what has not been completed; nothing without one
  *     recorder all        the same, with what has been completed
  *     recorder all FILE   the same, into a file; the answer is its size
+ *     debug PROGRAM       Python's debugger, by a program (rank_runtime/debugger.py) whose path is given in hexadecimal digits;
+ *                         the connection is its terminal from then on
  *
  * Out: the answer; the connection is closed after it. Every question has a thread of its own, so that one that can never be
  * answered (the flight recorder needs Python's lock) stands in nobody's way.
@@ -174,9 +176,50 @@ static void answer_recorder(int to, bool all, const char *path) {
     if (text.bytes != text.here && delete) delete(text.bytes);
 }
 
+/* ---- the debugger ---- */
+
+typedef struct {
+    int connection;
+    char program[]; /* what Python is to run */
+} debugging;
+
+static void *debug(void *argument) {
+    debugging *session = argument;
+    prctl(PR_SET_NAME, "maya-debugger");
+    maya_this_thread()->debugs = true;
+    int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+    void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
+    int (*run)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
+    int state = ensure();
+    run(session->program);
+    release(state);
+    close(session->connection);
+    free(session);
+    return NULL;
+}
+
+/* In a thread that has the stack of any other: the program's own code may run there. The connection is that thread's now. */
+static void answer_debugger(int connection, const char *path) {
+    static const char form[] = "(lambda file, scope: exec(compile(open(file, encoding='utf-8').read(), file, 'exec'), scope))"
+                               "(bytes.fromhex('%s').decode(), {'__name__': 'maya_debugger', 'connection': %d, 'main_thread': %lu})";
+    int mine = fcntl(connection, F_DUPFD_CLOEXEC, 0);
+    size_t size = sizeof form + strlen(path) + 64;
+    debugging *session = malloc(sizeof *session + size);
+    if (session && mine >= 0 && python_runs() && path[strspn(path, "0123456789abcdef")] == '\0') {
+        session->connection = mine;
+        snprintf(session->program, size, form, path, mine, (unsigned long)main_thread);
+        struct timeval for_ever = {0};
+        setsockopt(mine, SOL_SOCKET, SO_RCVTIMEO, &for_ever, sizeof for_ever);
+        if (maya_start_thread(debug, session, 0)) return;
+    }
+    free(session);
+    if (mine >= 0) close(mine);
+}
+
 static void answer(int to, const char *question) {
-    static const char to_file[] = "recorder all ";
+    static const char to_file[] = "recorder all ", debugger[] = "debug ";
     if (strcmp(question, "stacks") == 0) answer_stacks(to);
+    else if (strncmp(question, debugger, sizeof debugger - 1) == 0) answer_debugger(to, question + sizeof debugger - 1);
     else if (strcmp(question, "recorder") == 0) answer_recorder(to, false, NULL);
     else if (strcmp(question, "recorder all") == 0) answer_recorder(to, true, NULL);
     else if (strncmp(question, to_file, sizeof to_file - 1) == 0) {

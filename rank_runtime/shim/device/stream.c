@@ -384,7 +384,8 @@ static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number,
     static const char *const names[] = {
         [MAYA_WAIT_STREAM] = "stream", [MAYA_WAIT_EVENT] = "event", [MAYA_WAIT_DEVICE] = "device",
     };
-    if (maya_this_thread()->waits_unrecorded || !maya_is_recording()) return NULL;
+    const maya_thread *thread = maya_this_thread();
+    if (thread->waits_unrecorded || thread->debugs || !maya_is_recording()) return NULL;
     char text[32];
     int length = snprintf(text, sizeof text, "{\"wait\":\"%s\"}", names[kind]);
     uint32_t signature = maya_intern(text, (size_t)length);
@@ -393,6 +394,18 @@ static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number,
     maya_clock_wait *wait = maya_clock_begin_wait(kind, kind == MAYA_WAIT_EVENT ? (uint32_t)value : stream_number);
     pthread_mutex_unlock(&maya_recorder_lock);
     return wait;
+}
+
+/* A while, for the answer to change. */
+static bool comes_true(bool (*is_done)(void *of), void *of) {
+    enum { LOOKS = 250, EVERY_NS = 200000 };
+    for (int i = 0; i < LOOKS && !is_done(of); i++) nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
+    return is_done(of);
+}
+
+/* A debugger looks at a rank that hangs: what can never come is an error there, and no further wait. */
+static bool must_not_wait(bool (*is_done)(void *of), void *of) {
+    return maya_this_thread()->debugs && !comes_true(is_done, of);
 }
 
 static void wait_until(maya_stream *stream, uint64_t position) {
@@ -420,6 +433,7 @@ int maya_stream_synchronize(void *handle) {
     MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
+    if (must_not_wait(maya_stream_is_idle, handle)) return CUDA_NOT_READY;
     maya_clock_wait *wait = record_wait(MAYA_WAIT_STREAM, stream->number, 0);
     maya_stream_drain(handle);
     maya_clock_end_wait(wait);
@@ -432,13 +446,6 @@ bool maya_stream_is_idle(void *handle) {
     bool idle = is_idle(stream);
     pthread_mutex_unlock(&maya_engine_lock);
     return idle;
-}
-
-/* For a thread that asks again and again: a while, for the answer to change. */
-static bool comes_true(bool (*is_done)(void *of), void *of) {
-    enum { LOOKS = 250, EVERY_NS = 200000 };
-    for (int i = 0; i < LOOKS && !is_done(of); i++) nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
-    return is_done(of);
 }
 
 /* By the virtual clock, what has been done may still be ahead. Whoever does nothing but ask waits for it. */
@@ -470,7 +477,16 @@ void maya_device_wait(int device) {
     maya_clock_end_wait(wait);
 }
 
+static bool is_device_idle(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&maya_engine_lock);
+    bool idle = queued_streams == 0;
+    pthread_mutex_unlock(&maya_engine_lock);
+    return idle;
+}
+
 int maya_device_synchronize(void) {
+    if (must_not_wait(is_device_idle, NULL)) return CUDA_NOT_READY;
     maya_device_wait(maya_current_device());
     return CUDA_OK;
 }
@@ -542,6 +558,7 @@ int maya_event_query(maya_event *event) {
 int maya_event_synchronize(maya_event *event) {
     MAYA_OWN_TIME;
     if (event->capture) return CUDA_CAPTURED_EVENT;
+    if (must_not_wait(is_done, event)) return CUDA_NOT_READY;
     maya_clock_wait *wait = record_wait(MAYA_WAIT_EVENT, event->stream ? event->stream->number : 0, event->number);
     pthread_mutex_lock(&maya_engine_lock);
     if (event->stream) wait_until(event->stream, event->position);
