@@ -246,7 +246,10 @@ class Server:
         self._flush()
 
     def _flush(self) -> None:
-        """A payload that goes to many ranks is copied once, into a Frame; ZeroMQ counts the references to it."""
+        """A payload that goes to many ranks is copied once, into a Frame; ZeroMQ counts the references to it. While a
+        failure is held nobody is answered, so that whoever has to do with it is still there when it is reported."""
+        if self.held_failures:
+            return
         shared: dict[int, zmq.Frame] = {}  # by the payload's identity; none is made while this runs
         while self._outbox:
             rank, answers = self._outbox.popitem()

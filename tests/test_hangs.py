@@ -248,6 +248,13 @@ CASES = (
         "mismatch",
         (Expected((0,), "send of 6", "waits"), Expected((1,), "receive of 8", "waits")),
     ),
+    Case(
+        "message_sizes",
+        2,
+        "mismatch",
+        (Expected((0,), "send of 8 fp32", "waits", "stands"), Expected((1,), "receive of 6 fp32", "waits too")),
+        "the same number of bytes",
+    ),
     Case("broken_ring", 3, "deadlock", (Expected((0,), "receive from rank 2", "waits", "stands"),), "check the peers"),
     Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "met"),
 )

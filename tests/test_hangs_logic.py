@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from coordinator.communicators import Wait
 from coordinator.hangs import stacks, text
 from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.processes import Doing
-from coordinator.hangs.recorder import Recorder
+from coordinator.hangs.recorder import Entry, Group, Recorder
 from coordinator.hangs.report import Finding, Rank, make_report
 from coordinator.hangs.source import backward_before, rank_condition
 from coordinator.hangs.stacks import Frame, Stacks
@@ -165,6 +166,37 @@ def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
     assert json.loads(json.dumps(report)) == report
 
 
+def entry(number: int, call: str, line: int, *, completed: bool = False) -> Entry:
+    frames = (Frame("/home/me/train.py", line, "main"),)
+    return Entry("0", call, number, False, ((1024,),), ("BFloat16",), frames, completed, number, "")
+
+
+def called_line(entries: list[Entry], posts: int) -> int:
+    """Where the call was made that rank 0 waits for, the last of its posts: those before were answered."""
+    state = state_of(2, [])
+    for number in range(posts):
+        for rank in (0, 1) if number < posts - 1 else (0,):
+            state.handle(rank, replace(post(), token=number + 1, sequence=number), None)
+    members = {rank: Rank(rank, Doing.STANDS, None, told(50)) for rank in range(2)}
+    recorder = Recorder({"0": Group("0", "default_pg", (0, 1))}, tuple(entries))
+    finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
+    report = make_report(finding, members, state, lambda asked: dict.fromkeys(asked, recorder), str)
+    (group,) = (group for group in report["groups"] if group["ranks"] == [0])
+    line: int = group["called_at"]["line"]
+    return line
+
+
+def test_the_call_is_the_first_that_is_not_complete() -> None:
+    entries = [entry(1, "all_reduce", 30, completed=True), entry(2, "all_reduce", 31), entry(3, "all_reduce", 32)]
+    assert called_line(entries, 2) == 31
+
+
+def test_without_torch_s_watchdog_calls_are_counted() -> None:
+    entries = [entry(1, "all_reduce", 30), entry(2, "all_reduce", 31), entry(3, "all_reduce", 32)]
+    assert called_line(entries, 2) == 31
+    assert called_line(entries, 1) == 30
+
+
 # ---- answers that fail ----
 
 
@@ -174,6 +206,8 @@ def test_failures_are_held_until_they_are_reported() -> None:
         server.holds_failures = True
         server._put([(0, Failed(1, 5, "no"), None), (1, Done(1, (), False), None)])
         assert [rank for rank, _ in server.held_failures] == [0]
+        server.turn()
+        assert server.batches_out == 0, "others go on, and are gone when it is reported"
         server.release_failures()
         assert server.held_failures == []
         assert not server.holds_failures

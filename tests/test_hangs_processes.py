@@ -66,3 +66,29 @@ def test_no_name_server_is_asked_for_the_name_of_this_machine(maya_run: Callable
     """)
     numbers = ["127.0.0.1 80", "::1 80", "::ffff:127.0.0.1 80"]
     assert run.stdout.splitlines() == [line for number in numbers for line in ("localhost 80", number)]
+
+
+_THREAD = """
+import ctypes, threading, time
+
+def rest():
+    ctypes.CDLL(None).prctl(15, b"NAME")
+    time.sleep(60)
+
+threading.Thread(target=rest, daemon=True).start()
+print("there", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("pt_nccl_watchdg", True), ("a thread", False)])
+def test_a_watchdog_that_has_given_up_sleeps(name: str, expected: bool) -> None:
+    code = _THREAD.replace("NAME", name)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        deadline = time.monotonic() + (10 if expected else 1)
+        while not processes.watchdog_sleeps(child.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert processes.watchdog_sleeps(child.pid) == expected
+        child.kill()

@@ -35,7 +35,14 @@ def hints_for(report: dict[str, Any]) -> list[str]:
 # ---- conditions on the rank around a call ----
 
 
+def _is_posted_message(group: dict[str, Any]) -> bool:
+    """Of a mismatch."""
+    return bool(group["doing"].startswith(("posted send", "posted receive")))
+
+
 def _is_message(group: dict[str, Any]) -> bool:
+    if _is_posted_message(group):
+        return True
     return (group["call"] or {}).get("peer") is not None or group["function"] in ("send", "recv", "isend", "irecv")
 
 
@@ -69,6 +76,8 @@ def _mismatch(report: dict[str, Any]) -> list[str]:
     """By what differs between the posts: `all_reduce of 8 fp32 sum`, `broadcast of 8 fp32 from rank 0`."""
     if report["kind"] != "mismatch":
         return []
+    if any(_is_posted_message(group) for group in report["groups"]):
+        return ["what is sent and what is received must have the same number of bytes"]
     posts = [group["doing"].removeprefix("posted ").split() for group in report["groups"] if group["state"] == "posted"]
     different = [len({tuple(post[start:end]) for post in posts}) > 1 for start, end in ((0, 1), (2, 3), (3, 4), (4, 9))]
     if len(posts) < 2 or not any(different):
@@ -114,7 +123,7 @@ def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
 
 def _messages(groups: list[dict[str, Any]]) -> list[str]:
     calls = [group["call"] for group in groups if group["call"] and group["call"].get("peer") is not None]
-    if not calls and any(_is_message(group) for group in groups):
+    if not calls and any(_is_message(group) and not _is_posted_message(group) for group in groups):
         return ["a send and its receive must name each other's rank: check the peers"]
     if not calls:
         return []

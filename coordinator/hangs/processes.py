@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-_ASIDE = ("pt_nccl_watchdg", "pt_nccl_heartbt", "maya-")  # wake up ten times a second
-_READY = "RD"  # states of a thread that could run and has no core, or waits for a disk
+_WATCHDOGS = ("pt_nccl_watchdg", "pt_nccl_heartbt")
+_ASIDE = (*_WATCHDOGS, "maya-")  # wake up ten times a second
 _CARRIER = "ZMQbg/"  # does little, but may have a message to carry
 _BUSY_SHARE = 0.01  # of one core: below it a thread only looks at something now and then
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -153,6 +153,16 @@ def system_call(process: int, thread: int | None = None) -> Call | None:
     return Call(int(words[0]), tuple(int(word, 16) for word in words[1:7]))
 
 
+def watchdog_sleeps(process: int) -> bool:
+    """Whether a watchdog of torch's has given up on a collective: it sleeps for a minute then, for others to write
+    their flight recorders, and whoever ends its process group waits for that."""
+    for thread in _numbers(f"/proc/{process}/task"):
+        found = _status(f"/proc/{process}/task/{thread}/stat")
+        if found is not None and found.name.startswith(_WATCHDOGS) and _sleeps(process, thread):
+            return True
+    return False
+
+
 @dataclass(frozen=True)
 class Reception:
     """What a thread waits to receive."""
@@ -226,8 +236,8 @@ def _status(path: str) -> _Status | None:
     return _Status(head.partition("(")[2], words[0], int(words[1]), int(words[11]) + int(words[12]))
 
 
-def _sleeps(process: int) -> bool:
-    call = system_call(process)
+def _sleeps(process: int, thread: int | None = None) -> bool:
+    call = system_call(process, thread)
     return call is not None and call.is_sleep
 
 

@@ -48,6 +48,7 @@ _NAMES = {  # torch's, as they begin in flight recorders
     Call.SEND: ("send",),
     Call.RECEIVE: ("recv",),
 }
+_MADE_OF_MESSAGES = ("all_to_all", "alltoall", "gather", "scatter")
 
 
 @dataclass(frozen=True)
@@ -326,6 +327,8 @@ def _outermost_of_torch(main: Sequence[Frame]) -> str:
 def _entry_of(member: _Member) -> Entry | None:
     """The call that a rank waits for, or that does not match, in its flight recorder."""
     wait, active = member.wait, [entry for entry in member.recorder.entries if not entry.completed]
+    if member.variant.startswith(("send", "receive")):
+        return _message_entry(member)
     if wait is None or wait.post is None:
         return active[0] if member.variant and active else None
     is_message = wait.post.call >= Call.SEND
@@ -336,7 +339,16 @@ def _entry_of(member: _Member) -> Entry | None:
         groups = {group.name for group in member.recorder.of_ranks(wait.members)}
     begins = _NAMES[Call(wait.post.call)]
     candidates = [entry for entry in active if entry.group in groups and entry.is_message == is_message]
+    if len(active) == len(member.recorder.entries) and not is_message:  # torch has no watchdog that completes them
+        candidates = candidates[wait.post.sequence :]
     return next((entry for entry in candidates if entry.call.startswith(begins)), None)
+
+
+def _message_entry(member: _Member) -> Entry | None:
+    """The call of a message that does not match. Small ones are sent at once, so that its sender may have gone on."""
+    begins = (*_NAMES[Call.SEND if member.variant.startswith("send") else Call.RECEIVE], *_MADE_OF_MESSAGES)
+    found = [entry for entry in member.recorder.entries if entry.call.startswith(begins)]
+    return next((entry for entry in found if not entry.completed), found[-1] if found else None)
 
 
 def _divergence(together: list[list[_Member]]) -> dict[str, Any] | None:

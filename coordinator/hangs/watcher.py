@@ -84,6 +84,7 @@ class Watcher:
     _failed: bool = False  # a rank failed: the launcher ends the job
     _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
     _reported: frozenset[int] = frozenset()
+    _mismatched: float = 0.0  # when an answer that fails was first held
     is_frozen: bool = False
 
     def started(self, rank: int, process: int) -> None:
@@ -106,8 +107,13 @@ class Watcher:
         now = time.monotonic()
         if self.is_frozen:
             return None
-        if self.server.held_failures and now - self._changed >= _APART_SECONDS:
-            return self._mismatch()
+        if self.server.held_failures:
+            self._mismatched = self._mismatched or now
+            # Other members may still be about to post, and belong to the report.
+            if min(now - self._changed, now - self._mismatched) >= _APART_SECONDS:
+                return self._mismatch()
+            if now - self._mismatched >= _MOST_SECONDS:
+                return self._mismatch()
         if self.server.state.activity != self._activity:
             self._activity = self.server.state.activity
             self._changed = self._moved = now
@@ -210,13 +216,13 @@ class Watcher:
         self.server.turn()  # what was on its way
         if not stuck - self._reported or self.server.state.activity != self._activity:
             return None
-        unseen = any(conditions[rank] is Condition.MEETS for rank in stuck)
-        if unseen and now - self._changed < _UNSEEN_SECONDS:
-            return None
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
         if goes_on and stuck != self._candidates:  # perhaps some of the others have only not come to rest yet
             self._candidates = frozenset(stuck)
             self._asked = 0.0
+            return None
+        unseen = any(conditions[rank] is Condition.MEETS for rank in stuck)
+        if unseen and now - self._changed < _UNSEEN_SECONDS:
             return None
         self._reported = frozenset(stuck)
         kind = "partial deadlock" if goes_on else "deadlock"
@@ -234,8 +240,10 @@ class Watcher:
             return Condition.FREE
         if self._is_in_store(self._ranks[rank]):
             return Condition.MEETS
+        if wait is stacks.Wait.GROUP and has_waits:
+            return Condition.CALLS
         if wait is stacks.Wait.GROUP:
-            return Condition.CALLS if has_waits else Condition.MEETS
+            return Condition.FREE if processes.watchdog_sleeps(self._ranks[rank].process) else Condition.MEETS
         # Its own threads, or the end of the program, wait for the device.
         waits_inside = has_waits and (not told.main or told.main[0].is_torch)
         return Condition.CALLS if waits_inside else Condition.FREE
