@@ -8,19 +8,14 @@ The scripts are in tests/hangs; comments in them mark the lines that a report mu
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hang_launch import SCRIPTS, launch
 
 from rank_runtime.build import Build
-
-SCRIPTS = Path(__file__).parent / "hangs"
 
 
 @dataclass(frozen=True)
@@ -44,20 +39,6 @@ class Case:
     hint: str = ""  # part of one
     options: tuple[str, ...] = ()
     slow: bool = True
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A run that is over."""
-
-    exit_code: int
-    output: str
-    folder: Path
-
-    @property
-    def report(self) -> dict[str, Any] | None:
-        file = self.folder / "hang.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 CASES = (
@@ -276,18 +257,6 @@ CORRECT = {
 QUICK = ("slow_rank", "device_mesh")
 
 
-@pytest.fixture
-def launch(build: Build, tmp_path: Path) -> Callable[..., Launched]:
-    def run(script: Path, ranks: int, *options: str) -> Launched:
-        folder = tmp_path / "out"
-        words = ["--nproc", str(ranks), "--out", str(folder), "--no-trace", *options, str(script)]
-        command = [sys.executable, "-m", "maya.torchrun", *words]
-        ended = subprocess.run(command, cwd=SCRIPTS.parent.parent, capture_output=True, text=True, timeout=200)
-        return Launched(ended.returncode, ended.stdout + ended.stderr, folder)
-
-    return run
-
-
 def _line(script: Path, mark: str) -> int:
     lines = script.read_text(encoding="utf-8").splitlines()
     (found,) = (number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}"))
@@ -299,9 +268,9 @@ def _parameters() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", _parameters())
-def test_broken_script(case: Case, launch: Callable[..., Launched]) -> None:
+def test_broken_script(case: Case, build: Build, tmp_path: Path) -> None:
     script = SCRIPTS / f"{case.script}.py"
-    run = launch(script, case.ranks, *case.options)
+    run = launch(tmp_path, script, case.ranks, *case.options)
     assert run.report is not None, run.output
     assert run.exit_code == 1
     assert run.report["kind"] == case.kind
@@ -321,7 +290,7 @@ def test_broken_script(case: Case, launch: Callable[..., Launched]) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CORRECT]
 )
-def test_correct_script(name: str, launch: Callable[..., Launched]) -> None:
-    run = launch(SCRIPTS / "correct" / f"{name}.py", CORRECT[name])
+def test_correct_script(name: str, build: Build, tmp_path: Path) -> None:
+    run = launch(tmp_path, SCRIPTS / "correct" / f"{name}.py", CORRECT[name])
     assert run.exit_code == 0, run.output
     assert run.report is None

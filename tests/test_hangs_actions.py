@@ -10,11 +10,24 @@ import time
 from pathlib import Path
 
 import pytest
+from hang_launch import ROOT, SCRIPTS
 
 from rank_runtime.build import Build
 
-ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "tests" / "hangs"
+STEPS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+for step in range(6):
+    value = torch.ones(8, device="cuda")
+    dist.all_reduce(value)
+    torch.cuda.synchronize()
+print("done", rank)
+dist.destroy_process_group()
+"""
 
 
 def command(folder: Path, script: Path, *options: str, ranks: int = 2) -> list[str]:

@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from hang_launch import ROOT, SCRIPTS
 
 from maya.torchrun.debugging import blamed
 from rank_runtime.build import Build
 
-ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "tests" / "hangs"
 DEBUGGER = ROOT / "rank_runtime" / "debugger.py"
 
 

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hang_launch import SCRIPTS, Launched, launch
 from parallel_launch import stock_environment
 
 from rank_runtime.build import Build
 
-ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "tests" / "hangs"
-
 pytestmark = pytest.mark.slow
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A job that is over."""
-
-    exit_code: int
-    output: str
-    folder: Path
-
-    @property
-    def report(self) -> dict[str, Any] | None:
-        file = self.folder / "hang.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-    def exit_codes(self) -> list[int]:
-        summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
-        return [rank["exit_code"] for rank in summary["ranks"]]
-
-
-Launch = Callable[..., Ended]
+Launch = Callable[..., Launched]
 
 
 @pytest.fixture
-def launch(build: Build, tmp_path: Path) -> Launch:
+def run(build: Build, tmp_path: Path) -> Launch:
     """Runs a script, given as text or by its path, with some variables."""
 
-    def run(script: str | Path, ranks: int, *options: str, **variables: str) -> Ended:
+    def run(script: str | Path, ranks: int, *options: str, **variables: str) -> Launched:
         if isinstance(script, str):
-            path = tmp_path / "script.py"
-            path.write_text(script, encoding="utf-8")
-            script = path
-        words = ["--nproc", str(ranks), "--out", str(tmp_path / "out"), "--no-trace", *options, str(script)]
-        command = [sys.executable, "-m", "maya.torchrun", *words]
-        ended = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=200
-        )
-        return Ended(ended.returncode, ended.stdout + ended.stderr, tmp_path / "out")
+            text, script = script, tmp_path / "script.py"
+            script.write_text(text, encoding="utf-8")
+        return launch(tmp_path, script, ranks, *options, **variables)
 
     return run
 
@@ -84,8 +54,8 @@ dist.destroy_process_group()
 """
 
 
-def test_the_watchdog_dumps_names_the_absent_rank_and_ends_the_others(launch: Launch, tmp_path: Path) -> None:
-    ended = launch(
+def test_the_watchdog_dumps_names_the_absent_rank_and_ends_the_others(run: Launch, tmp_path: Path) -> None:
+    ended = run(
         ABSENT.replace("SECONDS", "60"),
         3,
         "--on-hang",
@@ -100,14 +70,14 @@ def test_the_watchdog_dumps_names_the_absent_rank_and_ends_the_others(launch: La
     assert "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE" in ended.output
     assert "[1] finished collective #1, but didn't join collective #2" in ended.output
     assert "script.py:14" in ended.output
-    assert ended.exit_codes()[0] == -6
+    assert ended.exit_codes[0] == -6
     assert ended.report is None, "who sleeps is not stuck"
     for rank in range(3):
         assert (tmp_path / f"dump_{rank}").stat().st_size > 0
 
 
-def test_without_error_handling_a_late_rank_is_waited_for(launch: Launch) -> None:
-    ended = launch(
+def test_without_error_handling_a_late_rank_is_waited_for(run: Launch) -> None:
+    ended = run(
         ABSENT.replace("SECONDS", "9"),
         2,
         TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
@@ -117,28 +87,28 @@ def test_without_error_handling_a_late_rank_is_waited_for(launch: Launch) -> Non
     assert ended.output.count("done") == 2
 
 
-def test_a_blocking_wait_raises_in_the_script(launch: Launch) -> None:
-    ended = launch(ABSENT.replace("SECONDS", "60"), 2, "--on-hang", "wait", TORCH_NCCL_BLOCKING_WAIT="1")
+def test_a_blocking_wait_raises_in_the_script(run: Launch) -> None:
+    ended = run(ABSENT.replace("SECONDS", "60"), 2, "--on-hang", "wait", TORCH_NCCL_BLOCKING_WAIT="1")
     assert ended.exit_code == 1
     assert "timed out in blocking wait" in ended.output
     assert "DistBackendError: [Rank 0] Watchdog caught collective operation timeout" in ended.output
-    assert ended.exit_codes()[0] == 1
+    assert ended.exit_codes[0] == 1
 
 
 # ---- checks of torch's ----
 
 
-def test_torch_s_own_comparison_finds_the_mismatch_first(launch: Launch) -> None:
-    ended = launch(SCRIPTS / "mismatched_sizes.py", 4, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+def test_torch_s_own_comparison_finds_the_mismatch_first(run: Launch) -> None:
+    ended = run(SCRIPTS / "mismatched_sizes.py", 4, TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert ended.exit_code == 1
     assert "RuntimeError: Detected mismatch between collectives on ranks. Rank 3" in ended.output
     assert "TensorShape=[48]" in ended.output
     assert ended.report is None
 
 
-def test_a_missing_rank_is_reported_when_torch_compares_calls(launch: Launch) -> None:
+def test_a_missing_rank_is_reported_when_torch_compares_calls(run: Launch) -> None:
     """Its comparison is a Gloo collective, in which the others stand."""
-    ended = launch(SCRIPTS / "conditional_all_reduce.py", 2, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    ended = run(SCRIPTS / "conditional_all_reduce.py", 2, TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert ended.exit_code == 1
     assert ended.report is not None
     assert ended.report["kind"] == "deadlock"
@@ -163,8 +133,8 @@ dist.destroy_process_group()
 """
 
 
-def test_ddp_logs_what_it_does(launch: Launch) -> None:
-    ended = launch(LOGGING, 2, TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_CPP_LOG_LEVEL="INFO")
+def test_ddp_logs_what_it_does(run: Launch) -> None:
+    ended = run(LOGGING, 2, TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_CPP_LOG_LEVEL="INFO")
     assert ended.exit_code == 0, ended.output
     assert "[Rank 0]: DDP Initialized with:" in ended.output
     assert "[Rank 1 / 2] [before iteration" in ended.output
@@ -181,8 +151,8 @@ dist.monitored_barrier(timeout=datetime.timedelta(seconds=3), wait_all_ranks=Tru
 """
 
 
-def test_a_monitored_barrier_names_the_absent_ranks(launch: Launch) -> None:
-    ended = launch(MONITORED, 4)
+def test_a_monitored_barrier_names_the_absent_ranks(run: Launch) -> None:
+    ended = run(MONITORED, 4)
     assert ended.exit_code == 1
     assert "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms" in ended.output
     assert ended.report is None
@@ -201,9 +171,9 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("script", VERDICTS)
-def test_torch_finds_the_same_in_the_flight_recorders(script: str, launch: Launch, build: Build) -> None:
+def test_torch_finds_the_same_in_the_flight_recorders(script: str, run: Launch, build: Build) -> None:
     ranks, *verdict = VERDICTS[script]
-    ended = launch(SCRIPTS / f"{script}.py", ranks)
+    ended = run(SCRIPTS / f"{script}.py", ranks)
     folder = ended.folder / "flight_recorder"
     assert sorted(file.name for file in folder.iterdir()) == [f"rank_{rank}" for rank in range(ranks)]
     tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--prefix", "rank_", str(folder)]

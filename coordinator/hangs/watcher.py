@@ -110,9 +110,8 @@ class Watcher:
         if self.server.held_failures:
             self._mismatched = self._mismatched or now
             # Other members may still be about to post, and belong to the report.
-            if min(now - self._changed, now - self._mismatched) >= _APART_SECONDS:
-                return self._mismatch()
-            if now - self._mismatched >= _MOST_SECONDS:
+            quiet = min(now - self._changed, now - self._mismatched) >= _APART_SECONDS
+            if quiet or now - self._mismatched >= _MOST_SECONDS:
                 return self._mismatch()
         if self.server.state.activity != self._activity:
             self._activity = self.server.state.activity

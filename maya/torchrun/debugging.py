@@ -75,7 +75,7 @@ class Debugging:
         if self._connection is not None and self._connection.fileno() in ready:
             self._show()
         if not self.is_over and _INPUT in ready:
-            self._typed(os.read(_INPUT, 4096))
+            self._typed(_read())
         if self.deadline is not None and time.monotonic() > self.deadline:
             self._say(
                 f"the debugger of rank {self._rank} does not answer: some thread of it keeps Python's lock; "
@@ -174,6 +174,15 @@ class Debugging:
                 os.killpg(process, number)
 
 
+def _read() -> bytes:
+    """Nothing: the end, by Ctrl-D or because the terminal is gone."""
+    try:
+        return os.read(_INPUT, 4096)
+    except OSError:
+        return b""
+
+
 def _write(content: bytes) -> None:
-    while content:
-        content = content[os.write(_OUTPUT, content) :]
+    with suppress(OSError):  # the terminal is gone
+        while content:
+            content = content[os.write(_OUTPUT, content) :]

@@ -200,8 +200,9 @@ static void *debug(void *argument) {
 
 /* In a thread that has the stack of any other: the program's own code may run there. The connection is that thread's now. */
 static void answer_debugger(int connection, const char *path) {
-    static const char form[] = "(lambda file, scope: exec(compile(open(file, encoding='utf-8').read(), file, 'exec'), scope))"
-                               "(bytes.fromhex('%s').decode(), {'__name__': 'maya_debugger', 'connection': %d, 'main_thread': %lu})";
+    static const char form[] =
+        "(lambda file, scope: exec(compile(open(file, encoding='utf-8').read(), file, 'exec'), scope))"
+        "(bytes.fromhex('%s').decode(), {'__name__': 'maya_debugger', 'connection': %d, 'main_thread': %lu})";
     int mine = fcntl(connection, F_DUPFD_CLOEXEC, 0);
     size_t size = sizeof form + strlen(path) + 64;
     debugging *session = malloc(sizeof *session + size);

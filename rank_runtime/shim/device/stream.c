@@ -479,10 +479,7 @@ void maya_device_wait(int device) {
 
 static bool is_device_idle(void *unused) {
     (void)unused;
-    pthread_mutex_lock(&maya_engine_lock);
-    bool idle = queued_streams == 0;
-    pthread_mutex_unlock(&maya_engine_lock);
-    return idle;
+    return !maya_work_is_queued();
 }
 
 int maya_device_synchronize(void) {
