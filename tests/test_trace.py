@@ -44,7 +44,8 @@ def compile_c(*arguments: str | Path) -> None:
 @pytest.fixture(scope="session")
 def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("driver") / "driver"
-    sources = [Path(__file__).with_name("trace_driver.c"), DEVICE / "intern.c", *sorted(DEVICE.glob("recorder*.c"))]
+    own = [DEVICE / "intern.c", DEVICE / "host_time.c", *sorted(DEVICE.glob("recorder*.c"))]
+    sources = [Path(__file__).with_name("trace_driver.c"), *own]
     compile_c("-pthread", "-Wl,--wrap=malloc,--wrap=calloc", "-o", program, *sources)
     return program
 

@@ -47,6 +47,7 @@ void maya_coordinator_end(void) {}
 /* There is no virtual clock. */
 void maya_clock_begin(void) {}
 void maya_clock_after_record(void) {}
+bool maya_clock_shares_first_cursor(const maya_thread *thread) { return thread->number == 1; }
 
 /* With --wrap: allocation number `failing_allocation` fails, and so do all after it. */
 static long failing_allocation = -1, allocations;

@@ -27,6 +27,7 @@ _COLUMNS = ("kind", "thread", "signature")
 _MOST_RANKS = 16  # whose times are looked at; medians of more are the same
 _BEFORE = 8  # records that tell a place, with the record itself
 _STEP = "Optimizer.step#"
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # what times it gives spreads over all bits
 
 Index = npt.NDArray[np.intp]
 
@@ -92,8 +93,8 @@ def _places(trace: Trace, kept: Index, steps_from: str | None) -> tuple[Index, n
     at = np.arange(len(kept))
     occurrence = np.empty(len(kept), dtype=np.intp)
     occurrence[order] = at - np.maximum.accumulate(np.where(again & (at > 0), 0, at))
-    pairs = np.stack((context, occurrence.astype(np.uint64)), axis=1)
-    places = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    context += occurrence.astype(np.uint64) * _ODD
+    places = np.unique(context, return_inverse=True)[1].reshape(-1)
     later = np.zeros(int(places.max(initial=-1)) + 1, dtype=bool)
     later[places[step > 0]] = True
     return places, (step > 0) | ~later[places]
@@ -106,7 +107,7 @@ def _contexts(records: npt.NDArray[np.void], group: int) -> npt.NDArray[np.uint6
     what ^= records["flags"]
     mixed = np.full(len(records), group + 1, dtype=np.uint64)
     for back in range(min(_BEFORE, len(records))):
-        mixed[back:] = (mixed[back:] ^ what[: len(what) - back]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed[back:] = (mixed[back:] ^ what[: len(what) - back]) * _ODD
         mixed ^= mixed >> np.uint64(29)
     return mixed
 
