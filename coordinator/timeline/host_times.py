@@ -120,7 +120,7 @@ def step_ends(trace: Trace, steps_from: str | None) -> Index:
     ends = [
         number
         for number, name in names.items()
-        if (name.startswith(_STEP) if steps_from is None else name.partition("#")[0] == steps_from.rstrip("#"))
+        if (name.startswith(_STEP) if steps_from is None else steps_from.rstrip("#") in (name, name.partition("#")[0]))
     ]
     found: Index = positions[np.isin(numbers, ends)]
     return found

@@ -41,8 +41,9 @@ uint64_t cost_of_announcing() {
   const uint64_t announced = least_ns(tensor, true), silent = least_ns(tensor, false);
   self.computing = self.calibrating = false;
   maya_measures_host = measures;
-  if (maya_get_settings()->debug) maya_message("announcing an op takes %zu ns", size_t(announced - silent));
-  return announced > silent ? announced - silent : 0;
+  const uint64_t cost = announced > silent ? announced - silent : 0;
+  if (maya_get_settings()->debug) maya_message("announcing an op takes %d ns", static_cast<int>(cost));
+  return cost;
 }
 
 }  // namespace maya

@@ -61,9 +61,9 @@ struct ExceptionState {
 struct Thread {
   std::vector<std::unique_ptr<Frame>> frames;
   size_t depth = 0;
-  bool computing = false;  // ops that run now are ours
+  bool computing = false;    // ops that run now are ours ...
   bool calibrating = false;  // ... and only there to be announced
-  Node node;               // the innermost one
+  Node node;                 // the innermost one
   maya_thread* device = maya_this_thread();
   const ExceptionState* exceptions = reinterpret_cast<const ExceptionState*>(abi::__cxa_get_globals());
   std::vector<TensorView> outputs;  // scratch
