@@ -107,7 +107,12 @@ RANK_VARIABLES = (
     Variable(
         "MAYA_OBSERVER", "the op observer to load; set by maya-torchrun; empty: ops are neither named nor computed"
     ),
-    Variable("MAYA_DEBUG", "1: say which ops could not be computed, and why, and what announcing an op costs", "0", is_number=True),
+    Variable(
+        "MAYA_DEBUG",
+        "1: say which ops could not be computed, and why, and what announcing an op costs",
+        "0",
+        is_number=True,
+    ),
     Variable(
         "MAYA_BARE", "1: every call succeeds and does nothing; the baseline of benchmarks", "0", choices=("0", "1")
     ),

@@ -25,6 +25,7 @@ from maya.trace.format import BlockKind, Flag, Kind
 
 Records = npt.NDArray[np.void]  # of dtype format.RECORD
 Ops = npt.NDArray[np.void]  # of dtype OP
+_Payloads = list[tuple[int, memoryview]]  # of some blocks, with their counts
 HostTimes = npt.NDArray[np.int64]  # ns that the thread of each record spent since the one before
 
 # An op that ended, or an annotation. `sequence` is autograd's number, which an op in backward shares with the forward
@@ -144,7 +145,7 @@ class Columns:
     columns: dict[str, npt.NDArray[Any]]
     strings: list[str]
     complete: bool
-    host_time_blocks: list[tuple[int, memoryview]] = field(default_factory=list)
+    host_time_blocks: _Payloads = field(default_factory=list)
 
     def host_times(self) -> HostTimes | None:
         """As those of `Trace`."""
@@ -168,15 +169,12 @@ def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
     return Columns(columns, strings, not blocks.problem, host_time_blocks)
 
 
-_SomeBlocks = list[tuple[int, memoryview]]  # count and payload
-
-
-def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _SomeBlocks, _SomeBlocks]:
+def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _Payloads, _Payloads]:
     """The strings of a file, its blocks of records, and those of host times."""
     blocks = _Blocks(data)
     strings = [""]
-    record_blocks: _SomeBlocks = []
-    host_time_blocks: _SomeBlocks = []
+    record_blocks: _Payloads = []
+    host_time_blocks: _Payloads = []
     for kind, count, payload in blocks:
         if kind == BlockKind.STRINGS:
             strings.extend(_decode_strings(payload, count))
@@ -273,7 +271,7 @@ def _decode_strings(payload: memoryview, count: int) -> list[str]:
     return [str(payload[begin:end], "utf-8", "replace") for begin, end in pairwise(bounds)]
 
 
-def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
+def _decode_records(blocks: _Payloads) -> Records:
     records = np.empty(sum(count for count, _ in blocks), dtype=f.RECORD)
     decoded = 0
     for run, pieces_of in _runs(blocks):
@@ -284,7 +282,7 @@ def _decode_records(blocks: Sequence[tuple[int, memoryview]]) -> Records:
     return records
 
 
-def _decode_host_times(blocks: Sequence[tuple[int, memoryview]], records: int) -> HostTimes | None:
+def _decode_host_times(blocks: _Payloads, records: int) -> HostTimes | None:
     if sum(count for count, _ in blocks) != records or not records:
         return None
     values = [decode_varints(np.frombuffer(payload, dtype=np.uint8))[0] for _, payload in blocks]
@@ -301,7 +299,7 @@ def _decode_column(run: BlockRun, name: str, pieces: Sequence[npt.NDArray[np.uin
 
 
 def _runs(
-    blocks: Sequence[tuple[int, memoryview]],
+    blocks: _Payloads,
 ) -> Iterator[tuple[BlockRun, dict[str, tuple[npt.NDArray[np.uint8], ...]]]]:
     """Some blocks at a time, with the bytes of each of their columns."""
     for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
