@@ -227,11 +227,12 @@ def _bert(number: int, row: Row) -> TrainingJob:
 
 def _simumax(number: int, row: Row) -> TrainingJob:
     """Megatron-LM with Transformer Engine: sequence parallelism, distributed optimizer, nothing overlapped; products
-    add to the gradients that they make, which is its default."""
+    add to the gradients that they make, which is its default; the loss is fused ("cef" in the runs' names)."""
     _refuse_unknown(row)
     tensor = int(row["tp"])
     options = ["--family", "llama", *_shape(row, _megatron_vocabulary(_number(row, "vocab"), tensor))]
-    options += ["--data", "zero1", "--no-overlap", "--bucket-bytes", "160000000", "--accumulate-in-products"]
+    options += ["--data", "zero1", "--no-overlap", "--bucket-bytes", "160000000"]
+    options += ["--accumulate-in-products", "--in-place-loss"]
     if tensor > 1:
         options.append("--sequence-parallel")
     return _job(number, row, "SimuMax B200", "b200", "dgx-b200", options)

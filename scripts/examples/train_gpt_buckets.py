@@ -78,9 +78,9 @@ class BucketedOptimizer:
             parameter.register_post_accumulate_grad_hook(lambda each, bucket=bucket: self.arrived(each, bucket))
 
     def arrived(self, parameter, bucket):
-        if parameter.grad is not None:  # or else a product has added it already
+        if not hasattr(parameter, "is_in_sum"):  # or else a product has added it already
             parameter.sum.add_(parameter.grad)
-            parameter.grad = None
+        parameter.grad = None
         bucket.arrived += self.last_micro_batch
         if self.overlap and bucket.arrived == bucket.expected:
             bucket.reduce()

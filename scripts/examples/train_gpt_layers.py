@@ -47,14 +47,22 @@ def reduce(x, tensor, wait=True):
     return part if wait else (part, work)
 
 
+PLACEHOLDERS = {}  # by shape and dtype
+
+
 def gradient_of_weight(weight, rows, x, tensor):
-    """None if it is in the sum already."""
+    """If it is in the sum already, what autograd gets in its place: like Transformer Engine's, one for all weights of
+    a shape."""
     x = x.flatten(0, -2)
     if not tensor.accumulate:
         return rows.T @ x
     wider = {} if x.dtype == weight.sum.dtype else {"out_dtype": weight.sum.dtype}
     torch.addmm(weight.sum, rows.T, x, out=weight.sum, **wider)
-    return None
+    weight.is_in_sum = True
+    key = weight.shape, weight.dtype
+    if key not in PLACEHOLDERS:
+        PLACEHOLDERS[key] = torch.empty_like(weight)
+    return PLACEHOLDERS[key].detach()
 
 
 class AccumulatingProduct(torch.autograd.Function):
