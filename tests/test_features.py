@@ -81,7 +81,8 @@ def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object
     assert sum(item.work.bytes_written * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 3)
 
     norms = {w.variant: w for w in _of(works, Kind.NORM)}
-    assert norms["layer_norm_forward"].shape == {"rows": 1024.0, "columns": 256.0}
+    of_layer = {"rows": 1024.0, "columns": 256.0, "has_mean": 1.0, "threads": 128.0}
+    assert norms["layer_norm_forward"].shape == of_layer
     assert norms["layer_norm_backward"].bytes_read > 2 * 1024 * 256 * 4
     assert norms["layer_norm_backward_parameters"].bytes_written < 1024 * 256 * 4
 

@@ -29,7 +29,7 @@ def families(elements: float, size: int) -> list[Work]:
     rows, columns = max(elements / 4096, 1.0), min(elements, 4096.0)
     works = [elementwise(elements, [size, size], size, variant) for variant in ("vectorized", "strided", "transposed")]
     works += [copy(elements, size, size, variant) for variant in ("vectorized", "unrolled", "strided")]
-    works += [*norm_forward(rows, columns, size), *norm_backward(rows, columns, size)]
+    works += [*norm_forward(rows, columns, size, has_mean=False), *norm_backward(rows, columns, size)]
     works += [over_rows(Kind.SOFTMAX, f"softmax_{way}", rows, columns, size, 2, 1) for way in ("forward", "backward")]
     for kind, variant in (
         (Kind.REDUCTION, "inner"),

@@ -45,6 +45,7 @@ _STARTS_OF_ROWS = (LAUNCH_SECONDS + 2 * _TRIP_SECONDS, 3.0e-6)
 _ROW_SM_SECONDS = {"norm/layer_norm_backward": 200e-9}
 _ROW_PRIOR = 0.3
 _MOST_ROW = 20e-9
+_ROWS_IN_REGISTERS = 1024  # columns
 _MOST_TURN = 2 * _TRIP_SECONDS  # which element, and then that element; the next turn may have begun before
 _MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
 # What measuring may have cost: nothing where a profiler timed kernels, events around them, or the host's clock.
@@ -56,10 +57,14 @@ _MOST_STEP = float(np.log(1.09))  # of the slowdown's logarithm, for twice the s
 # A norm gives a row to a block of 128 threads, which take four elements each at a time. The block waits for memory each
 # time, and for its threads at the end. Both waits are fitted to all norms that were measured, on six GPUs from V100 to
 # GB200: where rows are few or memory is fast, norms take what these chains of waits take, whatever the bandwidth.
-_BLOCK_THREADS = 128
-_BLOCK_ELEMENTS = 512.0
+_BLOCK_THREADS = 128.0
+_THREAD_ELEMENTS = 4.0
 _BLOCK_SECONDS = 0.45e-6
 _STRIDE_SECONDS = 0.9e-6
+# A layer norm, unlike one by the root of the mean square, takes a mean, too, with a division for each element: on an SM
+# full of blocks a stride takes this: from LLMCompass's A100, Liger's B200 and a profile of H100, which agree.
+_MEAN_SECONDS = 2.1e-6
+HAS_MEAN = "has_mean"  # of a shape: 1 if so
 _BY_THE_CHAIN = 1.4  # times what moving takes at full bandwidth: from there on, the chain hides what moving takes
 
 
@@ -133,24 +138,30 @@ def _along(axis: str, device: Device, batch: Batch) -> Floats:
         along = np.maximum(batch.column("columns", 1024.0), 1.0)
     elif axis == "residence":
         in_a_row = batch.bytes_read / np.maximum(batch.column("rows", 1.0), 1.0)
-        along = np.maximum(in_a_row * _places(device) / device.shared_per_sm_bytes, 2.0**-20)
+        along = np.maximum(in_a_row * _places(device, batch) / device.shared_per_sm_bytes, 2.0**-20)
     else:
         along = np.maximum(batch.bytes_moved, 1.0)
     return np.log2(along)
 
 
-def _places(device: Device) -> int:
+def _threads(batch: Batch) -> Floats:
+    """Of the block of a norm that has a row: torch's, unless a trace says otherwise."""
+    return np.maximum(batch.column("threads", _BLOCK_THREADS), 32.0)
+
+
+def _places(device: Device, batch: Batch) -> Floats:
     """Blocks of a norm that an SM has at a time."""
-    return min(device.max_threads_per_sm // _BLOCK_THREADS, device.max_blocks_per_sm)
+    return np.clip(device.max_threads_per_sm // _threads(batch), 1, device.max_blocks_per_sm)
 
 
 def _chain(device: Device, batch: Batch) -> Floats:
     """What blocks of a norm wait in turn, however fast the memory is."""
     if batch.variant != "layer_norm_forward":
         return np.zeros(len(batch))
-    turns = np.maximum(batch.column("rows", 0.0) / (_places(device) * device.sm_count), 1.0)
-    strides = np.ceil(batch.column("columns", 1.0) / _BLOCK_ELEMENTS)
-    return turns * (_BLOCK_SECONDS + strides * _STRIDE_SECONDS)
+    turns = batch.column("rows", 0.0) / (_places(device, batch) * device.sm_count)
+    strides = np.ceil(batch.column("columns", 1.0) / (_THREAD_ELEMENTS * _threads(batch)))
+    waiting = np.maximum(turns, 1.0) * (_BLOCK_SECONDS + strides * _STRIDE_SECONDS)
+    return np.maximum(waiting, turns * strides * _MEAN_SECONDS * batch.column(HAS_MEAN, 0.0))
 
 
 def fit(
@@ -277,7 +288,9 @@ def _rows(batch: Batch) -> Floats:
     """What costs time by its number, not its bytes: rows that have a block each, turns of a block."""
     if batch.kind is Kind.CROSS_ENTROPY:
         return batch.column("turns", 0.0)
-    by_rows = batch.kind is Kind.SOFTMAX or batch.variant.startswith("layer_norm_backward")
+    if batch.kind is Kind.SOFTMAX:  # shorter rows share a block
+        return np.where(batch.column("columns", 0.0) > _ROWS_IN_REGISTERS, batch.column("rows", 0.0), 0.0)
+    by_rows = batch.variant.startswith("layer_norm_backward")
     return batch.column("rows", 0.0) if by_rows else np.zeros(len(batch))
 
 

@@ -116,7 +116,7 @@ class Pack:
         return dict(zip(keys.tolist(), nanoseconds.tolist(), strict=True))
 
 
-_OF_THE_LAUNCH = frozenset({"threads"})  # known of a trace, not of who measures an op
+_OF_THE_LAUNCH = frozenset({"threads", "has_mean"})  # known of a trace, not of who measures an op
 
 
 def key_of(work: Work) -> int:

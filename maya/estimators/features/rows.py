@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from maya.estimators.curves import HAS_MEAN
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.tensors import Tensor, itemsize
 from maya.estimators.work import Kind, Work
@@ -60,9 +61,11 @@ def layer_norm_forward(launch: Launch) -> Work | None:
         return None
     columns = _normalized(launch, source)
     rows = source.elements / columns
-    return _norm(
-        source, rows, columns, source.bytes, source.elements * source.itemsize + 8 * rows, "layer_norm_forward"
-    )
+    written = source.elements * source.itemsize + 8 * rows
+    work = _norm(source, rows, columns, source.bytes, written, "layer_norm_forward")
+    if "layer_norm" in launch.op:
+        work.shape[HAS_MEAN] = 1.0
+    return _block_a_row(launch, work)
 
 
 def add_and_norm(launch: Launch) -> Work | None:
@@ -72,7 +75,7 @@ def add_and_norm(launch: Launch) -> Work | None:
         return None
     columns = _normalized(launch, source)
     moved = 2.0 * source.elements * source.itemsize
-    return _norm(source, source.elements / columns, columns, moved, moved, "layer_norm_forward")
+    return _block_a_row(launch, _norm(source, source.elements / columns, columns, moved, moved, "layer_norm_forward"))
 
 
 def layer_norm_backward_input(launch: Launch) -> Work | None:
@@ -120,6 +123,13 @@ def _norm(source: Tensor, rows: float, columns: float, read: float, written: flo
     return Work(Kind.NORM, source.dtype, 8.0 * source.elements, float(read), float(written), shape, variant)
 
 
+def _block_a_row(launch: Launch, work: Work) -> Work:
+    """With the threads of the block that each row has, if it has one."""
+    if launch.blocks >= work.shape["rows"]:
+        work.shape["threads"] = float(launch.threads)
+    return work
+
+
 def _first_large(launch: Launch) -> Tensor | None:
     return launch.tensors[0] if launch.tensors else None
 
@@ -143,12 +153,11 @@ def softmax(launch: Launch) -> Work | None:
     moved = float(source.elements * source.itemsize)
     wide = itemsize("fp32") if launch.op_name == "_log_softmax" and True in launch.inputs[2:3] else source.itemsize
     shape = {"rows": source.elements / columns, "columns": float(columns)}
-    if launch.blocks >= shape["rows"]:
-        shape["threads"] = float(launch.threads)  # of the block that each row has
     family = "log_softmax" if "log_softmax" in launch.op or "LogSoftMax" in launch.name else "softmax"
     variant = f"{family}_{'backward' if backward else 'forward'}"
     read = 2 * moved if backward else float(source.bytes)
-    return Work(Kind.SOFTMAX, source.dtype, 8.0 * source.elements, read, float(source.elements * wide), shape, variant)
+    written = float(source.elements * wide)
+    return _block_a_row(launch, Work(Kind.SOFTMAX, source.dtype, 8.0 * source.elements, read, written, shape, variant))
 
 
 def cross_entropy(launch: Launch) -> Work | None:

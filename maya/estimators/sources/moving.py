@@ -18,10 +18,11 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from maya.devices import Device
-from maya.estimators.curves import Observation
+from maya.estimators.curves import HAS_MEAN, Observation
 from maya.estimators.work import Kind, Work
 
 # A row that was timed from the host counts only if it took this much longer than the shortest of its kind.
@@ -69,8 +70,10 @@ def over_rows(kind: Kind, variant: str, rows: float, columns: float, size: int, 
     )
 
 
-def norm_forward(rows: float, columns: float, size: int) -> list[Work]:
-    return [over_rows(Kind.NORM, "layer_norm_forward", rows, columns, size, 1, 1)]
+def norm_forward(rows: float, columns: float, size: int, *, has_mean: bool) -> list[Work]:
+    """`has_mean`: a layer norm, not one by the root of the mean square."""
+    work = over_rows(Kind.NORM, "layer_norm_forward", rows, columns, size, 1, 1)
+    return [replace(work, shape={**work.shape, HAS_MEAN: float(has_mean)})]
 
 
 def norm_backward(rows: float, columns: float, size: int) -> list[Work]:
@@ -124,7 +127,7 @@ def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float)
     rows = float(options.get("M", 0))
     if provider == "huggingface":
         if name == "layer_norm" and mode == "forward":
-            return norm_forward(rows, x, size)
+            return norm_forward(rows, x, size, has_mean=True)
         if name == "layer_norm" and mode == "backward":
             return norm_backward(rows, x, size)
         if name == "rms_norm" and mode == "forward":
@@ -146,7 +149,7 @@ def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float)
         if name == "relu_squared":
             return [elementwise(rows * x, [size], size)] * 2
         if name == "megatron_rms_norm":
-            return norm_forward(float(options["S"]) * float(options["B"]), x, 2)
+            return norm_forward(float(options["S"]) * float(options["B"]), x, 2, has_mean=False)
         if name == "megatron_swiglu":
             n = float(options["S"]) * float(options["B"]) * x
             return [elementwise(n, [2], 2, "strided"), elementwise(n, [2, 2], 2, "strided")]
@@ -167,7 +170,7 @@ def cudnn_norms(folder: Path, device: Device) -> list[Observation]:
                 continue
             rows, columns = float(row["N"]), float(row["C"])
             for works, seconds in (
-                (norm_forward(rows, columns, 2), forward),
+                (norm_forward(rows, columns, 2, has_mean=row["norm_type"] == "layer_norm"), forward),
                 (norm_backward(rows, columns, 2), backward),
             ):
                 found.append(Observation(tuple(works), seconds, f"columns={row['C']}", "cudnn_norms", device))
@@ -204,7 +207,7 @@ def _neusight_works(name: str, rows: float, columns: float) -> Work:
     if name == "softmax":
         return over_rows(Kind.SOFTMAX, "softmax_forward", rows, columns, 4, 1, 1)
     if name == "ln":
-        return over_rows(Kind.NORM, "layer_norm_forward", rows, columns, 4, 1, 1)
+        return norm_forward(rows, columns, 4, has_mean=True)[0]
     return elementwise(rows * columns, [4, 4] if name in _TWO_OPERANDS else [4], 4)
 
 
@@ -229,7 +232,7 @@ def vidur(folder: Path, device: Device) -> list[Observation]:
 
 _LLMCOMPASS: dict[str, Callable[[float, float], Work]] = {
     "softmax": lambda rows, columns: over_rows(Kind.SOFTMAX, "softmax_forward", rows, columns, 2, 1, 1),
-    "layernorm": lambda rows, columns: over_rows(Kind.NORM, "layer_norm_forward", rows, columns, 2, 1, 1),
+    "layernorm": lambda rows, columns: norm_forward(rows, columns, 2, has_mean=True)[0],
     "gelu": lambda rows, columns: elementwise(rows * columns, [2], 2),
 }
 
