@@ -47,6 +47,9 @@ class Variable:
 
 _MOST_KEPT_BYTES = 256 << 20
 _KEPT_BYTES_IN_ALL = 2 << 30
+_MOST_OBJECT_BYTES = 1 << 30
+_OBJECT_BYTES_IN_ALL = 4 << 30
+_LEAST_OBJECT_BYTES = 16 << 20
 
 RANK_VARIABLES = (
     Variable("MAYA_GPU_PROPERTIES", 'the GPU, as "key=value;..."; set by maya-torchrun from --gpu (default: an H100)'),
@@ -77,6 +80,13 @@ RANK_VARIABLES = (
         "MAYA_COLLECTIVE_BYTES",
         "collectives on buffers up to this size carry their contents (of integers: at any size)",
         "1048576",
+        is_number=True,
+    ),
+    Variable(
+        "MAYA_OBJECT_BYTES",
+        "vectors of bytes (uint8), as which objects travel, keep and carry their contents up to this size, besides the "
+        "others (4 GiB shared by all ranks, 16 MiB at least and at most this)",
+        str(_MOST_OBJECT_BYTES),
         is_number=True,
     ),
     Variable(
@@ -127,6 +137,11 @@ SETUP_VARIABLES = (
 def kept_bytes(world_size: int) -> int:
     """What a rank may keep of the contents of copies, unless the user says otherwise: all ranks are on one machine."""
     return min(_MOST_KEPT_BYTES, _KEPT_BYTES_IN_ALL // world_size)
+
+
+def object_bytes(world_size: int) -> int:
+    """The same for vectors of bytes. Few jobs have any, and those that do cannot go on without their contents."""
+    return max(_LEAST_OBJECT_BYTES, min(_MOST_OBJECT_BYTES, _OBJECT_BYTES_IN_ALL // world_size))
 
 
 def rank_environment(

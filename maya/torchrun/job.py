@@ -30,7 +30,7 @@ from maya.torchrun.settings import write_settings
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
 from rank_runtime.build import Build
-from rank_runtime.environment import kept_bytes, rank_environment
+from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 SUCCESS, FAILED = 0, 1
@@ -147,6 +147,8 @@ class Job:
         chosen["MAYA_MEASURE_HOST"] = "1" if self._settings.host_time == "measured" else "0"
         if not self._inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
+        if not self._inherited.get("MAYA_OBJECT_BYTES"):
+            chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(self._launch.world_size))
         return {
             **environment,
             **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),

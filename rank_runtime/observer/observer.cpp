@@ -91,6 +91,29 @@ void guess_count(const at::Tensor& sparse) {
   maya_answer_next_read(static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl())->nnz(), 64, true);
 }
 
+// Pickled objects are vectors of bytes.
+bool may_be_object(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.scalar_type() == c10::ScalarType::Byte && tensor.dim() == 1;
+}
+
+// How large an op may be that is computed. torch joins objects that travel together, which are tensors of bytes: no other
+// size than that at which they are kept limits these.
+int64_t most_bytes_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
+  const maya_settings* settings = maya_get_settings();
+  if (!op.joins || !inputs[0].isTensorList() || settings->compute_bytes >= settings->object_bytes) {
+    return settings->compute_bytes;
+  }
+  for (const c10::IValue& element : inputs[0].toListRef()) {
+    const at::Tensor& tensor = element.toTensor();
+    if (!may_be_object(tensor) || !tensor.is_cuda()) return settings->compute_bytes;
+    if (maya_values_find_object(tensor.const_data_ptr(), tensor.nbytes()) == MAYA_LOST_OBJECT) {
+      maya_message("an object of %zu bytes that is to travel is not kept (MAYA_OBJECT_BYTES is %lld): it will arrive as zeros",
+                   tensor.nbytes(), static_cast<long long>(settings->object_bytes));
+    }
+  }
+  return settings->object_bytes;
+}
+
 // ---- callbacks ----
 
 uint64_t announcement_ns = 0;  // what it costs torch to announce an op
@@ -101,9 +124,11 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
   const Scan scan = scan_arguments(*frame.op, inputs);
   frame.fingerprint = scan.fingerprint;
   frame.signature = self.find_signature(scan.fingerprint);
+  frame.most_bytes = most_bytes_of(*frame.op, inputs);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
-                      scan.gpu_bytes <= settings->compute_bytes && !is_certainly_made_up(*frame.op, inputs, scan.gpu_bytes);
+                      scan.gpu_bytes <= frame.most_bytes && !is_certainly_made_up(*frame.op, inputs, scan.gpu_bytes);
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
+    frame.of_bytes = inputs[0].isTensor() && may_be_object(inputs[0].toTensor());
     for (size_t i = 0; i < inputs.size(); i++) {
       if (writes_argument(*frame.op, inputs, i)) frame.written.add(inputs[i]);
     }
@@ -184,7 +209,7 @@ bool results_are_small(const Frame& frame, const std::vector<TensorView>& output
       if (view.on_gpu()) bytes += static_cast<int64_t>(view.bytes);
     }
   }
-  return bytes <= maya_get_settings()->compute_bytes;
+  return bytes <= frame.most_bytes;
 }
 
 // In place of outputs that were not asked for.
@@ -240,6 +265,12 @@ uint32_t current_op_signature() {
   return top->signature;
 }
 
+// For copies from the host.
+bool current_op_writes_bytes() {
+  const Frame* top = this_thread().top();
+  return top != nullptr && top->of_bytes;
+}
+
 // torch.optim announces every step as "Optimizer.step#AdamW.step".
 bool is_optimizer_step(const char* name) {
   constexpr std::string_view kStep = "Optimizer.step#";
@@ -279,6 +310,7 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
   maya_set_op_namer(maya::current_op_name);
+  maya_set_bytes_finder(maya::current_op_writes_bytes);
   maya_set_op_signer(maya::current_op_signature);
   at::addGlobalCallback(at::RecordFunctionCallback(maya::op_begins, maya::op_ends)
                             .needsInputs(true)

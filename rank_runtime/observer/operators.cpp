@@ -110,6 +110,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
     made->takes_generator = made->takes_generator || inner->kind() == c10::TypeKind::GeneratorType;
   }
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
+  made->joins = made->name == "aten::cat";
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
   made->results = results_of(made->handle->schema());

@@ -2,8 +2,9 @@
  * those travel that are known, one part after the other.
  *
  * Bytes travel if the larger of an operation's buffers is at most MAYA_COLLECTIVE_BYTES (integers, by which programs steer, at
- * any size that memory is kept for). Where none arrive, the receive buffer is made up, except, if none arrive at all, for
- * what this rank itself contributes to it. */
+ * any size that memory is kept for; objects, which are vectors of bytes from the host, up to MAYA_OBJECT_BYTES, and what is
+ * larger is an error: nobody could unpickle zeros). Where none arrive, the receive buffer is made up, except, if none arrive at
+ * all, for what this rank itself contributes to it. */
 
 #include "nccl_internal.h"
 
@@ -36,9 +37,18 @@ void nccl_read_contribution(nccl_contribution *given, const nccl_operation *oper
     given->bytes = NULL;
     given->size = 0;
     given->known_count = 0;
+    given->lost = false;
     const maya_settings *settings = maya_get_settings();
+    if (sent == 0) return;
     /* More than kept_bytes nobody could keep: a tensor of zeros is known at any size. */
-    if (sent == 0 || larger > (operation->type > NCCL_UINT64 ? settings->collective_bytes : settings->kept_bytes)) return;
+    int64_t most = operation->type > NCCL_UINT64 ? settings->collective_bytes : settings->kept_bytes;
+    if (operation->type == NCCL_UINT8) {
+        maya_object object = maya_values_find_object(operation->send, sent);
+        bool is_real = object != MAYA_NO_OBJECT || maya_values_are_dirty(operation->send, sent);
+        if (is_real && most < settings->object_bytes) most = settings->object_bytes;
+        given->lost = object == MAYA_LOST_OBJECT || (object == MAYA_OBJECT && larger > most);
+    }
+    if (larger > most) return;
     const void *scalar = operation->scaling.used ? known_scalar(operation) : NULL;
     if (operation->scaling.used && scalar == NULL) return;
     int64_t *parts = given->known;
@@ -101,7 +111,7 @@ void nccl_write_nothing(const nccl_operation *operation) {
     maya_values_made_up(target + own, bytes - before - own);
 }
 
-void nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known) {
+bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known) {
     size_t buffer = nccl_receive_bytes(operation), last = 0, total = 0;
     bool in_order = known.count % 2 == 0;
     for (size_t i = 0; in_order && i < known.count; i += 2) {
@@ -111,10 +121,11 @@ void nccl_write_result(const nccl_operation *operation, const void *bytes, size_
         total += (size_t)(end - start);
     }
     if (in_order && total == size) {
-        maya_values_receive(operation->receive, buffer, bytes, known.items, known.count);
-        return;
+        bool of_bytes = operation->type == NCCL_UINT8;
+        return maya_values_receive(operation->receive, buffer, bytes, known.items, known.count, of_bytes) || !of_bytes;
     }
     maya_message("NCCL: the coordinator answers an operation that receives %zu bytes with %zu that do not fit; they are left out",
                  buffer, size);
     nccl_write_nothing(operation);
+    return true;
 }

@@ -129,16 +129,20 @@ static void say_destroyed(const nccl_communicator *communicator) {
 /* A message to the own rank that meets its counterpart in the same group and stream. */
 static bool is_local(const post *item) { return item->own_message != NULL || item->is_delivered; }
 
-/* What becomes of a call that was spoilt on purpose and is not going to be posted. */
-static void suffer(post *item) {
-    static const char text[] = "a call on it has failed, as --inject asks for";
-    nccl_communicator *communicator = item->operation.communicator;
-    nccl_write_nothing(&item->operation);
-    if (item->operation.fault != MAYA_CALL_FAILS) return;
+/* Where an object is, the program would find zeros. nccl_lock is not held. */
+static void say_lost(const nccl_operation *operation, const char *what) {
+    nccl_communicator *communicator = operation->communicator;
+    size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
+    char text[256];
+    int length = snprintf(text, sizeof text,
+                          "an operation %s %zu bytes of objects, of which a rank keeps at most %lld: set MAYA_OBJECT_BYTES to "
+                          "more, if every rank may take so much memory",
+                          what, sent > received ? sent : received, (long long)maya_get_settings()->object_bytes);
     pthread_mutex_lock(&nccl_lock);
-    nccl_note_error(communicator, NCCL_REMOTE_ERROR, text, sizeof text - 1);
+    bool first = communicator->state == NCCL_SUCCESS;
+    nccl_note_error(communicator, NCCL_INVALID_USAGE, text, (size_t)length);
     pthread_mutex_unlock(&nccl_lock);
-    maya_message("NCCL: communicator %u: %s", communicator->number, text);
+    if (first) maya_message("NCCL: %s", text);
 }
 
 /* Returns whether something is to be sent. */
@@ -151,8 +155,7 @@ static bool start_one(post *item) {
         maya_values_copy(item->operation.receive, item->own_message, bytes);
     }
     if (!local) nccl_read_contribution(&given, &item->operation);
-    bool is_faulty = !local && item->operation.fault != MAYA_CALL_IS_FINE;
-    if (is_faulty) suffer(item);
+    if (!local && given.lost) say_lost(&item->operation, "sends");
     pthread_mutex_lock(&nccl_lock);
     bool dropped = is_faulty || communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();
     bool is_sent = !local && !dropped;
@@ -243,8 +246,8 @@ void nccl_operation_done(const maya_done *message, const void *payload, size_t p
     post *item = begin_delivery(message->token);
     if (item == NULL) return;
     const nccl_operation *operation = &item->operation;
-    if (payload) nccl_write_result(operation, payload, payload_bytes, message->known);
-    else nccl_write_nothing(operation);
+    if (payload == NULL) nccl_write_nothing(operation);
+    else if (!nccl_write_result(operation, payload, payload_bytes, message->known)) say_lost(operation, "receives");
     maya_clock_ended(item->ticket, (uint64_t)message->started_ns, (uint64_t)message->ended_ns);
     end_delivery(item);
 }

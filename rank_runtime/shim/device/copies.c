@@ -23,6 +23,7 @@ typedef struct {
     maya_copy_kind kind;
     bool snapshot;  /* source is our own copy of pageable memory, taken when the copy was submitted */
     bool unread;    /* source is pageable memory that is too large to keep, and may be gone by the time of the copy */
+    bool of_bytes;  /* from a vector of bytes on the host: perhaps an object that is to travel */
     bool armed;     /* made-up values read as `answer` (maya_answer_next_read) */
     bool is_guess;
     int64_t answer;
@@ -39,6 +40,7 @@ static __thread int armed_count;
 static __thread bool armed_guess;
 static maya_source_finder source_finder;
 static maya_op_namer op_namer;
+static maya_bytes_finder bytes_finder;
 
 void maya_answer_next_read(int64_t answer, int count, bool guessed) {
     armed_answer = answer;
@@ -47,6 +49,8 @@ void maya_answer_next_read(int64_t answer, int count, bool guessed) {
 }
 
 void maya_set_source_finder(maya_source_finder finder) { source_finder = finder; }
+
+void maya_set_bytes_finder(maya_bytes_finder finder) { bytes_finder = finder; }
 
 void maya_set_op_namer(maya_op_namer namer) { op_namer = namer; }
 
@@ -91,6 +95,7 @@ static void run_copy(void *argument) {
         char *destination = (char *)copy->destination + row * copy->destination_pitch;
         const char *source = (const char *)copy->source + row * copy->source_pitch;
         if (job->unread) maya_values_made_up(destination, copy->width);
+        else if (job->of_bytes) maya_values_copy_object(destination, source, copy->width);
         else maya_values_copy(destination, source, copy->width);
         if (job->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
         if (job->armed) memcpy(destination, &job->answer, copy->width);
@@ -171,8 +176,10 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     bool waits = copy->blocking && !capturing;
     /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own. */
     bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
-    job->unread = from_pageable && !maya_values_room_for(bytes);
-    if (from_pageable && !job->unread && !maya_stream_is_idle(stream)) take_snapshot(job);
+    job->of_bytes = job->kind == MAYA_HTOD && bytes_finder && bytes_finder();
+    bool is_kept = !from_pageable || maya_values_room_for(bytes, job->of_bytes);
+    job->unread = !is_kept && !job->of_bytes; /* that an object is lost is noted where it would have been kept */
+    if (from_pageable && is_kept && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
     /* The thread that runs the copy later must not look for the line itself: that takes Python's lock, and a thread that has
      * it may be waiting for this stream. */

@@ -64,6 +64,7 @@ typedef struct {
     int64_t copy_bytes;         /* a copy keeps its bytes up to this size ... */
     int64_t kept_bytes;         /* ... and while no more than this is kept in all */
     int64_t collective_bytes;   /* a collective carries the contents of buffers up to this size */
+    int64_t object_bytes;       /* vectors of bytes, as which objects travel, keep and carry theirs up to this size */
     char coordinator[256];      /* where the ranks meet; empty: there are no others */
     char coordinator_secret[256];
     char zmq_path[4096];        /* the ZeroMQ library */
@@ -236,8 +237,15 @@ MAYA_API bool maya_values_are_known(const void *address, size_t size);
  * numbers; the number of numbers. Where there is no room for all parts, these are the largest. */
 MAYA_API size_t maya_values_known_parts(const void *address, size_t size, int64_t *offsets, size_t room);
 /* What these bytes hold came from elsewhere: the parts that are known there, as above, and their bytes, one part after the
- * other. The rest is made up. */
-MAYA_API void maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count);
+ * other. The rest is made up. of_bytes: they have the room that objects have. false: there was not room for all of them. */
+MAYA_API bool maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count,
+                                  bool of_bytes);
+/* Some of these bytes may differ from zero. */
+MAYA_API bool maya_values_are_dirty(const void *address, size_t size);
+/* Some of these bytes were copied from a vector of bytes (uint8) on the host, as objects are before they travel; and whether
+ * any of those were not kept. */
+typedef enum { MAYA_NO_OBJECT, MAYA_OBJECT, MAYA_LOST_OBJECT } maya_object;
+MAYA_API maya_object maya_values_find_object(const void *address, size_t size);
 /* Copy between any two addresses, device or host: known bytes stay known, made-up ones stay made up. */
 MAYA_API void maya_values_copy(void *destination, const void *source, size_t size);
 

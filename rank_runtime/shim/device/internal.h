@@ -117,7 +117,10 @@ MAYA_API void maya_values_made_up_ranges(const maya_range *ranges, size_t count)
  * but stay as they are. */
 MAYA_API void maya_values_doubt(const void *address);
 MAYA_API void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size);
-bool maya_values_room_for(size_t size);
+/* of_bytes: a vector of bytes, which may be an object and has room of its own. */
+bool maya_values_room_for(size_t size, bool of_bytes);
+/* From the host, as maya_values_copy; of a vector of bytes. */
+void maya_values_copy_object(void *destination, const void *source, size_t size);
 /* The range is about to be unmapped: its bytes are nobody's any more. */
 void maya_values_forget_without_zeroing(const void *address, size_t size);
 /* Raw bytes of the dirty parts, into a copy of the range that lies at `view`. */
@@ -143,6 +146,9 @@ MAYA_API void maya_answer_next_read(int64_t answer, int count, bool guessed);
 /* Called (without any lock held) for the first reads of made-up values, to find the source line; set by the observer. */
 typedef void (*maya_source_finder)(char *line, size_t size);
 MAYA_API void maya_set_source_finder(maya_source_finder finder);
+/* Whether the op the calling thread is in writes a vector of bytes (uint8); set by the observer. */
+typedef bool (*maya_bytes_finder)(void);
+MAYA_API void maya_set_bytes_finder(maya_bytes_finder finder);
 /* Name of the op the calling thread is in, for messages; set by the observer. */
 typedef const char *(*maya_op_namer)(void);
 MAYA_API void maya_set_op_namer(maya_op_namer namer);

@@ -239,6 +239,7 @@ static void read_settings(void) {
     settings.copy_bytes = number_of("MAYA_COPY_BYTES", 16 << 20);
     settings.kept_bytes = number_of("MAYA_KEPT_BYTES", 256 << 20);
     settings.collective_bytes = number_of("MAYA_COLLECTIVE_BYTES", 1 << 20);
+    settings.object_bytes = number_of("MAYA_OBJECT_BYTES", 1 << 30);
     if (settings.compute == MAYA_COMPUTE_ALL) {
         settings.compute_bytes = settings.copy_bytes = settings.kept_bytes = settings.collective_bytes = INT64_MAX;
     }

@@ -2,6 +2,7 @@
  *
  * known:  written by the host or by a computation that was really done on known inputs.
  * dirty:  may differ from zero: the known bytes, and results that tiny ops computed from made-up inputs.
+ * object: copied from a vector of bytes on the host, kept or not; an object that is sent and was not kept is an error.
  * All other device memory is made up and holds zeros; nobody ever reads what a freed tensor left behind.
  * Ranges on the host are none of our business: they are always real. */
 
@@ -16,7 +17,7 @@
 #include <sys/mman.h>
 
 pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
-static maya_intervals known, dirty;
+static maya_intervals known, dirty, object;
 
 /* A first answer without the lock, for the thousands of blocks a second that have no known byte: a bit for every chunk of
  * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
@@ -67,12 +68,13 @@ static bool is_near(const maya_intervals *set, uintptr_t start, uintptr_t end) {
 static bool chunk_is_empty(uintptr_t chunk) {
     uintptr_t start = chunk << CHUNK_BITS, end = (chunk + 1) << CHUNK_BITS;
     maya_interval part;
-    return !maya_intervals_next(&dirty, start, end, &part) && !maya_intervals_next(&known, start, end, &part);
+    return !maya_intervals_next(&dirty, start, end, &part) && !maya_intervals_next(&known, start, end, &part) &&
+           !maya_intervals_next(&object, start, end, &part);
 }
 
 /* There are no values in [start, end) any more; at its two ends, chunks reach beyond it. */
 static void clear_filter(uintptr_t start, uintptr_t end) {
-    if (!is_near(&dirty, start, end) || !is_near(&known, start, end)) return;
+    if (!is_near(&dirty, start, end) || !is_near(&known, start, end) || !is_near(&object, start, end)) return;
     uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
     if (!chunk_is_empty(first)) first++;
     if (last >= first && !chunk_is_empty(last)) last--;
@@ -98,7 +100,9 @@ static void forget(uintptr_t start, uintptr_t end) {
     bool was_dirty = from != start, was_known = maya_intervals_next(&known, start, end, &part);
     if (was_dirty) maya_intervals_remove(&dirty, start, end);
     if (was_known) maya_intervals_remove(&known, start, end);
-    if (was_dirty || was_known) clear_filter(start, end);
+    bool was_object = object.count && maya_intervals_next(&object, start, end, &part);
+    if (was_object) maya_intervals_remove(&object, start, end);
+    if (was_dirty || was_known || was_object) clear_filter(start, end);
 }
 
 void maya_values_known(const void *address, size_t size) {
@@ -115,6 +119,7 @@ void maya_values_guessed(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
     maya_intervals_remove(&known, start, start + size);
+    maya_intervals_remove(&object, start, start + size);
     add(&dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
@@ -124,7 +129,9 @@ void maya_values_doubt(const void *address) {
     if (maya_address_device(address) < 0) return;
     pthread_mutex_lock(&maya_values_lock);
     if (maya_intervals_cover(&known, start, start + 1)) {
-        maya_intervals_remove(&known, start, maya_intervals_end(&known, start));
+        uintptr_t end = maya_intervals_end(&known, start);
+        maya_intervals_remove(&known, start, end);
+        maya_intervals_remove(&object, start, end);
     }
     pthread_mutex_unlock(&maya_values_lock);
 }
@@ -154,6 +161,7 @@ void maya_values_forget_without_zeroing(const void *address, size_t size) {
     pthread_mutex_lock(&maya_values_lock);
     maya_intervals_remove(&dirty, start, start + size);
     maya_intervals_remove(&known, start, start + size);
+    maya_intervals_remove(&object, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -177,23 +185,62 @@ bool maya_values_are_known(const void *address, size_t size) {
     return answer;
 }
 
-bool maya_values_room_for(size_t size) {
-    const maya_settings *settings = maya_get_settings();
-    if ((int64_t)size > settings->copy_bytes) return false;
+bool maya_values_are_dirty(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    if (!may_hold_values(start, start + size)) return false;
+    maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    bool answer = settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + size) <= settings->kept_bytes;
+    bool answer = maya_intervals_next(&dirty, start, start + size, &part);
+    pthread_mutex_unlock(&maya_values_lock);
+    return answer;
+}
+
+/* Whether so much more can be kept; the lock is held. */
+static bool has_room(size_t size, bool of_bytes) {
+    const maya_settings *settings = maya_get_settings();
+    if (settings->kept_bytes == INT64_MAX) return true;
+    uint64_t most = (uint64_t)settings->kept_bytes + (uint64_t)(of_bytes ? settings->object_bytes : 0);
+    return dirty.total + size <= most;
+}
+
+bool maya_values_room_for(size_t size, bool of_bytes) {
+    const maya_settings *settings = maya_get_settings();
+    if ((int64_t)size > settings->copy_bytes && !(of_bytes && (int64_t)size <= settings->object_bytes)) return false;
+    pthread_mutex_lock(&maya_values_lock);
+    bool answer = has_room(size, of_bytes);
     pthread_mutex_unlock(&maya_values_lock);
     return answer;
 }
 
 /* Host to device. */
-static void copy_in(char *destination, const char *source, size_t size) {
-    if (!maya_values_room_for(size)) {
+static void copy_in(char *destination, const char *source, size_t size, bool of_bytes) {
+    if (!maya_values_room_for(size, of_bytes)) {
         maya_values_made_up(destination, size);
         return;
     }
     memcpy(destination, source, size);
     maya_values_known(destination, size);
+}
+
+void maya_values_copy_object(void *destination, const void *source, size_t size) {
+    uintptr_t start = (uintptr_t)destination;
+    copy_in(destination, source, size, true);
+    pthread_mutex_lock(&maya_values_lock);
+    add(&object, start, start + size);
+    pthread_mutex_unlock(&maya_values_lock);
+}
+
+maya_object maya_values_find_object(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address, end = start + size;
+    if (!may_hold_values(start, end)) return MAYA_NO_OBJECT;
+    maya_object found = MAYA_NO_OBJECT;
+    maya_interval part;
+    pthread_mutex_lock(&maya_values_lock);
+    for (uintptr_t from = start; found != MAYA_LOST_OBJECT && maya_intervals_next(&object, from, end, &part); from = part.end) {
+        found = maya_intervals_cover(&known, part.start, part.end) ? MAYA_OBJECT : MAYA_LOST_OBJECT;
+    }
+    pthread_mutex_unlock(&maya_values_lock);
+    return found;
 }
 
 /* From device memory: only dirty parts are touched, so that copying terabytes of nothing costs nothing. */
@@ -214,6 +261,9 @@ static void copy_out(char *destination, const char *source, size_t size, bool to
     for (from = start; to_device && maya_intervals_next(&known, from, end, &part); from = part.end) {
         add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
     }
+    for (from = start; to_device && maya_intervals_next(&object, from, end, &part); from = part.end) {
+        add(&object, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
+    }
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -221,7 +271,7 @@ void maya_values_copy(void *destination, const void *source, size_t size) {
     bool to_device = maya_address_device(destination) >= 0;
     if (size == 0 || destination == source) return;
     if (maya_address_device(source) >= 0) copy_out(destination, source, size, to_device);
-    else if (to_device) copy_in(destination, source, size);
+    else if (to_device) copy_in(destination, source, size, false);
     else memmove(destination, source, size);
 }
 
@@ -237,7 +287,7 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
         pthread_mutex_unlock(&maya_values_lock);
         return;
     }
-    if (maya_address_device(address) >= 0 && !maya_values_room_for(size)) {
+    if (maya_address_device(address) >= 0 && !maya_values_room_for(size, false)) {
         maya_values_made_up(address, size);
         return;
     }
@@ -275,23 +325,25 @@ size_t maya_values_known_parts(const void *address, size_t size, int64_t *offset
     return count;
 }
 
-void maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count) {
+bool maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count, bool of_bytes) {
     uintptr_t start = (uintptr_t)address;
     bool on_device = maya_address_device(address) >= 0;
     const char *from = bytes;
-    const maya_settings *settings = maya_get_settings();
+    bool all_kept = true;
     if (!on_device) memset(address, 0, size);
     pthread_mutex_lock(&maya_values_lock);
     if (on_device) forget(start, start + size);
     for (size_t i = 0; i + 1 < count; i += 2) {
         size_t part = (size_t)(parts[i + 1] - parts[i]);
-        bool has_room = settings->kept_bytes == INT64_MAX || (int64_t)(dirty.total + part) <= settings->kept_bytes;
-        if (has_room || !on_device) memcpy((char *)address + parts[i], from, part);
-        if (has_room && on_device) {
+        bool is_kept = !on_device || has_room(part, of_bytes);
+        all_kept = all_kept && is_kept;
+        if (is_kept) memcpy((char *)address + parts[i], from, part);
+        if (is_kept && on_device) {
             add(&dirty, start + (uintptr_t)parts[i], start + (uintptr_t)parts[i + 1]);
             add(&known, start + (uintptr_t)parts[i], start + (uintptr_t)parts[i + 1]);
         }
         from += part;
     }
     pthread_mutex_unlock(&maya_values_lock);
+    return all_kept;
 }
