@@ -37,7 +37,7 @@ _MOST_SECONDS = 2.0  # until the next round of looks
 _SHARE = 0.2  # of the time, at most, is spent on looking: that of a clock, since ranks may leave little of a core
 _UNSEEN_SECONDS = 2.5  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
 _FINITE_SECONDS = 60.0  # who waits no longer than this to receive something means to do something else then
-_MOST_ASKED_AGAIN = 8.0  # seconds between questions about the same standing still
+_LEAST_ASKED_AGAIN, _MOST_ASKED_AGAIN = 2.0, 8.0  # seconds between questions about the same standing still
 _RECORDER_SECONDS = 8.0  # the first answer of a rank may have to load what it needs
 _MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
 _MOST_RECORDERS = 16
@@ -80,6 +80,7 @@ class Watcher:
     _looks: int = 0  # of this round
     _suspects: frozenset[int] = frozenset()  # whose main threads stood still, in this round
     _asked: float = 0.0
+    _ask_again: float = _LEAST_ASKED_AGAIN  # seconds later
     _interval: float = 1.0
     _failed: bool = False  # a rank failed: the launcher ends the job
     _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
@@ -200,10 +201,12 @@ class Watcher:
 
     def _ask(self, now: float, waits: list[Wait], standing: set[int]) -> dict[str, Any] | None:
         """Whether those who stand still are stuck, now that they tell what they stand in."""
-        if now - self._asked < min(_MOST_ASKED_AGAIN, (now - self._changed) / 2):
+        if now - self._asked < min(self._ask_again, (now - self._changed) / 2):
             return None
         self._asked = now
         answers = self._stacks(standing)
+        cost = (time.monotonic() - now) / _SHARE
+        self._ask_again = min(_MOST_ASKED_AGAIN, max(_LEAST_ASKED_AGAIN, cost))
         has_waits = {rank for wait in waits for rank in wait.waiting}
         conditions = {}
         for rank in self._ranks:
