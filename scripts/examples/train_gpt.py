@@ -56,11 +56,7 @@ def options():
     parallel.add_argument("--data", choices=["ddp", "fsdp", "fsdp-keep", "buckets", "zero1"], default="zero1")
     parallel.add_argument("--sync-every", action="store_true", help="reduce gradients with every micro-batch")
     parallel.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward (buckets, zero1)")
-    parallel.add_argument(
-        "--accumulate-in-products",
-        action="store_true",
-        help="no kernels of their own add gradients up",
-    )
+    parallel.add_argument("--accumulate-in-products", action="store_true", help="products add to the gradients' sum")
     parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
     parallel.add_argument("--tensor", type=int, default=1)
     parallel.add_argument("--sequence-parallel", action="store_true")
