@@ -62,7 +62,7 @@ def test_what_cannot_be_meant_is_refused(
         (["--set", "host.opp=1us"], 'unknown key "opp" (did you mean op?)'),
         (["--set", "memry=1GiB"], 'unknown key "memry"'),
         (["--set", "node.nik_rate=1Gbps"], 'unknown key "node.nik_rate"'),
-        (["--host", "nowhere"], 'unknown host "nowhere"; the catalogue has: reference'),
+        (["--host", "nowhere"], 'unknown host "nowhere"; the catalogue has: dgx-a100, reference'),
         (["--pack", "none.npz"], "--pack none.npz: no such file"),
     ],
 )
