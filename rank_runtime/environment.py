@@ -107,6 +107,13 @@ RANK_VARIABLES = (
     ),
     Variable("MAYA_CLOCK_START", "where the virtual time.time() begins, in ns since 1970; set by maya-torchrun"),
     Variable(
+        "MAYA_FAULTS", 'what goes wrong in this rank, as "kill:rank=3,call=10;..."; set by maya-torchrun from --inject'
+    ),
+    Variable(
+        "MAYA_SCHEDULE_SEED",
+        "a whole number by which calls and streams are held up; set by maya-torchrun from --schedule-seed; empty: none",
+    ),
+    Variable(
         "MAYA_MEASURE_HOST",
         "1: the trace says what the program took on the processor; set by maya-torchrun --host-time measured",
         "0",

@@ -17,6 +17,7 @@ from enum import Enum
 
 _WATCHDOGS = ("pt_nccl_watchdg", "pt_nccl_heartbt")
 _ASIDE = (*_WATCHDOGS, "maya-")  # wake up ten times a second
+_READY = "RD"  # states of a thread that could run and has no core, or waits for a disk
 _CARRIER = "ZMQbg/"  # does little, but may have a message to carry
 _BUSY_SHARE = 0.01  # of one core: below it a thread only looks at something now and then
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -272,6 +272,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
         timing=timing,
         hangs=hangs,
+        injection=_injection(options, nodes * ranks_per_node),
     )
 
 

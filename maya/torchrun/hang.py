@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.faults import FaultError, parse
-
 ACTIONS = ("report", "abort", "wait", "pdb")
 _MISMATCH_SECONDS = 10.0  # in which the ranks find the error that they have been given
 
@@ -27,7 +25,6 @@ class Hangs:
 
     action: str = "report"
     after: float = 60.0  # seconds without progress that are reported although nobody knows the reason
-    faults: tuple[str, ...] = ()  # made on purpose, in the first attempt
     rank: int | None = None  # to debug first
 
     @property
@@ -66,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def read_options(options: argparse.Namespace) -> Hangs:
     action, _, rank = options.on_hang.partition(":")
-    return Hangs(action, options.hang_after, tuple(options.inject), int(rank) if rank else None)
+    return Hangs(action, options.hang_after, int(rank) if rank else None)
 
 
 def check(hangs: Hangs, ranks: int) -> str | None:
@@ -85,14 +82,6 @@ def _action(text: str) -> str:
     action, _, rank = text.partition(":")
     if text not in ACTIONS and not (action == "pdb" and rank.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(ACTIONS)} and pdb:RANK")
-    return text
-
-
-def _fault(text: str) -> str:
-    try:
-        parse(text)
-    except FaultError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
     return text
 
 

@@ -143,8 +143,14 @@ class Job:
             environment = {**PATIENCE, **environment}
         if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
-        chosen = {**self._launch.variables, "MAYA_TRACE": "", **Meeting(0).variables(), **self._clock_variables()}
-        chosen["MAYA_MEASURE_HOST"] = "1" if self._settings.host_time == "measured" else "0"
+        chosen = {
+            **self._launch.variables,
+            **self._launch.injection.variables(),
+            "MAYA_TRACE": "",
+            **Meeting(0).variables(),
+            **self._clock_variables(),
+            "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
+        }
         if not self._inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
         if not self._inherited.get("MAYA_OBJECT_BYTES"):
@@ -181,7 +187,6 @@ class Job:
             hang_folder=str(self._run_folder),
             hang_after=launch.hangs.after,
             hang_freezes=launch.hangs.debugs,
-            faults=launch.hangs.faults if attempt == 0 else (),
         )
 
     def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:

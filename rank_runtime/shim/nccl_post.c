@@ -129,6 +129,18 @@ static void say_destroyed(const nccl_communicator *communicator) {
 /* A message to the own rank that meets its counterpart in the same group and stream. */
 static bool is_local(const post *item) { return item->own_message != NULL || item->is_delivered; }
 
+/* What becomes of a call that was spoilt on purpose and is not going to be posted. */
+static void suffer(post *item) {
+    static const char text[] = "a call on it has failed, as --inject asks for";
+    nccl_communicator *communicator = item->operation.communicator;
+    nccl_write_nothing(&item->operation);
+    if (item->operation.fault != MAYA_CALL_FAILS) return;
+    pthread_mutex_lock(&nccl_lock);
+    nccl_note_error(communicator, NCCL_REMOTE_ERROR, text, sizeof text - 1);
+    pthread_mutex_unlock(&nccl_lock);
+    maya_message("NCCL: communicator %u: %s", communicator->number, text);
+}
+
 /* Where an object is, the program would find zeros. nccl_lock is not held. */
 static void say_lost(const nccl_operation *operation, const char *what) {
     nccl_communicator *communicator = operation->communicator;
@@ -155,6 +167,8 @@ static bool start_one(post *item) {
         maya_values_copy(item->operation.receive, item->own_message, bytes);
     }
     if (!local) nccl_read_contribution(&given, &item->operation);
+    bool is_faulty = !local && item->operation.fault != MAYA_CALL_IS_FINE;
+    if (is_faulty) suffer(item);
     if (!local && given.lost) say_lost(&item->operation, "sends");
     pthread_mutex_lock(&nccl_lock);
     bool dropped = is_faulty || communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();

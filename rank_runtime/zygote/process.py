@@ -162,7 +162,6 @@ class Zygote:
                 hang_folder=self._preparation.hang_folder,
                 hang_after=self._preparation.hang_after,
                 hang_freezes=self._preparation.hang_freezes,
-                faults=self._preparation.faults,
             )
             return run(settings, self._reports, pipe_read, self.process)
         except Exception as error:

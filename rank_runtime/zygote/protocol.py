@@ -70,7 +70,6 @@ class Preparation:
     hang_folder: str = ""  # for reports of hangs; empty: nobody looks for them
     hang_after: float = 60.0  # seconds without progress
     hang_freezes: bool = False  # whether ranks are stopped then
-    faults: tuple[str, ...] = ()  # made on purpose
 
 
 @dataclass(frozen=True)

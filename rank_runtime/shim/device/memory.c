@@ -167,7 +167,7 @@ static void record_memory(maya_record_kind kind, size_t size, const void *addres
 
 int maya_device_malloc(int device, size_t size, void **address) {
     MAYA_OWN_TIME;
-    int status = allocate(device, size, MAYA_REGION_DEVICE, address);
+    int status = maya_fault_at_allocation(size) ? CUDA_OUT_OF_MEMORY : allocate(device, size, MAYA_REGION_DEVICE, address);
     if (status == CUDA_OK && size != 0) record_memory(MAYA_RECORD_MALLOC, size, *address);
     return status;
 }
