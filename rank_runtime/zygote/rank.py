@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -31,11 +32,22 @@ def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> No
     for descriptor in descriptors:
         os.close(descriptor)
     os.environ.update(start.environment)
+    _give_way(int(start.environment["WORLD_SIZE"]))
     try:
         _redirect(start.stdout, 1)
         _redirect(start.stderr, 2)
     except OSError as error:
         _refuse(f"rank {start.rank}: cannot write to {error.filename}: {error.strerror}")
+
+
+def _give_way(ranks: int) -> None:
+    """To the coordinator, which everybody waits for: of a core on which hundreds want to run, its even share is next to
+    nothing. One level for every doubling of the ranks on a core."""
+    levels = (ranks // (os.cpu_count() or 1)).bit_length() - 1
+    if levels > 0:
+        os.nice(levels)
+        with suppress(OSError):  # where the kernel keeps sessions apart, it goes by the level of the session
+            Path("/proc/self/autogroup").write_text(str(levels), encoding="utf-8")
 
 
 def start_anew(command: tuple[str, ...], *, with_clock: bool) -> NoReturn:
