@@ -258,7 +258,8 @@ def test_rank_environment_refuses(build: Build, name: str, value: str, expected:
 
 def test_the_table_names_what_the_device_reads() -> None:
     runtime = Path(__file__).parents[1] / "rank_runtime"
-    files = (runtime / "shim" / "device" / "settings.c", runtime / "zygote" / "clock.py")
+    device = runtime / "shim" / "device"
+    files = (device / "settings.c", device / "faults.c", runtime / "zygote" / "clock.py")
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     for variable in RANK_VARIABLES:
         assert f'"{variable.name}"' in text

@@ -271,7 +271,7 @@ def test_a_failure_of_many_ranks_is_told_in_few_lines() -> None:
 
 
 def test_ranks_share_the_room_for_contents(maya_run: Callable[..., Run]) -> None:
-    run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'])", "--nproc", "16")
+    run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'] + chr(10), end='')", "--nproc", "16")
     assert run.stdout.split() == [str(2**27)] * 16
     run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'])", environment={"MAYA_KEPT_BYTES": "5"})
     assert run.stdout.split() == ["5"]

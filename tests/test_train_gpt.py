@@ -28,7 +28,9 @@ def train(folder: Path, ranks: int, options: str) -> Launched:
 
 
 def losses(launched: Launched) -> list[str]:
-    return re.findall(r"loss (\S+)", launched.stdout)
+    found = re.findall(r"loss (\S+)", launched.stdout)
+    assert all(0 < float(loss) < 10 for loss in found)
+    return found
 
 
 def test_sequence_parallelism_and_where_gradients_are_added_up_change_no_value(tmp_path: Path) -> None:

@@ -226,7 +226,12 @@ def test_ops_on_small_tensors_give_what_the_cpu_gives(maya_run: MayaRun) -> None
             y[..., 0] = 5
             return y.clamp_(max=9)
 
+        def product_alone(x):
+            rows = x.double().reshape(x.shape[0], -1)
+            return torch.addmm(torch.empty(1, dtype=torch.double, device=x.device), rows, rows.T, beta=0)
+
         OPS = {
+            "addmm that adds nothing": product_alone,
             "nonzero": lambda x: x.nonzero(),
             "nonzero of a comparison": lambda x: (x > 4).nonzero(),
             "argwhere": lambda x: torch.argwhere(x == 3),

@@ -44,6 +44,7 @@ static void after_fork_in_child(void) {
 }
 void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 void maya_coordinator_end(void) {}
+void maya_faults_end(void) {}
 /* There is no virtual clock. */
 void maya_clock_begin(void) {}
 void maya_clock_after_record(void) {}

@@ -145,8 +145,9 @@ void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
 }
 
 bool inputs_are_known(const Call& call) {
+  const c10::ArrayRef<const c10::IValue> values(call.values.data(), call.values.size());
   for (size_t i = 0; i < call.arguments.size(); i++) {
-    if (i < call.op->reads.size() && !call.op->reads[i]) continue;
+    if (!call.op->reads_argument(values, i)) continue;
     for (const TensorView& view : call.arguments[i].tensors) {
       if (!is_known(view)) return false;
     }
@@ -311,7 +312,7 @@ bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> i
   if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors) return false;
   if (maya_work_is_queued() || maya_captures_exist()) return false;  // what it reads will be known when its turn comes
   for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
-    if (op.reads[i] && inputs[i].isTensor() && begins_made_up(inputs[i].toTensor())) return true;
+    if (op.reads_argument(inputs, i) && inputs[i].isTensor() && begins_made_up(inputs[i].toTensor())) return true;
   }
   return false;
 }

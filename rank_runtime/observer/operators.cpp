@@ -2,10 +2,12 @@
 
 #include "operators.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -90,6 +92,14 @@ Operator::Shortcut shortcut_of(const c10::OperatorName& name) {
   return Operator::Shortcut::kNone;
 }
 
+int find_beta(const c10::FunctionSchema& schema) {
+  static constexpr std::string_view kNames[] = {"aten::addmm", "aten::baddbmm", "aten::addbmm", "aten::addmv"};
+  std::string_view name = schema.name();
+  if (name.back() == '_') name.remove_suffix(1);
+  if (std::find(std::begin(kNames), std::end(kNames), name) == std::end(kNames)) return -1;
+  return schema.argumentIndexWithName("beta").value_or(-1);
+}
+
 std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   auto made = std::make_unique<Operator>();
   made->name = name.name;
@@ -110,6 +120,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
     made->takes_generator = made->takes_generator || inner->kind() == c10::TypeKind::GeneratorType;
   }
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
+  made->beta = find_beta(made->handle->schema());
   made->joins = made->name == "aten::cat";
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
@@ -126,6 +137,12 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
 
 bool Operator::has_cpu_kernel() const {
   return handle && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
+bool Operator::reads_argument(c10::ArrayRef<const c10::IValue> values, size_t index) const {
+  if (index >= reads.size()) return true;
+  if (index == 0 && beta >= 0 && values[beta].isScalar() && values[beta].toScalar().toDouble() == 0.0) return false;
+  return reads[index];
 }
 
 const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent) {

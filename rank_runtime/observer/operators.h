@@ -23,6 +23,7 @@ struct Operator {
   // most; or anywhere.
   enum class Results : uint8_t { kArguments, kNewBlocks, kAnywhere } results = Results::kAnywhere;
   int first_statistic = -1, training_flag = -1;  // batch norm: positions of running_mean and of training
+  int beta = -1;  // of addmm and the like: position of the factor of the first argument, which is not read if it is 0
   bool may_launch = true;  // false: whatever it does on a device, other ops do for it
   enum class Shortcut : uint8_t { kNone, kCopy, kAddNumber } shortcut = Shortcut::kNone;  // see direct.h
   bool reports_errors = false;  // returns an "info" that the host checks: computed from made-up zeros, it would be alarming
@@ -32,6 +33,8 @@ struct Operator {
   bool counts_elements = false;               // its result has as many elements as its inputs' values say (nonzero, unique)
 
   bool has_cpu_kernel() const;
+  // Whether the results depend on what an argument holds.
+  bool reads_argument(c10::ArrayRef<const c10::IValue> values, size_t index) const;
 };
 
 // Most calls on a thread repeat a few operators.

@@ -10,6 +10,7 @@
 #include "device/virtual_clock.h"
 #include "nccl_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

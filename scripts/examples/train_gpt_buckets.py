@@ -17,7 +17,7 @@ class Bucket:
         size = sum(parameter.numel() for parameter in parameters)
         size += -size % (128 * self.ranks)
         first = parameters[0]
-        self.weights = torch.empty(size, dtype=first.dtype, device=first.device)
+        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)  # also what fills up the last part
         self.gradients = torch.zeros(size, dtype=dtype, device=first.device)
         at = 0
         for parameter in parameters:

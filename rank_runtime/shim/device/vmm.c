@@ -7,6 +7,7 @@
 
 #define _GNU_SOURCE
 #include "internal.h"
+#include "faults.h"
 #include "regions.h"
 #include "process.h"
 
