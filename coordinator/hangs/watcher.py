@@ -162,10 +162,11 @@ class Watcher:
         return frozenset(self._stuck_by_looks() - self._reported)
 
     def _sample(self, now: float) -> None:
-        children = processes.Children() if self._suspects else None
-        for rank in self._suspects:
-            known = self._ranks[rank]
-            if children is not None and known.status is None:
+        if not self._suspects:
+            return
+        children = processes.Children()
+        for known in (self._ranks[rank] for rank in self._suspects):
+            if known.status is None:
                 before, known.sample = known.sample, processes.sample(known.process, now, children)
                 if self._looks == 3:
                     known.doing = processes.doing(before, known.sample)
