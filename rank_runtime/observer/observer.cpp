@@ -307,6 +307,15 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
 }  // namespace
 }  // namespace maya
 
+// In a process from which ranks are forked: what each of them would otherwise find out for itself, and write next to what they
+// share.
+extern "C" MAYA_API void maya_observer_prepare() {
+  const bool observe_all = maya_get_settings()->observe_all;
+  maya::describe_all_operators([&](const maya::Operator& op) {
+    if (!op.may_launch && !observe_all) maya::stop_observing(*op.handle);
+  });
+}
+
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
   maya_set_op_namer(maya::current_op_name);

@@ -133,6 +133,21 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   return made;
 }
 
+struct Described {
+  std::shared_mutex lock;
+  std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
+};
+
+Described& described() {
+  static Described all;
+  return all;
+}
+
+const Operator* keep(const char* key, std::unique_ptr<Operator> made) {
+  std::unique_lock<std::shared_mutex> writing(described().lock);
+  return described().operators.emplace(key, std::move(made)).first->second.get();
+}
+
 }  // namespace
 
 bool Operator::has_cpu_kernel() const {
@@ -146,15 +161,13 @@ bool Operator::reads_argument(c10::ArrayRef<const c10::IValue> values, size_t in
 }
 
 const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent) {
-  static std::shared_mutex lock;
-  static std::unordered_map<const char*, std::unique_ptr<Operator>> known;
   const char* key = function.name();
   auto& slot = recent[(reinterpret_cast<uintptr_t>(key) >> 5) % recent.size()];
   if (slot.first == key) return slot.second;
   {
-    std::shared_lock<std::shared_mutex> reading(lock);
-    auto found = known.find(key);
-    if (found != known.end()) {
+    std::shared_lock<std::shared_mutex> reading(described().lock);
+    auto found = described().operators.find(key);
+    if (found != described().operators.end()) {
       slot = {key, found->second.get()};
       return found->second.get();
     }
@@ -162,11 +175,18 @@ const Operator* operator_of(const at::RecordFunction& function, RecentOperators&
   // The name of something that is no operator lives no longer than its RecordFunction: it must not become a key.
   const auto name = function.operator_name();
   if (!name) return nullptr;
-  auto made = describe(*name);
-  std::unique_lock<std::shared_mutex> writing(lock);
-  const Operator* kept = known.emplace(key, std::move(made)).first->second.get();
+  const Operator* kept = keep(key, describe(*name));
   slot = {key, kept};
   return kept;
+}
+
+void describe_all_operators(const std::function<void(const Operator&)>& visit) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    std::unique_ptr<Operator> made = describe(name);
+    if (!made->handle) continue;
+    const char* key = made->handle->schema().name().c_str();  // as RecordFunction has it
+    visit(*keep(key, std::move(made)));
+  }
 }
 
 }  // namespace maya

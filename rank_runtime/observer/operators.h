@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,5 +43,8 @@ using RecentOperators = std::array<std::pair<const char*, const Operator*>, 256>
 
 // The operator behind a RecordFunction, or nullptr if it is none.
 const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent);
+
+// Looks up all operators that torch has now.
+void describe_all_operators(const std::function<void(const Operator&)>& visit);
 
 }  // namespace maya

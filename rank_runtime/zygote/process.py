@@ -17,6 +17,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from rank_runtime.zygote.ahead import describe_operators, number_types, read_sources
 from rank_runtime.zygote.clock import Clock
 from rank_runtime.zygote.ending import Ending
 from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
@@ -95,10 +96,15 @@ class Zygote:
         if self._preload.problem is not None:
             self.report({"not_forked": self._preload.problem})
         self._ending.share_modules(self._preload.shared)
+        describe_operators()
+        many = preparation.world_size >= WORTHWHILE
+        if many:
+            number_types()
+            read_sources(preparation.script)
         gc.enable()
         gc.collect()
         give_back_large_blocks()
-        if preparation.world_size >= WORTHWHILE:
+        if many:
             make_immortal()
         fill_holes()
         gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares

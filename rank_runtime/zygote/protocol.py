@@ -1,8 +1,8 @@
 """What the launcher tells the zygote, and what it hears from it: declared here once, for both.
 
-The launcher writes two lines of JSON into a file in memory that the zygote inherits: a `Preparation`, before it starts
-the zygote, and a `Start`, when the coordinator serves and the ranks' environment is therefore known. Commands go
-through a pipe, a line each:
+The launcher writes lines of JSON into a file in memory that the zygote inherits: a `Preparation`, before it starts the
+zygote, and, when the coordinator serves and the ranks' environment is therefore known, a `Start`, which is a line for
+what they have in common and a line for each of them. Commands go through a pipe, a line each:
 
     {"start": true}       the `Start` is written: fork the ranks
     {"signal": 15}        send it to the process groups of all ranks that run
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class Start:
     """All ranks."""
 
     environment: Mapping[str, str]  # what they have in common
-    ranks: tuple[RankStart, ...]
+    ranks: Iterable[RankStart]
 
 
 class PlanFile:
@@ -99,28 +99,30 @@ class PlanFile:
         self._descriptor = descriptor
 
     def write(self, part: Preparation | Start) -> None:
+        parts = (
+            [asdict(part)] if isinstance(part, Preparation) else [dict(part.environment), *map(asdict, part.ranks)]
+        )
         with os.fdopen(os.dup(self._descriptor), "ab") as file:
-            file.write(json.dumps(asdict(part)).encode() + b"\n")
+            file.writelines(json.dumps(fields).encode() + b"\n" for fields in parts)
 
     def preparation(self) -> Preparation:
-        fields = self._line(0)
+        fields = next(self._lines())
         lists = {name: tuple(fields[name]) for name in ("modules", "rank_variables")}
         return Preparation(**{**fields, **lists})
 
     def start(self) -> Start:
-        fields = self._line(1)
-        return Start(
-            environment=fields["environment"],
-            ranks=tuple(RankStart(**{**rank, "command": tuple(rank["command"])}) for rank in fields["ranks"]),
-        )
+        """Its ranks are read one by one: whoever is forked meanwhile has little of the others to get rid of."""
+        lines = self._lines()
+        next(lines)  # the preparation
+        environment = next(lines)
+        return Start(environment, (RankStart(**{**rank, "command": tuple(rank["command"])}) for rank in lines))
 
-    def _line(self, number: int) -> dict[str, Any]:
-        size = os.fstat(self._descriptor).st_size
-        content = b""
-        while len(content) < size:
-            content += os.pread(self._descriptor, size - len(content), len(content))
-        fields: dict[str, Any] = json.loads(content.split(b"\n")[number])
-        return fields
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        offset, rest = 0, b""
+        while chunk := os.pread(self._descriptor, 1 << 14, offset):
+            offset += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from map(json.loads, lines)
 
 
 class Lines:

@@ -22,16 +22,28 @@ int maya_set_device(int device) {
 bool maya_device_in_use(int device) { return in_use[device]; }
 
 /* The op observer links against torch, so it is loaded only into processes that have torch's CUDA library. */
-void maya_load_observer(void) {
+static bool observer_is_wanted(void) {
     const maya_settings *settings = maya_get_settings();
-    if (observer_considered || settings->bare || settings->observer_path[0] == '\0') return;
-    if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD) == NULL) return;
-    if (observer_considered) return;
-    observer_considered = true;
-    void *observer = dlopen(settings->observer_path, RTLD_NOW);
-    void (*start)(void) = observer ? (void (*)(void))dlsym(observer, "maya_observer_start") : NULL;
-    if (start) start();
+    return !observer_considered && !settings->bare && settings->observer_path[0] != '\0' &&
+           dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD) != NULL;
+}
+
+static void call_observer(const char *function) {
+    void *observer = dlopen(maya_get_settings()->observer_path, RTLD_NOW);
+    void (*called)(void) = observer ? (void (*)(void))dlsym(observer, function) : NULL;
+    if (called) called();
     else maya_message("ops are not observed: %s", dlerror());
+}
+
+void maya_load_observer(void) {
+    if (!observer_is_wanted() || observer_considered) return;
+    observer_considered = true;
+    call_observer("maya_observer_start");
+}
+
+/* Called by the launcher before it forks ranks: they share what the observer knows of torch. */
+MAYA_API void maya_prepare_observer(void) {
+    if (observer_is_wanted()) call_observer("maya_observer_prepare");
 }
 
 int maya_use_device(int device) {
