@@ -132,6 +132,7 @@ ENDINGS = {
     "exit_without_code": "import sys; sys.exit()",
     "exit_with_a_message": "import sys; sys.exit('wrong arguments')",
     "system_exit": "raise SystemExit(-1)",
+    "system_exit_of_a_script_without_a_file": "del __file__\nraise SystemExit(5)",
     "error": "def inner():\n    raise ValueError('bad')\n\ninner()",
     "chained_error": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('x') from error",
     "syntax_error": "if:\n",

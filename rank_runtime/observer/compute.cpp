@@ -19,6 +19,7 @@
 #include "../shim/device/internal.h"
 #include "direct.h"
 #include "random.h"
+#include "remembered.h"
 #include "substitutes.h"
 
 namespace maya {
@@ -115,8 +116,7 @@ std::vector<at::Tensor> results_of(const Call& call) {
 }
 
 // Runs the op and puts its results where they belong.
-void compute(const Call& call) {
-  if (compute_directly(call)) return;
+void compute_anew(const Call& call) {
   PlainDispatch plain;
   const std::vector<at::Tensor> results = results_of(call);
   TORCH_CHECK(results.size() >= call.outputs.size(), "its CPU kernel has ", results.size(), " results instead of ",
@@ -132,6 +132,16 @@ void compute(const Call& call) {
   }
 }
 
+// The results, wherever they are from. A program that computes everything computes little twice.
+void compute(const Call& call, bool all) {
+  if (compute_directly(call)) return;
+  if (all) return compute_anew(call);
+  const Remembered remembered(call);
+  if (remembered.apply()) return;
+  compute_anew(call);
+  remembered.keep();
+}
+
 void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
   for (size_t i = 0; i < call.arguments.size(); i++) {
     if (!call.writes[i]) continue;
@@ -145,14 +155,26 @@ void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
 }
 
 bool inputs_are_known(const Call& call) {
-  const c10::ArrayRef<const c10::IValue> values(call.values.data(), call.values.size());
   for (size_t i = 0; i < call.arguments.size(); i++) {
-    if (!call.op->reads_argument(values, i)) continue;
+    if (!call.reads_argument(i)) continue;
     for (const TensorView& view : call.arguments[i].tensors) {
       if (!is_known(view)) return false;
     }
   }
   return true;
+}
+
+// Of an op whose inputs are known; what it reads and writes is so already.
+void results_are_known(const Call& call) {
+  for (size_t i = 0; i < call.arguments.size(); i++) {
+    if (!call.writes[i] || call.reads_argument(i)) continue;
+    for (const TensorView& view : call.arguments[i].tensors) {
+      if (view.on_gpu()) mark_known(view);
+    }
+  }
+  for (const TensorView& output : call.outputs) {
+    if (output.on_gpu()) mark_known(output);
+  }
 }
 
 template <typename Bits>
@@ -195,9 +217,10 @@ void apply(const Call& call) {
     return;
   }
   try {
-    compute(call);
+    compute(call, all);
     if (!known && !all) for_each_result(call, replace_non_finite);
-    for_each_result(call, known ? mark_known : mark_guessed);
+    if (known) results_are_known(call);
+    else for_each_result(call, mark_guessed);
   } catch (const c10::Error& error) {
     say_once(*call.op, error.what_without_backtrace());
     make_up(call);
@@ -307,12 +330,21 @@ size_t Call::gpu_bytes() const {
   return bytes;
 }
 
+bool Call::reads_argument(size_t index) const {
+  return op->reads_argument(c10::ArrayRef<const c10::IValue>(values.data(), values.size()), index);
+}
+
 bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
   if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
   if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors) return false;
   if (maya_work_is_queued() || maya_captures_exist()) return false;  // what it reads will be known when its turn comes
   for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
-    if (op.reads_argument(inputs, i) && inputs[i].isTensor() && begins_made_up(inputs[i].toTensor())) return true;
+    if (!op.reads_argument(inputs, i)) continue;
+    if (inputs[i].isTensor() && begins_made_up(inputs[i].toTensor())) return true;
+    if (!inputs[i].isTensorList()) continue;
+    for (const c10::IValue& element : inputs[i].toListRef()) {
+      if (begins_made_up(element.toTensor())) return true;
+    }
   }
   return false;
 }

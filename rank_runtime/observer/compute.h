@@ -14,6 +14,7 @@ namespace maya {
 // An op call, kept until its turn in the stream comes (and, inside a CUDA graph, for every launch of the graph).
 struct Call {
   const Operator* op = nullptr;
+  Fingerprint fingerprint;             // of the arguments
   std::vector<Argument> arguments;     // tensors, as views
   std::vector<c10::IValue> values;     // everything else and host tensors, by position; GPU tensors are None here
   std::vector<TensorView> outputs;
@@ -21,6 +22,8 @@ struct Call {
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;
+  // Whether the results depend on what it holds.
+  bool reads_argument(size_t index) const;
 };
 
 // true if it is certain, before the op has run, that it will not be computed because of what it reads. Most small ops of a

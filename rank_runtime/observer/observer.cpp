@@ -42,6 +42,7 @@ class Computing {
  public:
   Computing(Thread& self, Frame& frame) : self_(self), frame_(frame) {
     frame.call.op = frame.op;
+    frame.call.fingerprint = frame.fingerprint;
     frame.arguments.resize(frame.argument_count);
     frame.call.arguments.swap(frame.arguments);
     self.computing = true;

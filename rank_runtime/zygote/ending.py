@@ -3,8 +3,9 @@
 An interpreter that ends takes its modules apart and runs the destructors of its libraries. In a rank that would copy
 some 170 MB of the zygote's memory, in all ranks at about the same time. So a rank keeps the modules that it was forked
 with: the script, its threads, its `atexit` functions, its own modules and objects end as ever, and what lies beneath is
-left to the operating system, together with destructors in C that were there before the fork. What remains to be copied
-still adds up, and so only a few ranks do it at a time, if they do not take long.
+left to the operating system, together with destructors in C that were there before the fork. If the script has run to
+its end, so are the interpreter's own strings and types. What remains to be copied still adds up, and so only a few
+ranks do it at a time, if they do not take long.
 
 In: the zygote says what is shared, and which rank is gone. Out: in a rank, the last of its `atexit` functions.
 """
@@ -18,6 +19,7 @@ import os
 import sys
 import time
 import weakref
+from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -44,7 +46,7 @@ class Ending:
         self._kept: list[ModuleType] = []
         self._rank: int | None = None
         self._process = 0
-        atexit.register(self._end)
+        atexit.register(lambda: self._end())  # a function, which Python calls without steps in between
 
     def share_modules(self, others: SharedModules) -> None:
         """In the zygote: everything imported until now is shared, and so are the others."""
@@ -73,6 +75,8 @@ class Ending:
         _drop_process_groups()
         for name in self._shared:
             sys.modules.pop(name, None)
+        if _status_will_be_zero():
+            ctypes.PyDLL(None).maya_leave_python_early()
 
     def gone(self, rank: int) -> None:
         """In the zygote: the rank has ended, so another one may."""
@@ -100,3 +104,22 @@ def _drop_process_groups() -> None:
         module.GroupMember.WORLD = None
         for name in ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag"):
             getattr(module, name, {}).clear()
+
+
+def _status_will_be_zero() -> bool:
+    """Whether the process will certainly end with this status, because its script has run to the end. Python then takes
+    `__file__` away; it does not when an exception asks for another status. An exception that nobody caught is left in
+    `sys`, and a module that is run (-m) is called by Python's own code, which keeps the status that it asks for."""
+    main: Any = sys.modules.get("__main__")
+    if main is None or main.__spec__ is not None or hasattr(main, "__file__"):
+        return False
+    if not isinstance(main.__loader__, SourceFileLoader) or sys.flags.inspect:
+        return False  # there was no script, or Python has not done with it
+    if any(hasattr(sys, name) for name in ("last_exc", "last_value")):
+        return False
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:
+        return False  # Python will complain, and have a status for that
+    return bool(_libc.maya_python_returned())

@@ -99,9 +99,7 @@ class PlanFile:
         self._descriptor = descriptor
 
     def write(self, part: Preparation | Start) -> None:
-        parts = (
-            [asdict(part)] if isinstance(part, Preparation) else [dict(part.environment), *map(asdict, part.ranks)]
-        )
+        parts = [asdict(part)] if isinstance(part, Preparation) else [dict(part.environment), *map(asdict, part.ranks)]
         with os.fdopen(os.dup(self._descriptor), "ab") as file:
             file.writelines(json.dumps(fields).encode() + b"\n" for fields in parts)
 

@@ -21,9 +21,23 @@ static maya_intervals known, dirty, object;
 
 /* A first answer without the lock, for the thousands of blocks a second that have no known byte: a bit for every chunk of
  * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
- * so nobody else is about to write there. The bits are changed under the lock. */
-enum { CHUNK_BITS = 16, FILTER_BITS = 21, WORD = 64, WORDS = (1 << FILTER_BITS) / WORD };
-static _Atomic uint64_t filter[WORDS];
+ * so nobody else is about to write there. The bits are changed under the lock. Small blocks lie next to each other, some with
+ * values, and are looked up in chunks as small as torch's smallest block; large ones in chunks that are soon gone through. */
+enum { WORD = 64, SMALL_CHUNK_BITS = 9, SMALL_FILTER_BITS = 26, LARGE_CHUNK_BITS = 16, LARGE_FILTER_BITS = 21 };
+enum { SMALL = 128 << 10 }; /* bytes */
+
+typedef struct {
+    int chunk_bits, filter_bits;
+    _Atomic uint64_t *words;
+} filter;
+
+static _Atomic uint64_t small_words[(1 << SMALL_FILTER_BITS) / WORD], large_words[(1 << LARGE_FILTER_BITS) / WORD];
+static const filter small_chunks = {SMALL_CHUNK_BITS, SMALL_FILTER_BITS, small_words};
+static const filter large_chunks = {LARGE_CHUNK_BITS, LARGE_FILTER_BITS, large_words};
+
+static _Atomic uint64_t *word_of(const filter *filter, uintptr_t word) {
+    return &filter->words[word & ((((uintptr_t)1 << filter->filter_bits) / WORD) - 1)];
+}
 
 /* The bits of the chunks from `first` to `last` that are in the word with that index. */
 static uint64_t bits_in_word(uintptr_t word, uintptr_t first, uintptr_t last) {
@@ -35,50 +49,55 @@ static uint64_t bits_in_word(uintptr_t word, uintptr_t first, uintptr_t last) {
 
 static bool may_hold_values(uintptr_t start, uintptr_t end) {
     if (start >= end) return false;
-    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
+    const filter *filter = end - start <= SMALL ? &small_chunks : &large_chunks;
+    uintptr_t first = start >> filter->chunk_bits, last = (end - 1) >> filter->chunk_bits;
     for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
-        uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
+        uint64_t held = atomic_load_explicit(word_of(filter, word), memory_order_relaxed);
         if (held & bits_in_word(word, first, last)) return true;
     }
     return false;
 }
 
-static void set_filter(uintptr_t first, uintptr_t last, bool holds) {
+static void set_filter(const filter *filter, uintptr_t first, uintptr_t last, bool holds) {
     for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
-        uint64_t held = atomic_load_explicit(&filter[word % WORDS], memory_order_relaxed);
+        uint64_t held = atomic_load_explicit(word_of(filter, word), memory_order_relaxed);
         uint64_t bits = bits_in_word(word, first, last), wanted = holds ? held | bits : held & ~bits;
-        if (wanted != held) atomic_store_explicit(&filter[word % WORDS], wanted, memory_order_relaxed);
+        if (wanted != held) atomic_store_explicit(word_of(filter, word), wanted, memory_order_relaxed);
     }
 }
 
 static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
     if (start >= end) return;
-    set_filter(start >> CHUNK_BITS, (end - 1) >> CHUNK_BITS, true);
+    set_filter(&small_chunks, start >> SMALL_CHUNK_BITS, (end - 1) >> SMALL_CHUNK_BITS, true);
+    set_filter(&large_chunks, start >> LARGE_CHUNK_BITS, (end - 1) >> LARGE_CHUNK_BITS, true);
     maya_intervals_add(set, start, end);
 }
 
 /* true if all of the set lies so near to [start, end) that none of its chunks can share a bit with one from there. */
-static bool is_near(const maya_intervals *set, uintptr_t start, uintptr_t end) {
-    const uintptr_t period = (uintptr_t)1 << (CHUNK_BITS + FILTER_BITS), slack = (uintptr_t)2 << CHUNK_BITS;
+static bool is_near(const filter *filter, const maya_intervals *set, uintptr_t start, uintptr_t end) {
+    const uintptr_t period = (uintptr_t)1 << (filter->chunk_bits + filter->filter_bits);
+    const uintptr_t slack = (uintptr_t)2 << filter->chunk_bits;
     if (set->count == 0) return true;
     uintptr_t lowest = set->items[0].start, highest = set->items[set->count - 1].end;
     return (highest > end ? highest : end) - (lowest < start ? lowest : start) < period - slack;
 }
 
-static bool chunk_is_empty(uintptr_t chunk) {
-    uintptr_t start = chunk << CHUNK_BITS, end = (chunk + 1) << CHUNK_BITS;
+static bool chunk_is_empty(const filter *filter, uintptr_t chunk) {
+    uintptr_t start = chunk << filter->chunk_bits, end = (chunk + 1) << filter->chunk_bits;
     maya_interval part;
     return !maya_intervals_next(&dirty, start, end, &part) && !maya_intervals_next(&known, start, end, &part) &&
            !maya_intervals_next(&object, start, end, &part);
 }
 
 /* There are no values in [start, end) any more; at its two ends, chunks reach beyond it. */
-static void clear_filter(uintptr_t start, uintptr_t end) {
-    if (!is_near(&dirty, start, end) || !is_near(&known, start, end) || !is_near(&object, start, end)) return;
-    uintptr_t first = start >> CHUNK_BITS, last = (end - 1) >> CHUNK_BITS;
-    if (!chunk_is_empty(first)) first++;
-    if (last >= first && !chunk_is_empty(last)) last--;
-    if (first <= last) set_filter(first, last, false);
+static void clear_filter(const filter *filter, uintptr_t start, uintptr_t end) {
+    if (!is_near(filter, &dirty, start, end) || !is_near(filter, &known, start, end) || !is_near(filter, &object, start, end)) {
+        return;
+    }
+    uintptr_t first = start >> filter->chunk_bits, last = (end - 1) >> filter->chunk_bits;
+    if (!chunk_is_empty(filter, first)) first++;
+    if (last >= first && !chunk_is_empty(filter, last)) last--;
+    if (first <= last) set_filter(filter, first, last, false);
 }
 
 static void zero(uintptr_t start, uintptr_t end) {
@@ -102,7 +121,9 @@ static void forget(uintptr_t start, uintptr_t end) {
     if (was_known) maya_intervals_remove(&known, start, end);
     bool was_object = object.count && maya_intervals_next(&object, start, end, &part);
     if (was_object) maya_intervals_remove(&object, start, end);
-    if (was_dirty || was_known || was_object) clear_filter(start, end);
+    if (!was_dirty && !was_known && !was_object) return;
+    clear_filter(&small_chunks, start, end);
+    clear_filter(&large_chunks, start, end);
 }
 
 void maya_values_known(const void *address, size_t size) {
