@@ -26,6 +26,7 @@ bool announcement_begins(void* function, uint8_t scope) {
   const at::StepCallbacks callbacks = at::getStepCallbacks(at::RecordScope::FUNCTION);
   if (callbacks.callbacks_.size() != 1 || callbacks.callbacks_[0].start_ != our_callback) return false;
   new (function) at::RecordFunction(at::StepCallbacks());
+  maya_boxing_ends();  // nothing is boxed for it
   // Other announcements of this scope ("detach", "record_param_comms") are made inside of ops and nodes that have a frame.
   Thread& self = this_thread();
   const auto node = torch::autograd::get_current_node();

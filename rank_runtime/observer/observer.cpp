@@ -159,6 +159,7 @@ bool needs_outputs(const Frame& frame) {
 
 std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
   MAYA_OWN_TIME;
+  maya_boxing_ends();
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
   if (self.computing || function.isAsync()) {
@@ -302,6 +303,7 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   }
   if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0, false);
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
+  maya_make_counts_good();
   self.pop(work);
 }
 

@@ -1,8 +1,8 @@
 /* Announcements: what PyTorch tells observers beside ops, most of all the autograd nodes that it evaluates.
  *
- * In: calls of three functions of libtorch_cpu.so: the constructor of at::RecordFunction that takes a scope, its destructor,
- * and the one that makes the observers of one thread those of another. Out: the observer (observer/nodes.cpp) is asked first,
- * then they are passed on. As this library is loaded before libtorch_cpu.so, its functions of these names are the ones that
+ * In: calls of four functions of libtorch_cpu.so: the constructor of at::RecordFunction that takes a scope, its destructor,
+ * and the one that makes the observers of one thread those of another; and its other constructor, by which the dispatcher
+ * begins to announce an op. Out: the observer (observer/nodes.cpp) is asked first, or it is noted, then they are passed on. As this library is loaded before libtorch_cpu.so, its functions of these names are the ones that
  * are called, also from within libtorch_cpu.so. */
 
 #define _GNU_SOURCE
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #define CONSTRUCTOR _ZN2at14RecordFunctionC1ENS_11RecordScopeE
+#define OP_CONSTRUCTOR _ZN2at14RecordFunctionC1EONS_13StepCallbacksE
 #define DESTRUCTOR _ZN2at14RecordFunctionD1Ev
 #define SET_OBSERVERS _ZN2at24set_record_function_tls_ERKNS_17RecordFunctionTLSE
 
@@ -47,6 +48,14 @@ MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
     if (observer && observer->begins(function, scope)) return;
     if (make == NULL) make = (void (*)(void *, uint8_t))NEED(CONSTRUCTOR);
     make(function, scope);
+}
+
+/* What it announces, it boxes next; the observer's callback is told, unless nobody is. */
+MAYA_API void OP_CONSTRUCTOR(void *function, void *callbacks) {
+    static void (*make)(void *, void *);
+    if (make == NULL) make = (void (*)(void *, void *))NEED(OP_CONSTRUCTOR);
+    make(function, callbacks);
+    if (observer) maya_boxing_begins();
 }
 
 MAYA_API void DESTRUCTOR(void *function) {

@@ -78,6 +78,13 @@ typedef struct {
 /* Without effect where torch lacks one of the functions through which this works. */
 MAYA_API void maya_set_announcement_observer(const maya_announcement_observer *observer);
 
+/* ---- python_counts.c ---- */
+
+/* The thread boxes arguments of an op; it has done so; the op that they are of has ended. */
+MAYA_API void maya_boxing_begins(void);
+MAYA_API void maya_boxing_ends(void);
+MAYA_API void maya_make_counts_good(void);
+
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
 
 typedef struct {

@@ -35,7 +35,7 @@ static _Atomic uint64_t small_words[(1 << SMALL_FILTER_BITS) / WORD], large_word
 static const filter small_chunks = {SMALL_CHUNK_BITS, SMALL_FILTER_BITS, small_words};
 static const filter large_chunks = {LARGE_CHUNK_BITS, LARGE_FILTER_BITS, large_words};
 
-static _Atomic uint64_t *word_of(const filter *filter, uintptr_t word) {
+static inline __attribute__((always_inline)) _Atomic uint64_t *word_of(const filter *filter, uintptr_t word) {
     return &filter->words[word & ((((uintptr_t)1 << filter->filter_bits) / WORD) - 1)];
 }
 
@@ -47,15 +47,18 @@ static uint64_t bits_in_word(uintptr_t word, uintptr_t first, uintptr_t last) {
     return bits;
 }
 
-static bool may_hold_values(uintptr_t start, uintptr_t end) {
-    if (start >= end) return false;
-    const filter *filter = end - start <= SMALL ? &small_chunks : &large_chunks;
+static inline __attribute__((always_inline)) bool has_bits(const filter *filter, uintptr_t start, uintptr_t end) {
     uintptr_t first = start >> filter->chunk_bits, last = (end - 1) >> filter->chunk_bits;
     for (uintptr_t word = first / WORD; word <= last / WORD; word++) {
         uint64_t held = atomic_load_explicit(word_of(filter, word), memory_order_relaxed);
         if (held & bits_in_word(word, first, last)) return true;
     }
     return false;
+}
+
+static bool may_hold_values(uintptr_t start, uintptr_t end) {
+    if (start >= end) return false;
+    return end - start <= SMALL ? has_bits(&small_chunks, start, end) : has_bits(&large_chunks, start, end);
 }
 
 static void set_filter(const filter *filter, uintptr_t first, uintptr_t last, bool holds) {
