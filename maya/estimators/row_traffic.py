@@ -121,7 +121,8 @@ def _norm_traffic(device: Device, batch: Batch) -> Floats:
     places = norm_places(device, batch) * device.sm_count
     turns = np.maximum(rows / places, 1.0)
     threads = np.maximum(batch.column("threads", _NORM_THREADS), 32.0)
-    in_strides = _strides(batch) * _THREAD_ELEMENTS * threads / columns
+    # Threads for which there is no element at all are not waited for.
+    in_strides = np.where(_strides(batch) > 1, _strides(batch) * _THREAD_ELEMENTS * threads / columns, 1.0)
     again = _NORM_AGAIN * batch.bytes_read * _lost(device, batch, places, _NORM_LOST, _NORM_SLOPE)
     # Half of a stride that is not full is not waited for: other blocks have the memory then.
     return (batch.bytes_moved * (1.0 + in_strides) / 2.0 + again) * (turns + _TAIL_TURNS) / turns
