@@ -157,13 +157,16 @@ def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
 def _slowdown(found: Found, batch: Batch) -> Floats:
     """What a model says. A product narrower than any it was trained on fills as little of a tile, and is like those."""
     smallest = found.model.about.get("smallest", {})
-    too_small: dict[str, Floats] = {
-        name: np.maximum(batch.shape[name], smallest[name])
-        for name in ("m", "n", "k")
-        if name in smallest and name in batch.shape and (batch.shape[name] < smallest[name]).any()
-    }
-    if too_small:
-        batch = replace(batch, shape={**batch.shape, **too_small})
+    m, n, k = (np.maximum(batch.column(name, 1.0), 1.0) for name in ("m", "n", "k"))  # some are empty
+    wider = [np.maximum(size, smallest.get(name, 1.0)) for name, size in (("m", m), ("n", n), ("k", k))]
+    if (wider[0] > m).any() or (wider[1] > n).any() or (wider[2] > k).any():
+        batch = replace(
+            batch,
+            flops=batch.flops * (wider[0] * wider[1] * wider[2]) / (m * n * k),
+            bytes_read=batch.bytes_read * (wider[0] + wider[1]) * wider[2] / ((m + n) * k),
+            bytes_written=batch.bytes_written * (wider[0] * wider[1]) / (m * n),
+            shape={**batch.shape, "m": wider[0], "n": wider[1], "k": wider[2]},
+        )
     return found.slowdown(batch, _describe_for(found.model))
 
 
