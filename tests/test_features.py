@@ -122,6 +122,26 @@ def test_the_own_name_of_a_kernel(name: str, function: str | None) -> None:
     assert function_name(name) == (function or "vectorized_elementwise_kernel")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "variant"),
+    [
+        ("softmax_warp_forward<float, float, float, 10, false, false>", "softmax_forward"),
+        ("cunn_SoftMaxForwardReg<float, float, float, SoftMaxForwardEpilogue, long, 8>", "softmax_forward"),
+        ("cunn_SoftMaxForwardSmem<4, float, float, float, SoftMaxForwardEpilogue, long>", "softmax_forward"),
+        ("cunn_SoftMaxForward<4, float, float, float, SoftMaxForwardEpilogue>", "softmax_forward_in_passes"),
+        ("cunn_SoftMaxBackwardSmem<4, float, float, float, SoftMaxBackwardEpilogue>", "softmax_backward"),
+        ("cunn_SoftMaxBackward<4, float, float, float, SoftMaxBackwardEpilogue>", "softmax_backward_in_passes"),
+    ],
+)
+def test_softmax_that_keeps_its_rows_and_softmax_that_reads_them_in_passes(kernel: str, variant: str) -> None:
+    x = Tensor((64, 65536), "fp32", (65536, 1))
+    op = "aten::_softmax_backward_data" if "Backward" in kernel else "aten::_softmax"
+    work = work_of(
+        Launch("kernel", f"void at::native::{kernel}(float*)", (64, 1, 1), (1024, 1, 1), op=op, inputs=(x, -1, False))
+    )
+    assert (work.kind, work.variant) == (Kind.SOFTMAX, variant)
+
+
 def test_operands_that_are_broadcast_are_read_once() -> None:
     row, table = Tensor((1, 4096), "bf16", (4096, 1)), Tensor((8192, 4096), "bf16", (4096, 1))
     add = Launch(

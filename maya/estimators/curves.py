@@ -1,12 +1,13 @@
 """Curves: how many times longer than at full memory bandwidth a family of kernels takes, learned from measurements.
 
 A kernel that only moves bytes takes `start + rows * row + bytes / bandwidth * slowdown`, where `row` is what a row
-costs however short it is (only kernels that give each row a block have such a thing). The slowdown is piecewise linear
-between knots on one axis (`axis_of`). What is measured is often an op of several kernels, with what the measuring costs
-on top, so the curves of all families of an architecture and the overhead of each source are fitted together: one system
-of linear equations, relative errors squared, slowdowns at least 1. Devices of one architecture share their curves: they
-have the same SMs, with more or less bandwidth. So one with more is never the slower one, and few measurements of one
-device do not outweigh many of the other.
+costs however short it is (only softmax of long rows has such a thing). Of kernels that give each row a block, bytes are
+what crosses the memory bus, and there is a time that they wait at least (row_traffic.py). The slowdown is piecewise
+linear between knots on one axis (`axis_of`). What is measured is often an op of several kernels, with what measuring
+costs on top, so the curves of all families of an architecture and the overhead of each source are fitted together: one
+system of linear equations, relative errors squared, slowdowns at least 1. Devices of one architecture share their
+curves: they have the same SMs, with more or less bandwidth. So one with more is never the slower one, and few
+measurements of one device do not outweigh many of the other.
 
 In: `Observation`s. Out: `Curve`s, which a pack holds as JSON.
 """
@@ -25,6 +26,7 @@ from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, batches
 from maya.estimators.bounds import LAUNCH_SECONDS
 from maya.estimators.families import family_of, relative_of
+from maya.estimators.row_traffic import chain, residence, traffic
 from maya.estimators.work import Kind, Work
 
 # By axis, logarithms to base 2: of the bytes moved, of the columns, of how often rows in work fill an SM's memory.
@@ -40,10 +42,6 @@ _KINSHIP = 0.02  # weight of a difference to a related family against a relative
 _TRIP_SECONDS = 0.6e-6
 _STARTS = {"bytes": (LAUNCH_SECONDS + _TRIP_SECONDS, 2.3e-6)}
 _STARTS_OF_ROWS = (LAUNCH_SECONDS + 2 * _TRIP_SECONDS, 3.0e-6)
-# What a row costs that has a block of its own, times the SMs: from the shortest rows that were measured (128 columns,
-# on H200 and GB200). Where all rows are long this cannot be told from what measuring cost.
-_ROW_SM_SECONDS = {"norm/layer_norm_backward": 200e-9}
-_ROW_PRIOR = 0.3
 _MOST_ROW = 20e-9
 _ROWS_IN_REGISTERS = 1024  # columns
 _MOST_TURN = 2 * _TRIP_SECONDS  # which element, and then that element; the next turn may have begun before
@@ -54,17 +52,6 @@ _MOST_OVERHEAD_OF_HOSTS = 60e-6
 _MOST_SLOWDOWN = 60.0
 _MOST_STEP = float(np.log(1.09))  # of the slowdown's logarithm, for twice the size
 
-# A norm gives a row to a block of 128 threads, which take four elements each at a time. The block waits for memory each
-# time, and for its threads at the end. Both waits are fitted to all norms that were measured, on six GPUs from V100 to
-# GB200: where rows are few or memory is fast, norms take what these chains of waits take, whatever the bandwidth.
-_BLOCK_THREADS = 128.0
-_THREAD_ELEMENTS = 4.0
-_BLOCK_SECONDS = 0.45e-6
-_STRIDE_SECONDS = 0.9e-6
-# A layer norm, unlike one by the root of the mean square, takes a mean, too, with a division for each element: on an SM
-# full of blocks a stride takes this: from LLMCompass's A100, Liger's B200 and a profile of H100, which agree.
-_MEAN_SECONDS = 2.1e-6
-HAS_MEAN = "has_mean"  # of a shape: 1 if so
 _BY_THE_CHAIN = 1.4  # times what moving takes at full bandwidth: from there on, the chain hides what moving takes
 
 
@@ -83,9 +70,10 @@ class Curve:
     def seconds(self, device: Device, batch: Batch) -> Floats:
         """Times of works, the launch included."""
         slowdown = np.interp(_along(self.axis, device, batch), self.knots, self.slowdown)
-        moving = batch.bytes_moved / device.memory_bandwidth * slowdown
+        # What is still in a cache spares waiting, but counts as bytes that are moved.
+        moving = np.maximum(traffic(device, batch) * slowdown, batch.bytes_moved) / device.memory_bandwidth
         seconds = self.start_seconds + _rows(batch) * self._row_on(device, batch.kind) + moving
-        return np.maximum(seconds, self.start_seconds + _chain(device, batch))
+        return np.maximum(seconds, self.start_seconds + chain(device, batch))
 
     def _row_on(self, device: Device, kind: Kind) -> float:
         """Seconds of a row; a turn takes the same on all devices, because it is one block that takes them."""
@@ -126,8 +114,8 @@ class Observation:
 def axis_of(kind: Kind) -> str:
     """What the efficiency of a kind depends on most.
 
-    Softmax keeps rows of up to 1024 columns in registers. Norms go twice through a row, and the second time it is near
-    only as long as the rows that an SM works on side by side fit there. All others: the bytes they move.
+    Softmax: the columns, of which a block's threads have more or fewer each. Norms go twice through a row, and the
+    second time it is near only as long as the rows that an SM works on side by side fit there. All others: the bytes.
     """
     return {Kind.SOFTMAX: "columns", Kind.NORM: "residence"}.get(kind, "bytes")
 
@@ -137,31 +125,10 @@ def _along(axis: str, device: Device, batch: Batch) -> Floats:
     if axis == "columns":
         along = np.maximum(batch.column("columns", 1024.0), 1.0)
     elif axis == "residence":
-        in_a_row = batch.bytes_read / np.maximum(batch.column("rows", 1.0), 1.0)
-        along = np.maximum(in_a_row * _places(device, batch) / device.shared_per_sm_bytes, 2.0**-20)
+        along = np.maximum(residence(device, batch), 2.0**-20)
     else:
         along = np.maximum(batch.bytes_moved, 1.0)
     return np.log2(along)
-
-
-def _threads(batch: Batch) -> Floats:
-    """Of the block of a norm that has a row: torch's, unless a trace says otherwise."""
-    return np.maximum(batch.column("threads", _BLOCK_THREADS), 32.0)
-
-
-def _places(device: Device, batch: Batch) -> Floats:
-    """Blocks of a norm that an SM has at a time."""
-    return np.clip(device.max_threads_per_sm // _threads(batch), 1, device.max_blocks_per_sm)
-
-
-def _chain(device: Device, batch: Batch) -> Floats:
-    """What blocks of a norm wait in turn, however fast the memory is."""
-    if batch.variant != "layer_norm_forward":
-        return np.zeros(len(batch))
-    turns = batch.column("rows", 0.0) / (_places(device, batch) * device.sm_count)
-    strides = np.ceil(batch.column("columns", 1.0) / (_THREAD_ELEMENTS * _threads(batch)))
-    waiting = np.maximum(turns, 1.0) * (_BLOCK_SECONDS + strides * _STRIDE_SECONDS)
-    return np.maximum(waiting, turns * strides * _MEAN_SECONDS * batch.column(HAS_MEAN, 0.0))
 
 
 def fit(
@@ -199,10 +166,10 @@ def fit(
         np.add.at(matrix[:, at], rows, 1.0)
         np.add.at(matrix[:, at + 1], rows, _rows(batch) * sm_count / device.sm_count)
         places = _along(axes[name], device, batch)
-        moving = batch.bytes_moved / device.memory_bandwidth
+        moving = traffic(device, batch) / device.memory_bandwidth
         for k, hat in enumerate(np.eye(len(knots[name]))):
             np.add.at(matrix[:, at + 2 + k], rows, moving * np.interp(places, knots[name], hat))
-        target[rows[_chain(device, batch) > _BY_THE_CHAIN * moving]] = 0.0
+        target[rows[chain(device, batch) > _BY_THE_CHAIN * moving]] = 0.0
     for row, seen in enumerate(observations):
         matrix[row, overheads[overhead_of(seen)]] = 1.0
     matrix *= (target / measured)[:, None]
@@ -224,11 +191,6 @@ def fit(
             step = np.zeros(width)
             step[at + 2 + k : at + 4 + k] = (1.0, -1.0)
             steps.append(step * _SMOOTHNESS * heft[name])
-        if name in _ROW_SM_SECONDS:
-            usual = np.zeros(width)
-            usual[at + 1] = _ROW_PRIOR * sm_count / _ROW_SM_SECONDS[name]
-            steps.append(usual)
-            wanted_of_steps[len(steps) - 1] = _ROW_PRIOR
         other = relatives.get(name) if relatives else None
         if other is not None and other.knots == knots[name]:
             for k, value in enumerate(other.slowdown):
@@ -290,8 +252,7 @@ def _rows(batch: Batch) -> Floats:
         return batch.column("turns", 0.0)
     if batch.kind is Kind.SOFTMAX:  # shorter rows share a block
         return np.where(batch.column("columns", 0.0) > _ROWS_IN_REGISTERS, batch.column("rows", 0.0), 0.0)
-    by_rows = batch.variant.startswith("layer_norm_backward")
-    return batch.column("rows", 0.0) if by_rows else np.zeros(len(batch))
+    return np.zeros(len(batch))
 
 
 def _weights(observations: Sequence[Observation]) -> Floats:

@@ -7,7 +7,9 @@ kind: a function from (device, packs, batch) to times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +48,13 @@ class Estimator:
 
     def estimate(self, works: Sequence[Work]) -> list[Estimate]:
         """One estimate for each work, in their order."""
-        keys = [_key(work) for work in works]
-        new = {key: work for key, work in zip(keys, works, strict=True) if key not in self._known}
+        with _nothing_collected():
+            keys = [_key(work) for work in works]
+            self._learn({key: work for key, work in zip(keys, works, strict=True) if key not in self._known})
+        return [self._known[key] for key in keys]
+
+    def _learn(self, new: dict[_Key, Work]) -> None:
+        """Remember the estimates of works."""
         if new:
             new_keys, new_works = list(new), list(new.values())
             for positions, batch in batches(new_works):
@@ -62,11 +69,22 @@ class Estimator:
                     if nanoseconds_measured is not None:
                         ns = max(1, round(nanoseconds_measured))
                         self._known[key] = Estimate(ns, Origin.MEASURED, _SPREAD_OF_MEASURING)
-        return [self._known[key] for key in keys]
 
     def times(self, batch: Batch) -> Times:
         """Times of works that are columns already; nothing is remembered."""
         return ESTIMATORS.get(batch.kind, roofline.evaluate)(self.device, self.packs, batch)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Python's collector goes through what is new again and again: a third of the time, and none of it is garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _key(work: Work) -> _Key:

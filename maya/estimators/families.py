@@ -7,6 +7,7 @@ slower it is taken to be than that.
 from __future__ import annotations
 
 from maya.estimators.bounds import element_bytes
+from maya.estimators.row_traffic import IN_PASSES
 from maya.estimators.work import Kind
 
 
@@ -18,6 +19,8 @@ def family_of(kind: Kind, variant: str, dtype: str) -> str:
         variant = "layer_norm_backward"  # measured together only
     if kind == Kind.SOFTMAX:
         variant = variant.removeprefix("log_")  # the same kernels but for the last line
+        if variant.endswith(IN_PASSES) and element_bytes(dtype) <= 2:
+            variant += "_narrow"
     return f"{kind.value}/{variant}"
 
 
@@ -37,6 +40,10 @@ _RELATIVES = {
     "reduction/inner": ("elementwise/vectorized", 1.1),
     "reduction/outer": ("elementwise/vectorized", 1.25),
     "softmax/softmax_backward": ("softmax/softmax_forward", 1.0),
+    "softmax/softmax_forward_in_passes": ("softmax/softmax_forward", 1.2),
+    "softmax/softmax_backward_in_passes": ("softmax/softmax_forward_in_passes", 1.0),
+    "softmax/softmax_forward_in_passes_narrow": ("softmax/softmax_forward_in_passes", 1.4),
+    "softmax/softmax_backward_in_passes_narrow": ("softmax/softmax_forward_in_passes_narrow", 1.0),
     "norm/layer_norm_backward": ("norm/layer_norm_forward", 1.1),
     "norm/batch_norm_inference": ("elementwise/vectorized", 1.1),
     "norm/batch_norm_forward": ("elementwise/vectorized", 1.7),  # the input is read twice

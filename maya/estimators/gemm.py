@@ -21,7 +21,7 @@ from maya.estimators.bounds import (
     memory_seconds,
     wave_efficiency,
 )
-from maya.estimators.pack import Found, Packs
+from maya.estimators.pack import Describe, Found, Model, Packs
 from maya.estimators.work import Kind, Origin, Work
 
 LAYOUTS = ("TN", "NN", "NT", "TT")
@@ -90,6 +90,29 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     return bound, features
 
 
+def describe_closely(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
+    """What decides about kernels without tensor cores, too: products in one call, and how sizes divide into vectors."""
+    bound, features = describe(device, batch)
+    m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
+    for name, size in (("m", m), ("n", n), ("k", k)):
+        features[f"{name}_divided_by"] = _power_of_two_in(size)
+    features["batch"] = np.log2(count)
+    features["rows_filled_128"] = m / (128 * np.ceil(m / 128))
+    features["rows_filled_256"] = m / (256 * np.ceil(m / 256))
+    return bound, features
+
+
+def _power_of_two_in(sizes: Floats) -> Floats:
+    """The logarithm of the largest power of two, up to 256, that divides a size."""
+    whole = sizes.astype(np.int64)
+    powers: Floats = np.log2(np.clip(whole & -whole, 1, 256))
+    return powers
+
+
+def _describe_for(model: Model) -> Describe:
+    return describe_closely if "batch" in model.features else describe
+
+
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     """Times of matrix products: what is learned, but many tiny ones take their blocks' time."""
     seconds, origin, spread, note = _learned(device, packs, batch)
@@ -115,20 +138,36 @@ def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin
     if found is None:
         return bound / _USUAL_EFFICIENCY * slower, Origin.ROOFLINE, 0.3, "usual efficiency, nothing was measured"
     note = f"efficiency as measured in bf16{found.note.removeprefix('efficiency as measured')}"
-    return bound * found.slowdown(batch, describe) * slower, Origin.ROOFLINE, max(0.15, found.model.spread), note
+    return bound * _slowdown(found, batch) * slower, Origin.ROOFLINE, max(0.15, found.model.spread), note
 
 
 def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
     """What the model says, and for products shorter than any it was trained on what the one of bf16 says."""
-    bound, features = describe(found.described_on, batch)
-    slowdown = found.model.slowdown(features)
+    bound, _ = describe(found.described_on, batch)
+    slowdown = _slowdown(found, batch)
     shortest = float(found.model.about["shortest_bound"])
     everything = shortest < 3 * LAUNCH_SECONDS
     if everything or other is None or other.model is found.model or bound.min() > 2 * shortest:
         return slowdown
     share = np.clip(np.log2(bound / shortest), 0.0, 1.0)
-    joined: Floats = np.exp(share * np.log(slowdown) + (1 - share) * np.log(other.slowdown(batch, describe)))
+    joined: Floats = np.exp(share * np.log(slowdown) + (1 - share) * np.log(_slowdown(other, batch)))
     return joined
+
+
+def _slowdown(found: Found, batch: Batch) -> Floats:
+    """What a model says. A product narrower than any it was trained on fills as little of a tile, and is like those."""
+    smallest = found.model.about.get("smallest", {})
+    m, n, k = (np.maximum(batch.column(name, 1.0), 1.0) for name in ("m", "n", "k"))  # some are empty
+    wider = [np.maximum(size, smallest.get(name, 1.0)) for name, size in (("m", m), ("n", n), ("k", k))]
+    if (wider[0] > m).any() or (wider[1] > n).any() or (wider[2] > k).any():
+        batch = replace(
+            batch,
+            flops=batch.flops * (wider[0] * wider[1] * wider[2]) / (m * n * k),
+            bytes_read=batch.bytes_read * (wider[0] + wider[1]) * wider[2] / ((m + n) * k),
+            bytes_written=batch.bytes_written * (wider[0] * wider[1]) / (m * n),
+            shape={**batch.shape, "m": wider[0], "n": wider[1], "k": wider[2]},
+        )
+    return found.slowdown(batch, _describe_for(found.model))
 
 
 def model_name(dtype: str) -> str:

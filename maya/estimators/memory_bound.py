@@ -7,7 +7,6 @@ the two; the note says which. Copies between host and device go over the host's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -88,21 +87,9 @@ def _passes(device: Device, batch: Batch) -> Floats:
         return np.zeros(len(batch))
     threads = np.maximum(batch.column("threads", 1.0), 32.0)
     places = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1, device.max_blocks_per_sm)
-    waiting = batch.column("rows", 0.0) / places * _PASSES[batch.variant.rpartition("_")[2]] * _PASS_SECONDS
+    passes = _PASSES["backward" if "backward" in batch.variant else "forward"]
+    waiting = batch.column("rows", 0.0) / places * passes * _PASS_SECONDS
     return np.where(np.isnan(batch.shape["threads"]), 0.0, waiting)
-
-
-_SOFTMAX_BACKWARD = ("softmax/softmax_backward", "softmax/softmax_forward")
-
-
-def _reading_again(forward: Sequence[float]) -> Iterator[float]:
-    """The slowdown of softmax backward from that of forward, both beside the shortest rows, which stay in registers.
-
-    A row that is too long to stay near is read again: forward reads it three times in all, which makes four tensors of
-    two; backward reads only its gradient twice, which makes four of three.
-    """
-    shortest = forward[0]
-    return (shortest * (1.0 + max(slowdown / shortest - 1.0, 0.0) / 3.0) for slowdown in forward)
 
 
 def _curve(packs: Packs, family: str) -> tuple[Curve | None, float, Origin, str]:
@@ -116,8 +103,6 @@ def _curve(packs: Packs, family: str) -> tuple[Curve | None, float, Origin, str]
             curve = Curve.from_json(value)
             if name == family:
                 return curve, 1.0, origin, note
-            if (family, name) == _SOFTMAX_BACKWARD:
-                curve = replace(curve, slowdown=tuple(_reading_again(curve.slowdown)))
             note = f"taken to be {factor:.2g} times slower than {name}" + (f", {note}" if note else "")
             return curve, factor, Origin.ROOFLINE, note
         name, more = relative_of(name)

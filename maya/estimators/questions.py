@@ -14,6 +14,7 @@ from maya.estimators.attention import IMPLEMENTATIONS, attention_work
 from maya.estimators.bounds import BYTES_PER_ELEMENT, element_bytes
 from maya.estimators.features.library import convolution_work
 from maya.estimators.gemm import LAYOUTS, gemm_work
+from maya.estimators.row_traffic import softmax_variant
 from maya.estimators.work import Kind, Work
 from netmodel.settings_file import did_you_mean
 
@@ -153,7 +154,8 @@ def _softmax(given: Answers, dtype: str, family: str = "softmax") -> list[Work]:
     rows, columns, shape = _rows(given)
     moved = element_bytes(dtype) * rows * columns
     direction, read = ("backward", 2.0 * moved) if given["backward"] else ("forward", moved)
-    return [Work(Kind.SOFTMAX, dtype, 8.0 * rows * columns, read, moved, shape, f"{family}_{direction}")]
+    variant = softmax_variant(f"{family}_{direction}", element_bytes(dtype) * columns)
+    return [Work(Kind.SOFTMAX, dtype, 8.0 * rows * columns, read, moved, shape, variant)]
 
 
 def _cross_entropy(given: Answers, dtype: str) -> list[Work]:

@@ -19,6 +19,8 @@ from maya.estimators.sources import Measurements, aiconfigurator, cudnn_frontend
 from maya.estimators.training import Size, train
 
 SMALL = Size(trees=60, leaves=8, rate=0.2, fewest_in_leaf=2)  # for tens of measurements
+NOISY = Size(trees=160, rate=0.12, fewest_in_leaf=30, draw_in=True)  # fp8 was measured once, bf16 twice
+VARIED = Size(trees=300, rate=0.08, fewest_in_leaf=20, shrinkage=3.0)  # of shapes drawn at random, no two alike
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ def _recipes() -> list[Recipe]:
     for device in ("a100-80", "h100", "h200", "b200", "gb200", "l40s"):
         for dtype in ("bf16",) if device == "a100-80" else ("bf16", "fp8"):
             read = partial(_gemm, device=device, dtype=dtype)
-            recipes.append(Recipe(device, f"gemm/{dtype}", f"GEMM {dtype}", read, gemm.describe))
+            size = NOISY if dtype == "fp8" else Size()
+            recipes.append(Recipe(device, f"gemm/{dtype}", f"GEMM {dtype}", read, gemm.describe, size))
     for device in ("v100", "a100-40"):
         single = partial(_single_precision, device=device)
-        recipes.append(Recipe(device, "gemm/fp32", "GEMM fp32, also batched", single, gemm.describe))
+        recipes.append(Recipe(device, "gemm/fp32", "GEMM fp32, also batched", single, gemm.describe_closely, VARIED))
     for device, name, title, kernels in (
         ("a100-80", "flash", "FlashAttention 2 forward", ("flash_attention",)),
         ("l40s", "flash", "FlashAttention 2 forward (flashinfer)", ("flashinfer",)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 class Kind(str, Enum):
@@ -61,8 +62,7 @@ class Work:
     variant: str = ""  # what tells implementations apart: "flash_backward", "layer_norm", "TN", ...
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):  # made by the hundred thousand, and a tuple is made in a fifth of the time
     """A duration on one device."""
 
     ns: int

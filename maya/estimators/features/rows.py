@@ -8,10 +8,11 @@ tensor) and one for the parameters' (reads both again).
 from __future__ import annotations
 
 import math
+import re
 
-from maya.estimators.curves import HAS_MEAN
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.tensors import Tensor, itemsize
+from maya.estimators.row_traffic import HAS_MEAN, IN_PASSES
 from maya.estimators.work import Kind, Work
 
 
@@ -155,6 +156,9 @@ def softmax(launch: Launch) -> Work | None:
     shape = {"rows": source.elements / columns, "columns": float(columns)}
     family = "log_softmax" if "log_softmax" in launch.op or "LogSoftMax" in launch.name else "softmax"
     variant = f"{family}_{'backward' if backward else 'forward'}"
+    # Kernels whose block has a row, but keeps it neither in registers nor in shared memory.
+    if re.search(r"cunn_SoftMax(Forward|Backward)(?!Smem|Reg)", launch.name):
+        variant += IN_PASSES
     read = 2 * moved if backward else float(source.bytes)
     written = float(source.elements * wide)
     return _block_a_row(launch, Work(Kind.SOFTMAX, source.dtype, 8.0 * source.elements, read, written, shape, variant))

@@ -39,6 +39,10 @@ def _add(measured: Measurements, row: dict[str, str], dtype: str, backward: bool
         queries, keys = int(row["q_seqlen"]), int(row["kv_seqlen"])
         causal = row["attn_mask"] != "no_mask"
         window = int(float(row["sliding_window_size"])) if row["sliding_window_size"] else None
+        if backward and dtype == "fp8":
+            # This kernel does not leave out what is outside of the window: its time grows with the square of the length
+            # (0.54 ms for 2048 queries, 23 ms for 16,384), where that of bf16 grows with the length.
+            window = None
         batch = int(row["batch_size"])
         work = attention_work(
             batch,

@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from maya.devices import Device
-from maya.estimators.curves import HAS_MEAN, Observation
+from maya.estimators.curves import Observation
+from maya.estimators.row_traffic import HAS_MEAN, IN_PASSES, softmax_variant
 from maya.estimators.work import Kind, Work
 
 # A row that was timed from the host counts only if it took this much longer than the shortest of its kind.
@@ -129,7 +130,8 @@ def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float)
         if name == "layer_norm" and mode == "forward":
             return norm_forward(rows, x, size, has_mean=True)
         if name == "layer_norm" and mode == "backward":
-            return norm_backward(rows, x, size)
+            # It is repeated without emptying the gradients of scale and bias, which are then added to.
+            return [*norm_backward(rows, x, size), *[elementwise(x, [size, size], size)] * 2]
         if name == "rms_norm" and mode == "forward":
             return eager_rms_norm(rows, x, size)
         if name == "fused_add_rms_norm" and mode == "forward":
@@ -144,7 +146,8 @@ def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float)
             # The likelihoods are picked by one block of 32 threads in this version of torch.
             turns = {"rows": tokens, "turns": tokens / 32}
             picked = Work(Kind.CROSS_ENTROPY, "fp32", tokens, 40 * tokens, 4.0, turns, "forward")
-            return [over_rows(Kind.SOFTMAX, "log_softmax_forward", tokens, x, 4, 1, 1), picked]
+            variant = softmax_variant("log_softmax_forward", 4 * x)
+            return [over_rows(Kind.SOFTMAX, variant, tokens, x, 4, 1, 1), picked]
     if provider == "torch" and mode == "forward":
         if name == "relu_squared":
             return [elementwise(rows * x, [size], size)] * 2
@@ -179,6 +182,7 @@ def cudnn_norms(folder: Path, device: Device) -> list[Observation]:
 
 _NEUSIGHT_GPUS = {"a100-40": "NVIDIA A100-PCIE-40GB", "v100": "Tesla V100-PCIE-32GB"}
 _TWO_OPERANDS = ("add", "mul", "div")
+_COLUMNS_OF_A_WARP = 1024
 _ONE_OPERAND = ("relu", "gelu", "tanh")  # pow is limited by its arithmetic
 
 
@@ -205,7 +209,9 @@ def neusight(folder: Path, device: Device) -> list[Observation]:
 
 def _neusight_works(name: str, rows: float, columns: float) -> Work:
     if name == "softmax":
-        return over_rows(Kind.SOFTMAX, "softmax_forward", rows, columns, 4, 1, 1)
+        # torch 2.1: only rows that a warp has are kept in its registers.
+        variant = "softmax_forward" + (IN_PASSES if columns > _COLUMNS_OF_A_WARP else "")
+        return over_rows(Kind.SOFTMAX, variant, rows, columns, 4, 1, 1)
     if name == "ln":
         return norm_forward(rows, columns, 4, has_mean=True)[0]
     return elementwise(rows * columns, [4, 4] if name in _TWO_OPERANDS else [4], 4)
@@ -231,7 +237,7 @@ def vidur(folder: Path, device: Device) -> list[Observation]:
 
 
 _LLMCOMPASS: dict[str, Callable[[float, float], Work]] = {
-    "softmax": lambda rows, columns: over_rows(Kind.SOFTMAX, "softmax_forward", rows, columns, 2, 1, 1),
+    "softmax": lambda rows, columns: over_rows(Kind.SOFTMAX, f"softmax_forward{IN_PASSES}", rows, columns, 2, 1, 1),
     "layernorm": lambda rows, columns: norm_forward(rows, columns, 2, has_mean=True)[0],
     "gelu": lambda rows, columns: elementwise(rows * columns, [2], 2),
 }
