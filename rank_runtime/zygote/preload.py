@@ -160,7 +160,8 @@ class Preload:
         brought: dict[str, list[str]] = {}
         for record in records:
             try:
-                importlib.import_module(record.name)
+                with self.shared.endings_of(record.name):
+                    importlib.import_module(record.name)
             except Exception as error:  # though the probe could
                 self.unshared[record.name] = f"raises {type(error).__name__}"
             new = [name for name in sys.modules if name not in before]
