@@ -56,6 +56,7 @@ _SIGNALS = sorted(map(int, signal.valid_signals()))
 _handler_of = sys.modules["_signal"].getsignal  # which signal.getsignal makes an enumeration of, for every module
 
 ASKS_FOR_NUMBER = "asks for the number of its process"
+REGISTERS_OPERATORS = "registers operators with torch"
 
 
 class RefusedError(PermissionError):
@@ -219,7 +220,7 @@ def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, An
         ),
         "changes torch's settings": None if torch is None else _torch_settings(torch),
         "replaces parts of torch": _torch_parts(torch_names),
-        "registers operators with torch": None if torch is None else _operators(torch),
+        REGISTERS_OPERATORS: None if torch is None else _operators(torch),
     }
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from rank_runtime.zygote.probe import import_quietly, is_standard, probe
+from rank_runtime.zygote.probe import PARTS_OF_TORCH, import_quietly, is_standard, probe
 from rank_runtime.zygote.protocol import Preparation
 from rank_runtime.zygote.shared import SharedModules, shareable
 from rank_runtime.zygote.source import assignments_before, imported_modules, parse
@@ -42,7 +42,6 @@ _TORCH = (
     "torch._dynamo.repro.after_dynamo",  # as soon as torch.compile is applied, which modules do while they are imported
     "torch._inductor.compiler_bisector",
 )
-_PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
 _READ_BY_LIBRARIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "LD_")
 
 
@@ -169,7 +168,7 @@ class Preload:
             brought[record.name] = [
                 name
                 for name in new
-                if not is_standard(_file(name) or name) and name.partition(".")[0] not in _PARTS_OF_TORCH
+                if not is_standard(_file(name) or name) and name.partition(".")[0] not in PARTS_OF_TORCH
             ]
             before.update(new)
         self.shared.set_aside([record for record in records if record.name in sys.modules], brought)

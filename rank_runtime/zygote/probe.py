@@ -25,10 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rank_runtime.zygote.effects import ASKS_FOR_NUMBER, Effects, keeps_number
+from rank_runtime.zygote.effects import ASKS_FOR_NUMBER, REGISTERS_OPERATORS, Effects, keeps_number
 from rank_runtime.zygote.rank import end_with
 from rank_runtime.zygote.source import imported_modules, parse
 
+PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
 _PATIENCE_SECONDS = 60.0  # between one module and the next
 
 
@@ -205,8 +206,12 @@ class _Probe:
             self._executing[-1].variables.update(record.variables)
             self._say(None)
             return
-        if ASKS_FOR_NUMBER in record.effects and module is not None and not keeps_number(module, self._number):
-            record.effects = [effect for effect in record.effects if effect != ASKS_FOR_NUMBER]
+        harmless = set()
+        if module is not None and ASKS_FOR_NUMBER in record.effects and not keeps_number(module, self._number):
+            harmless.add(ASKS_FOR_NUMBER)
+        if record.name.partition(".")[0] in PARTS_OF_TORCH:
+            harmless.add(REGISTERS_OPERATORS)  # they stay imported
+        record.effects = [effect for effect in record.effects if effect not in harmless]
         if error is not None:
             self._failed[record.name] = error
             record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:100])
