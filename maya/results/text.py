@@ -5,7 +5,7 @@ from __future__ import annotations
 from maya.results.classes import CLASSES, TITLES
 from maya.results.result import Result
 from maya.results.steps import OPTIMIZER, WHOLE_RUN
-from maya.results.tokens import GIVEN
+from maya.results.tokens import GIVEN, looks_up_in_compiled_code
 from maya.results.words import bytes_text, ranges, scaled, share_text, small, time_text
 
 _LABEL = 11  # columns
@@ -51,6 +51,8 @@ def _step(result: Result) -> str:
 
 def _speed(result: Result) -> str:
     speed = result.throughput
+    if speed.samples is None and looks_up_in_compiled_code(result.timeline):
+        return "tokens a step are not known, because compiled code looks them up: say --tokens-per-step N"
     if speed.samples is None or speed.samples_per_second is None:
         return ""
     unit = speed.samples.unit
