@@ -413,6 +413,28 @@ def test_operators_of_a_module_that_has_to_be_imported_anew(tmp_path: Path, buil
     assert ended.outputs == ["mine.one\n"] * 2
 
 
+def test_folders_without_init_are_shared(tmp_path: Path, build: Build) -> None:
+    """As those of protobuf, whose modules find each other in a table of a library's that exists once."""
+    files = {
+        "space/first/__init__.py": "import space.deep.second\nVALUE = space.deep.second.VALUE",
+        "space/deep/second.py": "VALUE = object()",
+        "train.py": """
+            import os, sys
+            import space.first
+            import space.deep.second
+            from space.deep import second
+            assert space.first.VALUE is space.deep.second.VALUE is second.VALUE
+            finder, = [each for each in sys.meta_path if type(each).__name__ == "SharedModules"]
+            shared = finder.modules["space.first"] is space.first and finder.modules["space.deep.second"] is second
+            print(shared)
+        """,
+    }
+    write(tmp_path, files)
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert ended.exit_code == 0, ended.errors
+    assert ended.outputs == ["True\n"] * 2
+
+
 def test_modules_of_a_package_that_is_not_shared(tmp_path: Path, build: Build) -> None:
     """Importing any of them would import the package first, also from a folder without __init__.py in between."""
     files = {
