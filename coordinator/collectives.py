@@ -44,7 +44,7 @@ def send_bytes(post: Post, member: int, members: int) -> int:
 class Collective:
     """Posts of one sequence number on one communicator."""
 
-    __slots__ = ("_members", "_parts", "arrival_ns", "missing", "post", "signature", "tokens", "variants")
+    __slots__ = ("_members", "_parts", "arrival_ns", "guessed", "missing", "post", "signature", "tokens", "variants")
 
     def __init__(self, post: Post, members: int) -> None:
         self.post = post  # the first one
@@ -53,6 +53,7 @@ class Collective:
         self.tokens: dict[int, int | None] = {}  # of the members that have posted; None: nobody waits for the answer
         self.missing = members
         self.arrival_ns = 0  # of the last member
+        self.guessed = False  # part of what some member sent
         self.variants: dict[Signature, list[int]] = {}  # if not all posts agree: who posted what
         self._parts: _Parts | None = None
 
@@ -63,6 +64,7 @@ class Collective:
         if post.arrival_ns > self.arrival_ns:
             self.arrival_ns = post.arrival_ns
         if payload is not None and post.known:
+            self.guessed |= post.guessed
             if self._parts is None:
                 self._parts = _parts_for(post, self._members)
             self._parts.add(member, post.known, payload)

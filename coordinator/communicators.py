@@ -170,7 +170,7 @@ class Communicator:
             if token is not None:
                 if not same_for_all:
                     known, payload = collective.result(member)
-                done = Done(token, known, payload is not None, started, ended)
+                done = Done(token, known, payload is not None, started, ended, collective.guessed)
                 answers.append((members[member], done, payload))
         return answers
 

@@ -130,7 +130,7 @@ class Channel:
             answers.append(self._sent(send, started, ended))
         if send.payload is None or not send.post.known:
             return [*answers, (self._receiver, Done(receive.token, (), False, started, ended), None)]
-        done = Done(receive.token, send.post.known, True, started, ended)
+        done = Done(receive.token, send.post.known, True, started, ended, send.post.guessed)
         return [*answers, (self._receiver, done, send.payload)]
 
     def _sent(self, send: _Send, started: int = 0, ended: int = 0) -> Answer:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 3
+VERSION = 4
 
 
 class Call(IntEnum):
@@ -141,6 +141,7 @@ class Post:
     shared_bytes: int = (
         0  # of a message: bytes of the messages in its group that share its way out of, or into, the rank
     )
+    guessed: bool = False  # what is called known is partly made up, but of consequence: counts that have to add up
 
 
 @dataclass(slots=True)
@@ -236,6 +237,7 @@ class Done:
     payload: bool  # these bytes follow, as in Post
     started_ns: int = 0  # by the clock of the cluster
     ended_ns: int = 0
+    guessed: bool = False  # as in Post, of what some member sent
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ class Reference:
         host, streams = times.host, times.streams
         group_of: dict[int, int] = {}
         blocking: list[int] = []
+        home: dict[int, int] = defaultdict(int)  # stream -> default stream of its device
         members: dict[int, Any] = {}
         events: dict[int, tuple[int, int, int]] = {}  # event -> time, stream, collectives before it there
         works: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -64,11 +65,13 @@ class Reference:
             free = grouped or flags & Flag.FROM_GRAPH
             host[group] += ops * costs.op + (0 if free else costs.calls.get(kind, 0))
             ready = host[group] + costs.latency
-            beside = blocking if stream == 0 else [0] if stream in blocking else []
+            children = [other for other in blocking if home[other] == stream]
+            beside = children if stream == home[stream] else [home[stream]] if stream in blocking else []
             if kind == Kind.HOST_DELAY:
                 host[group] += value
-            elif kind == Kind.STREAM_CREATE and signature.get("blocking"):
-                blocking.append(stream)
+            elif kind == Kind.STREAM_CREATE:
+                home[stream] = signature.get("home", 0)
+                blocking += [stream] if signature.get("blocking") else []
             elif kind in (Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET, Kind.HOST_FUNCTION):
                 start = max([streams[stream], ready, *(streams[other] for other in beside)])
                 streams[stream] = start + (0 if kind == Kind.HOST_FUNCTION else self.work_ns)
@@ -96,9 +99,9 @@ class Reference:
                 if what == "event":
                     until = events[value][0] if value in events else 0
                 elif what == "device":
-                    until = max(streams.values(), default=0)
+                    until = max((at for each, at in streams.items() if home[each] == stream), default=0)
                 else:
-                    until = max([streams[stream], *(streams[other] for other in blocking if stream == 0)])
+                    until = max([streams[stream], *(streams[other] for other in children)])
                 if until > host[group]:
                     host[group] = until + costs.wake
             elif kind == Kind.COLLECTIVE and "members" in signature:

@@ -362,4 +362,4 @@ def test_communicators(maya_run: MayaRun) -> None:
         "window: True",
         "two ranks: True ncclCommInitRank: a communicator of 2 ranks:",
     ]
-    assert "there is no coordinator" in run.stderr
+    assert "a run of one rank has nobody to meet" in run.stderr

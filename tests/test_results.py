@@ -91,6 +91,20 @@ def test_no_tokens_are_made_up(tmp_path: Path) -> None:
     assert not any(line.startswith("speed") for line in lines_of(result))
 
 
+def test_tokens_that_compiled_code_looks_up(tmp_path: Path) -> None:
+    """How many is not seen, and the user is told what to do."""
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        rank.kernel("triton_per_fused_add_embedding_native_layer_norm_0")
+        rank.product()
+        rank.optimizer()
+    timeline = timeline_of(tmp_path, [rank])
+    (said,) = [line for line in lines_of(conclude(timeline)) if line.startswith("speed")]
+    assert "--tokens-per-step N" in said
+    told = conclude(timeline, Options(tokens_per_step=1000))
+    assert any(line.startswith("speed") and "tokens/s" in line for line in lines_of(told))
+
+
 def test_images_are_what_the_first_convolution_gets(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):

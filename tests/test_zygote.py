@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rank_runtime.build import Build
-from rank_runtime.zygote.probe import Record
+from rank_runtime.zygote.probe import Record, records_of
 from rank_runtime.zygote.shared import shareable
 from rank_runtime.zygote.source import Assignment, assignments_before, imported_modules, parse
 
@@ -260,7 +260,18 @@ MODULES = {
     "child.py": "import subprocess\nOUTPUT = subprocess.run(['echo', 'child'], capture_output=True).stdout",
     "precision.py": "import torch\ntorch.set_default_dtype(torch.float64)",
     "patch.py": "import torch\ntorch.nn.functional.gelu = lambda x: x",
-    "ending.py": "import atexit\natexit.register(lambda: None)",
+    "operators.py": "import torch\nMINE = torch.library.Library('mine', 'DEF')\nMINE.define('one(Tensor x) -> Tensor')",
+    "own_files.py": "import os\nHAS_MAPS = os.path.exists(f'/proc/{os.getpid()}/maps')",
+    "careful.py": """
+        import subprocess
+        import late
+        try:
+            OUTPUT = subprocess.run(["echo", "careful"], capture_output=True).stdout
+        except OSError:
+            OUTPUT = b""
+        import after_refusal
+    """,
+    "after_refusal.py": "import os\nRANK = os.environ.get('RANK')",
     "hook.py": "import sys\nsys.excepthook = sys.excepthook\nsys.displayhook = lambda value: None",
     "path.py": "import sys\nsys.path.append('/nowhere')",
 }
@@ -275,7 +286,7 @@ REASONS = {
     "printer": "prints",
     "arguments": "reads sys.argv",
     "clock": "reads the clock",
-    "process": "takes something of the process's own",
+    "process": "asks for the number of its process",
     "dice": "uses random numbers",
     "numpy_dice": "uses random numbers",
     "torch_dice": "uses random numbers",
@@ -285,7 +296,9 @@ REASONS = {
     "child": "starts a process",
     "precision": "changes torch's settings",
     "patch": "replaces parts of torch",
-    "ending": "registers a function for the end",
+    "operators": "registers operators with torch",
+    "careful": "starts a process",
+    "after_refusal": "reads RANK",
     "hook": "replaces standard streams or hooks",
     "path": "changes sys.path",
 }
@@ -302,6 +315,7 @@ def test_modules_that_do_something_are_imported_by_every_rank(tmp_path: Path, bu
         assert thread.T.is_alive()
         assert rank.RANK == above.RANK == must_have_rank.RANK == whole_environment.RANK == me
         assert gpu.AVAILABLE and not file.FILE.closed and child.OUTPUT == b"child\\n"
+        assert careful.OUTPUT == b"careful\\n" and after_refusal.RANK == me and own_files.HAS_MAPS
         assert pathlib.Path("made" + me).exists()
         assert arguments.WORDS == ["word"]
         assert os.environ["SETTING"] == "set" and sys.path[-1] == "/nowhere"
@@ -357,6 +371,69 @@ def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
     assert ended.exit_code == 0, ended.errors
     assert unshared(tmp_path) == {}
     assert len(set(ended.outputs)) == 1  # the same object, at the same address, in every rank
+
+
+def test_what_a_shared_module_registers_for_the_end(tmp_path: Path, build: Build) -> None:
+    """It happens in the rank that has imported the module, and there only; and once for every registration."""
+    module = """
+        import atexit, os
+        from atexit import register
+        atexit.register(print, "first")
+        os.register_at_fork(after_in_child=lambda: None)
+        @atexit.register
+        def second(): print("second")
+    """
+    script = """
+        import atexit, os
+        if os.environ["RANK"] == "0":
+            import ending
+            assert ending.second.__name__ == "second"
+            ending.register(print, "third")
+        else:
+            atexit.register(print, "own")
+    """
+    write(tmp_path, {"ending.py": module, "train.py": script})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert ended.exit_code == 0, ended.errors
+    assert [output.split() for output in ended.outputs] == [["third", "second", "first"], ["own"]]
+    assert unshared(tmp_path) == {}
+
+
+def test_operators_of_a_module_that_has_to_be_imported_anew(tmp_path: Path, build: Build) -> None:
+    """Torch lets nobody register the same operator twice."""
+    script = """
+        import os, torch
+        torch.set_default_dtype(torch.float64)
+        os.chdir("/")
+        import operators
+        print(torch.ops.mine.one)
+    """
+    write(tmp_path, {"operators.py": MODULES["operators.py"], "train.py": script})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert ended.exit_code == 0, ended.errors
+    assert ended.outputs == ["mine.one\n"] * 2
+
+
+def test_folders_without_init_are_shared(tmp_path: Path, build: Build) -> None:
+    """As those of protobuf, whose modules find each other in a table of a library's that exists once."""
+    files = {
+        "space/first/__init__.py": "import space.deep.second\nVALUE = space.deep.second.VALUE",
+        "space/deep/second.py": "VALUE = object()",
+        "train.py": """
+            import os, sys
+            import space.first
+            import space.deep.second
+            from space.deep import second
+            assert space.first.VALUE is space.deep.second.VALUE is second.VALUE
+            finder, = [each for each in sys.meta_path if type(each).__name__ == "SharedModules"]
+            shared = finder.modules["space.first"] is space.first and finder.modules["space.deep.second"] is second
+            print(shared)
+        """,
+    }
+    write(tmp_path, files)
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert ended.exit_code == 0, ended.errors
+    assert ended.outputs == ["True\n"] * 2
 
 
 def test_modules_of_a_package_that_is_not_shared(tmp_path: Path, build: Build) -> None:
@@ -549,6 +626,19 @@ def test_assignments_of_a_source() -> None:
     found = [("A", "1"), ("B", None), ("C", None), ("D", None), ("F", "6"), (None, None), ("E", "5")]
     assert assignments_before(tree, frozenset({"torch"})) == [Assignment(*each) for each in found]
     assert Assignment("H", "8") in assignments_before(tree, frozenset())
+
+
+def test_a_module_that_did_not_end_is_not_shared() -> None:
+    """Nor what belongs to it: the probe was given up in the middle of the package."""
+    whole = {"name": "package.part", "origin": "part.py", "imports": ["package"]}
+    lines = ["package", "missing", None, "package.part", whole, "package.slow"]
+    shared, reasons = shareable(records_of(json.dumps(line).encode() for line in lines))
+    assert shared == []
+    assert reasons == {
+        "package": "took too long to import",
+        "package.part": "imports package",
+        "package.slow": "took too long to import",
+    }
 
 
 def test_what_imports_something_unshared_is_not_shared() -> None:

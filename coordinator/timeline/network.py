@@ -134,8 +134,20 @@ class CollectiveTimes:
         """The members' GPUs in the topology; the same object for the same members."""
         places = self._members.get(members)
         if places is None:
-            places = self._members[members] = tuple(self._gpus[rank] for rank in members)
+            places = self._members[members] = self._distinct(members)
         return places
+
+    def _distinct(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """A process that is several members drives as many GPUs: its own, and the next of its node that are free."""
+        places: list[int] = []
+        if len(set(members)) == len(members):
+            return tuple(self._gpus[rank] for rank in members)
+        per_node = self.cluster.gpus_per_node
+        for rank in members:
+            node, first = divmod(self._gpus[rank], per_node)
+            near = (node * per_node + (first + further) % per_node for further in range(per_node))
+            places.append(next((place for place in near if place not in places), self._gpus[rank]))
+        return tuple(places)
 
 
 def _message(source: int, target: int, size: int) -> Collective:

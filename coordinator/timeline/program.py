@@ -6,7 +6,6 @@ the order of the records alone, so all of it is worked out here, once for all ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from coordinator.timeline.course import Course, Integers, Item, Join, Mark, Meet
 from coordinator.timeline.host import HostPart
 from coordinator.timeline.settings import HostCosts
 from maya.trace import Flag, Kind, Trace
+from maya.trace.streams import find_streams
 
 _WORKS = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET)
 _SLOWED = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMSET)  # by collectives that run beside them
@@ -37,6 +37,7 @@ class _Compiler:
         self.kinds = self.records["kind"]
         self.costs = costs
         self.births = is_birth(trace)
+        self.made = find_streams(trace)
         self.host = HostPart(trace, costs, host_times)
         self._lay_out_nodes(durations)
         self.queues: dict[int, list[Item]] = {stream: [] for stream in self.stream_ids}
@@ -95,19 +96,20 @@ class _Compiler:
         self.end_of = {stream: int(np.searchsorted(self.streams, stream + 1)) for stream in self.stream_ids}
         self.settled: dict[tuple[int, int], int] = {}
         self.recorded: dict[int, int] = {}  # event -> node
-        blocking = self._blocking_streams()
+        blocking = self.made.blocking
         self.joined: dict[tuple[int, int], int] = {}  # (of, to): the last mark of `of` that `to` has waited for
         special = (self.kinds == Kind.STREAM_WAIT) | (self.kinds == Kind.SYNCHRONIZE)
         special |= (self.kinds == Kind.COLLECTIVE) & ~self.births
         special |= self.kinds == Kind.EVENT_RECORD
         if blocking:
-            special |= np.isin(self.records["stream"], np.array([0, *blocking])) & (self.node_of >= 0)
+            homes = {self.made.home(stream) for stream in blocking}
+            special |= np.isin(self.records["stream"], np.array([*homes, *blocking])) & (self.node_of >= 0)
         for position in np.flatnonzero(special).tolist():
             kind = int(self.kinds[position])
             stream = int(self.records["stream"][position])
             node = int(self.node_of[position])
             if blocking and kind not in (Kind.STREAM_WAIT, Kind.SYNCHRONIZE, Kind.COLLECTIVE):
-                self._join_default_stream(stream, node, blocking)
+                self._join_default_stream(stream, node)
             if kind == Kind.EVENT_RECORD:
                 self.recorded[int(self.records["value"][position])] = node
             elif kind == Kind.STREAM_WAIT:
@@ -115,18 +117,10 @@ class _Compiler:
             elif kind == Kind.COLLECTIVE:
                 self._add_collective(stream, node)
             elif kind == Kind.SYNCHRONIZE:
-                self._add_synchronise(stream, position, blocking)
+                self._add_synchronise(stream, position)
         for stream in self.stream_ids:
             self._add_runs(stream, self.end_of[stream])
         self._find_items_of_nodes()
-
-    def _blocking_streams(self) -> list[int]:
-        made = self.trace.select(Kind.STREAM_CREATE)
-        return [
-            int(record["stream"])
-            for record in made
-            if record["signature"] and self.trace.signature(int(record["signature"])).get("blocking")
-        ]
 
     def _next_node(self, stream: int, position: int) -> int:
         """The first node on a stream that comes after a position."""
@@ -187,9 +181,11 @@ class _Compiler:
         queue.append(Mark(number))
         return number
 
-    def _join_default_stream(self, stream: int, node: int, blocking: Sequence[int]) -> None:
-        """The default stream's work waits for the blocking streams, and theirs for it."""
-        for other in blocking if stream == 0 else [0] if stream in blocking else []:
+    def _join_default_stream(self, stream: int, node: int) -> None:
+        """The default stream's work waits for the blocking streams of its device, and theirs for it."""
+        home = self.made.home(stream)
+        waits = stream in self.made.blocking
+        for other in self.made.beside(stream) if stream == home else [home] if waits else []:
             if other not in self.queues:
                 continue
             mark = self._mark(other, int(self.position[node]))
@@ -198,7 +194,7 @@ class _Compiler:
                 self._add_runs(stream, node)
                 self.queues[stream].append(Join(mark, other))
 
-    def _add_synchronise(self, stream: int, position: int, blocking: Sequence[int]) -> None:
+    def _add_synchronise(self, stream: int, position: int) -> None:
         segment = self.host.ended_by[position]
         what = self.trace.signature(int(self.records["signature"][position])).get("wait")
         node = -1
@@ -208,7 +204,10 @@ class _Compiler:
             if node >= 0:
                 self.reached_by[node] = -1
         else:
-            streams = self.stream_ids if what == "device" else [stream, *(blocking if stream == 0 else ())]
+            if what == "device":
+                streams = [each for each in self.stream_ids if self.made.home(each) == stream]
+            else:
+                streams = [stream, *self.made.beside(stream)]
             marks = tuple(self._mark(each, position) for each in streams if each in self.queues)
         segment.wait = Synchronise(int(self.host.offset[position]), node, marks)
 

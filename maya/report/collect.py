@@ -133,7 +133,7 @@ def _figures(result: Result) -> list[Figure]:
     rate = throughput.samples_per_second
     if rate is not None and throughput.samples is not None:
         unit = throughput.samples.unit
-        figures.append(Figure(f"{unit}/s", f"{rate:,.0f}", f"{rate / throughput.ranks:,.0f} per GPU"))
+        figures.append(Figure(f"{unit}/s", f"{rate:,.0f}", f"{rate / throughput.gpus:,.0f} per GPU"))
     if throughput.mfu is not None and throughput.hfu is not None:
         same = abs(throughput.mfu - throughput.hfu) < 1e-9
         note = "nothing is computed twice" if same else f"HFU {share_text(throughput.hfu)}, with what is computed twice"

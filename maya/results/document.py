@@ -82,6 +82,7 @@ def _throughput(result: Result) -> dict[str, Any]:
     speed = result.throughput
     samples = speed.samples
     return {
+        "gpus": speed.gpus,
         "samples_per_step": None if samples is None else samples.per_step,
         "unit": None if samples is None else samples.unit,
         "source": None if samples is None else samples.source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from maya.results.classes import CLASSES, TITLES
 from maya.results.result import Result
 from maya.results.steps import OPTIMIZER, WHOLE_RUN
-from maya.results.tokens import GIVEN
+from maya.results.tokens import GIVEN, looks_up_in_compiled_code
 from maya.results.words import bytes_text, ranges, scaled, share_text, small, time_text
 
 _LABEL = 11  # columns
@@ -51,12 +51,14 @@ def _step(result: Result) -> str:
 
 def _speed(result: Result) -> str:
     speed = result.throughput
+    if speed.samples is None and looks_up_in_compiled_code(result.timeline):
+        return "tokens a step are not known, because compiled code looks them up: say --tokens-per-step N"
     if speed.samples is None or speed.samples_per_second is None:
         return ""
     unit = speed.samples.unit
     found = "as given" if speed.samples.source == GIVEN else f"looked up as {list(speed.samples.batch)}"
     return (
-        f"{speed.samples_per_second:,.0f} {unit}/s, {speed.samples_per_second / speed.ranks:,.0f} per GPU; "
+        f"{speed.samples_per_second:,.0f} {unit}/s, {speed.samples_per_second / speed.gpus:,.0f} per GPU; "
         f"{speed.samples.per_step:,} {unit} a step ({found if unit == 'tokens' else 'first convolution'})"
     )
 
@@ -67,7 +69,7 @@ def _utilisation(result: Result) -> str:
         return ""
     again = speed.recomputed_flops_per_step / speed.flops_per_step if speed.flops_per_step else 0.0
     repeated = f"{share_text(again)} of the work is recomputation" if again else "nothing is recomputed"
-    per_gpu = scaled(speed.flops_per_step / speed.ranks / speed.step_ns * 1e9)
+    per_gpu = scaled(speed.flops_per_step / speed.gpus / speed.step_ns * 1e9)
     return f"MFU {share_text(speed.mfu)}, HFU {share_text(speed.hfu)} ({repeated}); {per_gpu}FLOPS per GPU"
 
 

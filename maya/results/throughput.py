@@ -22,6 +22,7 @@ from maya.estimators.limits import TENSOR_KINDS
 from maya.results.steps import Steps
 from maya.results.tokens import GIVEN, Samples, find_samples
 from maya.trace import Trace
+from maya.trace.streams import find_streams
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,7 +35,7 @@ class Throughput:
     """Of the whole job; a step is the median of the measured ones."""
 
     step_ns: int
-    ranks: int
+    gpus: int  # one for each rank, or as many as it drives
     samples: Samples | None  # None: nobody said, and no trace shows
     flops_per_step: float  # of all ranks
     recomputed_flops_per_step: float
@@ -49,17 +50,17 @@ class Throughput:
     @property
     def samples_per_second_per_gpu(self) -> float | None:
         rate = self.samples_per_second
-        return None if rate is None else rate / self.ranks
+        return None if rate is None else rate / self.gpus
 
     @property
     def gpu_hours_per_step(self) -> float:
-        return self.ranks * self.step_ns / 1e9 / _SECONDS_PER_HOUR
+        return self.gpus * self.step_ns / 1e9 / _SECONDS_PER_HOUR
 
     @property
     def gpu_hours_per_billion(self) -> float | None:
         """Tokens or images."""
         rate = self.samples_per_second
-        return None if not rate else self.ranks * 1e9 / rate / _SECONDS_PER_HOUR
+        return None if not rate else self.gpus * 1e9 / rate / _SECONDS_PER_HOUR
 
     @property
     def price_per_step(self) -> float | None:
@@ -90,11 +91,12 @@ def find_throughput(
             again += float(per_row[rows][repeated[rows]].sum()) * len(one.ranks)
             ideal_again += float(ideal_per_row[rows][repeated[rows]].sum()) * len(one.ranks)
     count = len(steps.measured)
-    available = steps.median_ns * timeline.world_size * count
+    gpus = timeline.world_size + sum((_devices(one.program) - 1) * len(one.ranks) for one in timeline.classes)
+    available = steps.median_ns * gpus * count
     used = ideal / available if ideal and available else None
     return Throughput(
         step_ns=steps.median_ns,
-        ranks=timeline.world_size,
+        gpus=gpus,
         samples=samples,
         flops_per_step=flops / count,
         recomputed_flops_per_step=again / count,
@@ -102,6 +104,15 @@ def find_throughput(
         mfu=None if used is None else (ideal - ideal_again) / available,
         price_per_gpu_hour=price_per_gpu_hour,
     )
+
+
+def _devices(program: Program) -> int:
+    """How many GPUs a rank computes on: several, if one process drives them (nn.DataParallel)."""
+    streams = find_streams(program.trace)
+    if not streams.homes:
+        return 1
+    used = np.unique(program.trace.records["stream"][program.records[program.work >= 0]]).tolist()
+    return max(1, len({streams.home(stream) for stream in used}))
 
 
 def _flops(program: Program, timeline: Timeline) -> tuple[Floats, Floats]:

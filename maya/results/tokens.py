@@ -71,6 +71,17 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples | None:
     return None
 
 
+def looks_up_in_compiled_code(timeline: Timeline) -> bool:
+    """Whether kernels were launched into which torch.compile has fused what looks up rows of a table."""
+    for one in timeline.classes:
+        trace = one.program.trace
+        for number in np.unique(trace.select(Kind.KERNEL)["signature"]).tolist():
+            name = str(trace.signature(number).get("kernel", ""))
+            if name.startswith("triton_") and "_embedding" in name:
+                return True
+    return False
+
+
 def _seen(program: Program, steps: ClassSteps, all_steps: Steps) -> _Seen | None:
     trace = program.trace
     step = all_steps.typical

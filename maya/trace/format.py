@@ -37,9 +37,11 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
     MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
     MEMSET         {"memset": value}
     MALLOC, BLOCK_ALLOC      {"bytes": n}
-    STREAM_CREATE  {"blocking": true}: waits for the default stream, and it for this one; empty: it does not
+    STREAM_CREATE  {"blocking": true}: waits for the default stream, and it for this one; empty: it does not. In a
+                   process that uses several devices, "home": the default stream of its device, if that is not 0;
+                   the default stream itself is its own home
     THREAD         {"thread": name}
-    SYNCHRONIZE    {"wait": "stream" | "event" | "device"}
+    SYNCHRONIZE    {"wait": "stream" | "event" | "device"}; of a device, the stream is its default stream
     OP, ANNOTATION {"op": name, "inputs": [{"shape": […], "dtype": …, "strides": […]} | null | list …]}
     MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}
 """

@@ -3,7 +3,8 @@
 // known inputs      -> computed; the results are known
 // tiny, not known   -> computed from the zeros that stand for made-up values, non-finite results replaced by zero; still
 //                      made up, but consistent: isfinite(loss) is true, loss > 10 is false
-// everything else   -> results are made up and read as zero; `all` reads as true, so that isfinite(x).all() is benign
+// everything else   -> results are made up and read as zero; `all` reads as true, so that isfinite(x).all() is benign, and
+//                      counts (bincount, histc) as even: there are as many in all bins together as there are elements
 
 #include "compute.h"
 
@@ -204,15 +205,37 @@ void say_true(const Operator& op, void* data, size_t bytes) {
   memset(data, 1, bytes);
 }
 
+template <typename Number>
+void count_evenly(int64_t elements, void* data, size_t bytes) {
+  auto* bin = static_cast<Number*>(data);
+  const auto bins = static_cast<int64_t>(bytes / sizeof(Number));
+  for (int64_t i = 0; i < bins; i++) bin[i] = static_cast<Number>(elements / bins + (i < elements % bins));
+}
+
+// What a tally says of made-up values, such as which experts a router chose for its tokens. Programs take memory and send
+// messages by these counts, which have to add up, and a router is trained to choose evenly.
+void count_made_up(const Tally& tally, void* data, size_t bytes) {
+  if (tally.elements == 0 || bytes == 0) return;
+  switch (tally.type) {
+    case c10::ScalarType::Long: maya_values_guessed(data, bytes); return count_evenly<int64_t>(tally.elements, data, bytes);
+    case c10::ScalarType::Int: maya_values_guessed(data, bytes); return count_evenly<int32_t>(tally.elements, data, bytes);
+    case c10::ScalarType::Float: maya_values_guessed(data, bytes); return count_evenly<float>(tally.elements, data, bytes);
+    case c10::ScalarType::Double: maya_values_guessed(data, bytes); return count_evenly<double>(tally.elements, data, bytes);
+    default: return;
+  }
+}
+
 void make_up(const Call& call) {
   for_each_result(call, mark_made_up);
-  if (call.outputs.size() == 1 && call.outputs[0].dense) say_true(*call.op, call.outputs[0].data, call.outputs[0].bytes);
+  if (call.outputs.size() != 1 || !call.outputs[0].dense) return;
+  say_true(*call.op, call.outputs[0].data, call.outputs[0].bytes);
+  count_made_up(call.tally, call.outputs[0].data, call.outputs[0].bytes);
 }
 
 void apply(const Call& call) {
   const bool known = inputs_are_known(call);
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
-  if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors)) {
+  if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors || call.tally.elements > 0)) {
     make_up(call);
     return;
   }
@@ -242,7 +265,9 @@ struct MakeUp {
 void make_up(const Operator& op, const Written& written) {
   maya_values_made_up_ranges(written.ranges.data(), written.ranges.size());
   for (const TensorView& view : written.views) mark_made_up(view);
-  if (written.ranges.size() == 1) say_true(op, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
+  if (written.ranges.size() != 1) return;
+  say_true(op, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
+  count_made_up(written.tally, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
 }
 
 void run_make_up(void* argument) {
@@ -334,9 +359,16 @@ bool Call::reads_argument(size_t index) const {
   return op->reads_argument(c10::ArrayRef<const c10::IValue>(values.data(), values.size()), index);
 }
 
+Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
+  const at::Tensor& counted = inputs[0].toTensor();
+  if (op.name == "aten::histc") return {counted.numel(), counted.scalar_type()};
+  const bool has_weights = inputs.size() > 1 && inputs[1].isTensor() && inputs[1].toTensor().defined();
+  return {has_weights ? 0 : counted.numel(), c10::ScalarType::Long};
+}
+
 bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
   if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
-  if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors) return false;
+  if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors && !op.tallies) return false;
   if (maya_work_is_queued() || maya_captures_exist()) return false;  // what it reads will be known when its turn comes
   for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
     if (!op.reads_argument(inputs, i)) continue;

@@ -19,6 +19,7 @@ struct Call {
   std::vector<c10::IValue> values;     // everything else and host tensors, by position; GPU tensors are None here
   std::vector<TensorView> outputs;
   std::vector<bool> writes;            // per argument
+  Tally tally;
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;
@@ -32,6 +33,7 @@ bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> i
 // Do, in `stream`'s order, what the op does to values: compute it, guess it, or declare its results made up.
 // The call is moved from only if it has to wait for its turn.
 void apply_in_stream(void* stream, Call& call);
+Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
 // The same for an op that is too large to compute, and writes there.
 void results_are_made_up(void* stream, const Operator& op, const Written& written);
 // With --compute all: tells the user, once per op, why it is not computed.

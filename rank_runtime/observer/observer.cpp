@@ -134,12 +134,14 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
       if (writes_argument(*frame.op, inputs, i)) frame.written.add(inputs[i]);
     }
   }
+  if (frame.op->tallies) frame.written.tally = tally_of(*frame.op, inputs);
   if (!frame.may_compute && frame.signature != 0) return;
   frame.described = true;
   frame.argument_count = inputs.size();
   if (frame.arguments.size() < inputs.size()) frame.arguments.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); i++) read_argument(inputs[i], frame.arguments[i]);
   if (!frame.may_compute) return;
+  frame.call.tally = frame.written.tally;
   keep_values(frame.call, frame.arguments, inputs);
   frame.call.writes.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); i++) frame.call.writes[i] = writes_argument(*frame.op, inputs, i);

@@ -68,6 +68,8 @@ bool may_launch(const c10::OperatorHandle& handle) {
   return true;
 }
 
+bool tallies(const std::string& name) { return name == "aten::bincount" || name == "aten::histc"; }
+
 Operator::Results results_of(const c10::FunctionSchema& schema) {
   bool all_written = true, all_tensors = true;
   for (const auto& result : schema.returns()) {
@@ -81,8 +83,8 @@ Operator::Results results_of(const c10::FunctionSchema& schema) {
     const auto* alias = argument.alias_info();
     if (alias != nullptr && alias->isWrite() && argument.kwarg_only()) return Operator::Results::kAnywhere;
   }
-  // What `all` says of made-up values is put into its result, which therefore has to be known exactly.
-  if (schema.name() == "aten::all") return Operator::Results::kAnywhere;
+  // What these say of made-up values is put into their result, which therefore has to be known exactly.
+  if (schema.name() == "aten::all" || tallies(schema.name())) return Operator::Results::kAnywhere;
   return all_written ? Operator::Results::kArguments : all_tensors ? Operator::Results::kNewBlocks : Operator::Results::kAnywhere;
 }
 
@@ -122,6 +124,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->beta = find_beta(made->handle->schema());
   made->joins = made->name == "aten::cat";
+  made->tallies = tallies(made->name);
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
   made->results = results_of(made->handle->schema());

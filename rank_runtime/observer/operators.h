@@ -31,6 +31,7 @@ struct Operator {
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout
   bool joins = false;                         // aten::cat
+  bool tallies = false;                       // counts into bins (bincount, histc)
   bool counts_elements = false;               // its result has as many elements as its inputs' values say (nonzero, unique)
 
   bool has_cpu_kernel() const;

@@ -65,6 +65,7 @@ Scan scan_arguments(const Operator& op, c10::ArrayRef<const c10::IValue> inputs)
 void Written::clear() {
   ranges.clear();
   views.clear();
+  tally = {};
 }
 
 void Written::add(const at::Tensor& tensor) {

@@ -23,10 +23,17 @@ struct Scan {
 
 Scan scan_arguments(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
 
+// Of an op that counts into bins.
+struct Tally {
+  int64_t elements = 0;  // that are counted; 0: it is no such op, or it adds weights
+  c10::ScalarType type = c10::ScalarType::Undefined;  // of the counts
+};
+
 // Memory on the GPU that an op overwrites: dense tensors as ranges, others as views.
 struct Written {
   std::vector<maya_range> ranges;
   std::vector<TensorView> views;
+  Tally tally;
 
   void clear();
   void add(const at::Tensor& tensor);

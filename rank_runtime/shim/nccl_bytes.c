@@ -4,7 +4,10 @@
  * Bytes travel if the larger of an operation's buffers is at most MAYA_COLLECTIVE_BYTES (integers, by which programs steer, at
  * any size that memory is kept for; objects, which are vectors of bytes from the host, up to MAYA_OBJECT_BYTES, and what is
  * larger is an error: nobody could unpickle zeros). Where none arrive, the receive buffer is made up, except, if none arrive at
- * all, for what this rank itself contributes to it. */
+ * all, for what this rank itself contributes to it.
+ *
+ * A few integers travel even if they are made up, as long as there is something in them: counts by which ranks tell each other
+ * how much they are going to send. They stay made up. */
 
 #include "nccl_internal.h"
 
@@ -31,13 +34,21 @@ static const void *known_scalar(const nccl_operation *operation) {
     return maya_values_are_known(scalar, nccl_type_size(operation->type)) ? scalar : NULL;
 }
 
+/* Guesses that others have to know of. */
+static bool is_guess(const nccl_operation *operation, size_t sent) {
+    nccl_type type = operation->type;
+    bool of_integers = type == NCCL_INT32 || type == NCCL_UINT32 || type == NCCL_INT64 || type == NCCL_UINT64;
+    if (!of_integers || (int64_t)sent > maya_get_settings()->compute_bytes) return false;
+    return !maya_values_are_known(operation->send, sent) && maya_values_are_dirty(operation->send, sent);
+}
+
 void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation) {
     size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
     int64_t larger = (int64_t)(sent > received ? sent : received);
     given->bytes = NULL;
     given->size = 0;
     given->known_count = 0;
-    given->lost = false;
+    given->guessed = given->lost = false;
     const maya_settings *settings = maya_get_settings();
     if (sent == 0) return;
     /* More than kept_bytes nobody could keep: a tensor of zeros is known at any size. */
@@ -53,7 +64,9 @@ void nccl_read_contribution(nccl_contribution *given, const nccl_operation *oper
     if (operation->scaling.used && scalar == NULL) return;
     int64_t *parts = given->known;
     size_t element = nccl_type_size(operation->type);
-    given->known_count = maya_values_known_parts(operation->send, sent, parts, 2 * NCCL_KNOWN_PARTS);
+    given->guessed = is_guess(operation, sent);
+    if (given->guessed) parts[0] = 0, parts[1] = (int64_t)sent, given->known_count = 2;
+    else given->known_count = maya_values_known_parts(operation->send, sent, parts, 2 * NCCL_KNOWN_PARTS);
     if (scalar) given->known_count = whole_elements(parts, given->known_count, (int64_t)element);
     if (given->known_count == 0) return;
     for (size_t i = 0; i < given->known_count; i += 2) given->size += (size_t)(parts[i + 1] - parts[i]);
@@ -111,7 +124,7 @@ void nccl_write_nothing(const nccl_operation *operation) {
     maya_values_made_up(target + own, bytes - before - own);
 }
 
-bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known) {
+bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known, bool guessed) {
     size_t buffer = nccl_receive_bytes(operation), last = 0, total = 0;
     bool in_order = known.count % 2 == 0;
     for (size_t i = 0; in_order && i < known.count; i += 2) {
@@ -122,7 +135,9 @@ bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_
     }
     if (in_order && total == size) {
         bool of_bytes = operation->type == NCCL_UINT8;
-        return maya_values_receive(operation->receive, buffer, bytes, known.items, known.count, of_bytes) || !of_bytes;
+        bool kept = maya_values_receive(operation->receive, buffer, bytes, known.items, known.count, of_bytes);
+        if (guessed) maya_values_guessed(operation->receive, buffer);
+        return kept || !of_bytes;
     }
     maya_message("NCCL: the coordinator answers an operation that receives %zu bytes with %zu that do not fit; they are left out",
                  buffer, size);

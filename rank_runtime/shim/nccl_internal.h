@@ -212,13 +212,14 @@ typedef struct {
     size_t size;
     int64_t known[2 * NCCL_KNOWN_PARTS]; /* as in maya_values_known_parts */
     size_t known_count;
+    bool guessed; /* what is called known is partly made up */
     bool lost; /* there is an object in the send buffer, and it is too large to be carried */
 } nccl_contribution;
 
 /* What the operation sends, as its send buffer is now. */
 void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation);
 /* What it has received, or that nothing has come. false: it was an object, and there was no room for it. */
-bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known);
+bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known, bool guessed);
 void nccl_write_nothing(const nccl_operation *operation);
 
 /* ---- nccl_memory.c ---- */

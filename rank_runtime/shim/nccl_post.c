@@ -114,6 +114,7 @@ static void send_post(post *item, nccl_contribution *given) {
         .payload = given->bytes != NULL,
         .arrival_ns = (int64_t)item->posts->arrival_ns,
         .shared_bytes = operation->shared_bytes,
+        .guessed = given->guessed,
     };
     maya_pack_post(maya_outgoing_begin(), &message);
     maya_outgoing_end(given->bytes, given->size);
@@ -262,7 +263,9 @@ void nccl_operation_done(const maya_done *message, const void *payload, size_t p
     if (item == NULL) return;
     const nccl_operation *operation = &item->operation;
     if (payload == NULL) nccl_write_nothing(operation);
-    else if (!nccl_write_result(operation, payload, payload_bytes, message->known)) say_lost(operation, "receives");
+    else if (!nccl_write_result(operation, payload, payload_bytes, message->known, message->guessed)) {
+        say_lost(operation, "receives");
+    }
     maya_clock_ended(item->ticket, (uint64_t)message->started_ns, (uint64_t)message->ended_ns);
     end_delivery(item);
 }

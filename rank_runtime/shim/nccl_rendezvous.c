@@ -156,11 +156,13 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
         .failed = nccl_operation_failed,
         .lost = coordinator_lost,
     };
+    static const char nobody_else[] =
+        "a run of one rank has nobody to meet, unless it is all the members itself, in one group; start the program with "
+        "maya-torchrun and the number of ranks it needs";
     static pthread_once_t forks = PTHREAD_ONCE_INIT;
     static _Atomic bool said;
-    /* A run of one rank has a coordinator only for its clock. */
-    bool is_alone = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1;
-    const char *problem = is_alone ? maya_nobody_to_meet : maya_coordinator_connect(&receiver);
+    bool is_alone = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1 && !nccl_group_is_open();
+    const char *problem = is_alone ? nobody_else : maya_coordinator_connect(&receiver);
     if (is_alone && !said) maya_message("NCCL: %s", problem);
     said |= is_alone;
     if (problem) return nccl_fail(NCCL_SYSTEM_ERROR, "%s: a communicator of %d ranks: %s", function, ranks, problem);

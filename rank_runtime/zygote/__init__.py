@@ -14,18 +14,20 @@ Which modules are imported before the fork
    whatever imports them, are imported by every rank:
    - it starts threads or processes, opens files or connections and keeps them, writes files or uses the network;
    - it reads a variable that differs between ranks (RANK, LOCAL_RANK, MASTER_PORT, TORCHELASTIC_...), or the whole
-     environment, or sys.argv, the clock, the process's number or random bytes;
+     environment, or sys.argv, the clock or random bytes, or keeps the process's number;
    - it changes the environment, the working directory, sys.path, signal handlers, standard streams, hooks, built-in
      functions, the root logger, torch's settings or functions;
    - it uses random numbers (of `random`, numpy or torch), or the GPU;
-   - it prints, registers a function for the end or for forks, or raises.
+   - it registers operators with torch, which works once only;
+   - it prints, or raises.
    The reasons are listed in summary.json. Modules of the standard library are trusted.
 
 What a rank makes of it
 -----------------------
 Modules of 3 are not in `sys.modules` until the rank imports them; then they are taken from memory, with all they
 import, if they would still be the same: found in the same place, with the same values of the environment variables that
-they had read, the same working directory and type of new tensors. Otherwise Python imports them anew.
+they had read, the same working directory and type of new tensors. Otherwise Python imports them anew. What they
+register for the end of the process (`atexit`) is registered then; what for forks, at once: a rank is one.
 
 Variables that the script sets by plain assignments before it imports torch hold while torch is imported for it. If it
 computes one that torch's libraries read (OMP_NUM_THREADS, ...), or if a file next to the script has the name of a

@@ -8,15 +8,16 @@ connecting) is refused.
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import functools
+import operator
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 _OUTSIDE = {  # audit events: what would be done
@@ -51,11 +52,15 @@ _OUTSIDE = {  # audit events: what would be done
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HARMLESS_CUDA = {"_cuda_isInBadFork", "_cuda_getCompiledVersion", "_cuda_getArchFlags"}
 _PARTS_OF_TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.distributed")
-_SIGNALS = sorted(signal.valid_signals())
+_SIGNALS = sorted(map(int, signal.valid_signals()))
+_handler_of = sys.modules["_signal"].getsignal  # which signal.getsignal makes an enumeration of, for every module
+
+ASKS_FOR_NUMBER = "asks for the number of its process"
+REGISTERS_OPERATORS = "registers operators with torch"
 
 
-class RefusedError(RuntimeError):
-    """Raised in the module that would have done something outside the process."""
+class RefusedError(PermissionError):
+    """Raised in the module that would have done something outside the process. A module that can do without goes on."""
 
 
 class Effects:
@@ -80,13 +85,13 @@ class Effects:
         self._trace_environment()
         sys.argv = _Traced(sys.argv, lambda: self._note("reads sys.argv"))
         for module, names, effect in (
-            (os, ("getpid", "getppid", "urandom", "getrandom"), "takes something of the process's own"),
+            (os, ("getpid",), ASKS_FOR_NUMBER),
+            (os, ("getppid", "urandom", "getrandom"), "takes something of the process's own"),
             (
                 time,
                 ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
                 "reads the clock",
             ),
-            (os, ("register_at_fork",), "registers a function for forks"),
         ):
             for name in names:
                 self._wrap(module, name, effect)
@@ -202,12 +207,11 @@ def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, An
         "changes the working directory": os.getcwd(),  # noqa: PTH109
         "changes sys.path": (*sys.path, *map(id, sys.meta_path), *map(id, sys.path_hooks)),
         "changes sys.argv": list.copy(sys.argv),
-        "replaces standard streams or hooks": tuple(
-            id(getattr(sys, name)) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
+        "replaces standard streams or hooks": _Objects(
+            getattr(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
         ),
         "replaces built-in functions": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
-        "handles signals": tuple(id(signal.getsignal(number)) for number in _SIGNALS),
-        "registers a function for the end": atexit._ncallbacks(),
+        "handles signals": _Objects(map(_handler_of, _SIGNALS)),
         "configures logging": None if logging is None else (*map(id, logging.root.handlers), logging.root.level),
         "uses random numbers": (
             random.getstate(),
@@ -216,6 +220,7 @@ def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, An
         ),
         "changes torch's settings": None if torch is None else _torch_settings(torch),
         "replaces parts of torch": _torch_parts(torch_names),
+        REGISTERS_OPERATORS: None if torch is None else _operators(torch),
     }
 
 
@@ -250,5 +255,52 @@ def _names_in_torch() -> dict[str, tuple[str, ...]]:
     return {name: tuple(vars(sys.modules[name])) for name in _PARTS_OF_TORCH if name in sys.modules}
 
 
-def _torch_parts(names: dict[str, tuple[str, ...]]) -> list[int]:
-    return [id(vars(sys.modules[name]).get(attribute)) for name in names for attribute in names[name]]
+def _torch_parts(names: dict[str, tuple[str, ...]]) -> _Objects:
+    return _Objects(part for name in names for part in map(vars(sys.modules[name]).get, names[name]))
+
+
+def _operators(torch: Any) -> tuple[int, int]:
+    """Which works only once: a rank that had to import the module anew could not."""
+    return len(torch.library._defs), len(torch.library._impls)
+
+
+class _Objects:
+    """Compared by identity, thousands of them for every module; kept, so that no other can have the same."""
+
+    def __init__(self, objects: Iterable[object]) -> None:
+        self._objects = tuple(objects)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Objects) or len(self._objects) != len(other._objects):
+            return False
+        return all(map(operator.is_, self._objects, other._objects))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def keeps_number(module: ModuleType, process: int) -> bool:
+    """Whether the number of the process, or a text with it, is left in a variable of the module or of its classes.
+    Many only look at files of theirs in /proc."""
+    digits = str(process)
+
+    def is_it(value: object) -> bool:
+        if isinstance(value, (int, float)):
+            return value == process
+        return isinstance(value, (str, bytes, os.PathLike)) and digits in str(value)
+
+    for value in vars(module).values():
+        if is_it(value):
+            return True
+        if isinstance(value, type) and value.__module__ != module.__name__:
+            continue
+        if isinstance(value, (list, tuple, set, frozenset)):
+            inside: Iterable[object] = value
+        elif isinstance(value, dict):
+            inside = [*value, *value.values()]
+        elif isinstance(value, ModuleType):
+            continue
+        else:
+            inside = getattr(value, "__dict__", {}).values()
+        if any(map(is_it, list(inside))):
+            return True
+    return False

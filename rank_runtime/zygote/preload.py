@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from rank_runtime.zygote.probe import import_quietly, is_standard, probe
+from rank_runtime.zygote.probe import PARTS_OF_TORCH, import_quietly, is_standard, probe
 from rank_runtime.zygote.protocol import Preparation
 from rank_runtime.zygote.shared import SharedModules, shareable
 from rank_runtime.zygote.source import assignments_before, imported_modules, parse
@@ -42,7 +42,6 @@ _TORCH = (
     "torch._dynamo.repro.after_dynamo",  # as soon as torch.compile is applied, which modules do while they are imported
     "torch._inductor.compiler_bisector",
 )
-_PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
 _READ_BY_LIBRARIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "LD_")
 
 
@@ -160,16 +159,12 @@ class Preload:
         brought: dict[str, list[str]] = {}
         for record in records:
             try:
-                importlib.import_module(record.name)
+                with self.shared.endings_of(record.name):
+                    importlib.import_module(record.name)
             except Exception as error:  # though the probe could
                 self.unshared[record.name] = f"raises {type(error).__name__}"
             new = [name for name in sys.modules if name not in before]
-            # Torch's own modules stay: they register themselves with others of torch's, which works only once.
-            brought[record.name] = [
-                name
-                for name in new
-                if not is_standard(_file(name) or name) and name.partition(".")[0] not in _PARTS_OF_TORCH
-            ]
+            brought[record.name] = [name for name in new if not _stays(name)]
             before.update(new)
         self.shared.set_aside([record for record in records if record.name in sys.modules], brought)
 
@@ -182,6 +177,15 @@ class Preload:
 
 def _file(name: str) -> str | None:
     return getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+
+
+def _stays(name: str) -> bool:
+    """Torch's own modules register themselves with others of torch's, which works only once. A folder without
+    __init__.py is no module that could have done anything; a rank that made it anew would not find what is in it."""
+    if name.partition(".")[0] in PARTS_OF_TORCH or is_standard(_file(name) or name):
+        return True
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and spec.origin is None and spec.submodule_search_locations is not None
 
 
 def _is_standard_name(name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -18,18 +19,18 @@ import select
 import signal
 import sys
 import sysconfig
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rank_runtime.zygote.effects import Effects
+from rank_runtime.zygote.effects import ASKS_FOR_NUMBER, REGISTERS_OPERATORS, Effects, keeps_number
 from rank_runtime.zygote.rank import end_with
 from rank_runtime.zygote.source import imported_modules, parse
 
-_PATIENCE_SECONDS = 60.0
+PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
+_PATIENCE_SECONDS = 60.0  # between one module and the next
 
 
 @dataclass
@@ -47,8 +48,12 @@ def is_standard(origin: str | None) -> bool:
     """Whether a module comes from the standard library, or is a mere folder."""
     if origin is None or origin in ("built-in", "frozen"):
         return True
-    folders = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib"))
-    return origin.startswith(folders) and not {"site-packages", "dist-packages"} & set(Path(origin).parts)
+    return origin.startswith(_standard_folders()) and not {"site-packages", "dist-packages"} & set(Path(origin).parts)
+
+
+@functools.cache
+def _standard_folders() -> tuple[str, ...]:
+    return tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "platstdlib"))
 
 
 def import_quietly(names: Iterable[str]) -> None:
@@ -77,7 +82,7 @@ def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iter
             os._exit(0)
     os.close(results_write)
     try:
-        return [Record(**json.loads(line)) for line in _lines(results_read)]
+        return records_of(_lines(results_read))
     finally:
         os.close(results_read)
         with contextlib.suppress(ProcessLookupError):
@@ -85,11 +90,26 @@ def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iter
         os.waitpid(process, 0)
 
 
+def records_of(lines: Iterable[bytes]) -> list[Record]:
+    """Of modules that began (a name), ended (a record), or turned out to be missing (null). One that did not end is not
+    shared, nor is what belongs to it: ranks would do a second time what it had done by then."""
+    records: list[Record] = []
+    executing: list[str] = []
+    for line in lines:
+        said = json.loads(line)
+        if isinstance(said, str):
+            executing.append(said)
+            continue
+        executing.pop()
+        if said is not None:
+            records.append(Record(**said))
+    return [*records, *(Record(name, None, effects=["took too long to import"]) for name in executing)]
+
+
 def _lines(descriptor: int) -> Iterator[bytes]:
     """Until the probe is done, or has taken too long: a module may wait for something that never comes."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
     rest = b""
-    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while select.select([descriptor], [], [], _PATIENCE_SECONDS)[0]:
         chunk = os.read(descriptor, 1 << 16)
         if not chunk:
             return
@@ -103,8 +123,10 @@ class _Probe:
     def __init__(self, effects: Effects, results: int) -> None:
         self._effects = effects
         self._results = results
+        self._number = os.getpid()
         self._executing: list[Record] = []
         self._sources: list[tuple[str, str]] = []  # of modules that could not be imported, and their packages
+        self._failed: dict[str, BaseException] = {}  # these modules, which are not tried again
 
     def run(self, candidates: Sequence[str]) -> None:
         importing, importing_module = builtins.__import__, importlib.import_module
@@ -151,6 +173,10 @@ class _Probe:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if name in self._failed:
+            if self._executing:
+                self._executing[-1].imports.append(name)
+            raise self._failed[name]
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
@@ -169,6 +195,7 @@ class _Probe:
         # All of them: a folder without __init__.py, for which there is no record, may lie in between.
         record.imports += [".".join(parts[:length]) for length in range(1, len(parts))]
         self._executing.append(record)
+        self._say(record.name)
 
     def end(self, record: Record, error: BaseException | None, module: ModuleType | None) -> None:
         self._attribute()
@@ -177,15 +204,26 @@ class _Probe:
             # What a module may do without is missing for the zygote and the ranks as well. The attempt was its own.
             self._executing[-1].imports += record.imports
             self._executing[-1].variables.update(record.variables)
+            self._say(None)
             return
+        harmless = set()
+        if module is not None and ASKS_FOR_NUMBER in record.effects and not keeps_number(module, self._number):
+            harmless.add(ASKS_FOR_NUMBER)
+        if record.name.partition(".")[0] in PARTS_OF_TORCH:
+            harmless.add(REGISTERS_OPERATORS)  # they stay imported
+        record.effects = [effect for effect in record.effects if effect not in harmless]
         if error is not None:
+            self._failed[record.name] = error
             record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:100])
             if record.origin is not None and record.origin.endswith(".py"):
                 package = getattr(module, "__package__", "") or ""
                 self._sources.append((record.origin, package))
         record.imports = [name for name in dict.fromkeys(record.imports) if name != record.name]
         record.effects = list(dict.fromkeys(record.effects))
-        os.write(self._results, json.dumps(asdict(record)).encode() + b"\n")
+        self._say(asdict(record))
+
+    def _say(self, what: object) -> None:
+        os.write(self._results, json.dumps(what).encode() + b"\n")
 
     def _attribute(self) -> None:
         """What happened since the last beginning or end of a module was done by the one that was being executed."""

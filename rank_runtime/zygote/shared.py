@@ -10,9 +10,12 @@ In: modules and what the probe found out about them. Out: a finder for `sys.meta
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -41,8 +44,28 @@ class SharedModules:
         self.modules: dict[str, ModuleType] = {}
         self._records: dict[str, Record] = {}  # of those that this process has not imported
         self._brought: dict[str, list[str]] = {}  # names that appeared in sys.modules along with a module
+        self._endings: dict[str, list[Callable[[], object]]] = {}  # what a module registers for the end of the process
         self._place: tuple[str, object] = ("", None)
         self._asking = False
+
+    @contextlib.contextmanager
+    def endings_of(self, name: str) -> Iterator[None]:
+        """In the zygote, while it imports the module: what that registers with `atexit` is for ranks that import it."""
+        register, is_importing = atexit.register, True
+
+        def held(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Callable[..., Any]:
+            if is_importing:
+                again = functools.partial(register, function, *arguments, **keywords)
+                self._endings.setdefault(name, []).append(again)
+                return function
+            return register(function, *arguments, **keywords)  # a module may have kept us
+
+        atexit.register = held
+        try:
+            yield
+        finally:
+            atexit.register = register
+            is_importing = False
 
     def set_aside(self, records: Iterable[Record], brought: Mapping[str, list[str]]) -> None:
         """In the zygote, when they are imported."""
@@ -76,6 +99,8 @@ class SharedModules:
         for member in self._group(name):
             for brought in self._brought[member]:
                 sys.modules.setdefault(brought, self.modules[brought])
+            for register in self._endings.pop(member, ()):
+                register()
             del self._records[member]
         return self.modules[name]
 

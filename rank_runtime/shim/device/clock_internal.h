@@ -93,7 +93,7 @@ struct maya_ticket {
 
 extern _Atomic size_t clock_queued; /* entries in all streams that stand still */
 void clock_streams_begin(void);
-void clock_stream_created(uint32_t stream, bool blocking);
+void clock_stream_created(uint32_t stream, bool blocking, uint32_t home);
 /* `counts`: it takes longer beside a collective. */
 void clock_add_work(uint32_t stream, clock_host_time ready, const clock_duration *duration, bool counts);
 void clock_add_event(uint32_t stream, clock_host_time ready, uint32_t event);
@@ -105,6 +105,8 @@ maya_ticket *clock_add_collective(uint32_t stream, clock_host_time ready, bool g
 clock_moment *clock_stream_moment(uint32_t stream, uint64_t *ns);
 uint32_t clock_stream_count(void);
 bool clock_stream_is_blocking(uint32_t stream);
+/* The default stream of its device. */
+uint32_t clock_home_of(uint32_t stream);
 
 /* Works out what has become possible to work out. */
 void clock_advance(void);

@@ -46,7 +46,8 @@ typedef struct {
 
 typedef struct {
     uint64_t cursor;
-    bool blocking;              /* waits for the default stream, and it for this one */
+    uint32_t home;              /* the default stream of its device */
+    bool blocking;              /* waits for that stream, and it for this one */
     entry *entries;             /* what stands before: a ring */
     size_t first, count, capacity;
     clock_moment *last_arrival; /* at the collective that was recorded last */
@@ -79,13 +80,16 @@ static clock_stream *stream_of(uint32_t number) {
     return streams[number];
 }
 
-void clock_stream_created(uint32_t number, bool blocking) {
+void clock_stream_created(uint32_t number, bool blocking, uint32_t home) {
     clock_stream *stream = stream_of(number);
+    stream->home = home;
     blocking_count += blocking && !stream->blocking;
     stream->blocking |= blocking;
 }
 
 bool clock_stream_is_blocking(uint32_t number) { return number < stream_limit && streams[number] && streams[number]->blocking; }
+
+uint32_t clock_home_of(uint32_t number) { return number < stream_limit && streams[number] ? streams[number]->home : 0; }
 
 static uint64_t later(uint64_t one, uint64_t other) { return one > other ? one : other; }
 
@@ -277,15 +281,16 @@ static void join(uint32_t number, uint32_t other_number) {
     wait->moment = moment;
 }
 
-/* The legacy default stream waits for all blocking streams, and they for it. */
+/* The legacy default stream waits for all blocking streams of its device, and they for it. */
 static void join_default_stream(uint32_t number) {
     if (blocking_count == 0) return;
-    if (number != 0) {
-        if (stream_of(number)->blocking) join(number, 0);
+    uint32_t home = clock_home_of(number);
+    if (number != home) {
+        if (stream_of(number)->blocking) join(number, home);
         return;
     }
-    for (uint32_t i = 1; i < stream_limit; i++) {
-        if (streams[i] && streams[i]->blocking) join(0, i);
+    for (uint32_t i = 0; i < stream_limit; i++) {
+        if (i != home && streams[i] && streams[i]->blocking && streams[i]->home == home) join(home, i);
     }
 }
 

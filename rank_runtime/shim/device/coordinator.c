@@ -379,9 +379,9 @@ static void *talk(void *unused) {
 
 /* ---- beginning and end ---- */
 
-const char maya_nobody_to_meet[] =
-    "there is no coordinator: a run of one rank has none; start the program with maya-torchrun and the number of ranks it "
-    "needs or, if it drives several GPUs itself (nn.DataParallel), with CUDA_VISIBLE_DEVICES=0";
+static const char nobody_to_meet[] =
+    "there is no coordinator: a run of one rank has none on the wall clock; start the program with maya-torchrun and the "
+    "number of ranks it needs or, if it drives several GPUs itself (nn.DataParallel), with --clock virtual";
 
 static bool open_sockets(const maya_settings *settings) {
     static const char endpoint[] = "inproc://connection";
@@ -417,7 +417,7 @@ static void say_hello(const maya_settings *settings) {
 static void try_to_connect(void) {
     const maya_settings *settings = maya_get_settings();
     if (settings->coordinator[0] == '\0') {
-        refuse("%s", maya_nobody_to_meet);
+        refuse("%s", nobody_to_meet);
         return;
     }
     const char *missing = maya_load_zmq(&zmq, settings->zmq_path);

@@ -23,9 +23,6 @@ typedef struct {
 /* Connects, if that has not been tried yet; `receiver` may be NULL for who sends nothing that it is told of. NULL, or why there is no connection: valid as long as the process. */
 MAYA_API const char *maya_coordinator_connect(const maya_receiver *receiver);
 
-/* What is said to who wants to meet others in a run of one rank. */
-extern MAYA_API const char maya_nobody_to_meet[];
-
 /* Adds a message to the batch: maya_pack_...(maya_outgoing_begin(), &message); maya_outgoing_end(...). Nothing is sent
  * before maya_outgoing_send() but at the next opportunity. `payload` was allocated with malloc and is taken over; NULL: the
  * message has none. Without a connection all of this does nothing. */

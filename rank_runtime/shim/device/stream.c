@@ -28,18 +28,46 @@ static uint32_t queued_streams;   /* streams with queued or asynchronous work */
 static bool any_blocking;         /* a stream that waits for the default stream, and it for that one */
 static bool workers_started[2];   /* for everything, for host functions */
 static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
+static uint32_t homes[MAYA_MAX_DEVICES]; /* of devices in use: 1 + the number of the default stream */
+static bool any_home;
 static __thread maya_stream *thread_streams[MAYA_MAX_DEVICES];
 
 /* ---- streams ---- */
 
+/* The record says which default stream the stream belongs to, unless that is the first one, and whether they wait for each
+ * other. */
+static void record_creation(uint32_t number, bool blocking, int priority, uint32_t home) {
+    char text[64] = "";
+    if (blocking && home) snprintf(text, sizeof text, "{\"blocking\":true,\"home\":%u}", home);
+    else if (blocking) snprintf(text, sizeof text, "{\"blocking\":true}");
+    else if (home) snprintf(text, sizeof text, "{\"home\":%u}", home);
+    maya_record(MAYA_RECORD_STREAM_CREATE, number, *text ? maya_intern(text, strlen(text)) : 0, (uint64_t)(int64_t)priority,
+                0);
+    maya_clock_stream_created(number, blocking, home);
+}
+
+/* The number of a device's default stream, by which records and the clock know the device: 0 for the first device that the
+ * process uses, which is the only one in most programs. */
+static uint32_t home_of(int device) {
+    pthread_mutex_lock(&maya_engine_lock);
+    bool is_new = homes[device] == 0;
+    if (is_new) homes[device] = 1 + (any_home ? ++stream_count : 0);
+    any_home = true;
+    uint32_t home = homes[device] - 1;
+    pthread_mutex_unlock(&maya_engine_lock);
+    if (is_new && home) record_creation(home, false, 0, home);
+    return home;
+}
+
 static maya_stream *new_stream(int device, unsigned flags, int priority, bool is_legacy) {
+    uint32_t home = home_of(device);
     maya_stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) return NULL;
     *stream = (maya_stream){
         .device = device, .flags = flags, .priority = priority, .is_legacy = is_legacy, .host_waits_for = UINT64_MAX,
     };
     pthread_mutex_lock(&maya_engine_lock);
-    stream->number = is_legacy ? 0 : ++stream_count;
+    stream->number = is_legacy ? home : ++stream_count;
     stream->next = all_streams;
     all_streams = stream;
     any_blocking = any_blocking || !(is_legacy || flags & MAYA_STREAM_NON_BLOCKING);
@@ -47,16 +75,14 @@ static maya_stream *new_stream(int device, unsigned flags, int priority, bool is
     return stream;
 }
 
-static void record_creation(const maya_stream *stream) {
-    static const char blocking[] = "{\"blocking\":true}";
-    uint32_t signature = stream->flags & MAYA_STREAM_NON_BLOCKING ? 0 : maya_intern(blocking, sizeof blocking - 1);
-    maya_record(MAYA_RECORD_STREAM_CREATE, stream->number, signature, (uint64_t)(int64_t)stream->priority, 0);
+static void record_stream(const maya_stream *stream) {
+    record_creation(stream->number, !(stream->flags & MAYA_STREAM_NON_BLOCKING), stream->priority, home_of(stream->device));
 }
 
 static maya_stream *thread_stream(int device) {
     if (thread_streams[device] == NULL) {
         thread_streams[device] = new_stream(device, 0, 0, false);
-        record_creation(thread_streams[device]);
+        record_stream(thread_streams[device]);
     }
     return thread_streams[device];
 }
@@ -83,7 +109,7 @@ int maya_stream_create(unsigned flags, int priority, void **stream) {
     if (status != CUDA_OK) return status;
     maya_stream *made = new_stream(maya_current_device(), flags, priority, false);
     if (made == NULL) return CUDA_OUT_OF_MEMORY;
-    record_creation(made);
+    record_stream(made);
     *stream = made;
     return CUDA_OK;
 }
@@ -472,7 +498,7 @@ void maya_device_drain(int device) {
 
 void maya_device_wait(int device) {
     MAYA_OWN_TIME;
-    maya_clock_wait *wait = record_wait(MAYA_WAIT_DEVICE, 0, (uint64_t)device);
+    maya_clock_wait *wait = record_wait(MAYA_WAIT_DEVICE, home_of(device), (uint64_t)device);
     maya_device_drain(device);
     maya_clock_end_wait(wait);
 }

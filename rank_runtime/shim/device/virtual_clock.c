@@ -118,10 +118,16 @@ static void listen(maya_thread *thread, const maya_trace_record *record) {
     case MAYA_RECORD_EVENT_RECORD: clock_add_event(record->stream, ready, (uint32_t)record->value); break;
     case MAYA_RECORD_STREAM_WAIT: clock_add_wait(record->stream, (uint32_t)record->value); break;
     case MAYA_RECORD_COLLECTIVE: add_collective(thread, record, ready); break;
-    case MAYA_RECORD_STREAM_CREATE: clock_stream_created(record->stream, record->signature != 0); break;
     case MAYA_RECORD_HOST_DELAY: host->ns += record->value; break;
     default: break;
     }
+}
+
+void maya_clock_stream_created(uint32_t stream, bool blocking, uint32_t home) {
+    if (!maya_clock_runs()) return;
+    pthread_mutex_lock(&maya_recorder_lock);
+    clock_stream_created(stream, blocking, home);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 void maya_clock_begin(void) {
@@ -195,9 +201,10 @@ maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number) {
     maya_clock_wait wait = {.group = group, .references = 2}; /* the cursor's and the thread's */
     if (kind == MAYA_WAIT_STREAM) wait_for_stream(&wait, number);
     if (kind == MAYA_WAIT_EVENT) wait_for_event(&wait, number);
-    bool others = kind == MAYA_WAIT_DEVICE || (kind == MAYA_WAIT_STREAM && number == 0);
+    bool others = kind == MAYA_WAIT_DEVICE || (kind == MAYA_WAIT_STREAM && clock_home_of(number) == number);
     for (uint32_t i = 0; others && i < clock_stream_count(); i++) {
-        if (kind == MAYA_WAIT_DEVICE || clock_stream_is_blocking(i)) wait_for_stream(&wait, i);
+        bool is_meant = kind == MAYA_WAIT_DEVICE || clock_stream_is_blocking(i);
+        if (is_meant && clock_home_of(i) == number) wait_for_stream(&wait, i);
     }
     clock_host_time *host = &groups[group];
     if (wait.count == 0 && host->after == NULL) {
@@ -288,7 +295,7 @@ bool maya_clock_stream_is_past(uint32_t stream) {
     uint64_t now, reached = 0;
     pthread_mutex_lock(&maya_recorder_lock);
     for (uint32_t i = 0; i < clock_stream_count(); i++) {
-        if (i != stream && !(stream == 0 && clock_stream_is_blocking(i))) continue;
+        if (i != stream && !(clock_home_of(i) == stream && clock_stream_is_blocking(i))) continue;
         uint64_t ns;
         clock_moment *moment = clock_stream_moment(i, &ns);
         if (moment) ns = time_of(moment);

@@ -41,9 +41,12 @@ void maya_clock_after_record(void);
 /* ---- stream.c ---- */
 
 bool maya_clock_runs(void);
+/* `home` is the default stream of its device; a stream that is its own home is one. */
+void maya_clock_stream_created(uint32_t stream, bool blocking, uint32_t home);
 typedef enum { MAYA_WAIT_STREAM, MAYA_WAIT_EVENT, MAYA_WAIT_DEVICE } maya_wait_kind;
 /* Of the SYNCHRONIZE that was just recorded; the lock is held. NULL: the thread has its time. Otherwise it waits until the
- * device has done the work, and then until its times are known. `number` is that of the stream or event. */
+ * device has done the work, and then until its times are known. `number` is that of the stream, the event, or the
+ * device's default stream. */
 maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number);
 void maya_clock_end_wait(maya_clock_wait *wait);
 /* Does the calling thread see virtual time when it asks for events and streams? Others (NCCL's watchdog) see what is done. */
