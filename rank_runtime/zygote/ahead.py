@@ -1,8 +1,7 @@
 """Done once, ahead of the fork, because every rank would otherwise do it for itself, and into memory of its own.
 
 In: what was imported. Out: the op observer knows torch's operators, and those that cannot launch anything announce
-nothing; Python's types have the numbers by which it recognises them; the sources of what is on the stack when torch
-notes where it was called are read. Nothing of it can be seen from a script.
+nothing; Python's types have the numbers by which it recognises them. Nothing of it can be seen from a script.
 """
 
 from __future__ import annotations
@@ -10,13 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import linecache
-import sys
 
 _NAME = "__maya_has_no_such_attribute__"
-
-# Making a fake tensor mode, as sharding a parameter does, notes the whole stack with its lines of source.
-_ON_STACKS = ("torch.distributed", "torch.optim", "torch.nn", "torch.utils", "torch.autograd", "torch._subclasses")
 
 
 def describe_operators() -> None:
@@ -31,14 +25,3 @@ def number_types() -> None:
         if issubclass(type(item), type):  # and not isinstance, which asks the object
             with contextlib.suppress(AttributeError):
                 type.__getattribute__(item, _NAME)
-
-
-def read_sources(script: str | None) -> None:
-    """For tracebacks; who needs a line looks whether the file is still the same."""
-    files = [script] if script is not None else []
-    for name, module in list(sys.modules.items()):
-        file = vars(module).get("__file__")
-        if isinstance(file, str) and file.endswith(".py") and name.startswith(_ON_STACKS):
-            files.append(file)
-    for file in files:
-        linecache.getlines(file)
