@@ -52,7 +52,7 @@ bool may_launch(const c10::OperatorHandle& handle) {
       "aten::result_type",   "aten::_to_copy",      "aten::clone",          "aten::zero_",          "aten::zeros",
       "aten::zeros_like",    "aten::new_zeros",     "aten::ones",           "aten::ones_like",      "aten::new_ones",
       "aten::full",          "aten::full_like",     "aten::new_full",       "aten::rand",           "aten::rand_like",
-      "aten::randn",         "aten::randn_like",    "aten::randint",        "aten::randint_like",   "aten::_unsafe_view",
+      "aten::randn",         "aten::randn_like",    "aten::randint",        "aten::randint_like",
   };
   if (allocate_or_call_others.count(handle.operator_name().name) > 0) return false;
   // composed of other ops, whatever the device
