@@ -22,10 +22,12 @@
 
 typedef void (*count_function)(const void *tensor);
 
+enum { MOST_OWED = 512 }; /* more than that, in lists of tensors, are counted */
+
 static __thread struct {
     bool boxing;
-    size_t first, count, room; /* tensors are unboxed in the order in which they were boxed */
-    const void **owed;
+    uint32_t first, count; /* tensors are unboxed in the order in which they were boxed */
+    const void *owed[MOST_OWED];
 } self;
 
 static count_function need(const char *name) {
@@ -50,24 +52,13 @@ static void lower_count(const void *tensor) {
     real(tensor);
 }
 
-static bool owe(const void *tensor) {
-    if (self.count == self.room) {
-        size_t room = self.room ? self.room * 2 : 64;
-        const void **owed = realloc(self.owed, room * sizeof *owed);
-        if (owed == NULL) return false;
-        self.owed = owed;
-        self.room = room;
-    }
-    self.owed[self.count++] = tensor;
-    return true;
-}
-
 MAYA_API void INCREF(const void *tensor) {
-    if (!self.boxing || !owe(tensor)) raise_count(tensor);
+    if (self.boxing && self.count < MOST_OWED) self.owed[self.count++] = tensor;
+    else raise_count(tensor);
 }
 
 MAYA_API void DECREF(const void *tensor) {
-    for (size_t i = self.first; i < self.count; i++) {
+    for (uint32_t i = self.first; i < self.count; i++) {
         if (self.owed[i] != tensor) continue;
         self.owed[i] = self.owed[self.first++];
         if (self.first == self.count) self.first = self.count = 0;
