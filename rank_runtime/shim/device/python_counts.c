@@ -11,6 +11,7 @@
 
 #define _GNU_SOURCE
 #include "internal.h"
+#include "process.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -24,11 +25,17 @@ typedef void (*count_function)(const void *tensor);
 
 enum { MOST_OWED = 512 }; /* more than that, in lists of tensors, are counted */
 
-static __thread struct {
+typedef struct {
     bool boxing;
     uint32_t first, count; /* tensors are unboxed in the order in which they were boxed */
     const void *owed[MOST_OWED];
-} self;
+} table;
+
+static table *own_table(void) {
+    static __thread table *own;
+    if (own == NULL) maya_thread_table((void **)&own, sizeof *own);
+    return own;
+}
 
 static count_function need(const char *name) {
     void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -53,25 +60,28 @@ static void lower_count(const void *tensor) {
 }
 
 MAYA_API void INCREF(const void *tensor) {
-    if (self.boxing && self.count < MOST_OWED) self.owed[self.count++] = tensor;
+    table *own = own_table();
+    if (own->boxing && own->count < MOST_OWED) own->owed[own->count++] = tensor;
     else raise_count(tensor);
 }
 
 MAYA_API void DECREF(const void *tensor) {
-    for (uint32_t i = self.first; i < self.count; i++) {
-        if (self.owed[i] != tensor) continue;
-        self.owed[i] = self.owed[self.first++];
-        if (self.first == self.count) self.first = self.count = 0;
+    table *own = own_table();
+    for (uint32_t i = own->first; i < own->count; i++) {
+        if (own->owed[i] != tensor) continue;
+        own->owed[i] = own->owed[own->first++];
+        if (own->first == own->count) own->first = own->count = 0;
         return;
     }
     lower_count(tensor);
 }
 
-void maya_boxing_begins(void) { self.boxing = true; }
+void maya_boxing_begins(void) { own_table()->boxing = true; }
 
-void maya_boxing_ends(void) { self.boxing = false; }
+void maya_boxing_ends(void) { own_table()->boxing = false; }
 
 void maya_make_counts_good(void) {
-    while (self.first < self.count) raise_count(self.owed[self.first++]);
-    self.first = self.count = 0;
+    table *own = own_table();
+    while (own->first < own->count) raise_count(own->owed[own->first++]);
+    own->first = own->count = 0;
 }
