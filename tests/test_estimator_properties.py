@@ -178,8 +178,8 @@ def test_twice_the_bytes_take_longer_but_not_much_more_than_twice(
     grown = MOVING[op][which % len(MOVING[op])]
     small = ns(gpu, *works_for(op, dtype, dimensions))
     large = ns(gpu, *works_for(op, dtype, {**dimensions, grown: 2 * int(dimensions[grown])}))
-    # Softmax reads rows again that have become too long to stay near: cross-entropy of 32,768 columns was measured to
-    # take 2.7 times as long as of 16,384 on A100.
+    # Softmax reads a row three times, instead of once, that has become too long to stay near: with what it writes twice
+    # the traffic. Cross-entropy of 32,768 columns was measured to take 2.7 times as long as of 16,384 on A100.
     most = 4.4 if grown == "columns" and op in ("softmax", "cross_entropy") else 2.2
     assert small * (1 - TILE_EFFECTS) <= large <= most * small, (small, large)
 

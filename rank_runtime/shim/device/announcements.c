@@ -18,20 +18,18 @@
 
 static const maya_announcement_observer *observer;
 
-#define TEXT_OF(name) #name
-#define FIND(name) find_in_torch(TEXT_OF(name))
-#define NEED(name) need_in_torch(TEXT_OF(name))
+#define FIND(name) find_function("libtorch_cpu.so", MAYA_TEXT_OF(name))
+#define NEED(name) maya_need_function("libtorch_cpu.so", MAYA_TEXT_OF(name))
 
-static void *find_in_torch(const char *name) {
-    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+static void *find_function(const char *library_name, const char *name) {
+    void *library = dlopen(library_name, RTLD_LAZY | RTLD_NOLOAD);
     return library ? dlsym(library, name) : NULL;
 }
 
-/* For somebody who has just called it. */
-static void *need_in_torch(const char *name) {
-    void *function = find_in_torch(name);
+void *maya_need_function(const char *library_name, const char *name) {
+    void *function = find_function(library_name, name);
     if (function == NULL) {
-        maya_message("%s is not in libtorch_cpu.so, which calls it", name);
+        maya_message("%s is not in %s, which calls it", name, library_name);
         abort();
     }
     return function;

@@ -75,6 +75,10 @@ typedef struct {
     bool (*is_set)(const void *observers);
 } maya_announcement_observer;
 
+/* For somebody who has just called it: the function of torch's whose place we take. */
+#define MAYA_TEXT_OF(name) #name
+void *maya_need_function(const char *library, const char *name);
+
 /* Without effect where torch lacks one of the functions through which this works. */
 MAYA_API void maya_set_announcement_observer(const maya_announcement_observer *observer);
 

@@ -13,13 +13,9 @@
 #include "internal.h"
 #include "process.h"
 
-#include <dlfcn.h>
-#include <stdlib.h>
-
 #define INCREF _ZNK3c1010TensorImpl15incref_pyobjectEv
 #define DECREF _ZNK3c1010TensorImpl15decref_pyobjectEv
-#define TEXT_OF(name) #name
-#define NEED(name) need(TEXT_OF(name))
+#define NEED(name) (count_function)maya_need_function("libc10.so", MAYA_TEXT_OF(name))
 
 typedef void (*count_function)(const void *tensor);
 
@@ -35,16 +31,6 @@ static table *own_table(void) {
     static __thread table *own;
     if (own == NULL) maya_thread_table((void **)&own, sizeof *own);
     return own;
-}
-
-static count_function need(const char *name) {
-    void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-    void *function = library ? dlsym(library, name) : NULL;
-    if (function == NULL) {
-        maya_message("%s is not in libc10.so, which calls it", name);
-        abort();
-    }
-    return (count_function)function;
 }
 
 static void raise_count(const void *tensor) {
