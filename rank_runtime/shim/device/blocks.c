@@ -18,7 +18,7 @@ typedef struct {
     int8_t type, index;
 } c10_device;
 
-enum { C10_CUDA = 1 };
+enum { C10_CUDA = 1, RECENT_BITS = 7 };
 
 #define REPORT_MEMORY_USAGE _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 
@@ -33,7 +33,10 @@ static report_function real_report(void) {
     return real;
 }
 
-/* ---- blocks in use: number by address, in an open hash table ---- */
+/* ---- blocks in use: number by address ---- */
+
+/* Most blocks are given back soon. What was handed out last is in a small table, one block per slot, which the processor has at
+ * hand; a block that loses its slot to a newer one goes to the open hash table that has room for all. */
 
 typedef struct {
     uintptr_t address; /* 0: never used */
@@ -41,15 +44,17 @@ typedef struct {
 } block;
 
 /* Changed under the recorder's lock, all of them. */
-static block *_Atomic blocks;
-static _Atomic size_t capacity;
+static block *blocks;
+static size_t capacity;
 static size_t occupied; /* slots that were ever used since the table was made */
 static uint64_t block_count;
+static block recent[1 << RECENT_BITS];
 
-static size_t first_slot_of(uintptr_t address) { return (address >> 9) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1); }
+static uint64_t hash_of(uintptr_t address) { return (address >> 9) * 0x9E3779B97F4A7C15u; }
 
-/* The slot is seldom in the cache, and there is something else to do until it is. */
-static void fetch_slot_of(const void *address) { __builtin_prefetch(blocks + first_slot_of((uintptr_t)address)); }
+static block *recent_slot_of(uintptr_t address) { return &recent[hash_of(address) >> (64 - RECENT_BITS)]; }
+
+static size_t first_slot_of(uintptr_t address) { return hash_of(address) >> 20 & (capacity - 1); }
 
 static block *slot_of(uintptr_t address) {
     block *table = blocks;
@@ -76,17 +81,29 @@ static void make_room(void) {
     free(old);
 }
 
-/* Counts the blocks handed out; the number of the one at `address`. */
-static uint64_t number_of(const void *address, bool handed_out) {
+static void move_to_table(block moved) {
     make_room();
-    block *slot = slot_of((uintptr_t)address);
-    if (slot->address == 0) {
-        slot->address = (uintptr_t)address;
-        occupied++;
+    block *slot = slot_of(moved.address);
+    if (slot->address == 0) occupied++;
+    *slot = moved;
+}
+
+static uint64_t number_of_next(uintptr_t address) {
+    block *slot = recent_slot_of(address);
+    if (slot->number != 0) move_to_table(*slot);
+    *slot = (block){address, ++block_count};
+    return block_count;
+}
+
+/* 0: it was handed out before there was a trace. */
+static uint64_t number_of_last(uintptr_t address) {
+    block *slot = recent_slot_of(address);
+    if (slot->address != address || slot->number == 0) {
+        if (capacity == 0) return 0;
+        slot = slot_of(address);
     }
-    if (handed_out) slot->number = ++block_count;
     uint64_t number = slot->number;
-    if (!handed_out) slot->number = 0;
+    slot->number = 0;
     return number;
 }
 
@@ -95,7 +112,7 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
     uint32_t signature = maya_bytes_signature(size);
     pthread_mutex_lock(&maya_recorder_lock);
     maya_record_locked(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, signature,
-                       number_of(address, handed_out), 0);
+                       handed_out ? number_of_next((uintptr_t)address) : number_of_last((uintptr_t)address), 0);
     pthread_mutex_unlock(&maya_recorder_lock);
 }
 
@@ -132,7 +149,6 @@ static void forget_values(void *address, size_t bytes, bool handed_out) {
 static void note_block(void *address, int64_t size) {
     MAYA_OWN_TIME;
     size_t bytes = (size_t)(size < 0 ? -size : size);
-    fetch_slot_of(address);
     forget_values(address, bytes, size >= 0);
     if (size >= 0) {
         maya_thread *thread = maya_this_thread();
