@@ -1,0 +1,73 @@
+/* Housekeeping: torch's threads that look after communicators at fixed intervals, whatever else happens.
+ *
+ * Every process group has a watchdog, which wakes up ten times a second, and a monitor of the watchdog. That is nothing for a
+ * process with a processor of its own. A thousand ranks on two processors, though, spend a fourth of all time on it: each look
+ * finds the caches cold, and a step that takes a real cluster some milliseconds, in which nobody would look even once, takes
+ * long enough for a hundred looks. So where many ranks share a processor these threads look less often, in proportion.
+ *
+ * In: calls of pthread_cond_timedwait, as std::condition_variable makes them; this library is loaded before the C library, so
+ * its function of that name is the one that is called. Out: the same calls, those of housekeeping threads with a later deadline.
+ * Whoever wakes such a thread up, to end it, wakes it up as before. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    RANKS_PER_PROCESSOR = 16, /* so many do not disturb each other */
+    NS_PER_SECOND = 1000000000,
+};
+
+static const int64_t LONGEST_INTERVAL_NS = NS_PER_SECOND; /* what is longer is a timeout, and real */
+static const int64_t LATEST_NS = 5LL * NS_PER_SECOND;     /* after this at most a thread looks, on the fullest machine */
+
+typedef int (*timed_wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+
+/* glibc has two functions of that name; programs of this century call the one that belongs to its structures. */
+static timed_wait real_wait(void) {
+    static _Atomic(timed_wait) real;
+    if (real == NULL) {
+        void *found = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+        real = (timed_wait)(found ? found : dlsym(RTLD_NEXT, "pthread_cond_timedwait"));
+    }
+    return real;
+}
+
+/* "pt_nccl_watchdg", "pt_nccl_heartbt": they take their names before they wait for the first time. */
+static bool is_housekeeping(void) {
+    static __thread enum { UNKNOWN, NO, YES } known;
+    if (known == UNKNOWN) {
+        char name[16] = "";
+        pthread_getname_np(pthread_self(), name, sizeof name);
+        known = strncmp(name, "pt_nccl_", 8) == 0 ? YES : NO;
+    }
+    return known == YES;
+}
+
+static int processors(void) {
+    cpu_set_t usable;
+    int count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 0;
+    return count > 0 ? count : 1;
+}
+
+static int64_t stretched(int64_t interval_ns) {
+    int64_t enough = (int64_t)RANKS_PER_PROCESSOR * processors(), ranks = maya_get_settings()->world_size;
+    if (interval_ns <= 0 || interval_ns > LONGEST_INTERVAL_NS || ranks <= enough) return interval_ns;
+    int64_t longer_ns = interval_ns * ranks / enough;
+    return longer_ns < LATEST_NS ? longer_ns : LATEST_NS;
+}
+
+MAYA_API int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *lock, const struct timespec *deadline) {
+    if (!is_housekeeping()) return real_wait()(condition, lock, deadline);
+    struct timespec later;
+    clock_gettime(CLOCK_REALTIME, &later);
+    int64_t now_ns = (int64_t)later.tv_sec * NS_PER_SECOND + later.tv_nsec;
+    int64_t end_ns = now_ns + stretched((int64_t)deadline->tv_sec * NS_PER_SECOND + deadline->tv_nsec - now_ns);
+    later = (struct timespec){.tv_sec = end_ns / NS_PER_SECOND, .tv_nsec = end_ns % NS_PER_SECOND};
+    return real_wait()(condition, lock, &later);
+}
