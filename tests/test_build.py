@@ -75,6 +75,10 @@ DONORS: dict[str, tuple[str | None, list[str], list[str]]] = {
 # What shim/device/announcements.c takes the place of, and its arguments.
 ANNOUNCEMENTS = {
     "_ZN2at14RecordFunctionC1ENS_11RecordScopeE": "void *function, unsigned char scope",
+    (
+        "_ZN3c1010Dispatcher17runRecordFunctionERN2at14RecordFunctionESt17reference_wrapperIKNS_14FunctionSchemaEE"
+        "NS_11DispatchKeyENS_14DispatchKeySetENS_8ArrayRefIKNS_6IValueEEE"
+    ): "void *function, const void *schema, short key, unsigned long keys, const void *inputs, unsigned long count",
     "_ZN2at14RecordFunctionD1Ev": "void *function",
     "_ZN2at24set_record_function_tls_ERKNS_17RecordFunctionTLSE": "const void *observers",
 }
@@ -701,7 +705,7 @@ def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
     """A libtorch_cpu.so that counts its calls; observer callbacks that say "it has been done" and count theirs."""
     present = {name: arguments for name, arguments in ANNOUNCEMENTS.items() if name != missing}
     functions = "".join(f"void {name}({arguments}) {{ calls++; }}\n" for name, arguments in present.items())
-    calls = "".join(f"  {name}(calls{', 0' if 'scope' in arguments else ''});\n" for name, arguments in present.items())
+    calls = "".join(f"  {name}(calls{', 0' * arguments.count(',')});\n" for name, arguments in present.items())
     declarations = "".join(f"void {name}({arguments});\n" for name, arguments in present.items())
     torch = shared_object(tmp_path / "libtorch_cpu.so", f"int calls;\n{functions}")
     program = write(
@@ -712,11 +716,14 @@ def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
         extern int calls;
         static int asked;
         static bool begins(void *function, uint8_t scope) { (void)function, (void)scope; asked++; return true; }
+        static bool op_begins(void *function, const void *schema, uint64_t keys, const void *inputs, size_t count) {
+          (void)function, (void)schema, (void)keys, (void)inputs, (void)count; asked++; return true;
+        }
         static void ends(void *function) { (void)function; asked++; }
         static bool is_set(const void *observers) { (void)observers; asked++; return true; }
         void announce(void *calls);
         int main(void) {
-          static const maya_announcement_observer observer = {begins, ends, is_set};
+          static const maya_announcement_observer observer = {begins, op_begins, ends, is_set};
           maya_set_announcement_observer(&observer);
           announce(&calls);
           printf("%d asked, %d calls\\n", asked, calls);
@@ -737,7 +744,7 @@ def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
     )
     output = subprocess.run([tmp_path / "program"], check=True, capture_output=True, text=True)
     assert output.stderr == ""
-    assert output.stdout == ("3 asked, 1 calls\n" if missing is None else "0 asked, 2 calls\n")
+    assert output.stdout == ("4 asked, 1 calls\n" if missing is None else "0 asked, 3 calls\n")
 
 
 def test_the_command_prints_the_folder(build: Build) -> None:

@@ -14,7 +14,9 @@
 #include "device.h"
 #include "process.h"
 
-const maya_settings *maya_get_settings(void) {
+const maya_settings *maya_known_settings; /* asked for each time: the environment may change */
+
+const maya_settings *maya_read_settings(void) {
     static maya_settings settings = {.rank = 3, .device.name = "Test GPU"};
     snprintf(settings.trace_path, sizeof settings.trace_path, "%s", getenv("TRACE"));
     settings.bare = getenv("BARE") != NULL;

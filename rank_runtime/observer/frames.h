@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cxxabi.h>
 
@@ -11,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -24,7 +26,7 @@ namespace maya {
 
 // An autograd node that is being evaluated.
 struct Node {
-  const void* address = nullptr;  // nullptr: none
+  const torch::autograd::Node* address = nullptr;  // nullptr: none
   int64_t sequence = -1;
 };
 
@@ -72,6 +74,7 @@ struct Thread {
   RecentOperators operators{};
   // By fingerprint, the last two of each slot.
   std::array<std::array<std::pair<Fingerprint, uint32_t>, 2>, 512> signatures{};
+  std::array<std::pair<const std::type_info*, uint32_t>, 64> node_signatures{};  // by type of node
   std::unordered_map<std::string_view, uint32_t> name_signatures;
   std::deque<std::string> names;    // what the views view
   std::string node_name;            // for messages

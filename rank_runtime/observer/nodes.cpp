@@ -13,38 +13,24 @@
 #include <cstring>
 #include <new>
 #include <string_view>
+#include <typeinfo>
 
 namespace maya {
-namespace {
 
-StartCallback our_callback = nullptr;
-
-// In place of RecordFunction(scope): true if it was made here, without callbacks.
-bool announcement_begins(void* function, uint8_t scope) {
-  MAYA_OWN_TIME;
+bool make_announcement(void* function, uint8_t scope, StartCallback observer) {
   if (static_cast<at::RecordScope>(scope) != at::RecordScope::FUNCTION) return false;
   const at::StepCallbacks callbacks = at::getStepCallbacks(at::RecordScope::FUNCTION);
-  if (callbacks.callbacks_.size() != 1 || callbacks.callbacks_[0].start_ != our_callback) return false;
+  if (callbacks.callbacks_.size() != 1 || callbacks.callbacks_[0].start_ != observer) return false;
   new (function) at::RecordFunction(at::StepCallbacks());
   maya_boxing_ends();  // nothing is boxed for it
   // Other announcements of this scope ("detach", "record_param_comms") are made inside of ops and nodes that have a frame.
   Thread& self = this_thread();
+  if (self.computing) return true;
   const auto node = torch::autograd::get_current_node();
-  if (node && node.get() != self.node.address && !self.computing) node_begins(self, function);
+  if (node && node.get() != self.node.address) node_begins(self, function, node.get());
   return true;
 }
 
-// Before any RecordFunction is destroyed.
-void announcement_ends(void* function) {
-  MAYA_OWN_TIME;
-  Thread& self = this_thread();
-  if (self.node.address == nullptr || self.computing) return;
-  const Frame* top = self.top();
-  if (top->is_node && top->function == function) node_ends(self);
-}
-
-// The engine makes a thread's observers those of the thread that called backward(), and back, for every node; each time torch
-// goes through all observers of all scopes. Most threads have none of their own, before and after.
 bool observers_are_set(const void* observers) {
   const auto& wanted = *static_cast<const at::RecordFunctionTLS*>(observers);
   const auto& present = at::get_record_function_tls_();
@@ -52,40 +38,39 @@ bool observers_are_set(const void* observers) {
          present.sorted_tls_callbacks_.empty();
 }
 
-}  // namespace
-
 bool announces_node(const at::RecordFunction& function) {
   constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
   return std::strncmp(function.name(), kEngine.data(), kEngine.size()) == 0;
 }
 
-void node_begins(Thread& self, const void* function) {
+void node_begins(Thread& self, const void* function, const torch::autograd::Node* node) {
   Frame& frame = self.push(function);
   frame.is_node = true;
   frame.around = self.node;
-  const auto node = torch::autograd::get_current_node();
-  if (node) self.node = {node.get(), static_cast<int64_t>(node->sequence_nr())};
+  if (node != nullptr) self.node = {node, static_cast<int64_t>(node->sequence_nr())};
   frame.sequence = self.node.sequence;
+}
+
+void node_begins(Thread& self, const void* function) {
+  node_begins(self, function, torch::autograd::get_current_node().get());
 }
 
 void node_ends(Thread& self) {
   const uint32_t work = self.device->device_work - self.top()->work_before;
-  if (work > 0) {
-    const uint32_t known = self.top()->signature;
-    self.record(MAYA_RECORD_OP, known != 0 ? known : self.signature_of_name(current_node_name().c_str()));
-  }
+  if (work > 0) self.record(MAYA_RECORD_OP, signature_of_node(self));
   self.pop(work);
 }
 
-std::string current_node_name() {
-  const auto node = torch::autograd::get_current_node();
-  return node ? node->name() : "autograd node";
-}
+std::string name_of_node(const Thread& self) { return self.node.address != nullptr ? self.node.address->name() : "autograd node"; }
 
-void take_over_announcements(StartCallback only_observer) {
-  our_callback = only_observer;
-  static const maya_announcement_observer observer = {announcement_begins, announcement_ends, observers_are_set};
-  maya_set_announcement_observer(&observer);
+// All nodes of a type have the same name, but for those that Python defines.
+uint32_t signature_of_node(Thread& self) {
+  const std::type_info* type = self.node.address != nullptr ? &typeid(*self.node.address) : &typeid(void);
+  auto& slot = self.node_signatures[(reinterpret_cast<uintptr_t>(type) >> 4) % self.node_signatures.size()];
+  if (slot.first == type) return slot.second;
+  const uint32_t signature = self.signature_of_name(name_of_node(self).c_str());
+  if (std::string_view(type->name()).find("PyNode") == std::string_view::npos) slot = {type, signature};
+  return signature;
 }
 
 }  // namespace maya

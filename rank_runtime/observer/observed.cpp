@@ -1,6 +1,6 @@
-// Turning flags of torch's off: per operator "is observed", per op call "outputs are needed". They have no setters; naming a
-// private member in an explicit template instantiation is the one place where the language does not check access, and the
-// compiler knows its offset in the headers of the torch that is installed.
+// What torch keeps to itself: flags per operator, "is observed", and per op call, "outputs are needed"; who is to be told of a
+// call; and how it numbers ops. Naming a private member in an explicit template instantiation is the one place where the
+// language does not check access, and the compiler knows where it is from the headers of the torch that is installed.
 
 #include "observed.h"
 
@@ -27,12 +27,24 @@ struct Callbacks {
 };
 template struct Reveal<&at::RecordFunction::step_callbacks_, Callbacks>;
 
+struct SequenceNumber {
+  friend constexpr auto member(SequenceNumber);
+};
+template struct Reveal<&c10::Dispatcher::sequenceNumberForRunningRecordFunction, SequenceNumber>;
+
 }  // namespace
 
 void stop_observing(const c10::OperatorHandle& handle) {
   const bool& flag = (handle.*member(Definition())) -> op.*member(Observed());
   const_cast<volatile bool&>(flag) = false;
 }
+
+bool hears_alone(at::RecordFunctionCallback::StartCallback observer, const at::RecordFunction& function) {
+  const auto& callbacks = (function.*member(Callbacks())).callbacks_;
+  return callbacks.size() == 1 && callbacks[0].start_ == observer;
+}
+
+int64_t sequence_number_of(c10::DispatchKeySet keys) { return member(SequenceNumber())(keys.highestPriorityTypeId(), keys); }
 
 void spare_outputs(const at::RecordFunction& function) {
   auto& callbacks = const_cast<at::StepCallbacks&>(function.*member(Callbacks()));

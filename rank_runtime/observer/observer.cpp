@@ -1,8 +1,9 @@
 // The op observer: watches the ops that PyTorch dispatches, tells the recorder which op device work belongs to, and has ops
 // really computed whose values a program may look at.
 //
-// In: torch's RecordFunction callbacks, at the start and the end of every op, on the thread that runs it. Out: op records in
-// the trace, and results in memory. libmaya_device.so loads this library when a process that has torch first uses a device.
+// In: torch's announcements of the start and the end of every op, on the thread that runs it. If nobody else listens they are
+// taken from torch's hands before it calls anybody (shim/device/announcements.c); else we are one of its RecordFunction
+// callbacks. Out: op records in the trace, and results in memory. libmaya_device.so loads this library when a process that has torch first uses a device.
 
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
@@ -32,7 +33,7 @@ const char* current_op_name() {
   const Frame* top = self.top();
   if (top == nullptr) return "";
   if (!top->is_node) return top->op != nullptr ? top->op->name.c_str() : top->name;
-  self.node_name = current_node_name();
+  self.node_name = name_of_node(self);
   return self.node_name.c_str();
 }
 
@@ -159,36 +160,67 @@ bool needs_outputs(const Frame& frame) {
   return true;
 }
 
-std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
+// `sequence()` is autograd's number of the op; in backward, that of the forward op whose gradient is computed counts.
+template <typename Sequence>
+void op_begins(Thread& self, const at::RecordFunction& function, const Operator& op, c10::ArrayRef<const c10::IValue> inputs,
+               const Sequence& sequence) {
+  if (maya_measures_host) maya_discount(announcement_ns);
+  Frame& frame = self.push(&function);
+  frame.op = &op;
+  frame.exceptions = self.exceptions->uncaught;
+  if (!op.may_launch) {
+    if (op.handle && !maya_get_settings()->observe_all) stop_observing(*op.handle);
+    return;
+  }
+  frame.sequence = self.node.address != nullptr ? self.node.sequence : sequence();
+  look_at_arguments(self, frame, inputs);
+  if (!needs_outputs(frame)) spare_outputs(function);
+}
+
+void annotation_begins(Thread& self, const at::RecordFunction& function) {
+  Frame& frame = self.push(&function);
+  frame.name = function.name();
+  frame.exceptions = self.exceptions->uncaught;
+  frame.sequence = self.node.address != nullptr ? self.node.sequence : function.seqNr();
+}
+
+// torch's callback.
+std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) {
   MAYA_OWN_TIME;
   maya_boxing_ends();
   Thread& self = this_thread();
   // An asynchronous function ends elsewhere and later: it is no frame of this thread.
-  if (self.computing || function.isAsync()) {
-    if (self.calibrating) spare_outputs(function);
-    return nullptr;
-  }
-  if (maya_measures_host) maya_discount(announcement_ns);
-  const Operator* op = operator_of(function, self.operators);
-  if (op == nullptr && announces_node(function)) {
+  if (self.computing || function.isAsync()) return nullptr;
+  if (const Operator* op = operator_of(function, self.operators)) {
+    op_begins(self, function, *op, function.inputs(), [&] { return function.seqNr(); });
+  } else if (announces_node(function)) {
     node_begins(self, &function);
-    return nullptr;
-  }
-  Frame& frame = self.push(&function);
-  frame.op = op;
-  frame.name = function.name();
-  frame.exceptions = self.exceptions->uncaught;
-  if (op != nullptr && !op->may_launch) {
-    if (op->handle && !maya_get_settings()->observe_all) stop_observing(*op->handle);
-    return nullptr;
-  }
-  // autograd's number of the op; in backward, that of the forward op whose gradient is computed
-  frame.sequence = self.node.address != nullptr ? self.node.sequence : function.seqNr();
-  if (op != nullptr) {
-    look_at_arguments(self, frame, function.inputs());
-    if (!needs_outputs(frame)) spare_outputs(function);
+  } else {
+    annotation_begins(self, function);
   }
   return nullptr;  // the end finds its frame by the function's address, without an allocation per op
+}
+
+// What torch would have done to call us back, if it were for us alone.
+bool op_is_announced(void* record_function, const void* schema, uint64_t keys, const void* inputs, size_t count) {
+  const auto& function = *static_cast<const at::RecordFunction*>(record_function);
+  if (!hears_alone(begins, function)) return false;
+  MAYA_OWN_TIME;
+  maya_boxing_ends();
+  Thread& self = this_thread();
+  if (self.computing) {
+    spare_outputs(function);
+    return true;
+  }
+  const Operator& op = operator_of(*static_cast<const c10::FunctionSchema*>(schema), self.operators);
+  op_begins(self, function, op, c10::ArrayRef<const c10::IValue>(static_cast<const c10::IValue*>(inputs), count),
+            [&] { return sequence_number_of(c10::DispatchKeySet(c10::DispatchKeySet::RAW, keys)); });
+  return true;
+}
+
+bool announcement_begins(void* function, uint8_t scope) {
+  MAYA_OWN_TIME;
+  return make_announcement(function, scope, begins);
 }
 
 void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs) {
@@ -263,7 +295,7 @@ uint32_t current_op_signature() {
   Frame* top = self.top();
   if (top == nullptr) return 0;
   if (top->signature == 0) {
-    if (top->is_node) top->signature = self.signature_of_name(current_node_name().c_str());
+    if (top->is_node) top->signature = signature_of_node(self);
     else top->signature = signature_of(self, *top, top->op != nullptr ? top->op->name.c_str() : top->name);
   }
   return top->signature;
@@ -281,15 +313,9 @@ bool is_optimizer_step(const char* name) {
   return std::string_view(name).substr(0, kStep.size()) == kStep;
 }
 
-void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
-  MAYA_OWN_TIME;
-  Thread& self = this_thread();
-  if (self.computing || !self.pop_to(&function)) return;
+// The frame on top, which is that of `function` and no node's.
+void op_ends(Thread& self, const at::RecordFunction& function) {
   Frame& frame = *self.top();
-  if (frame.is_node) {
-    node_ends(self);
-    return;
-  }
   maya_thread* thread = self.device;
   const uint32_t work = thread->device_work - frame.work_before;
   const bool is_annotation = function.scope() == at::RecordScope::USER_SCOPE;
@@ -309,6 +335,22 @@ void op_ends(const at::RecordFunction& function, at::ObserverContext*) {
   self.pop(work);
 }
 
+void ends(const at::RecordFunction& function) {
+  MAYA_OWN_TIME;
+  Thread& self = this_thread();
+  if (self.computing || !self.pop_to(&function)) return;
+  if (self.top()->is_node) node_ends(self);
+  else op_ends(self, function);
+}
+
+// torch's callback. Annotations may end before they are destroyed.
+void ends(const at::RecordFunction& function, at::ObserverContext*) { ends(function); }
+
+// Before any RecordFunction is destroyed.
+void announcement_ends(void* function) { ends(*static_cast<const at::RecordFunction*>(function)); }
+
+constexpr maya_announcement_observer kObserver = {announcement_begins, op_is_announced, announcement_ends, observers_are_set};
+
 }  // namespace
 }  // namespace maya
 
@@ -326,10 +368,10 @@ extern "C" MAYA_API void maya_observer_start() {
   maya_set_op_namer(maya::current_op_name);
   maya_set_bytes_finder(maya::current_op_writes_bytes);
   maya_set_op_signer(maya::current_op_signature);
-  at::addGlobalCallback(at::RecordFunctionCallback(maya::op_begins, maya::op_ends)
+  at::addGlobalCallback(at::RecordFunctionCallback(maya::begins, maya::ends)
                             .needsInputs(true)
                             .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
-  maya::take_over_announcements(maya::op_begins);
+  maya_set_announcement_observer(&maya::kObserver);
   if (maya_get_settings()->measure_host) maya::announcement_ns = maya::cost_of_announcing();
 }

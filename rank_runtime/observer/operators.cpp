@@ -146,6 +146,16 @@ Described& described() {
   return all;
 }
 
+const Operator* find(const char* key, RecentOperators& recent) {
+  auto& slot = recent[(reinterpret_cast<uintptr_t>(key) >> 5) % recent.size()];
+  if (slot.first == key) return slot.second;
+  std::shared_lock<std::shared_mutex> reading(described().lock);
+  auto found = described().operators.find(key);
+  if (found == described().operators.end()) return nullptr;
+  slot = {key, found->second.get()};
+  return slot.second;
+}
+
 const Operator* keep(const char* key, std::unique_ptr<Operator> made) {
   std::unique_lock<std::shared_mutex> writing(described().lock);
   return described().operators.emplace(key, std::move(made)).first->second.get();
@@ -163,24 +173,18 @@ bool Operator::reads_argument(c10::ArrayRef<const c10::IValue> values, size_t in
   return reads[index];
 }
 
+const Operator& operator_of(const c10::FunctionSchema& schema, RecentOperators& recent) {
+  const char* key = schema.name().c_str();
+  if (const Operator* known = find(key, recent)) return *known;
+  return *keep(key, describe(schema.operator_name()));
+}
+
 const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent) {
   const char* key = function.name();
-  auto& slot = recent[(reinterpret_cast<uintptr_t>(key) >> 5) % recent.size()];
-  if (slot.first == key) return slot.second;
-  {
-    std::shared_lock<std::shared_mutex> reading(described().lock);
-    auto found = described().operators.find(key);
-    if (found != described().operators.end()) {
-      slot = {key, found->second.get()};
-      return found->second.get();
-    }
-  }
+  if (const Operator* known = find(key, recent)) return known;
   // The name of something that is no operator lives no longer than its RecordFunction: it must not become a key.
   const auto name = function.operator_name();
-  if (!name) return nullptr;
-  const Operator* kept = keep(key, describe(*name));
-  slot = {key, kept};
-  return kept;
+  return name ? keep(key, describe(*name)) : nullptr;
 }
 
 void describe_all_operators(const std::function<void(const Operator&)>& visit) {

@@ -42,6 +42,7 @@ struct Operator {
 // Most calls on a thread repeat a few operators.
 using RecentOperators = std::array<std::pair<const char*, const Operator*>, 256>;
 
+const Operator& operator_of(const c10::FunctionSchema& schema, RecentOperators& recent);
 // The operator behind a RecordFunction, or nullptr if it is none.
 const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent);
 

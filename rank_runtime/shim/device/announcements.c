@@ -1,9 +1,10 @@
-/* Announcements: what PyTorch tells observers beside ops, most of all the autograd nodes that it evaluates.
+/* Announcements: what PyTorch tells observers, of ops and of the autograd nodes that it evaluates.
  *
- * In: calls of four functions of libtorch_cpu.so: the constructor of at::RecordFunction that takes a scope, its destructor,
- * and the one that makes the observers of one thread those of another; and its other constructor, by which the dispatcher
- * begins to announce an op. Out: the observer (observer/nodes.cpp) is asked first, or it is noted, then they are passed on. As this library is loaded before libtorch_cpu.so, its functions of these names are the ones that
- * are called, also from within libtorch_cpu.so. */
+ * In: calls of five functions of libtorch_cpu.so: both constructors of at::RecordFunction, of which the dispatcher uses one,
+ * for ops, and everybody else the one that takes a scope; what the dispatcher calls next, to have the op announced; the
+ * destructor; and the function that makes the observers of one thread those of another. Out: the observer is asked first
+ * (observer/observer.cpp, nodes.cpp), and if it does not want the call, torch gets it. As this library is loaded before
+ * libtorch_cpu.so, its functions of these names are the ones that are called, also from within libtorch_cpu.so. */
 
 #define _GNU_SOURCE
 #include "internal.h"
@@ -13,6 +14,8 @@
 
 #define CONSTRUCTOR _ZN2at14RecordFunctionC1ENS_11RecordScopeE
 #define OP_CONSTRUCTOR _ZN2at14RecordFunctionC1EONS_13StepCallbacksE
+#define ANNOUNCE_OP \
+    _ZN3c1010Dispatcher17runRecordFunctionERN2at14RecordFunctionESt17reference_wrapperIKNS_14FunctionSchemaEENS_11DispatchKeyENS_14DispatchKeySetENS_8ArrayRefIKNS_6IValueEEE
 #define DESTRUCTOR _ZN2at14RecordFunctionD1Ev
 #define SET_OBSERVERS _ZN2at24set_record_function_tls_ERKNS_17RecordFunctionTLSE
 
@@ -35,10 +38,10 @@ void *maya_need_function(const char *library_name, const char *name) {
     return function;
 }
 
-/* Where torch lacks one of the three it makes announcements in another way, and each has to reach the observer as ops do. The
+/* Where torch lacks one of these it makes announcements in another way, and each has to reach the observer as ops do. The
  * build says so when it finds that torch lacks a function that we take the place of. */
 void maya_set_announcement_observer(const maya_announcement_observer *to_ask) {
-    if (FIND(CONSTRUCTOR) && FIND(DESTRUCTOR) && FIND(SET_OBSERVERS)) observer = to_ask;
+    if (FIND(CONSTRUCTOR) && FIND(ANNOUNCE_OP) && FIND(DESTRUCTOR) && FIND(SET_OBSERVERS)) observer = to_ask;
 }
 
 MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
@@ -48,12 +51,19 @@ MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
     make(function, scope);
 }
 
-/* What it announces, it boxes next; the observer's callback is told, unless nobody is. */
+/* What it announces, it boxes next; then the observer is told, unless nobody is. */
 MAYA_API void OP_CONSTRUCTOR(void *function, void *callbacks) {
     static void (*make)(void *, void *);
     if (make == NULL) make = (void (*)(void *, void *))NEED(OP_CONSTRUCTOR);
     make(function, callbacks);
     if (observer) maya_boxing_begins();
+}
+
+MAYA_API void ANNOUNCE_OP(void *function, const void *schema, uint16_t key, uint64_t keys, const void *inputs, size_t count) {
+    static void (*announce)(void *, const void *, uint16_t, uint64_t, const void *, size_t);
+    if (observer && observer->op_begins(function, schema, keys, inputs, count)) return;
+    if (announce == NULL) announce = (void (*)(void *, const void *, uint16_t, uint64_t, const void *, size_t))NEED(ANNOUNCE_OP);
+    announce(function, schema, key, keys, inputs, count);
 }
 
 MAYA_API void DESTRUCTOR(void *function) {

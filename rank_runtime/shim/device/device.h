@@ -82,7 +82,14 @@ typedef struct {
     int debug;                  /* MAYA_DEBUG: 1 says which ops could not be computed, and why */
 } maya_settings;
 
-MAYA_API const maya_settings *maya_get_settings(void);
+MAYA_API extern const maya_settings *maya_known_settings; /* NULL: they have not been read yet */
+MAYA_API const maya_settings *maya_read_settings(void);
+
+/* Asked several times per op. */
+static inline const maya_settings *maya_get_settings(void) {
+    const maya_settings *known = __atomic_load_n(&maya_known_settings, __ATOMIC_ACQUIRE);
+    return known ? known : maya_read_settings();
+}
 
 /* ---- report.c ---- */
 

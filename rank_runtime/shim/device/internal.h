@@ -64,11 +64,14 @@ MAYA_API int maya_ipc_close(void *address);
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number);
 
-/* ---- announcements.c: what torch announces to observers beside ops ---- */
+/* ---- announcements.c: what torch announces to observers ---- */
 
 typedef struct {
     /* Called with the place of an at::RecordFunction and its scope instead of its constructor; true: it has been made. */
     bool (*begins)(void *function, uint8_t scope);
+    /* Called with an at::RecordFunction of an op, the c10::FunctionSchema of the op, its dispatch keys and its boxed arguments;
+     * true: nobody else needs to be told. */
+    bool (*op_begins)(void *function, const void *schema, uint64_t keys, const void *inputs, size_t count);
     /* Called before an at::RecordFunction is destroyed. */
     void (*ends)(void *function);
     /* Called with an at::RecordFunctionTLS that is to be the thread's; true: it is the same already. */

@@ -4,14 +4,13 @@
 #include "attributes.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static maya_settings settings;
-static _Atomic bool settings_are_read;
+const maya_settings *maya_known_settings;
 static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The values of an H100 SXM, so that a program started with the preload alone sees a consistent device. */
@@ -259,14 +258,12 @@ static void read_settings(void) {
     read_clock();
 }
 
-const maya_settings *maya_get_settings(void) {
-    if (!atomic_load_explicit(&settings_are_read, memory_order_acquire)) {
-        pthread_mutex_lock(&settings_lock);
-        if (!settings_are_read) read_settings();
-        settings_are_read = true;
-        pthread_mutex_unlock(&settings_lock);
-    }
+const maya_settings *maya_read_settings(void) {
+    pthread_mutex_lock(&settings_lock);
+    if (!maya_known_settings) read_settings();
+    __atomic_store_n(&maya_known_settings, &settings, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&settings_lock);
     return &settings;
 }
 
-void maya_settings_begin_rank(void) { settings_are_read = false; }
+void maya_settings_begin_rank(void) { __atomic_store_n(&maya_known_settings, NULL, __ATOMIC_RELEASE); }
