@@ -12,7 +12,23 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rank_runtime.zygote.protocol import ENTRY, VARIABLE, Descriptors, Lines, PlanFile, Preparation, Start, write_line
+from rank_runtime.zygote.immortal import WORTHWHILE
+from rank_runtime.zygote.protocol import (
+    BIND_AT_ONCE,
+    ENTRY,
+    VARIABLE,
+    Descriptors,
+    Lines,
+    PlanFile,
+    Preparation,
+    Start,
+    write_line,
+)
+
+
+def _loading(world_size: int) -> dict[str, str]:
+    """How the dynamic loader goes about it: many ranks would each bind functions in pages that they could share."""
+    return {BIND_AT_ONCE: "1"} if world_size >= WORTHWHILE else {}
 
 
 class Zygote:
@@ -32,6 +48,7 @@ class Zygote:
             self._process = subprocess.Popen(
                 command,
                 env={
+                    **_loading(preparation.world_size),
                     **environment,
                     "PYTHONPATH": str(ENTRY) + (os.pathsep + path if path else ""),
                     VARIABLE: descriptors.text(),

@@ -19,6 +19,7 @@ def _become_zygote() -> None:
     descriptors = os.environ.pop("MAYA_ZYGOTE", None)
     if descriptors is None:  # a child of a process that should have cleaned its environment, but has not
         return
+    os.environ.pop("LD_BIND_NOW", None)  # was for this process alone; a user's own comes back in the ranks
     python_has = frozenset(sys.modules) - {"sitecustomize"}
     only_clock = descriptors == "clock"
     sys.path.insert(0, root)
