@@ -196,6 +196,22 @@ def test_estimates_are_in_the_order_of_the_works_and_the_same_alone() -> None:
     assert together == [fresh.estimate([work])[0] for work in works]
 
 
+def test_works_that_could_not_be_estimated_are_not_taken_as_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator = Estimator(load_device("h100"))
+    before = estimator.estimate([gemm_work(512, 512, 512)])
+    works = [gemm_work(512, 512, 512), gemm_work(1024, 512, 512), gemm_work(2048, 512, 512)]
+
+    def fail(batch: Batch) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(estimator, "times", fail)
+        with pytest.raises(MemoryError):
+            estimator.estimate(works)
+    assert estimator.estimate(works) == Estimator(load_device("h100")).estimate(works)
+    assert estimator.estimate(works[:1]) == before
+
+
 def test_batches_keep_what_works_do_not_say() -> None:
     works = [Work(Kind.NORM, "bf16", 0, 1, 1, {"rows": 2.0}), Work(Kind.NORM, "bf16", 0, 1, 1, {"columns": 3.0})]
     [(rows, batch)] = batches(works)

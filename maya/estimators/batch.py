@@ -6,8 +6,11 @@ they give back. Within a batch only numbers differ, so an estimator never looks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,9 @@ import numpy.typing as npt
 from maya.estimators.work import Kind, Origin, Work
 
 Floats = npt.NDArray[np.float64]
+
+_ALIKE = attrgetter("kind", "dtype", "variant")
+_SIZES = attrgetter("flops", "bytes_read", "bytes_written")
 
 
 @dataclass(frozen=True)
@@ -56,27 +62,32 @@ class Times:
 
 def batches(works: Sequence[Work]) -> Iterator[tuple[npt.NDArray[np.intp], Batch]]:
     """The works as batches, each with the positions of its works."""
-    members: dict[tuple[Kind, str, str], list[int]] = {}
-    for position, work in enumerate(works):
-        members.setdefault((work.kind, work.dtype, work.variant), []).append(position)
+    members: defaultdict[tuple[Kind, str, str], list[int]] = defaultdict(list)
+    for position, alike in enumerate(map(_ALIKE, works)):
+        members[alike].append(position)
     for (kind, dtype, variant), positions in members.items():
         yield np.array(positions, dtype=np.intp), _batch(kind, dtype, variant, [works[p] for p in positions])
 
 
 def _batch(kind: Kind, dtype: str, variant: str, works: list[Work]) -> Batch:
-    shapes = [work.shape for work in works]
-    names = sorted(set().union(*shapes))
-    absent = float("nan")
-    return Batch(
-        kind,
-        dtype,
-        variant,
-        _floats([work.flops for work in works]),
-        _floats([work.bytes_read for work in works]),
-        _floats([work.bytes_written for work in works]),
-        {name: _floats([shape.get(name, absent) for shape in shapes]) for name in names},
-    )
+    flops, read, written = _transposed(map(_SIZES, works), len(works), 3)
+    return Batch(kind, dtype, variant, flops, read, written, _columns([work.shape for work in works]))
 
 
-def _floats(values: list[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
+def _columns(shapes: list[dict[str, float]]) -> dict[str, Floats]:
+    """The dimensions of works by their names, in the order of those."""
+    kinds = set(map(tuple, shapes))
+    names = sorted(set().union(*kinds))
+    if len(kinds) > 1:
+        absent = float("nan")
+        return {name: np.array([shape.get(name, absent) for shape in shapes], dtype=np.float64) for name in names}
+    # All have the same, as is usual, and can be read in one go.
+    (order,) = kinds
+    by_name = dict(zip(order, _transposed(map(dict.values, shapes), len(shapes), len(order)), strict=True))
+    return {name: by_name[name] for name in names}
+
+
+def _transposed(rows: Iterable[Iterable[float]], count: int, width: int) -> Floats:
+    """Rows as columns, each in one piece."""
+    numbers = np.fromiter(chain.from_iterable(rows), np.float64, count * width)
+    return np.ascontiguousarray(numbers.reshape(count, width).T)

@@ -39,12 +39,12 @@ _SMOOTHNESS = 0.3  # weight of a step between knots against a relative error
 _LEANING = 0.1  # weight of a difference to another device's curve
 _KINSHIP = 0.02  # weight of a difference to a related family against a relative error
 # From the launch to the end of a kernel that does next to nothing: the launch and a trip to memory; two for rows.
-_TRIP_SECONDS = 0.6e-6
-_STARTS = {"bytes": (LAUNCH_SECONDS + _TRIP_SECONDS, 2.3e-6)}
-_STARTS_OF_ROWS = (LAUNCH_SECONDS + 2 * _TRIP_SECONDS, 3.0e-6)
+TRIP_SECONDS = 0.6e-6
+_STARTS = {"bytes": (LAUNCH_SECONDS + TRIP_SECONDS, 2.3e-6)}
+_STARTS_OF_ROWS = (LAUNCH_SECONDS + 2 * TRIP_SECONDS, 3.0e-6)
 _MOST_ROW = 20e-9
 _ROWS_IN_REGISTERS = 1024  # columns
-_MOST_TURN = 2 * _TRIP_SECONDS  # which element, and then that element; the next turn may have begun before
+_MOST_TURN = 2 * TRIP_SECONDS  # which element, and then that element; the next turn may have begun before
 _MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
 # What measuring may have cost: nothing where a profiler timed kernels, events around them, or the host's clock.
 _MOST_OVERHEAD = {"vidur": 1e-9, "profile_gpu": 1e-9, "cudnn_norms": 5e-7, "liger": 8e-6}

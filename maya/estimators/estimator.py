@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -44,35 +46,50 @@ class Estimator:
     def __init__(self, device: Device, packs: Sequence[Path] = ()) -> None:
         self.device = device
         self.packs = Packs(device, packs)
-        self._known: dict[_Key, Estimate] = {}
+        self._known: dict[_Key, int] = {}  # works by what they are, to their place among the estimates
+        self._estimates: list[Estimate] = []
 
     def estimate(self, works: Sequence[Work]) -> list[Estimate]:
         """One estimate for each work, in their order."""
         with _nothing_collected():
-            keys = [_key(work) for work in works]
-            self._learn({key: work for key, work in zip(keys, works, strict=True) if key not in self._known})
-        return [self._known[key] for key in keys]
+            known = self._known
+            # Most of the time goes into hashing keys, so each is looked up and remembered in one step.
+            places = [known.setdefault(_key(work), len(known)) for work in works]
+            if len(known) > len(self._estimates):
+                try:
+                    self._learn(works, places)
+                except BaseException:
+                    while len(known) > len(self._estimates):
+                        known.popitem()  # the last one: what was not estimated is not known
+                    raise
+        return list(map(self._estimates.__getitem__, places))
 
-    def _learn(self, new: dict[_Key, Work]) -> None:
-        """Remember the estimates of works."""
-        if new:
-            new_keys, new_works = list(new), list(new.values())
-            for positions, batch in batches(new_works):
-                times = self.times(batch)
-                nanoseconds = np.maximum(np.rint(times.seconds * 1e9), 1.0).astype(np.int64).tolist()
-                spreads = np.broadcast_to(np.minimum(times.spread, 1.0), len(batch)).tolist()
-                for position, ns, spread in zip(positions.tolist(), nanoseconds, spreads, strict=True):
-                    self._known[new_keys[position]] = Estimate(ns, times.origin, spread, times.note)
-            if self.packs.measured:
-                for key, work in new.items():
-                    nanoseconds_measured = self.packs.measured.get(key_of(work))
-                    if nanoseconds_measured is not None:
-                        ns = max(1, round(nanoseconds_measured))
-                        self._known[key] = Estimate(ns, Origin.MEASURED, _SPREAD_OF_MEASURING)
+    def _learn(self, works: Sequence[Work], places: list[int]) -> None:
+        """Remember the estimates of works whose places are new; those follow on the ones before."""
+        before = len(self._estimates)
+        new = list({place: work for place, work in zip(places, works, strict=True) if place >= before}.values())
+        found: list[Estimate | None] = [None] * len(new)
+        for positions, batch in batches(new):
+            for position, estimate in zip(positions.tolist(), _estimates(self.times(batch)), strict=True):
+                found[position] = estimate
+        if self.packs.measured:
+            for position, work in enumerate(new):
+                nanoseconds = self.packs.measured.get(key_of(work))
+                if nanoseconds is not None:
+                    found[position] = Estimate(max(1, round(nanoseconds)), Origin.MEASURED, _SPREAD_OF_MEASURING)
+        self._estimates.extend(estimate for estimate in found if estimate is not None)
 
     def times(self, batch: Batch) -> Times:
         """Times of works that are columns already; nothing is remembered."""
         return ESTIMATORS.get(batch.kind, roofline.evaluate)(self.device, self.packs, batch)
+
+
+def _estimates(times: Times) -> Iterator[Estimate]:
+    """One estimate for each time; made from tuples, without a call of Python code for each."""
+    nanoseconds = np.maximum(np.rint(times.seconds * 1e9), 1.0).astype(np.int64).tolist()
+    spreads = np.broadcast_to(np.minimum(times.spread, 1.0), len(nanoseconds)).tolist()
+    columns = zip(nanoseconds, repeat(times.origin), spreads, repeat(times.note), strict=False)
+    return map(partial(tuple.__new__, Estimate), columns)
 
 
 @contextmanager

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from maya.estimators.batch import Floats
 
 LARGEST_LEAVES = 64
-_ROWS_AT_ONCE = 128  # keeps masks of a block of rows within the processor's cache
+_ROWS_AT_ONCE = 256  # keeps masks of a block of rows within the processor's cache
+_EXPONENT_OF_ONE = 127  # of a float32, as it is stored
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Forest:
         self._base = trees.base
         count = len(trees.leaves)
         self._leaves = np.ascontiguousarray(trees.leaves, dtype=np.float32).reshape(-1)
-        self._offsets = (np.arange(count) * LARGEST_LEAVES).astype(np.int32)
+        self._offsets = (np.arange(count) * LARGEST_LEAVES - _EXPONENT_OF_ONE).astype(np.int32)
         self._thresholds: list[npt.NDArray[np.float32]] = []
         self._masks: list[npt.NDArray[np.uint64]] = []
         left = _leaf_range(trees.first_leaf, trees.middle_leaf)
@@ -68,16 +69,21 @@ class Forest:
             for feature, thresholds in enumerate(self._thresholds)
         ]
         asked = [feature for feature, masks in enumerate(self._masks) if len(masks) > 1]
+        if not asked:
+            return result + self._leaves[::LARGEST_LEAVES].sum(dtype=np.float64)
+        first, *others = asked
         possible = np.empty((min(len(rows), _ROWS_AT_ONCE), len(self._offsets)), dtype=np.uint64)
         chosen = np.empty_like(possible)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             block = slice(start, start + _ROWS_AT_ONCE)
             left, of_feature = possible[: len(rows) - start], chosen[: len(rows) - start]
-            left[:] = ~np.uint64(0)
-            for feature in asked:
+            np.take(self._masks[first], intervals[first][block], axis=0, out=left, mode="clip")
+            for feature in others:
                 np.take(self._masks[feature], intervals[feature][block], axis=0, out=of_feature, mode="clip")
                 np.bitwise_and(left, of_feature, out=left)
-            result[block] += self._leaves[_lowest_bit(left) + self._offsets].sum(axis=1, dtype=np.float64)
+            leaves = _exponent_of_lowest_bit(left, of_feature)
+            leaves += self._offsets
+            result[block] += np.take(self._leaves, leaves).sum(axis=1, dtype=np.float64)
         return result
 
 
@@ -88,8 +94,10 @@ def _leaf_range(first: npt.NDArray[np.uint8], end: npt.NDArray[np.uint8]) -> npt
     return bits
 
 
-def _lowest_bit(masks: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-    """The number of the lowest bit set, read from the exponent of that bit as a float."""
-    lowest = masks & (~masks + np.uint64(1))
-    exponents: npt.NDArray[np.int32] = (lowest.astype(np.float32).view(np.int32) >> 23) - 127
+def _exponent_of_lowest_bit(masks: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+    """The number of the lowest bit set, as the exponent of that bit as a float is stored. `scratch` is overwritten."""
+    np.negative(masks, out=scratch)
+    np.bitwise_and(masks, scratch, out=scratch)
+    exponents: npt.NDArray[np.int32] = scratch.astype(np.float32).view(np.int32)
+    exponents >>= 23
     return exponents

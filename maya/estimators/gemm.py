@@ -15,10 +15,10 @@ from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, Times
 from maya.estimators.bounds import (
     LAUNCH_SECONDS,
-    cached_seconds,
     compute_seconds,
     element_bytes,
     memory_seconds,
+    roofline,
     wave_efficiency,
 )
 from maya.estimators.pack import Describe, Found, Model, Packs
@@ -73,7 +73,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
     computing = compute_seconds(device, batch.dtype, batch.flops)
     moving = memory_seconds(device, batch.bytes_moved)
-    bound = LAUNCH_SECONDS + np.maximum(computing, cached_seconds(device, batch.bytes_moved))
+    bound = _bound(device, batch)
     features = {
         "m": np.log2(m),
         "n": np.log2(n),
@@ -102,6 +102,10 @@ def describe_closely(device: Device, batch: Batch) -> tuple[Floats, dict[str, Fl
     return bound, features
 
 
+def _bound(device: Device, batch: Batch) -> Floats:
+    return roofline(device, batch.dtype, batch.flops, batch.bytes_moved)
+
+
 def _power_of_two_in(sizes: Floats) -> Floats:
     """The logarithm of the largest power of two, up to 256, that divides a size."""
     whole = sizes.astype(np.int64)
@@ -127,7 +131,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
 
 def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:
     """From the device's own measurements in this dtype, or those of a relative, or those of another dtype."""
-    bound, _ = describe(device, batch)
+    bound = _bound(device, batch)
     slower = penalty(batch)
     found = packs.find(*dict.fromkeys((f"gemm/{batch.dtype}", model_name(batch.dtype))))
     if found is not None:
@@ -143,7 +147,7 @@ def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin
 
 def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
     """What the model says, and for products shorter than any it was trained on what the one of bf16 says."""
-    bound, _ = describe(found.described_on, batch)
+    bound = _bound(found.described_on, batch)
     slowdown = _slowdown(found, batch)
     shortest = float(found.model.about["shortest_bound"])
     everything = shortest < 3 * LAUNCH_SECONDS

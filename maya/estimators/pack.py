@@ -56,10 +56,10 @@ class Model:
 
     def slowdown(self, columns: dict[str, Floats]) -> Floats:
         """How many times longer than the bound; at least once."""
-        rows = np.empty((len(next(iter(columns.values()))), len(self.features)), dtype=np.float32)
+        by_feature = np.empty((len(self.features), len(next(iter(columns.values())))), dtype=np.float32)
         for position, name in enumerate(self.features):
-            rows[:, position] = columns[name]
-        return np.exp(np.maximum(self.forest.evaluate(rows), 0.0))
+            by_feature[position] = columns[name]
+        return np.exp(np.maximum(self.forest.evaluate(by_feature.T), 0.0))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from maya.estimators.training import Size, train
 
 SMALL = Size(trees=60, leaves=8, rate=0.2, fewest_in_leaf=2)  # for tens of measurements
 NOISY = Size(trees=160, rate=0.12, fewest_in_leaf=30, draw_in=True)  # fp8 was measured once, bf16 twice
-VARIED = Size(trees=300, rate=0.08, fewest_in_leaf=20, shrinkage=3.0)  # of shapes drawn at random, no two alike
+VARIED = Size(trees=300, rate=0.08, fewest_in_leaf=10, shrinkage=3.0, choice=0.5)  # shapes drawn at random
 
 
 @dataclass(frozen=True)
