@@ -122,6 +122,19 @@ def test_the_own_name_of_a_kernel(name: str, function: str | None) -> None:
     assert function_name(name) == (function or "vectorized_elementwise_kernel")
 
 
+def test_a_dropout_whose_grid_fills_the_device_only_goes_through_its_whole_tensor() -> None:
+    x = Tensor((64, 1024, 1024), "fp16", (1024 * 1024, 1024, 1))
+    name = (
+        "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::Half, float, unsigned int, 1, 4, bool>()"
+    )
+    launch = Launch("kernel", name, (864, 1, 1), (256, 1, 1), op="aten::native_dropout", inputs=(x, 0.1, True))
+    work = work_of(launch)
+
+    assert work.kind is Kind.RANDOM
+    assert work.bytes_read == x.bytes
+    assert work.bytes_written == x.bytes + x.elements  # and a mask
+
+
 @pytest.mark.parametrize(
     ("kernel", "variant"),
     [

@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from train_gpt_megatron import RANDOM, Copied, LayerNorm, Recomputed, Softmax
+from train_gpt_megatron import RANDOM, Copied, LayerNorm, Recomputed, Softmax, SumWithDropout
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,14 @@ class SplitOutputs(nn.Linear):
 
 
 class SplitInputs(nn.Linear):
-    def __init__(self, inputs, outputs, tensor, bias=True):
+    def __init__(self, inputs, outputs, tensor, bias=True, megatron=False):
         super().__init__(inputs // tensor.size, outputs, bias)
-        self.tensor = tensor
+        self.tensor, self.megatron = tensor, megatron
 
     def forward(self, x):
+        if self.megatron:  # the bias costs nothing here, and what comes next has its gradient
+            y = product(x, self.weight, self.bias.detach() / self.tensor.size, self.tensor)
+            return Sum.apply(y, self.tensor) if self.tensor.size > 1 else y
         if self.tensor.size == 1:
             return product(x, self.weight, self.bias, self.tensor)
         y = Sum.apply(product(x, self.weight, None, self.tensor), self.tensor)
@@ -239,9 +242,14 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = shape.heads // tensor.size, shape.kv_heads // tensor.size
         outputs = (shape.heads + 2 * shape.kv_heads) * self.head
         self.qkv = SplitOutputs(shape.hidden, outputs, tensor, bias, shape.megatron)
-        self.output = SplitInputs(shape.hidden, shape.hidden, tensor, bias)
+        self.output = SplitInputs(shape.hidden, shape.hidden, tensor, bias, shape.megatron)
+        if shape.megatron:  # rows of a head beside each other
+            for part in (self.qkv.weight, self.qkv.bias):
+                part.data = part.data.unflatten(0, (3, self.heads, self.head)).transpose(0, 1).flatten(0, 2)
 
     def forward(self, x, cos=None, sin=None):
+        if self.megatron:
+            return self.output(self.attention_in_place(x))
         heads = self.qkv(x).unflatten(-1, (-1, self.head))
         q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
         if cos is not None:
@@ -262,10 +270,21 @@ class Attention(nn.Module):
         batch, heads, sequence, head = q.shape
         q, k, v = (part.reshape(batch * heads, sequence, head) for part in (q, k, v))
         scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0.0, alpha=head**-0.5)
-        shares = Softmax.apply(scores) if self.megatron else scores.softmax(-1)
-        with RANDOM.fork() if self.megatron else contextlib.nullcontext():
-            shares = F.dropout(shares, self.dropout, self.training)
+        shares = F.dropout(scores.softmax(-1), self.dropout, self.training)
         return torch.bmm(shares, v).view(batch, heads, sequence, head)
+
+    def attention_in_place(self, x):
+        """The same as Megatron-LM does it: query, key and value of a head are beside each other, so that the products
+        of all heads and sequences find them where they are, without a copy."""
+        sequence, batch, _ = x.shape
+        parts = self.qkv(x).view(sequence, batch * self.heads, 3 * self.head).chunk(3, dim=-1)
+        q, k, v = (part.transpose(0, 1) for part in parts)
+        scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0.0, alpha=self.head**-0.5)
+        shares = Softmax.apply(scores)
+        with RANDOM.fork():
+            shares = F.dropout(shares, self.dropout, self.training)
+        y = torch.bmm(shares, v).view(batch, self.heads, sequence, self.head)
+        return y.permute(2, 0, 1, 3).flatten(2)
 
 
 class FeedForward(nn.Module):
@@ -273,7 +292,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = shape.family == "llama"
         self.up = SplitOutputs(shape.hidden, (2 if self.gated else 1) * shape.ffn, tensor, bias, shape.megatron)
-        self.down = SplitInputs(shape.ffn, shape.hidden, tensor, bias)
+        self.down = SplitInputs(shape.ffn, shape.hidden, tensor, bias, shape.megatron)
 
     def forward(self, x):
         x = self.up(x)
@@ -290,10 +309,16 @@ class Block(nn.Module):
         if shape.megatron:
             norm = LayerNorm
         self.norm_first, self.dropout = shape.family != "bert", nn.Dropout(shape.dropout)
+        self.megatron = shape.megatron
         self.attention_norm, self.attention = norm(shape.hidden), Attention(shape, tensor, bias)
         self.feed_forward_norm, self.feed_forward = norm(shape.hidden), FeedForward(shape, tensor, bias)
 
     def forward(self, x, *rotary):
+        if self.megatron:
+            y, bias = self.attention(self.attention_norm(x)), self.attention.output.bias
+            x = SumWithDropout.apply(y, bias, x, self.dropout.p)
+            y, bias = self.feed_forward(self.feed_forward_norm(x)), self.feed_forward.down.bias
+            return SumWithDropout.apply(y, bias, x, self.dropout.p)
         if self.norm_first:
             x = x + self.dropout(self.attention(self.attention_norm(x), *rotary))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
@@ -364,7 +389,7 @@ class Transformer(nn.Module):
             x, targets = x[: self.shape.predictions], targets[: self.shape.predictions]
             x = F.gelu(self.transform(x))
         logits = self.head(self.norm(x))
-        if self.tensor.size > 1:
+        if self.tensor.size > 1 or self.shape.megatron:
             return SplitCrossEntropy.apply(logits, targets, self.tensor)
         logits, targets = logits.flatten(0, 1), targets.flatten()
         if self.shape.in_place_loss:

@@ -3,6 +3,7 @@
 States of the random numbers are kept apart for what is split among ranks, saved with every layer that is computed
 again, and put back for it; every step of a layer is an autograd function of its own; every micro-batch is broadcast
 among the ranks that share a layer, its size first, and the host waits for that. None of it changes what is computed.
+What Megatron-LM has kernels of its own for is done by one of torch's that reads and writes as much: to see its time.
 """
 
 import contextlib
@@ -122,6 +123,28 @@ class Softmax(torch.autograd.Function):
     def backward(context, gradient):
         (shares,) = context.saved_tensors
         return torch.ops.aten._softmax_backward_data(gradient, shares, -1, shares.dtype)
+
+
+MASKS = {}  # by shape, dtype and device
+
+
+class SumWithDropout(torch.autograd.Function):
+    """residual + dropout(x), of which TorchScript makes one kernel that writes its mask. Here a kernel reads the mask,
+    which is drawn once. The bias is in x already; its gradient comes from here, as with TorchScript."""
+
+    @staticmethod
+    def forward(context, x, bias, residual, chance):
+        key = x.shape, x.dtype, x.device
+        if key not in MASKS:
+            kept = torch.rand(x.shape, device=x.device) >= chance
+            MASKS[key] = kept, kept.to(x.dtype)
+        context.kept, context.scale = MASKS[key][0], 1 / (1 - chance)
+        return torch.addcmul(residual, x, MASKS[key][1], value=context.scale)
+
+    @staticmethod
+    def backward(context, gradient):
+        of_x = torch.ops.aten.native_dropout_backward(gradient, context.kept, context.scale)
+        return of_x, of_x.flatten(0, -2).sum(0), gradient, None
 
 
 def broadcast_batch(batch, group, first):

@@ -24,6 +24,7 @@ _WRITES_ONLY = frozenset({"fill_", "zero_", "arange", "ones", "zeros", "full", "
 _EXPENSIVE = re.compile(r"gelu|pow|exp|log|tanh|sigmoid|silu|erf|sin|cos|sqrt|softplus|mish", re.IGNORECASE)
 _COPIES = re.compile(r"copy_kernel|CopyFunctor|_copy_")
 _FILLS = re.compile(r"FillFunctor")
+_STRIDES = re.compile(r"grid_stride_kernel$|^fused_dropout")  # goes on behind its grid, which fills the device only
 
 _FUNCTOR_DTYPE = (
     (re.compile(r"BFloat16|bfloat16"), "bf16"),
@@ -107,7 +108,7 @@ def _out_of_place(
 def _share(launch: Launch, elements: float) -> float:
     """The part of the elements that this launch can do: 1 but for ops that are split into several launches."""
     most = launch.blocks * launch.threads * _MOST_PER_THREAD
-    if elements <= most or launch.function.endswith("grid_stride_kernel"):
+    if elements <= most or _STRIDES.search(launch.function):
         return 1.0
     return launch.blocks * launch.threads * (first_number(launch.name) or _USUAL_PER_THREAD) / elements
 
