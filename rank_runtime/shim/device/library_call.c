@@ -2,7 +2,7 @@
  *
  * A signature is a formatted text, and formatting costs more than everything else about a call. A program makes the same
  * few hundred calls again and again, so the format and its arguments are hashed first, and a thread remembers the numbers
- * of the texts it has made. */
+ * of the texts it has made, and what each format takes. */
 
 #include "device.h"
 #include "host_time.h"
@@ -36,31 +36,54 @@ static void add_text(call_hash *hash, const char *text) {
     add(hash, rest | (uint64_t)length << 56);
 }
 
-/* false: the format has a conversion that is not known here. */
-static bool hash_call(call_hash *hash, const char *format, va_list arguments) {
-    *hash = (call_hash){(uintptr_t)format, ~(uintptr_t)format};
+/* What a format takes, in the order of its conversions: a letter for each. */
+typedef struct {
+    const char *format;
+    uint8_t count;
+    char kinds[55];
+} conversions;
+
+enum { WORD = 'w', LONG_WORD = 'l', NUMBER = 'g', TEXT = 's' };
+
+/* false: the format has a conversion that is not known here, or too many. */
+static bool read_format(conversions *read, const char *format) {
+    *read = (conversions){.format = NULL};
     for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
         at++;
         while (*at == '.' || (*at >= '0' && *at <= '9')) at++;
-        int longs = 0;
-        while (*at == 'l' || *at == 'z') longs += 1 + (*at++ == 'z');
+        bool is_long = false;
+        for (; *at == 'l' || *at == 'z'; at++) is_long = true;
+        char kind;
         switch (*at) {
-            case 'd': case 'i': case 'u': case 'x': case 'c':
-                add(hash, longs ? va_arg(arguments, uint64_t) : va_arg(arguments, unsigned));
-                break;
-            case 's': add_text(hash, va_arg(arguments, const char *)); break;
-            case 'g': case 'f': {
+            case 'd': case 'i': case 'u': case 'x': case 'c': kind = is_long ? LONG_WORD : WORD; break;
+            case 's': kind = TEXT; break;
+            case 'g': case 'f': kind = NUMBER; break;
+            case '%': continue;
+            default: return false;
+        }
+        if (read->count == sizeof read->kinds) return false;
+        read->kinds[read->count++] = kind;
+    }
+    read->format = format;
+    return true;
+}
+
+static call_hash hash_call(const conversions *taken, va_list arguments) {
+    call_hash hash = {(uintptr_t)taken->format, ~(uintptr_t)taken->format};
+    for (uint8_t i = 0; i < taken->count; i++) {
+        switch (taken->kinds[i]) {
+            case WORD: add(&hash, va_arg(arguments, unsigned)); break;
+            case LONG_WORD: add(&hash, va_arg(arguments, uint64_t)); break;
+            case TEXT: add_text(&hash, va_arg(arguments, const char *)); break;
+            default: {
                 double number = va_arg(arguments, double);
                 uint64_t bits;
                 memcpy(&bits, &number, sizeof bits);
-                add(hash, bits);
-                break;
+                add(&hash, bits);
             }
-            case '%': break;
-            default: return false;
         }
     }
-    return true;
+    return hash;
 }
 
 static uint32_t make_signature(const char *format, va_list arguments) {
@@ -73,27 +96,35 @@ static uint32_t make_signature(const char *format, va_list arguments) {
     return maya_intern(text, (size_t)length);
 }
 
-static uint32_t signature_of(const char *format, va_list arguments) {
-    enum { REMEMBERED = 512 };
-    static __thread struct {
+/* Formats are literals, of which there are a few dozen; calls are what a thread made lately. */
+typedef struct {
+    conversions formats[16];
+    struct {
         call_hash hash;
         uint32_t signature;
-    } *remembered;
-    if (remembered == NULL) maya_thread_table((void **)&remembered, REMEMBERED * sizeof *remembered);
-    call_hash hash;
+    } calls[512];
+} memory;
+
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+static uint32_t signature_of(const char *format, va_list arguments) {
+    static __thread memory *remembered;
+    if (remembered == NULL) maya_thread_table((void **)&remembered, sizeof *remembered);
+    conversions *taken = &remembered->formats[(uintptr_t)format / 16 % LENGTH(remembered->formats)];
+    if (taken->format != format && !read_format(taken, format)) return make_signature(format, arguments);
     va_list again;
     va_copy(again, arguments);
-    bool hashed = hash_call(&hash, format, again);
+    call_hash hash = hash_call(taken, again);
     va_end(again);
-    if (!hashed) return make_signature(format, arguments);
-    size_t slot = hash.first % REMEMBERED;
-    bool is_known = remembered[slot].hash.first == hash.first && remembered[slot].hash.second == hash.second;
+    size_t slot = hash.first % LENGTH(remembered->calls);
+    uint32_t *signature = &remembered->calls[slot].signature;
+    bool is_known = memcmp(&remembered->calls[slot].hash, &hash, sizeof hash) == 0;
     /* a signature of 0: nothing was recorded when it was made */
-    if (!is_known || (remembered[slot].signature == 0 && maya_is_recording())) {
-        remembered[slot].signature = make_signature(format, arguments);
-        remembered[slot].hash = hash;
+    if (!is_known || (*signature == 0 && maya_is_recording())) {
+        *signature = make_signature(format, arguments);
+        remembered->calls[slot].hash = hash;
     }
-    return remembered[slot].signature;
+    return *signature;
 }
 
 int maya_library_call(void *stream, const char *format, ...) {
