@@ -1,7 +1,8 @@
 """Done once, ahead of the fork, because every rank would otherwise do it for itself, and into memory of its own.
 
 In: what was imported. Out: the op observer knows torch's operators, and those that cannot launch anything announce
-nothing; Python's types have the numbers by which it recognises them. Nothing of it can be seen from a script.
+nothing; Python's types have the numbers by which it recognises them; tables have room for what ranks will add to them.
+Nothing of it can be seen from a script.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import sys
 
 _NAME = "__maya_has_no_such_attribute__"
+_INSTANCES = 1 << 14  # more than a rank adds
 
 
 def describe_operators() -> None:
@@ -25,3 +28,12 @@ def number_types() -> None:
         if issubclass(type(item), type):  # and not isinstance, which asks the object
             with contextlib.suppress(AttributeError):
                 type.__getattribute__(item, _NAME)
+
+
+def make_room_for_instances() -> None:
+    """pybind11 keeps a hash table of all objects of C++ that Python has seen. Whoever adds the one too many for its
+    size writes to every entry: a megabyte of each rank's own. So it is made to grow here; it does not shrink again."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        keys, key = torch._C.DispatchKeySet, torch._C.DispatchKey.CPU
+        del [keys(key) for _ in range(_INSTANCES)][:]

@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from rank_runtime.zygote.ahead import describe_operators, number_types
+from rank_runtime.zygote.ahead import describe_operators, make_room_for_instances, number_types
 from rank_runtime.zygote.clock import Clock
 from rank_runtime.zygote.ending import Ending
 from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
@@ -100,6 +100,7 @@ class Zygote:
         many = preparation.world_size >= WORTHWHILE
         if many:
             number_types()
+            make_room_for_instances()
         gc.enable()
         gc.collect()
         give_back_large_blocks()
