@@ -10,6 +10,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <memory>
 #include <string_view>
 
@@ -201,6 +203,17 @@ std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) 
   return nullptr;  // the end finds its frame by the function's address, without an allocation per op
 }
 
+// As torch does with its callbacks: what goes wrong in one is not the program's business.
+template <typename Action>
+void contained(const Action& action) {
+  static std::atomic<bool> said{false};
+  try {
+    action();
+  } catch (const std::exception& error) {
+    if (!said.exchange(true)) maya_message("an op could not be observed: %s", error.what());
+  }
+}
+
 // What torch would have done to call us back, if it were for us alone.
 bool op_is_announced(void* record_function, const void* schema, uint64_t keys, const void* inputs, size_t count) {
   const auto& function = *static_cast<const at::RecordFunction*>(record_function);
@@ -212,9 +225,11 @@ bool op_is_announced(void* record_function, const void* schema, uint64_t keys, c
     spare_outputs(function);
     return true;
   }
-  const Operator& op = operator_of(*static_cast<const c10::FunctionSchema*>(schema), self.operators);
-  op_begins(self, function, op, c10::ArrayRef<const c10::IValue>(static_cast<const c10::IValue*>(inputs), count),
-            [&] { return sequence_number_of(c10::DispatchKeySet(c10::DispatchKeySet::RAW, keys)); });
+  contained([&] {
+    const Operator& op = operator_of(*static_cast<const c10::FunctionSchema*>(schema), self.operators);
+    op_begins(self, function, op, c10::ArrayRef<const c10::IValue>(static_cast<const c10::IValue*>(inputs), count),
+              [&] { return sequence_number_of(c10::DispatchKeySet(c10::DispatchKeySet::RAW, keys)); });
+  });
   return true;
 }
 
@@ -347,7 +362,9 @@ void ends(const at::RecordFunction& function) {
 void ends(const at::RecordFunction& function, at::ObserverContext*) { ends(function); }
 
 // Before any RecordFunction is destroyed.
-void announcement_ends(void* function) { ends(*static_cast<const at::RecordFunction*>(function)); }
+void announcement_ends(void* function) {
+  contained([&] { ends(*static_cast<const at::RecordFunction*>(function)); });
+}
 
 constexpr maya_announcement_observer kObserver = {announcement_begins, op_is_announced, announcement_ends, observers_are_set};
 
