@@ -15,7 +15,6 @@ from rank_runtime.build import Build
 PROGRAM = """
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 

@@ -3,7 +3,8 @@
 //
 // In: torch's announcements of the start and the end of every op, on the thread that runs it. If nobody else listens they are
 // taken from torch's hands before it calls anybody (shim/device/announcements.c); else we are one of its RecordFunction
-// callbacks. Out: op records in the trace, and results in memory. libmaya_device.so loads this library when a process that has torch first uses a device.
+// callbacks. Out: op records in the trace, and results in memory. libmaya_device.so loads this library when a process that has
+// torch first uses a device.
 
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>

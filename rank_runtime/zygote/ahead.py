@@ -33,7 +33,6 @@ def number_types() -> None:
 def make_room_for_instances() -> None:
     """pybind11 keeps a hash table of all objects of C++ that Python has seen. Whoever adds the one too many for its
     size writes to every entry: a megabyte of each rank's own. So it is made to grow here; it does not shrink again."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        keys, key = torch._C.DispatchKeySet, torch._C.DispatchKey.CPU
-        del [keys(key) for _ in range(_INSTANCES)][:]
+    with contextlib.suppress(KeyError, AttributeError):  # torch is not loaded, or not as usual
+        of_torch = sys.modules["torch"]._C
+        del [of_torch.DispatchKeySet(of_torch.DispatchKey.CPU) for _ in range(_INSTANCES)][:]

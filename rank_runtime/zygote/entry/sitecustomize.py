@@ -19,13 +19,13 @@ def _become_zygote() -> None:
     descriptors = os.environ.pop("MAYA_ZYGOTE", None)
     if descriptors is None:  # a child of a process that should have cleaned its environment, but has not
         return
-    os.environ.pop("LD_BIND_NOW", None)  # was for this process alone; a user's own comes back in the ranks
     python_has = frozenset(sys.modules) - {"sitecustomize"}
     only_clock = descriptors == "clock"
     sys.path.insert(0, root)
     if only_clock:
         from rank_runtime.zygote.clock import begin_alone
     else:
+        os.environ.pop("LD_BIND_NOW", None)  # was for this process alone; a user's own comes back in the ranks
         from rank_runtime.zygote.process import main
     sys.path.remove(root)
     for name in set(sys.modules) - python_has:
