@@ -39,7 +39,7 @@ import datetime, time
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=4))
+dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=8))
 rank = dist.get_rank()
 torch.cuda.set_device(rank)
 value = torch.ones(64, device="cuda")
@@ -70,7 +70,7 @@ def test_the_watchdog_dumps_names_the_absent_rank_and_ends_the_others(run: Launc
     assert "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE" in ended.output
     assert "[1] finished collective #1, but didn't join collective #2" in ended.output
     assert "script.py:14" in ended.output
-    assert ended.exit_codes[0] == -6
+    assert -6 in (ended.exit_codes[0], ended.exit_codes[2])  # who is first ends the others
     assert ended.report is None, "who sleeps is not stuck"
     for rank in range(3):
         assert (tmp_path / f"dump_{rank}").stat().st_size > 0

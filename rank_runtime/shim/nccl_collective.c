@@ -1,6 +1,7 @@
 /* NCCL's operations: each call is checked as NCCL checks it, becomes an nccl_operation, and leaves with its group. */
 
 #include "device/schedule.h"
+#include "device/watchdogs.h"
 #include "nccl_internal.h"
 
 #include <string.h>
@@ -112,6 +113,7 @@ static nccl_result disturb(nccl_operation *operation) {
 
 static nccl_result post(const char *function, nccl_operation operation) {
     MAYA_OWN_TIME;
+    if (!maya_stream_is_capturing(operation.stream)) maya_watchdogs_look();
     nccl_group_open();
     nccl_result result = nccl_check_ready(operation.communicator, function);
     if (result == NCCL_SUCCESS) result = check(function, &operation);

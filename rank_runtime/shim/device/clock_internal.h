@@ -31,6 +31,7 @@ struct maya_clock_wait {
     uint64_t reached;       /* what the thread waits for, as far as that is known ... */
     size_t count, capacity; /* ... and what is not */
     clock_moment **pending;
+    struct clock_unseen *unseen; /* what the thread has seen the end of then */
 };
 
 void clock_release_wait(maya_clock_wait *wait);
@@ -57,12 +58,29 @@ bool clock_has_questions(void);
 /* Without the lock: asks what nobody has asked yet. */
 void clock_ask(void);
 
+/* ---- clock_unseen.c ---- */
+
+/* Collectives with other ranks whose end the host has not seen, as far as they come before something. NULL: none. */
+typedef struct clock_unseen clock_unseen;
+void clock_unseen_begin(void);
+clock_unseen *clock_unseen_keep(clock_unseen *set);
+void clock_unseen_release(clock_unseen *set);
+/* What follows comes after the stream's first so many collectives, too, or after others. */
+void clock_unseen_add(clock_unseen **set, uint32_t stream, uint64_t collectives);
+void clock_unseen_join(clock_unseen **set, clock_unseen *others);
+bool clock_host_has_seen(const clock_unseen *set);
+void clock_host_sees(const clock_unseen *set);
+bool clock_watchdogs_have_seen(const clock_unseen *set);
+/* What the host has seen so far. false: they have seen it already. */
+bool clock_watchdogs_see(void);
+
 /* ---- clock_moments.c ---- */
 
 /* An event that has been recorded. */
 typedef struct {
     uint32_t number, stream; /* the stream on which it was recorded last ... */
     uint64_t collectives;    /* ... which had been given so many */
+    clock_unseen *unseen;
     clock_moment *moment;
 } clock_event;
 
@@ -101,6 +119,8 @@ void clock_add_wait(uint32_t stream, uint32_t event);
 /* `duration` NULL: it is posted, and the ticket is returned. */
 maya_ticket *clock_add_collective(uint32_t stream, clock_host_time ready, bool grouped, const clock_duration *duration);
 
+/* What comes before the end of that. No reference. */
+clock_unseen *clock_stream_unseen(uint32_t stream);
 /* When the stream has done what it was given so far. NULL: *ns is the time; otherwise the caller has a reference. */
 clock_moment *clock_stream_moment(uint32_t stream, uint64_t *ns);
 uint32_t clock_stream_count(void);

@@ -93,6 +93,7 @@ void clock_forget_event(uint32_t number) {
     clock_event *gone = clock_find_event(number);
     if (gone == NULL) return;
     clock_release(gone->moment);
+    clock_unseen_release(gone->unseen);
     event_count--;
     size_t hole = (size_t)(gone - events), slot = hole;
     for (;;) { /* those behind it that would not be found any more move up */

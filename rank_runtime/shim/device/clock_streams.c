@@ -52,6 +52,7 @@ typedef struct {
     size_t first, count, capacity;
     clock_moment *last_arrival; /* at the collective that was recorded last */
     uint64_t collectives;       /* recorded so far */
+    clock_unseen *unseen;       /* of them, and of those that were waited for */
     spans works, collective_spans;
     settled_pair *settled;      /* by stream: of how many of its collectives the overlap with our work is accounted for */
     size_t settled_count;
@@ -254,6 +255,8 @@ void clock_advance(void) {
     }
 }
 
+clock_unseen *clock_stream_unseen(uint32_t number) { return stream_of(number)->unseen; }
+
 clock_moment *clock_stream_moment(uint32_t number, uint64_t *ns) {
     clock_stream *stream = stream_of(number);
     *ns = stream->cursor;
@@ -265,7 +268,9 @@ clock_moment *clock_stream_moment(uint32_t number, uint64_t *ns) {
 
 /* What comes next on `number` comes after what the other stream has been given. */
 static void join(uint32_t number, uint32_t other_number) {
+    clock_unseen *unseen = clock_stream_unseen(other_number);
     clock_stream *stream = stream_of(number);
+    clock_unseen_join(&stream->unseen, unseen);
     uint64_t ns;
     clock_moment *moment = clock_stream_moment(other_number, &ns);
     if (moment == NULL && stream->count == 0) {
@@ -315,6 +320,8 @@ void clock_add_event(uint32_t number, clock_host_time ready, uint32_t event_numb
     clock_event *recorded = clock_make_event(event_number);
     recorded->stream = number;
     recorded->collectives = stream->collectives;
+    clock_unseen_release(recorded->unseen);
+    recorded->unseen = clock_unseen_keep(stream->unseen);
     if (recorded->moment == NULL || recorded->moment->references > 1) { /* somebody else still wants the time before */
         clock_release(recorded->moment);
         recorded->moment = clock_new_moment();
@@ -334,6 +341,7 @@ void clock_add_wait(uint32_t number, uint32_t event_number) {
     const clock_event *awaited = clock_find_event(event_number);
     if (awaited == NULL) return;
     clock_stream *stream = stream_of(number);
+    clock_unseen_join(&stream->unseen, awaited->unseen);
     if (stream->count == 0 && awaited->moment->known) {
         settle(stream, awaited->stream, awaited->collectives);
         stream->cursor = later(stream->cursor, awaited->moment->ns);
@@ -348,6 +356,7 @@ void clock_add_wait(uint32_t number, uint32_t event_number) {
 maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool grouped, const clock_duration *duration) {
     clock_stream *stream = stream_of(number);
     stream->collectives++;
+    if (duration == NULL) clock_unseen_add(&stream->unseen, number, stream->collectives);
     bool leads = !grouped || stream->last_arrival == NULL;
     if (leads) {
         clock_release(stream->last_arrival);
@@ -371,6 +380,7 @@ void clock_streams_begin(void) {
         free(streams[i]->works.items);
         free(streams[i]->collective_spans.items);
         free(streams[i]->settled);
+        clock_unseen_release(streams[i]->unseen);
         free(streams[i]);
         streams[i] = NULL;
     }

@@ -10,6 +10,8 @@
  * Whoever wakes such a thread up, to end it, wakes it up as before. */
 #define _GNU_SOURCE
 #include "internal.h"
+#include "process.h"
+#include "watchdogs.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -26,14 +28,12 @@ enum {
 static const int64_t LONGEST_INTERVAL_NS = NS_PER_SECOND; /* what is longer is a timeout, and real */
 static const int64_t LATEST_NS = 5LL * NS_PER_SECOND;     /* after this at most a thread looks, on the fullest machine */
 
-typedef int (*timed_wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
-
 /* glibc has two functions of that name; programs of this century call the one that belongs to its structures. */
-static timed_wait real_wait(void) {
-    static _Atomic(timed_wait) real;
+static maya_timed_wait real_wait(void) {
+    static _Atomic(maya_timed_wait) real;
     if (real == NULL) {
         void *found = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
-        real = (timed_wait)(found ? found : dlsym(RTLD_NEXT, "pthread_cond_timedwait"));
+        real = (maya_timed_wait)(found ? found : dlsym(RTLD_NEXT, "pthread_cond_timedwait"));
     }
     return real;
 }
@@ -49,14 +49,14 @@ static bool is_housekeeping(void) {
     return known == YES;
 }
 
-static int processors(void) {
+int maya_processors(void) {
     cpu_set_t usable;
     int count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 0;
     return count > 0 ? count : 1;
 }
 
 static int64_t stretched(int64_t interval_ns) {
-    int64_t enough = (int64_t)RANKS_PER_PROCESSOR * processors(), ranks = maya_get_settings()->world_size;
+    int64_t enough = (int64_t)RANKS_PER_PROCESSOR * maya_processors(), ranks = maya_get_settings()->world_size;
     if (interval_ns <= 0 || interval_ns > LONGEST_INTERVAL_NS || ranks <= enough) return interval_ns;
     int64_t longer_ns = interval_ns * ranks / enough;
     return longer_ns < LATEST_NS ? longer_ns : LATEST_NS;
@@ -69,5 +69,7 @@ MAYA_API int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *
     int64_t now_ns = (int64_t)later.tv_sec * NS_PER_SECOND + later.tv_nsec;
     int64_t end_ns = now_ns + stretched((int64_t)deadline->tv_sec * NS_PER_SECOND + deadline->tv_nsec - now_ns);
     later = (struct timespec){.tv_sec = end_ns / NS_PER_SECOND, .tv_nsec = end_ns % NS_PER_SECOND};
+    int error;
+    if (maya_watchdog_waits(real_wait(), condition, lock, deadline, &later, &error)) return error;
     return real_wait()(condition, lock, &later);
 }

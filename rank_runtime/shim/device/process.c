@@ -80,6 +80,7 @@ static void in_child(void) {
     maya_recorder_after_fork();
     maya_stacks_after_fork();
     maya_faults_after_fork();
+    maya_watchdogs_after_fork();
     in_parent();
 }
 

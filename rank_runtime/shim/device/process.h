@@ -33,6 +33,9 @@ bool maya_start_thread(void *(*run)(void *argument), void *argument, size_t stac
  * the library could only be preloaded, and not opened by a process that runs already. */
 void maya_thread_table(void **slot, size_t bytes);
 
+/* How many processors the process may use. */
+int maya_processors(void);
+
 /* From now on, for as long as the process lives, forks are cared for. */
 void maya_watch_forks(void);
 
@@ -42,6 +45,7 @@ void maya_coordinator_after_fork(void);
 void maya_recorder_after_fork(void);
 void maya_stacks_after_fork(void);
 void maya_faults_after_fork(void);
+void maya_watchdogs_after_fork(void);
 
 /* In a process that becomes a rank (maya_begin_rank). */
 void maya_settings_begin_rank(void);

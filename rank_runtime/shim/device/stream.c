@@ -13,6 +13,7 @@
 #include "recorder.h"
 #include "schedule.h"
 #include "virtual_clock.h"
+#include "watchdogs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -474,14 +475,14 @@ bool maya_stream_is_idle(void *handle) {
     return idle;
 }
 
-/* By the virtual clock, what has been done may still be ahead. Whoever does nothing but ask waits for it. */
+/* By the virtual clock, what has been done may still be ahead, and what is past is done in a moment. Whoever does nothing but
+ * ask waits for it. */
 int maya_stream_query(void *handle) {
     MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
     if (stream->capture) return CUDA_CAPTURE_UNSUPPORTED;
-    bool idle = maya_stream_is_idle(handle);
-    if (!maya_clock_is_seen()) return idle ? CUDA_OK : CUDA_NOT_READY;
-    if (idle && maya_clock_stream_is_past(stream->number)) return CUDA_OK;
+    if (!maya_clock_is_seen()) return maya_stream_is_idle(handle) ? CUDA_OK : CUDA_NOT_READY;
+    if (maya_clock_stream_is_past(stream->number) && comes_true(maya_stream_is_idle, handle)) return CUDA_OK;
     if (!maya_clock_is_polling(stream) || !comes_true(maya_stream_is_idle, handle)) return CUDA_NOT_READY;
     return maya_stream_synchronize(handle);
 }
@@ -571,9 +572,11 @@ static bool is_done(void *event) {
 int maya_event_query(maya_event *event) {
     MAYA_OWN_TIME;
     if (event->capture) return CUDA_CAPTURED_EVENT;
-    bool done = is_done(event);
-    if (!maya_clock_is_seen()) return done ? CUDA_OK : CUDA_NOT_READY;
-    if (done && maya_clock_event_is_past(event->number)) return CUDA_OK;
+    bool is_ours = event->stream != NULL; /* otherwise it is another process's, or was never recorded */
+    if (!maya_clock_is_seen() || !is_ours) {
+        return is_done(event) && (!is_ours || maya_watchdog_sees(event, event->number)) ? CUDA_OK : CUDA_NOT_READY;
+    }
+    if (maya_clock_event_is_past(event->number) && comes_true(is_done, event)) return CUDA_OK;
     if (!maya_clock_is_polling(event) || !comes_true(is_done, event)) return CUDA_NOT_READY;
     return maya_event_synchronize(event);
 }

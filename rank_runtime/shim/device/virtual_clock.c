@@ -19,6 +19,7 @@ static uint32_t waiters;
 static clock_host_time *groups; /* host cursors; the first is that of thread 1 */
 static uint32_t group_count, group_capacity;
 static _Atomic size_t most_queued;
+static _Atomic uint64_t last_news_ns; /* by this machine's clock */
 
 static const maya_clock_costs *costs(void) { return &maya_get_settings()->costs; }
 
@@ -80,6 +81,7 @@ void clock_release_wait(maya_clock_wait *wait) {
     if (wait == NULL || --wait->references > 0) return;
     clock_release_wait(wait->before.after);
     for (size_t i = 0; i < wait->count; i++) clock_release(wait->pending[i]);
+    clock_unseen_release(wait->unseen);
     free(wait->pending);
     free(wait);
 }
@@ -101,6 +103,7 @@ static void add_collective(maya_thread *thread, const maya_trace_record *record,
 static void listen(maya_thread *thread, const maya_trace_record *record) {
     if (thread->clock_group == 0) join_group(thread);
     thread->clock_reads = thread->queries = 0;
+    atomic_store_explicit(&last_news_ns, record->host_ns, memory_order_relaxed);
     clock_host_time *host = &groups[thread->clock_group - 1];
     clock_is_known(host); /* a thread that began while the first one waited counts from the end of that */
     host->ns += record->ops * costs()->op;
@@ -132,6 +135,7 @@ void maya_clock_stream_created(uint32_t stream, bool blocking, uint32_t home) {
 
 void maya_clock_begin(void) {
     if (!maya_get_settings()->virtual_clock) return;
+    clock_unseen_begin();
     clock_moments_begin();
     clock_streams_begin();
     clock_durations_begin();
@@ -178,19 +182,29 @@ static void wait_for_moment(maya_clock_wait *wait, clock_moment *moment) {
 
 static void wait_for_stream(maya_clock_wait *wait, uint32_t number) {
     uint64_t ns;
+    clock_unseen_join(&wait->unseen, clock_stream_unseen(number));
     clock_moment *moment = clock_stream_moment(number, &ns);
     if (moment) wait_for_moment(wait, moment);
     else if (ns > wait->reached) wait->reached = ns;
 }
 
 static void wait_for_event(maya_clock_wait *wait, uint32_t number) {
-    clock_moment *moment = clock_event_moment(number);
+    const clock_event *event = clock_find_event(number);
+    if (event) clock_unseen_join(&wait->unseen, event->unseen);
+    clock_moment *moment = event ? event->moment : NULL;
     if (moment && !moment->known) {
         moment->references++;
         wait_for_moment(wait, moment);
     } else if (moment && moment->ns > wait->reached) {
         wait->reached = moment->ns;
     }
+}
+
+/* The thread knows what it has waited for; of others than the first, nobody knows when it tells. */
+static void see(maya_clock_wait *wait) {
+    if (wait->group == 0) clock_host_sees(wait->unseen);
+    clock_unseen_release(wait->unseen);
+    wait->unseen = NULL;
 }
 
 static uint64_t end_of(uint64_t before, uint64_t reached) { return reached > before ? reached + costs()->wake : before; }
@@ -209,6 +223,7 @@ maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number) {
     clock_host_time *host = &groups[group];
     if (wait.count == 0 && host->after == NULL) {
         host->ns = end_of(host->ns, wait.reached);
+        see(&wait);
         return NULL;
     }
     wait.before = *host;
@@ -243,6 +258,7 @@ static bool is_over(maya_clock_wait *wait) {
 
 static void news(void) {
     clock_advance();
+    atomic_store_explicit(&last_news_ns, maya_now_ns(), memory_order_relaxed);
     if (waiters > 0) pthread_cond_broadcast(&changed);
 }
 
@@ -253,6 +269,7 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
     while (!is_over(wait)) sleep_until_news();
     wait->ns = end_of(value_of(wait->before), wait->reached);
     wait->known = true;
+    see(wait);
     clock_host_time *host = &groups[wait->group];
     if (host->after == wait) { /* and nobody who shares the cursor has begun to wait meanwhile */
         *host = (clock_host_time){NULL, host->ns + wait->ns};
@@ -265,7 +282,7 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
 
 /* ---- the host asks ---- */
 
-enum { POLLS = 64 }; /* fewer may be an allocator that looks what it can have back */
+enum { POLLS = 4 }; /* fewer may be an allocator that looks what it can have back */
 
 bool maya_clock_is_seen(void) {
     if (!maya_clock_runs()) return false;
@@ -283,19 +300,43 @@ static uint64_t time_of(clock_moment *moment) {
     return ns;
 }
 
-bool maya_clock_event_is_past(uint32_t event) {
+bool maya_clock_event_is_past(uint32_t number) {
     pthread_mutex_lock(&maya_recorder_lock);
-    clock_moment *moment = clock_event_moment(event);
-    bool is_past = moment == NULL || time_of(moment) <= now_of(maya_this_thread());
+    const clock_event *event = clock_find_event(number);
+    bool is_past = event == NULL || (clock_host_has_seen(event->unseen) && time_of(event->moment) <= now_of(maya_this_thread()));
     unlock();
     return is_past;
 }
 
+bool maya_clock_event_is_noticed(uint32_t number) {
+    pthread_mutex_lock(&maya_recorder_lock);
+    const clock_event *event = clock_find_event(number);
+    bool is_noticed = event == NULL || clock_watchdogs_have_seen(event->unseen);
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return is_noticed;
+}
+
+bool maya_clock_passes(uint64_t interval_ns) {
+    static uint64_t intervals;
+    if (!maya_clock_is_seen()) return false;
+    pthread_mutex_lock(&maya_recorder_lock);
+    uint64_t now = now_of(maya_this_thread()) / interval_ns;
+    bool is_news = now != intervals && clock_watchdogs_see();
+    intervals = now;
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return is_news;
+}
+
+uint64_t maya_clock_last_news_ns(void) { return atomic_load_explicit(&last_news_ns, memory_order_relaxed); }
+
 bool maya_clock_stream_is_past(uint32_t stream) {
     uint64_t now, reached = 0;
+    bool is_seen = true;
     pthread_mutex_lock(&maya_recorder_lock);
     for (uint32_t i = 0; i < clock_stream_count(); i++) {
         if (i != stream && !(clock_home_of(i) == stream && clock_stream_is_blocking(i))) continue;
+        is_seen = clock_host_has_seen(clock_stream_unseen(i));
+        if (!is_seen) break;
         uint64_t ns;
         clock_moment *moment = clock_stream_moment(i, &ns);
         if (moment) ns = time_of(moment);
@@ -304,7 +345,7 @@ bool maya_clock_stream_is_past(uint32_t stream) {
     }
     now = now_of(maya_this_thread());
     unlock();
-    return reached <= now;
+    return is_seen && reached <= now;
 }
 
 bool maya_clock_is_polling(const void *asked_for) {

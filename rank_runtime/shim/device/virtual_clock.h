@@ -8,6 +8,7 @@
  * virtual_clock.c     host threads: their cursors, and when they wait or ask
  * clock_streams.c     what is in the streams, and how far the time of each has been worked out
  * clock_moments.c     times that may not be known yet, and events
+ * clock_unseen.c      collectives of which the host does not know yet that they are over
  * clock_durations.c   how long work takes: what is known, and questions to the coordinator
  *
  * All state is guarded by the recorder's lock: the clock is told of a record when that is written. Nobody waits for the
@@ -49,9 +50,9 @@ typedef enum { MAYA_WAIT_STREAM, MAYA_WAIT_EVENT, MAYA_WAIT_DEVICE } maya_wait_k
  * device's default stream. */
 maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number);
 void maya_clock_end_wait(maya_clock_wait *wait);
-/* Does the calling thread see virtual time when it asks for events and streams? Others (NCCL's watchdog) see what is done. */
+/* Does the calling thread see virtual time when it asks for events and streams? Others see what is done. */
 bool maya_clock_is_seen(void);
-/* Of work that is done: is it past by the clock of the calling thread? */
+/* Is it past by the clock of the calling thread, and has the host seen the end of all collectives before it? */
 bool maya_clock_event_is_past(uint32_t event);
 bool maya_clock_stream_is_past(uint32_t stream);
 /* true if the thread asks for the same thing again and again without anything in between. */
@@ -59,6 +60,15 @@ bool maya_clock_is_polling(const void *asked_for);
 void maya_clock_forget_event(uint32_t event);
 /* Between two events that are done; false: the clock does not know them. */
 bool maya_clock_elapsed(uint32_t start, uint32_t end, int64_t *ns);
+
+/* ---- watchdogs.c ---- */
+
+/* Have torch's watchdogs seen the end of all collectives before it? */
+bool maya_clock_event_is_noticed(uint32_t event);
+/* The calling thread's clock has passed a multiple of the interval since the last call, and from now on the watchdogs see more. */
+bool maya_clock_passes(uint64_t interval_ns);
+/* When the rank recorded something or a collective ended last, by the time of this machine (maya_now_ns). */
+uint64_t maya_clock_last_news_ns(void);
 
 /* ---- nccl_post.c ---- */
 

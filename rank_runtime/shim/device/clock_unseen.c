@@ -1,0 +1,134 @@
+/* Collectives whose end the host has not seen (clock_internal.h).
+ *
+ * A program asks whether an event is past, and steers by the answer: torch's allocator gives memory out again. When a
+ * collective with other ranks ends is known here at a moment that depends on this machine, so an answer that took it into
+ * account would be another one in every run. The answer is therefore no until the host has waited for something that comes
+ * after the collective. In: the collectives that streams are given, what streams and the host wait for, in the order of the
+ * program. Out: sets of what is unseen behind a stream or an event; whether the host has seen all of a set, and whether torch's
+ * watchdogs have, who look at moments of virtual time (watchdogs.c). */
+
+#include "clock_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of each of some streams, its first so many collectives. Sets are shared and never change. */
+struct clock_unseen {
+    uint32_t references, count;
+    struct {
+        uint32_t stream;
+        uint64_t collectives;
+    } parts[];
+};
+
+/* By stream: how many of its collectives the host, and the watchdogs, have seen the end of. */
+static uint64_t *seen, *noticed;
+static uint32_t stream_count;
+static bool is_unnoticed; /* the watchdogs have something to learn */
+
+static bool is_seen(const uint64_t *by, uint32_t stream, uint64_t collectives) {
+    return stream < stream_count && by[stream] >= collectives;
+}
+
+static bool are_seen(const uint64_t *by, const clock_unseen *set) {
+    for (uint32_t i = 0; set && i < set->count; i++) {
+        if (!is_seen(by, set->parts[i].stream, set->parts[i].collectives)) return false;
+    }
+    return true;
+}
+
+static uint64_t *grown(uint64_t *counts, uint32_t count) {
+    counts = realloc(counts, count * sizeof *counts);
+    if (counts == NULL) abort();
+    memset(counts + stream_count, 0, (count - stream_count) * sizeof *counts);
+    return counts;
+}
+
+static void grow(uint32_t stream) {
+    if (stream < stream_count) return;
+    seen = grown(seen, stream + 1);
+    noticed = grown(noticed, stream + 1);
+    stream_count = stream + 1;
+}
+
+clock_unseen *clock_unseen_keep(clock_unseen *set) {
+    if (set) set->references++;
+    return set;
+}
+
+void clock_unseen_release(clock_unseen *set) {
+    if (set && --set->references == 0) free(set);
+}
+
+/* An empty set with room for so many. */
+static clock_unseen *new_set(uint32_t most) {
+    clock_unseen *made = malloc(sizeof *made + most * sizeof *made->parts);
+    if (made == NULL) abort();
+    *made = (clock_unseen){.references = 1};
+    return made;
+}
+
+static void add(clock_unseen *set, uint32_t stream, uint64_t collectives) {
+    if (is_seen(seen, stream, collectives)) return; /* and will be for ever */
+    uint32_t i = 0;
+    while (i < set->count && set->parts[i].stream != stream) i++;
+    if (i == set->count) {
+        set->parts[set->count].stream = stream;
+        set->parts[set->count++].collectives = 0;
+    }
+    if (set->parts[i].collectives < collectives) set->parts[i].collectives = collectives;
+}
+
+static void add_all(clock_unseen *set, const clock_unseen *others) {
+    for (uint32_t i = 0; others && i < others->count; i++) add(set, others->parts[i].stream, others->parts[i].collectives);
+}
+
+void clock_unseen_add(clock_unseen **set, uint32_t stream, uint64_t collectives) {
+    clock_unseen *made = new_set((*set ? (*set)->count : 0) + 1);
+    add_all(made, *set);
+    add(made, stream, collectives);
+    clock_unseen_release(*set);
+    *set = made;
+}
+
+void clock_unseen_join(clock_unseen **set, clock_unseen *others) {
+    if (others == NULL || others == *set || are_seen(seen, others)) return;
+    if (*set == NULL) {
+        *set = clock_unseen_keep(others);
+        return;
+    }
+    clock_unseen *made = new_set((*set)->count + others->count);
+    add_all(made, *set);
+    add_all(made, others);
+    clock_unseen_release(*set);
+    *set = made;
+}
+
+bool clock_host_has_seen(const clock_unseen *set) { return are_seen(seen, set); }
+
+void clock_host_sees(const clock_unseen *set) {
+    for (uint32_t i = 0; set && i < set->count; i++) {
+        uint32_t stream = set->parts[i].stream;
+        grow(stream);
+        if (seen[stream] >= set->parts[i].collectives) continue;
+        seen[stream] = set->parts[i].collectives;
+        is_unnoticed = true;
+    }
+}
+
+bool clock_watchdogs_have_seen(const clock_unseen *set) { return are_seen(noticed, set); }
+
+bool clock_watchdogs_see(void) {
+    if (!is_unnoticed) return false;
+    memcpy(noticed, seen, stream_count * sizeof *seen);
+    is_unnoticed = false;
+    return true;
+}
+
+void clock_unseen_begin(void) {
+    free(seen);
+    free(noticed);
+    seen = noticed = NULL;
+    stream_count = 0;
+    is_unnoticed = false;
+}
