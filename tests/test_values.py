@@ -108,6 +108,32 @@ def test_with_everything_computed_losses_are_those_of_the_cpu(maya_run: MayaRun)
     assert "cannot be computed" not in run.stderr
 
 
+def test_zeros_that_are_changed_in_place(maya_run: MayaRun) -> None:
+    """Memory that was set to zero takes no page until something else is written there, by whatever op."""
+    run = maya_run(
+        """
+        import ctypes, torch
+
+        def zeros(*shape):
+            made = torch.empty(shape, device="cuda")
+            assert ctypes.CDLL(None).cudaMemset(ctypes.c_void_p(made.data_ptr()), 0, made.nbytes) == 0
+            return made
+
+        assert zeros(3).add_(2).tolist() == [2, 2, 2]
+        steps = [zeros(), zeros()]
+        for _ in range(3):
+            torch._foreach_add_(steps, 1)
+        assert [step.item() for step in steps] == [3, 3]
+        assert zeros(4).scatter_(0, torch.tensor([1, 3], device="cuda"), 7.0).tolist() == [0, 7, 0, 7]
+        part_of_much = zeros(1 << 24)[5:8]
+        assert part_of_much.sub_(1).tolist() == [-1, -1, -1]
+        print("changed")
+        """
+    )
+    assert run.exit_code == 0, run.output
+    assert run.stdout == "changed\n"
+
+
 def test_programs_steer_by_small_tensors(maya_run: MayaRun) -> None:
     run = maya_run(
         """

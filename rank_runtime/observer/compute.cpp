@@ -165,19 +165,6 @@ bool inputs_are_known(const Call& call) {
   return true;
 }
 
-// Of an op whose inputs are known; what it reads and writes is so already.
-void results_are_known(const Call& call) {
-  for (size_t i = 0; i < call.arguments.size(); i++) {
-    if (!call.writes[i] || call.reads_argument(i)) continue;
-    for (const TensorView& view : call.arguments[i].tensors) {
-      if (view.on_gpu()) mark_known(view);
-    }
-  }
-  for (const TensorView& output : call.outputs) {
-    if (output.on_gpu()) mark_known(output);
-  }
-}
-
 template <typename Bits>
 void zero_where_exponent_is_full(const TensorView& view, Bits exponent) {
   auto* element = static_cast<Bits*>(view.data);
@@ -242,8 +229,8 @@ void apply(const Call& call) {
   try {
     compute(call, all);
     if (!known && !all) for_each_result(call, replace_non_finite);
-    if (known) results_are_known(call);
-    else for_each_result(call, mark_guessed);
+    // What was known before, too: it may have been zeros that no page was touched for.
+    for_each_result(call, known ? mark_known : mark_guessed);
   } catch (const c10::Error& error) {
     say_once(*call.op, error.what_without_backtrace());
     make_up(call);
