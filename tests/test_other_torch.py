@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# One file a family of what differs between releases: the whole path, cuDNN's graphs, values, streams and graphs, watchdogs.
+# One file a family of what differs between releases: the whole path, cuDNN's graphs, values, streams, watchdogs.
 TESTS = ("test_tiny.py", "test_cudnn.py", "test_values.py", "test_streams.py", "test_same_twice.py")
 
 

@@ -154,7 +154,8 @@ typedef struct {
     uint32_t clock_reads;   /* since its last record */
     uint64_t delay_ns;      /* what it slept, and spent reading the clock, since its last record */
     const void *queried;    /* the event or stream that it asks for again and again ... */
-    uint32_t queries;       /* ... and how often since its last record */
+    uint32_t queries;       /* ... how often since its last record ... */
+    uint32_t all_queries;   /* ... and how often for any */
     void *list_kernels;     /* what the clock keeps about its launches over lists of tensors */
     uint32_t blocks;        /* blocks that PyTorch's allocator has handed out to this thread, and the last of them: */
     struct {

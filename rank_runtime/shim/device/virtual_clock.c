@@ -102,7 +102,7 @@ static void add_collective(maya_thread *thread, const maya_trace_record *record,
 
 static void listen(maya_thread *thread, const maya_trace_record *record) {
     if (thread->clock_group == 0) join_group(thread);
-    thread->clock_reads = thread->queries = 0;
+    thread->clock_reads = thread->queries = thread->all_queries = 0;
     atomic_store_explicit(&last_news_ns, record->host_ns, memory_order_relaxed);
     clock_host_time *host = &groups[thread->clock_group - 1];
     clock_is_known(host); /* a thread that began while the first one waited counts from the end of that */
@@ -282,7 +282,8 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
 
 /* ---- the host asks ---- */
 
-enum { POLLS = 4 }; /* fewer may be an allocator that looks what it can have back */
+/* Fewer, of one thing or of several in turn, may be an allocator that looks what it can have back. */
+enum { POLLS = 4, ALL_POLLS = 64 };
 
 bool maya_clock_is_seen(void) {
     if (!maya_clock_runs()) return false;
@@ -352,7 +353,8 @@ bool maya_clock_is_polling(const void *asked_for) {
     maya_thread *thread = maya_this_thread();
     if (thread->queried != asked_for) thread->queries = 0;
     thread->queried = asked_for;
-    return ++thread->queries >= POLLS;
+    thread->all_queries++;
+    return ++thread->queries >= POLLS || thread->all_queries >= ALL_POLLS;
 }
 
 void maya_clock_forget_event(uint32_t event) {

@@ -55,7 +55,7 @@ bool maya_clock_is_seen(void);
 /* Is it past by the clock of the calling thread, and has the host seen the end of all collectives before it? */
 bool maya_clock_event_is_past(uint32_t event);
 bool maya_clock_stream_is_past(uint32_t stream);
-/* true if the thread asks for the same thing again and again without anything in between. */
+/* true if the thread asks for one thing, or several, again and again without anything in between. */
 bool maya_clock_is_polling(const void *asked_for);
 void maya_clock_forget_event(uint32_t event);
 /* Between two events that are done; false: the clock does not know them. */
