@@ -4,6 +4,7 @@ leaves nothing behind."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,11 @@ import pytest
 from rank_runtime.build import Build, ensure_built
 
 _PATIENCE_SECONDS = 5.0
+
+# A shell that starts the tests in the background, or nohup, has signals ignored, and children inherit that.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
