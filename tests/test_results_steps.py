@@ -170,3 +170,28 @@ def test_ranks_that_step_less_often(tmp_path: Path) -> None:
 )
 def test_warm_up(lengths: list[int], warm_up: int) -> None:
     assert warm_up_of(lengths) == warm_up
+
+
+def _data_parallel(steps_of_rank_one: int) -> list[TrainingWriter]:
+    """Two ranks that wait for each other in every step; the trace of the second holds fewer of the four steps."""
+    ranks = [TrainingWriter(0), TrainingWriter(1)]
+    for rank, steps in zip(ranks, (4, steps_of_rank_one), strict=True):
+        rank.join(1, range(2))
+        for _ in range(steps):
+            rank.batch()
+            rank.collective(1, stream=0)
+            rank.optimizer("SGD")
+    return ranks
+
+
+def test_a_step_counts_if_every_rank_recorded_it(tmp_path: Path) -> None:
+    steps = find_steps(timeline_of(tmp_path, _data_parallel(2)))
+    assert steps.count == 2
+    assert all(steps.lengths_ns)
+
+
+def test_no_step_that_every_rank_recorded(tmp_path: Path) -> None:
+    """Not steps that take no time: the first rank waits for the second for ever."""
+    timeline = timeline_of(tmp_path, _data_parallel(0))
+    with pytest.raises(ValueError, match="no step was recorded to its end: rank 0: ncclAllReduce number 0 of ranks"):
+        find_steps(timeline)

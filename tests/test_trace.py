@@ -46,7 +46,7 @@ def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("driver") / "driver"
     own = [DEVICE / "intern.c", DEVICE / "host_time.c", *sorted(DEVICE.glob("recorder*.c"))]
     sources = [Path(__file__).with_name("trace_driver.c"), *own]
-    compile_c("-pthread", "-Wl,--wrap=malloc,--wrap=calloc", "-o", program, *sources)
+    compile_c("-pthread", "-Wl,--wrap=malloc,--wrap=calloc,--wrap=writev", "-o", program, *sources)
     return program
 
 
@@ -320,6 +320,8 @@ def test_full_disk(driver: Driver, path: Path) -> None:
     assert os.strerror(errno.EFBIG) in message
     trace = read(path)
     assert not trace.complete
+    assert "the limit on file sizes was reached" in trace.problem
+    assert "ulimit -f" in trace.remedy
     assert len(trace.records) >= RECORDS_PER_BLOCK
     assert_launches(Trace(path, trace.header, trace.records[:300], trace.strings, False, ""), 300)
 
@@ -329,6 +331,33 @@ def test_full_disk_from_the_first_byte(driver: Driver) -> None:
     (message,) = done.stderr.splitlines()
     assert "/dev/full" in message
     assert os.strerror(errno.ENOSPC) in message
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errno.ENOSPC, "the disk was full"),
+        (errno.EDQUOT, "the disk was full"),
+        (errno.EIO, "it could not be written"),
+    ],
+)
+def test_a_write_that_stops_halfway_leaves_whole_blocks_and_the_reason(
+    driver: Driver, path: Path, error: int, said: str
+) -> None:
+    done = driver("broken-disk", error)
+    assert done.stdout == "the program went on\n"
+    assert os.strerror(error) in done.stderr
+    trace = read(path)
+    assert not trace.complete
+    assert said in trace.problem
+    assert os.strerror(error) in trace.problem
+    assert "--out" in trace.remedy
+    assert_launches(trace, RECORDS_PER_BLOCK)
+
+
+def test_output_does_not_go_into_the_trace_when_stderr_is_closed(driver: Driver, path: Path) -> None:
+    assert driver("without-stderr").stdout == "the program went on\n"
+    assert_launches(read(path), 10)
 
 
 def test_missing_folder(driver: Driver, tmp_path: Path) -> None:
@@ -343,7 +372,9 @@ def test_descriptor_closed_by_the_program(driver: Driver, path: Path, tmp_path: 
     (message,) = driver("closed", victim).stderr.splitlines()
     assert str(path) in message
     assert victim.read_bytes() == b""
-    assert len(read(path).records) == RECORDS_PER_BLOCK
+    trace = read(path)
+    assert len(trace.records) == RECORDS_PER_BLOCK
+    assert os.strerror(errno.EBADF) in trace.problem
 
 
 def test_without_memory(driver: Driver, path: Path) -> None:
@@ -420,7 +451,14 @@ def test_name_of_the_child_without_an_extension(driver: Driver, tmp_path: Path, 
 # ---- files that are no traces of ours ----
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF and more", b"MAYATR"])
+def test_an_empty_file(path: Path) -> None:
+    path.touch()
+    with pytest.raises(TraceError, match="is empty: the disk was full") as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF and more", b"MAYATR"])
 def test_not_a_trace(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(TraceError, match="is not a trace of Maya") as error:

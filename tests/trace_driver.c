@@ -1,5 +1,6 @@
 /* A program that records, for tests/test_trace.py: the real recorder with stand-ins for the settings and for messages.
  * In: a mode, its arguments, the trace path in TRACE. Out: a trace, and on stdout what the test asks for. */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -64,6 +66,20 @@ void *__wrap_malloc(size_t size) {
 }
 void *__wrap_calloc(size_t count, size_t size) {
     return allocation_fails() ? NULL : __real_calloc(count, size);
+}
+
+/* With --wrap: write number `failing_write` stops halfway, and the rest of it fails with `write_error`. */
+static long failing_write = -1, writes;
+static int write_error;
+ssize_t __real_writev(int file, const struct iovec *pieces, int count);
+ssize_t __wrap_writev(int file, const struct iovec *pieces, int count) {
+    long number = writes++;
+    if (failing_write < 0 || number < failing_write || number > failing_write + 1)
+        return __real_writev(file, pieces, count); /* what follows the failure says so in the file */
+    if (number == failing_write)
+        return __real_writev(file, pieces, 1);
+    errno = write_error;
+    return -1;
 }
 
 static uint32_t kernel_signature(int which) {
@@ -184,10 +200,24 @@ static void sibling(const char *program) {
 }
 
 static void limited_file(int count, rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){bytes, bytes});
     launch(count);
     puts("the program went on");
+}
+
+static void broken_disk(int error) {
+    write_error = error;
+    failing_write = 5; /* after the header, three blocks of strings and one of records */
+    launch(3 * 4096);
+    puts("the program went on");
+}
+
+/* The number that the program's stderr had is free when the trace is opened. */
+static void without_stderr(void) {
+    close(STDERR_FILENO);
+    launch(10);
+    if (write(STDERR_FILENO, "to nobody", 9) < 0)
+        puts("the program went on");
 }
 
 /* The program closes what it did not open, and gets the number for a file of its own. */
@@ -243,6 +273,10 @@ int main(int argc, char **argv) {
         sibling(argv[0]);
     } else if (strcmp(mode, "limited") == 0) {
         limited_file(count, (rlim_t)atol(argv[3]));
+    } else if (strcmp(mode, "broken-disk") == 0) {
+        broken_disk(count);
+    } else if (strcmp(mode, "without-stderr") == 0) {
+        without_stderr();
     } else if (strcmp(mode, "closed") == 0) {
         closed_descriptor(argument);
     } else if (strcmp(mode, "killed") == 0) {

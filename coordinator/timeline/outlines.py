@@ -53,9 +53,12 @@ def _save(folder: Path, outlines: Mapping[int, Outline], stamps: Mapping[int, li
         *(found.line(rank) for rank, found in outlines.items()),
     ]
     temporary = folder / f"{FILE}.tmp"
-    with suppress(OSError):
+    try:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(folder / FILE)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _head(stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[str, object]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from coordinator.timeline.cohort import Cohort
 from coordinator.timeline.course import Meet
+from coordinator.timeline.cut_traces import cut_short, some_ranks
 from coordinator.timeline.settings import RunSettings
 from coordinator.timeline.timeline import ClassTimeline, Program, RankDetail, Timeline, Times
 from maya.devices import Device
@@ -26,7 +27,7 @@ def make_timeline(
     details: dict[int, RankDetail] = {}
     end = np.zeros(settings.world_size, dtype=np.int64)
     host_end = np.zeros(settings.world_size, dtype=np.int64)
-    problems = list(known_problems)
+    stalled: list[str] = []
     for program, cohort in cohorts:
         for lane in range(cohort.lanes):
             made = _class(program, cohort, lane)
@@ -38,11 +39,10 @@ def make_timeline(
             for rank in made.ranks.tolist():
                 if rank in detailed:
                     details[rank] = RankDetail(rank, program.trace, host, cohort.course.host_own)
-        problems += _problems(program, cohort)
+        stalled += _stalled(cohort)
     classes.sort(key=lambda one: int(one.ranks[0]))
-    return Timeline(
-        settings, device, classes, dict(sorted(details.items())), end, host_end, network_origin, sorted(problems)
-    )
+    problems = [*known_problems, *cut_short(classes), *sorted(stalled)]  # causes before what follows from them
+    return Timeline(settings, device, classes, dict(sorted(details.items())), end, host_end, network_origin, problems)
 
 
 def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
@@ -61,8 +61,9 @@ def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
     last = max((int(times[lane]) for times in cohort.cursor.values()), default=0)
     for times in (launched, arrival):
         times[times < 0] = last
+    never_reached = (start < 0) | (end < 0)
     for times in (start, end):
-        times[(start < 0) | (end < 0)] = last
+        times[never_reached] = last
     row_of = np.full(len(program.trace.records), -1, dtype=np.intp)
     row_of[course.position] = np.arange(len(course.position))
     nodes = row_of[program.records]
@@ -75,7 +76,14 @@ def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
         {number: found.members for number, found in cohort.communicators[place].items()} for place in chosen.tolist()
     ]
     return ClassTimeline(
-        ranks[chosen], program, column(launched), column(start), column(end), column(arrival), communicators
+        ranks[chosen],
+        program,
+        column(launched),
+        column(start),
+        column(end),
+        column(arrival),
+        ~never_reached[nodes],
+        communicators,
     )
 
 
@@ -103,12 +111,10 @@ def _main_thread_end(cohort: Cohort, lane: int) -> int:
     return max(ends, default=0)
 
 
-def _problems(program: Program, cohort: Cohort) -> list[str]:
-    """What kept ranks from coming to the end of their traces."""
-    ranks = _some(sorted(cohort.ranks))
+def _stalled(cohort: Cohort) -> list[str]:
+    """Collectives that kept ranks from coming to the end of their traces."""
+    ranks = some_ranks(sorted(cohort.ranks))
     problems = []
-    if not program.trace.complete:
-        problems.append(f"the trace of {ranks} is cut short: {program.trace.problem}")
     for stream in sorted(cohort.open):
         item = cohort.course.queues[stream][cohort.at[stream]]
         assert isinstance(item, Meet)
@@ -116,14 +122,7 @@ def _problems(program: Program, cohort: Cohort) -> list[str]:
         sequence = cohort.calls.sequence[item.first]
         members = cohort.communicators[0][call.communicator].members
         problems.append(
-            f"{ranks}: {call.call} number {sequence} of {_some(list(members))} never came about: its other members "
+            f"{ranks}: {call.call} number {sequence} of {some_ranks(members)} never came about: its other members "
             "did not come; the timeline ends there"
         )
     return problems
-
-
-def _some(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:4]))
-    return f"ranks {shown}, … ({len(ranks)})" if len(ranks) > 4 else f"ranks {shown}"

@@ -73,8 +73,12 @@ class RunSettings:
         content |= {"host": self.host.table()}
         file = folder / FILE
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(file)
+        try:
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            temporary.replace(file)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
     @staticmethod
     def load(folder: Path) -> RunSettings:

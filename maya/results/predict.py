@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +29,32 @@ class Prediction:
 
     result: Result
     rank_traces: tuple[Path, ...]
-    cluster_trace: Path
+    cluster_trace: Path | None
+    unwritten: str = ""  # why traces are missing that should be there
 
 
 def predict(folder: Path, settings: RunSettings | None = None) -> Prediction:
-    """Simulate a recorded run as it was started, and write its traces."""
+    """Simulate a recorded run as it was started, and write its traces. A folder that cannot be written to costs the
+    traces, not the prediction."""
     settings = settings or RunSettings.load(folder)
     options = Options.of(settings.options)
     recording = read_recording(folder, settings.inductor_folder(folder))
     chosen = choose_ranks(options.trace_ranks, recording, settings.world_size)
     result = conclude(simulate(recording, settings, detailed=chosen), options)
     traces = folder / TRACES
-    if chosen:
-        traces.mkdir(exist_ok=True)
-    written = tuple(write_rank_trace(result, rank, traces) for rank in chosen)
-    return Prediction(result, written, write_cluster_trace(result, folder))
+    written: list[Path] = []
+    try:
+        if chosen:
+            traces.mkdir(exist_ok=True)
+        for rank in chosen:
+            written.append(write_rank_trace(result, rank, traces))
+        return Prediction(result, tuple(written), write_cluster_trace(result, folder))
+    except OSError as error:
+        if not written:
+            with suppress(OSError):
+                traces.rmdir()
+        problem = f"cannot write traces for Perfetto to {folder}: {error.strerror}"
+        return Prediction(result, tuple(written), None, problem)
 
 
 def choose_ranks(text: str | None, recording: Recording, world_size: int) -> list[int]:

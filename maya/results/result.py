@@ -7,9 +7,10 @@ the report and what-if comparisons are made from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from coordinator.timeline.cut_traces import cut_short
 from coordinator.timeline.timeline import Timeline
 from maya.results.anatomy import Anatomy, dissect
 from maya.results.memory import Memory, find_memory
@@ -71,6 +72,7 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
     if options is None:
         options = Options.of(timeline.settings.options)
     steps = find_steps(timeline, options.steps_from)
+    timeline = _with_steps_named(timeline, steps)
     return Result(
         timeline=timeline,
         options=options,
@@ -81,3 +83,12 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         traffic=find_traffic(timeline, steps),
         origins=find_origins(timeline, steps),
     )
+
+
+def _with_steps_named(timeline: Timeline, steps: Steps) -> Timeline:
+    """Traces that are cut short come first among the problems, with the number of steps that they hold."""
+    cut = cut_short(timeline.classes)
+    if not cut or not steps.whole_steps:
+        return timeline
+    others = [problem for problem in timeline.problems if problem not in cut]
+    return replace(timeline, problems=[*cut_short(timeline.classes, steps.whole_steps), *others])

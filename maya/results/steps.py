@@ -10,8 +10,8 @@ name mark the steps instead. An optimizer that was captured into a CUDA graph ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median_low
 
 import numpy as np
@@ -48,6 +48,7 @@ class Steps:
     skipped: tuple[int, ...]  # steps that hold batches after which the optimizer was not called (a gradient scaler)
     classes: tuple[ClassSteps, ...]  # of each of timeline.classes
     note: str = ""
+    whole_steps: Mapping[int, int] = field(default_factory=dict)  # by rank, those that its trace holds
 
     @property
     def count(self) -> int:
@@ -76,11 +77,15 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     of_program = {id(program): marks_of(program, steps_from) for program in timeline.programs}
     marks = [of_program[id(program)] for program in programs]
     counts = [len(found) for found in marks if found]
+    if not counts and any(program.trace.remedy for program in programs):
+        raise ValueError(_no_whole_step(timeline))
     if steps_from is not None and not counts:
         raise ValueError(_no_such_annotation(timeline, steps_from))
     if not counts:
         return _whole_run(timeline)
-    count = min(counts)
+    count = min(_replayed(one, found) for one, found in zip(timeline.classes, marks, strict=True) if found)
+    if not count:
+        raise ValueError(_no_whole_step(timeline))
     begin, first_rows = _beginning(timeline)
     classes: list[ClassSteps | None] = [
         _class_steps(one, found[:count], begin, row) if found else None
@@ -98,7 +103,12 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
         for step in skipped_steps(program, of_program[id(program)][:count], steps_from)
     }
     note = "" if len(set(counts)) == 1 else f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count"
-    return Steps(steps_from or OPTIMIZER, lengths, warm_up_of(lengths), tuple(sorted(skipped)), complete, note)
+    whole_steps = {
+        rank: len(found) for one, found in zip(timeline.classes, marks, strict=True) for rank in one.ranks.tolist()
+    }
+    return Steps(
+        steps_from or OPTIMIZER, lengths, warm_up_of(lengths), tuple(sorted(skipped)), complete, note, whole_steps
+    )
 
 
 def warm_up_of(lengths: Sequence[int]) -> int:
@@ -127,14 +137,23 @@ def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
     return min(starts, default=0), [row or 0 for row in rows]
 
 
+def _replayed(one: ClassTimeline, marks: Sequence[Mark]) -> int:
+    """How many steps were replayed to their ends."""
+    missing = (at for at, mark in enumerate(marks) if not one.reached[_rows_ending(mark)].all())
+    return next(missing, len(marks))
+
+
+def _rows_ending(mark: Mark) -> npt.NDArray[np.intp]:
+    """Rows whose end is the step's end."""
+    rows = np.concatenate([np.arange(*span) for span in mark.spans])
+    return rows if len(rows) else np.arange(mark.last)  # an optimizer that asked nothing of the device: all before it
+
+
 def _class_steps(one: ClassTimeline, marks: Sequence[Mark], begin: int, first_row: int) -> ClassSteps:
     bounds = np.zeros(len(marks) + 1, dtype=np.int64)
     end = one.end_ns[:, 0]
     for step, mark in enumerate(marks):
-        rows = np.concatenate([np.arange(*span) for span in mark.spans])
-        if not len(rows):  # an optimizer that asked nothing of the device: all that was launched before it
-            rows = np.arange(mark.last)
-        bounds[step + 1] = end[rows].max(initial=0)
+        bounds[step + 1] = end[_rows_ending(mark)].max(initial=0)
     np.maximum.accumulate(bounds, out=bounds)
     bounds[0] = min(begin, bounds[1])
     ends = np.array([mark.last for mark in marks], dtype=np.intp)
@@ -157,6 +176,11 @@ def _whole_run(timeline: Timeline) -> Steps:
     )
     length = int(timeline.end_ns.max(initial=0))
     return Steps(WHOLE_RUN, (length,), 0, (), classes, "no optimizer was used, so the whole run counts as one step")
+
+
+def _no_whole_step(timeline: Timeline) -> str:
+    reason = timeline.problems[0] if timeline.problems else "the replay came to no optimizer's end"
+    return f"no step was recorded to its end: {reason}"
 
 
 def _no_such_annotation(timeline: Timeline, name: str) -> str:

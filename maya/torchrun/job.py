@@ -72,7 +72,8 @@ class Job:
                 exit_code = self._verdict(outcome, attempt)
                 if exit_code is None:
                     self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
-        return self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
+        self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
+        return exit_code
 
     def _say_what_is_assumed(self) -> None:
         launch, settings = self._launch, self._settings
@@ -236,8 +237,9 @@ class Job:
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
 
-    def _summarise(self, outcome: Outcome, exit_code: int, attempt: int, seconds: float) -> int:
-        """The exit code, which is another one if the summary cannot be written."""
+    def _summarise(self, outcome: Outcome, exit_code: int, attempt: int, seconds: float) -> None:
+        """Say and write what there was. What cannot be written is said, and does not change the exit code: that is the
+        script's."""
         launch = self._launch
         files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
         run = Run(
@@ -274,9 +276,10 @@ class Job:
         try:
             write_summary(run, self._run_folder, prediction, no_prediction)
         except OSError as error:
-            self._say(f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}")
-            return exit_code or FAILED
-        return exit_code
+            self._say(
+                f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "
+                "(the exit code is the script's)"
+            )
 
 
 def _has_macro(command: tuple[str, ...]) -> bool:

@@ -33,24 +33,32 @@ def predicted(run: Run, folder: Path) -> Predicted:
     """Simulate a run that ended well."""
     why_not = _unpredictable(run)
     if why_not is not None:
-        return Predicted([] if not run.traces else [f"no prediction: {why_not}"], None, why_not)
+        return Predicted([f"no prediction: {why_not}"] if run.traces or run.lost_traces else [], None, why_not)
     try:
         made = predict(folder)
-        return Predicted([*lines_of(made.result), _next(made, folder)], document(made.result))
+        unwritten = [f"{made.unwritten}; what is said above does not depend on them"] if made.unwritten else []
+        return Predicted([*lines_of(made.result), *unwritten, _next(made, folder)], document(made.result))
     except (OSError, ValueError) as error:
         return Predicted([f"no prediction: {error}"], None, str(error))
     except Exception as error:  # the job itself went well, and what it printed and recorded is there
-        (folder / _PROBLEM).write_text(traceback.format_exc(), encoding="utf-8")
         problem = f"{type(error).__name__}: {error}"
-        where = relative(folder / _PROBLEM)
-        return Predicted([f"no prediction, because Maya failed: {problem} (see {where})"], None, problem)
+        return Predicted([f"no prediction, because Maya failed: {problem} ({_details(folder)})"], None, problem)
+
+
+def _details(folder: Path) -> str:
+    """The traceback of what went wrong, in a file, or if there is no room for that, as it is."""
+    try:
+        (folder / _PROBLEM).write_text(traceback.format_exc(), encoding="utf-8")
+    except OSError:
+        return traceback.format_exc()
+    return f"see {relative(folder / _PROBLEM)}"
 
 
 def _unpredictable(run: Run) -> str | None:
     if run.exit_code != 0:
         return "the job failed"
     if not run.traces:
-        return "nothing was recorded"
+        return "no trace was written" if run.lost_traces else "nothing was recorded"
     if run.attempts > 1:
         return "the workers were restarted, so no trace has all of the job"
     return None
@@ -58,6 +66,8 @@ def _unpredictable(run: Run) -> str | None:
 
 def _next(made: Prediction, folder: Path) -> str:
     """What to open."""
+    cluster = relative(made.cluster_trace) if made.cluster_trace is not None else ""
     traces = relative(folder / TRACES) + "/" if made.rank_traces else ""
-    pictures = " and ".join(filter(None, [relative(made.cluster_trace), traces]))
-    return f"{'open':<11}{pictures} in ui.perfetto.dev; maya report {relative(folder)}; maya whatif {relative(folder)}"
+    pictures = " and ".join(filter(None, [cluster, traces]))
+    drawn = f"{pictures} in ui.perfetto.dev; " if pictures else ""
+    return f"{'open':<11}{drawn}maya report {relative(folder)}; maya whatif {relative(folder)}"

@@ -38,6 +38,12 @@ class Run:
     def ranks(self) -> int:
         return self.nodes * self.ranks_per_node
 
+    @property
+    def lost_traces(self) -> list[int]:
+        """Ranks without a trace although they asked something of their GPU, as their clocks show, which count that."""
+        clocks = self.coordinator.get("host_ns", [])
+        return [rank for rank, ns in enumerate(clocks) if ns and rank not in self.traces]
+
 
 def write_summary(
     run: Run, folder: Path, prediction: Mapping[str, Any] | None = None, no_prediction: str | None = None

@@ -4,8 +4,10 @@ to open next."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from coordinator.texts import ranks_text
 from maya.torchrun.run import Run
 from maya.trace import Kind, MadeUpRead, TraceError, read, summarise
 
@@ -26,20 +28,26 @@ def _whole_run(run: Run) -> list[str]:
 
 
 def _recorded(run: Run, folder: Path) -> list[str]:
+    if not folder.exists():
+        return [f"the folder {relative(folder)} was removed while the job ran, and its traces with it"]
+    lost = [_lost(run.lost_traces, folder)] if run.lost_traces else []
     if not run.traces:
-        return ["nothing recorded: the script asked nothing of its GPU"]
+        return lost or ["nothing recorded: the script asked nothing of its GPU"]
     rank, file = min(run.traces.items())
     shown = relative(file)
     try:
         trace = read(file)
     except TraceError as error:
-        return [f"the trace cannot be read: {error}"]
+        return [*lost, f"the trace cannot be read: {error}"]
+    except OSError as error:
+        return [*lost, f"cannot read the trace {shown}: {error.strerror}"]
     totals = summarise(trace)
     copies = totals.counts.get(Kind.MEMCPY, 0)
     where = f"on a virtual {run.gpu}" if run.ranks == 1 else f"rank {rank}"
     lines = [
+        *lost,
         f"{where}: {_number(totals.ops, 'op')}, {_number(totals.launches, 'kernel')}, "
-        f"{_number(totals.library_calls, 'library call')}, {_number(copies, 'copy', 'copies')}"
+        f"{_number(totals.library_calls, 'library call')}, {_number(copies, 'copy', 'copies')}",
     ]
     if totals.made_up_reads:
         lines.append(_made_up(totals.made_up_reads))
@@ -48,6 +56,13 @@ def _recorded(run: Run, folder: Path) -> list[str]:
     if len(run.traces) > 1:
         return [*lines, f"recorded in {relative(folder)}, a trace for each rank; to read one: maya trace show {shown}"]
     return [*lines, f"recorded in {shown}; to read it: maya trace show {shown}"]
+
+
+def _lost(ranks: Sequence[int], folder: Path) -> str:
+    return (
+        f"no trace of {ranks_text(ranks)}, which could not write to {relative(folder)} (the reason is said above); "
+        "make room there, or choose another folder with --out, and run the job again"
+    )
 
 
 def _made_up(reads: tuple[MadeUpRead, ...]) -> str:

@@ -18,6 +18,8 @@ HOST_TIMES  with --host-time measured, before every block of RECORDS: for each o
          replay does not heed have 0 and leave theirs to the next. Of what a thread of autograd's begins with, the time
          that the first thread took before it waited is a part. Readers that do not know such blocks pass them by.
 END      the program ended in order: `END` totals. Nothing follows. Without it the program crashed or is still running.
+CUT      the program went on, but its trace could not be written any more: `CUT` has the errno, 28 for a full disk.
+         Nothing follows. Readers that do not know such blocks take the program for one that crashed.
 
 A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
 Checksums are CRC-32 (zlib's) of everything behind them in their header and, for a block, of its payload.
@@ -68,6 +70,8 @@ BLOCK_CHECKED_FROM = 8
 
 # records, strings, made-up reads
 END = struct.Struct("<QQQ")
+# errno of the write that failed
+CUT = struct.Struct("<I")
 
 
 class BlockKind(IntEnum):
@@ -77,6 +81,7 @@ class BlockKind(IntEnum):
     RECORDS = 2
     END = 3
     HOST_TIMES = 4
+    CUT = 5
 
 
 class Kind(IntEnum):

@@ -1,12 +1,14 @@
 """Reading a trace file: bytes -> `Trace`.
 
-A file of a program that crashed, was killed or still runs is read up to its last complete block; `Trace.complete` and
-`Trace.problem` say so. Only what is no trace at all, or of another version, is an error.
+A file of a program that crashed, was killed, could not write it or still runs is read up to its last complete block;
+`Trace.complete` and `Trace.problem` say so. Only what is no trace at all, or of another version, is an error.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +79,7 @@ class Trace:
     strings: list[str]
     complete: bool  # the program ended in order
     problem: str  # if it did not: what is missing; else ""
+    remedy: str = ""  # if the file could not be written to its end: what to do about that
     host_times: HostTimes | None = None  # see format.BlockKind.HOST_TIMES; None: not measured
 
     @cached_property
@@ -196,7 +199,7 @@ def read(path: str | PathLike[str]) -> Trace:
     if blocks.totals and blocks.totals[:2] != (len(records), len(strings) - 1):
         problem = f"it has {len(records)} records and {len(strings) - 1} strings, but {blocks.totals[:2]} were written"
     host_times = _decode_host_times(host_time_blocks, len(records))
-    return Trace(path, header, records, strings, not problem, problem, host_times)
+    return Trace(path, header, records, strings, not problem, problem, blocks.remedy, host_times)
 
 
 class _Blocks:
@@ -204,7 +207,7 @@ class _Blocks:
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
-        self.problem = ""
+        self.problem = self.remedy = ""
         self.totals: tuple[int, ...] = ()
 
     def __iter__(self) -> Iterator[tuple[int, int, memoryview]]:
@@ -228,16 +231,36 @@ class _Blocks:
             if kind == BlockKind.END:
                 self.totals = f.END.unpack(payload)
                 return
+            if kind == BlockKind.CUT:
+                self.problem, self.remedy = _unwritten(*f.CUT.unpack(payload))
+                return
             yield kind, count, payload
             at = payload_at + size
         self.problem = "the program that wrote it crashed or is still running"
 
 
+def _unwritten(error: int) -> tuple[str, str]:
+    """Why a trace ends before its program, and what to do about it."""
+    said = os.strerror(error)
+    if error in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk was full ({said})", f"{_ROOM}, and run the job again"
+    if error == errno.EFBIG:
+        return f"the limit on file sizes was reached ({said})", "raise the limit (ulimit -f), and run the job again"
+    return f"it could not be written ({said})", "choose another folder with --out, and run the job again"
+
+
+_ROOM = "make room there, or choose another folder with --out"
+
+
 def _read_header(path: Path, data: bytes) -> Header:
-    if not data.startswith(f.MAGIC):
-        begins = f"begins with {data[: len(f.MAGIC)]!r}" if data else "is empty"
+    if not data:
         raise TraceError(
-            f"{path} is not a trace of Maya: it {begins}, a trace begins with {f.MAGIC!r}. "
+            f"{path} is empty: the disk was full, or a limit reached, before anything could be written to it; {_ROOM}, "
+            "and run the job again"
+        )
+    if not data.startswith(f.MAGIC):
+        raise TraceError(
+            f"{path} is not a trace of Maya: it begins with {data[: len(f.MAGIC)]!r}, a trace begins with {f.MAGIC!r}. "
             "Give the trace file that maya-torchrun named at the end of its run."
         )
     if len(data) < f.HEADER.size:

@@ -5,6 +5,9 @@
  * the process, under one lock, and it holds what will be written; records get there a few dozen at a time, so that each
  * column is gone to once for all of them.
  *
+ * The virtual clock hears of every record before the file does, and goes on without the file: when the file cannot be
+ * written any more (a full disk), the trace ends there, and records are for the clock alone.
+ *
  * A block goes out when it is full, when a record finds the block older than a second, on maya_record_flush, and when
  * the process exits. What a process killed by a signal had buffered is lost; the file is whole up to there. exec ends
  * the trace as a crash does. A forked child forgets what the parent buffered and records into a file of its own; it
@@ -58,6 +61,7 @@ static uint64_t host_times[MAYA_RECORDS_PER_BLOCK]; /* of all of these, if they 
 static uint64_t block_began_ns;
 static uint64_t last_ns;                /* of the last record that is no op */
 static const maya_string *last_written; /* the last string that is in the file */
+static bool file_is_lost;               /* it could not be opened or written, and has ended */
 static pid_t recording_process;
 maya_record_listener maya_clock_listener;
 static maya_op_signer op_signer;
@@ -206,7 +210,7 @@ static void empty_buffer(void) {
 
 static void flush(void) {
     if (maya_trace_file_is_open() && !(write_strings() && write_host_times() && write_records()))
-        state = OFF;
+        file_is_lost = true;
     empty_buffer();
 }
 
@@ -217,6 +221,7 @@ static void begin_anew(void) {
     last_written = NULL;
     memset(&written, 0, sizeof written);
     clock_start_ns = last_ns = 0;
+    file_is_lost = false;
     recording_process = getpid();
 }
 
@@ -311,23 +316,29 @@ static bool bears_host_time(uint8_t kind) {
     }
 }
 
-static void stage(const record *record, maya_thread *thread, uint64_t now_ns) {
+/* Into the buffer that will be written. */
+static void buffer(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (!buffered)
         block_began_ns = now_ns;
-    maya_trace_record *staging = &staged[staged_count];
-    *staging = *record;
-    staging->thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
-    staging->ops = thread->ops_uncounted;
-    if (maya_clock_listener)
-        maya_clock_listener(thread, staging);
+    staged[staged_count] = *record;
     if (maya_measures_host)
         host_times[buffered] = bears_host_time(record->kind) ? maya_take_host_time(thread) : 0;
     if (++staged_count == STAGED)
         encode_staged();
-    thread->ops_uncounted = 0;
     written.made_up_reads += record->kind == MAYA_RECORD_MADE_UP_READ;
     if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS)
         flush();
+}
+
+static void stage(const record *given, maya_thread *thread, uint64_t now_ns) {
+    record record = *given;
+    record.thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
+    record.ops = thread->ops_uncounted;
+    if (maya_clock_listener)
+        maya_clock_listener(thread, &record);
+    thread->ops_uncounted = 0;
+    if (!file_is_lost)
+        buffer(&record, thread, now_ns);
 }
 
 static void stage_thread(maya_thread *thread, uint64_t now_ns) {
@@ -359,10 +370,8 @@ static uint64_t not_before_last(uint64_t now_ns) {
 static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (state != RECORDING) /* it ended while the caller waited for the lock */
         return;
-    if (!maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns)) {
-        state = OFF;
-        return;
-    }
+    if (!file_is_lost && !maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns))
+        file_is_lost = true;
     if (!thread->is_recorded && thread->number > 1)
         stage_thread(thread, not_before_last(now_ns));
     if (thread->delay_ns)

@@ -19,7 +19,8 @@ typedef struct {
 typedef void (*maya_record_listener)(maya_thread *thread, const maya_trace_record *record);
 extern maya_record_listener maya_clock_listener;
 
-/* false without a trace path, in bare mode, and after the file could not be written or was ended. */
+/* false without a trace path, in bare mode, and after the trace was ended. A file that cannot be written ends the file alone:
+ * records are still taken, because the virtual clock counts them. */
 bool maya_is_recording(void);
 
 /* As maya_record, for a caller that holds maya_recorder_lock because of books of its own that go with the records; only

@@ -1,8 +1,13 @@
-/* Writing the trace file (recorder_file.h). */
+/* Writing the trace file (recorder_file.h).
+ *
+ * A write that fails (no space, a limit on file sizes, a broken disk) ends the file: a block that got there in part is taken
+ * away again, and a block that says why is appended, if there is room for that much. */
+#define _GNU_SOURCE
 #include "recorder_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -46,6 +51,7 @@ _Static_assert(sizeof(block_header) == 20, "the header is written as it lies in 
 static int descriptor = -1;
 static dev_t file_device; /* which file `descriptor` was when it was opened */
 static ino_t file_inode;
+static off_t whole_bytes; /* of the file: up to here it consists of whole blocks */
 static bool is_forked_child;
 static char path[PATH_BYTES];
 
@@ -84,30 +90,41 @@ static uint32_t checksum(uint32_t so_far, const void *data, size_t length) {
     return ~crc;
 }
 
-static bool stop(const char *what, int error) {
-    maya_message("cannot %s the trace file %s: %s; recording stops here and the program goes on (MAYA_TRACE names the "
-                 "file; its folder must exist and have space)", what, path, strerror(error));
-    maya_trace_file_close();
-    return false;
-}
-
 /* The program can close descriptors it did not open (daemons do) and get the number back for a file of its own. */
 static bool descriptor_is_still_ours(void) {
     struct stat status;
     return fstat(descriptor, &status) == 0 && status.st_dev == file_device && status.st_ino == file_inode;
 }
 
-static bool write_all(struct iovec *pieces, int count) {
-    if (!descriptor_is_still_ours()) {
-        descriptor = -1;
-        return stop("go on writing", EBADF);
-    }
-    while (count) {
+/* A write beyond the limit on file sizes, or to a pipe without a reader, sends the thread a signal that would end a program
+ * which does not expect it: only the error is wanted. */
+static void hold_signals(sigset_t *held, sigset_t *before) {
+    sigemptyset(held);
+    sigaddset(held, SIGXFSZ);
+    sigaddset(held, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    if (sigismember(&pending, SIGXFSZ)) sigdelset(held, SIGXFSZ); /* the program's own, which it holds back itself */
+    if (sigismember(&pending, SIGPIPE)) sigdelset(held, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, held, before);
+}
+
+static void release_signals(const sigset_t *held, const sigset_t *before, bool may_be_pending) {
+    while (may_be_pending && sigtimedwait(held, NULL, &(struct timespec){0}) > 0) continue;
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+/* 0, or the error. */
+static int write_pieces(struct iovec *pieces, int count) {
+    sigset_t held, before;
+    int error = 0;
+    hold_signals(&held, &before);
+    while (count && !error) {
         ssize_t written = writev(descriptor, pieces, count);
-        if (written < 0 && errno == EINTR)
+        if (written < 0) {
+            error = errno == EINTR ? 0 : errno;
             continue;
-        if (written < 0)
-            return stop("write", errno);
+        }
         while (count && (size_t)written >= pieces->iov_len) {
             written -= (ssize_t)pieces->iov_len;
             pieces++, count--;
@@ -117,6 +134,56 @@ static bool write_all(struct iovec *pieces, int count) {
             pieces->iov_len -= (size_t)written;
         }
     }
+    release_signals(&held, &before, error != 0);
+    return error;
+}
+
+static block_header header_of(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
+    block_header header = {.magic = {'M', 'B', 'L', 'K'}, .kind = kind, .count = count};
+    for (int i = 0; i < piece_count; i++)
+        header.bytes += (uint32_t)pieces[i].iov_len;
+    size_t checked = offsetof(block_header, kind);
+    header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
+    for (int i = 0; i < piece_count; i++)
+        header.checksum = checksum(header.checksum, pieces[i].iov_base, pieces[i].iov_len);
+    return header;
+}
+
+/* Leave whole blocks, the last of which says why no more follow. */
+static void end_early(int error) {
+    if (descriptor < 0) /* the program has closed it */
+        descriptor = open(path, O_WRONLY | O_CLOEXEC);
+    if (!descriptor_is_still_ours())
+        return;
+    if (ftruncate(descriptor, whole_bytes) < 0 || lseek(descriptor, whole_bytes, SEEK_SET) < 0 || whole_bytes == 0)
+        return;
+    uint32_t number = (uint32_t)error;
+    struct iovec pieces[2] = {{0}, {&number, sizeof number}};
+    block_header header = header_of(MAYA_BLOCK_CUT, 0, pieces + 1, 1);
+    pieces[0] = (struct iovec){&header, sizeof header};
+    if (write_pieces(pieces, 2) != 0 && ftruncate(descriptor, whole_bytes) < 0)
+        return; /* then the reader finds a block that is cut short */
+}
+
+static bool stop(const char *what, int error) {
+    maya_message("cannot %s the trace file %s: %s; the trace ends here, the program and its clocks go on (the file's folder, "
+                 "maya-torchrun's --out, must exist and have room)", what, path, strerror(error));
+    maya_trace_file_close();
+    return false;
+}
+
+static bool write_all(struct iovec *pieces, int count) {
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += pieces[i].iov_len;
+    if (!descriptor_is_still_ours())
+        descriptor = -1;
+    int error = descriptor < 0 ? EBADF : write_pieces(pieces, count);
+    if (error) {
+        end_early(error);
+        return stop("write", error);
+    }
+    whole_bytes += (off_t)bytes;
     return true;
 }
 
@@ -133,6 +200,11 @@ static void name_after_process(void) {
 /* The descriptor of an emptied file of ours, or -1 and errno; EWOULDBLOCK while another process records into it. */
 static int open_locked(void) {
     int opened = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (opened >= 0 && opened <= STDERR_FILENO) { /* the program has closed it, and may still print there */
+        int moved = fcntl(opened, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        close(opened);
+        opened = moved;
+    }
     if (opened < 0)
         return -1;
     int error = 0;
@@ -168,6 +240,7 @@ bool maya_trace_file_open(uint64_t started_ns) {
         return stop("open", errno);
     file_device = status.st_dev;
     file_inode = status.st_ino;
+    whole_bytes = 0;
 
     prepare_checksums();
     file_header header = {
@@ -187,14 +260,8 @@ bool maya_trace_file_open(uint64_t started_ns) {
 
 bool maya_trace_file_append(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
     struct iovec all[1 + MAYA_BLOCK_PIECES];
-    block_header header = {.magic = {'M', 'B', 'L', 'K'}, .kind = kind, .count = count};
+    block_header header = header_of(kind, count, pieces, piece_count);
     memcpy(all + 1, pieces, (size_t)piece_count * sizeof *pieces);
-    for (int i = 0; i < piece_count; i++)
-        header.bytes += (uint32_t)pieces[i].iov_len;
-    size_t checked = offsetof(block_header, kind);
-    header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
-    for (int i = 0; i < piece_count; i++)
-        header.checksum = checksum(header.checksum, pieces[i].iov_base, pieces[i].iov_len);
     all[0] = (struct iovec){&header, sizeof header};
     return write_all(all, 1 + piece_count);
 }

@@ -13,6 +13,7 @@ typedef enum {
     MAYA_BLOCK_RECORDS = 2,
     MAYA_BLOCK_END = 3,
     MAYA_BLOCK_HOST_TIMES = 4,
+    MAYA_BLOCK_CUT = 5,
 } maya_block_kind;
 
 /* Pieces that the payload of one block may consist of; few, because they lie on the stack of somebody else's thread. */
