@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 
-from maya import __version__
+from maya import __version__, standard_streams
 from maya.calibrate import calibrate
 from maya.devices import Device, DeviceError, device_names, load_device
 from maya.estimate import estimate
@@ -18,7 +20,16 @@ from maya.whatif.command import whatif
 from netmodel.units import format_bytes
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Maya(click.Group):
+    """The command. Without `args` this is a process of its own, whose standard streams are ours."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        if args is None:
+            standard_streams.begin_tool("maya")
+        return super().main(args, *more, **options)
+
+
+@click.group(cls=_Maya, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="maya")
 def main() -> None:
     """Maya runs CUDA PyTorch scripts on virtual GPUs. To run one: maya-torchrun --gpu h100 train.py"""
@@ -116,9 +127,6 @@ def show(file: Path, limit: int | None, kinds: tuple[str, ...], ops: bool, deman
         print_trace(file, limit=limit, kinds=chosen, ops=ops, demangle=demangle, summary=summary)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    except BrokenPipeError:
-        # The reader has seen enough (| head). Python would complain once more when it flushes at exit.
-        sys.stdout = None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ maya estimate --trace rank0.trace --gpu b200
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,8 +121,6 @@ def estimate(
             _estimate_op(str(op), dtype or "bf16", given, _devices(gpus), packs)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    except BrokenPipeError:
-        sys.stdout = None  # as in `maya trace show`
 
 
 def _devices(gpus: Sequence[str]) -> list[Device]:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from maya import standard_streams
 from maya.devices import DeviceError, load_device
 from maya.torchrun.arguments import UsageError, parse
 from maya.torchrun.job import Job
@@ -14,12 +15,16 @@ from maya.torchrun.settings import make_settings
 from rank_runtime.build import BuildError, ensure_built
 from rank_runtime.environment import VariableError
 
-USAGE = 2
+FAILED, USAGE = 1, 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit code as torchrun's: 0 success, 1 a worker failed, 2 the job could not be started."""
-    launch = parse(sys.argv[1:] if words is None else words, os.environ)
+    """Exit code as torchrun's: 0 success, 1 a worker failed, 2 the job could not be started. Without `words` this is a
+    process of its own: its command line and its standard streams are ours."""
+    if words is None:
+        standard_streams.begin_launcher()
+        words = sys.argv[1:]
+    launch = parse(words, os.environ)
     try:
         device = load_device(launch.gpu, launch.timing.of_gpu())
         build = ensure_built(_say)
@@ -30,6 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except (UsageError, DeviceError, BuildError, VariableError) as error:
         _say(str(error))
         return USAGE
+    except KeyboardInterrupt:  # while there were no ranks: otherwise it is passed on to them
+        _say("interrupted")
+        return FAILED
 
 
 def _say(line: str) -> None:

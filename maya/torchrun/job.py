@@ -125,16 +125,15 @@ class Job:
             )
 
         preparation = self._preparation(secret, port if hosted else None, attempt)
-        zygote = Zygote(launch.command if preparation.share else _NOTHING, variables, preparation)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
-        follower = Follower(followed)
-        try:
-            progress = Progress(launch.world_size, sys.stderr)
+        progress = Progress(launch.world_size, sys.stderr)
+        with (
+            Zygote(launch.command if preparation.share else _NOTHING, variables, preparation) as zygote,
+            Follower(followed),
+        ):
             return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
                 signals
             )
-        finally:
-            follower.finish()
 
     def _common_environment(self) -> dict[str, str]:
         """What all ranks have in common; the rest depends on the rank, or on where the ranks will meet."""
@@ -230,7 +229,10 @@ class Job:
             return FAILED
         failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
         print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
-        pass_on_error_file(root_cause(failures), self._inherited.get("TORCHELASTIC_ERROR_FILE"))
+        try:
+            pass_on_error_file(root_cause(failures), self._inherited.get("TORCHELASTIC_ERROR_FILE"))
+        except OSError as error:
+            self._say(f"cannot write the error file {error.filename}: {error.strerror}")
         last = attempt == self._launch.max_restarts or outcome.hang is not None
         return FAILED if last else None
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TextIO
 
 from maya.torchrun.arguments import Launch, UsageError
@@ -120,7 +121,7 @@ class Followed:
             with self._file.open("rb") as source:  # open only while it is read: there may be thousands of files
                 source.seek(self._shown)
                 content = source.read()
-        except FileNotFoundError:  # the rank has not started yet
+        except OSError:  # the rank has not started yet, or the file cannot be read now
             return False
         self._shown += len(content)
         *lines, self._begun = (self._begun + content).split(b"\n")
@@ -135,16 +136,21 @@ class Followed:
 
 
 class Follower:
-    """Copies growing files to the console, line by line with a prefix, until told that they are complete."""
+    """While entered, copies growing files to the console, line by line with a prefix; they are complete at its end."""
 
     def __init__(self, files: Sequence[Followed]) -> None:
         self._files = files
         self._complete = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow logs", daemon=True)
-        if files:
-            self._thread.start()
 
-    def finish(self) -> None:
+    def __enter__(self) -> Follower:
+        if self._files:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._complete.set()
         if self._files:
             self._thread.join()

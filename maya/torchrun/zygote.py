@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from rank_runtime.zygote.immortal import WORTHWHILE
@@ -32,7 +33,8 @@ def _loading(world_size: int) -> dict[str, str]:
 
 
 class Zygote:
-    """A process that ranks are forked from, as seen from outside. Close it, and nothing of it is left."""
+    """A process that ranks are forked from, as seen from outside. Close it, and nothing of it is left; a `with` block
+    that ends in an exception closes it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], preparation: Preparation) -> None:
         """`command` is what Python would run in a rank, `environment` what all ranks have in common."""
@@ -42,7 +44,8 @@ class Zygote:
         commands_read, self._commands = os.pipe2(os.O_CLOEXEC)
         reports_read, reports_write = os.pipe2(os.O_CLOEXEC)
         self._reports = Lines(reports_read)
-        descriptors = Descriptors(self._plan_descriptor, commands_read, reports_write)
+        self._has_ranks = False
+        descriptors = Descriptors(self._plan_descriptor, commands_read, reports_write, os.getpid())
         path = environment.get("PYTHONPATH")
         try:
             self._process = subprocess.Popen(
@@ -61,6 +64,21 @@ class Zygote:
             os.close(reports_write)
         self.exit_code: int | None = None
 
+    def __enter__(self) -> Zygote:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.exit_code is not None:
+            return
+        if not self._has_ranks:
+            self.kill()  # busy with imports
+        self.finish()
+        while not self.ended:
+            self.reports()
+        self.close()
+
     @property
     def descriptor(self) -> int:
         """Readable when there is a report, or no more to come."""
@@ -76,6 +94,7 @@ class Zygote:
 
     def start(self, start: Start) -> None:
         self._plan.write(start)
+        self._has_ranks = True
         self._command({"start": True})
 
     def signal(self, number: signal.Signals) -> None:

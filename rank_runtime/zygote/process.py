@@ -42,13 +42,12 @@ _LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
 def main(root: str, descriptors: str, python_has: frozenset[str]) -> None:
     """Be the zygote that a launcher has started; return as a rank. `python_has`: modules that were there before us."""
     inherited = Descriptors.parse(descriptors)
-    launcher = os.getppid()
-    end_with(launcher)
-    zygote = Zygote(root, inherited, launcher, python_has)
+    end_with(inherited.launcher)
+    zygote = Zygote(root, inherited, python_has)
     try:
         zygote.run()
     except Exception as error:
-        traceback.print_exc()
+        _print_exception()
         if os.getpid() != zygote.process:  # a rank that could not begin
             os._exit(1)
         zygote.report({"zygote_failed": f"{type(error).__name__}: {error}"})
@@ -58,13 +57,13 @@ def main(root: str, descriptors: str, python_has: frozenset[str]) -> None:
 class Zygote:
     """The process, before and while there are ranks."""
 
-    def __init__(self, root: str, descriptors: Descriptors, launcher: int, python_has: frozenset[str]) -> None:
+    def __init__(self, root: str, descriptors: Descriptors, python_has: frozenset[str]) -> None:
         self.process = os.getpid()
         self._clock = Clock(os.environ)
         self._name = name_of_process()
         name_process("maya-zygote")
         self._root = root
-        self._launcher = launcher
+        self._launcher = descriptors.launcher
         self._reports = descriptors.reports
         self._commands = Lines(descriptors.commands)
         self._plan = PlanFile(descriptors.plan)
@@ -171,7 +170,7 @@ class Zygote:
             )
             return run(settings, self._reports, pipe_read, self.process)
         except Exception as error:
-            traceback.print_exc()
+            _print_exception()
             self.report({"coordinator_failed": f"{type(error).__name__}: {error}"})
             return 1
 
@@ -247,6 +246,12 @@ class Zygote:
             elif rank is not None:
                 self._ending.gone(rank)
                 self._report_to_both({"exited": {"rank": rank, "status": status}})
+
+
+def _print_exception() -> None:
+    """If there is still somewhere to print it."""
+    with contextlib.suppress(OSError, ValueError):
+        traceback.print_exc()
 
 
 def _signal_group(process: int, number: int) -> None:

@@ -40,14 +40,16 @@ BIND_AT_ONCE = "LD_BIND_NOW"  # of the dynamic loader; ranks do not see it, unle
 
 @dataclass(frozen=True)
 class Descriptors:
-    """What the zygote inherits: the file in memory, and its ends of the two pipes."""
+    """What the zygote inherits: the file in memory, and its ends of the two pipes; and whose child it is, because a
+    launcher that has ended already cannot be asked."""
 
     plan: int
     commands: int
     reports: int
+    launcher: int  # its process
 
     def text(self) -> str:
-        return f"{self.plan},{self.commands},{self.reports}"
+        return f"{self.plan},{self.commands},{self.reports},{self.launcher}"
 
     @staticmethod
     def parse(text: str) -> Descriptors:
