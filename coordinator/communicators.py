@@ -3,6 +3,10 @@
 In: posts of members, members that leave. Out: answers, as (rank, message, payload). Posts are matched by sequence
 number; posts of one number that do not agree are all answered with a text that says who posted what. What is complete
 is forgotten.
+
+A member whose program has ended drains: it waits only for calls that can still complete. Calls for which a member is
+missing that ended or left are abandoned, as torch aborts them when a process ends on a GPU. Other members, whose
+programs go on, keep waiting: for them it is a hang.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR
 from coordinator.sequences import Sequences
 from coordinator.texts import post_text, ranks_text
 from coordinator.times import NO_TIMES, Times
-from rank_runtime.messages import Call, Done, Failed, FromCoordinator, Post
+from rank_runtime.messages import Abandoned, Call, Done, Failed, FromCoordinator, Post
 
 Outgoing = tuple[int, FromCoordinator, Buffer | None]  # to which rank
 
@@ -58,6 +62,7 @@ class Communicator:
         self.has_repeated_ranks = len(self.member_of) < len(members)
         self.numbers = range(number, number + (len(members) if self.has_repeated_ranks else 1))
         self._gone: set[int] = set()  # members that left or ended
+        self._draining: set[int] = set()  # members whose programs have ended
         self._collectives: dict[int, Collective] = {}
         self._finished = Sequences()
         self._channels: dict[tuple[int, int], Channel] = {}
@@ -106,13 +111,21 @@ class Communicator:
                 return self._refuse(rank, post, complaint)
         try:
             collective.add(member, post, payload)
-            return [] if collective.missing else self._complete(collective)
+            if collective.missing:
+                return self._abandon() if member in self._draining else []
+            return self._complete(collective)
         except MemoryError:
             return self._out_of_memory(collective)
 
-    def leave(self, member: int, *, withdraw: bool) -> None:
+    def drain(self, member: int) -> list[Outgoing]:
+        """The member's program has ended: it posts what its streams hold, and nothing else."""
+        self._draining.add(member)
+        return self._abandon()
+
+    def leave(self, member: int, *, withdraw: bool) -> list[Outgoing]:
         """A member will not post again, nor read answers. What it posted stays posted, unless it is withdrawn."""
         self._gone.add(member)
+        self._draining.discard(member)
         for collective in self._collectives.values():
             if collective.tokens.get(member) is None:
                 continue
@@ -122,6 +135,7 @@ class Communicator:
                 collective.forget(member)
         for channel in self._channels.values():
             channel.leave(member, withdraw=withdraw)
+        return self._abandon()
 
     @property
     def is_abandoned(self) -> bool:
@@ -228,4 +242,37 @@ class Communicator:
         if channel.has_send(post.sequence) if is_send else channel.has_receive(post.sequence):
             return self._refuse(rank, post, "it was posted before")
         answers = channel.send(post, payload) if is_send else channel.receive(post)
-        return [(self.members[to], message, buffer) for to, message, buffer in answers]
+        sent: list[Outgoing] = [(self.members[to], message, buffer) for to, message, buffer in answers]
+        return sent + (self._abandon() if member in self._draining else [])
+
+    # ---- members that drain ----
+
+    def _abandon(self) -> list[Outgoing]:
+        """Answers to draining members whose calls can never complete, because a missing member is gone."""
+        answers: list[Outgoing] = []
+        if not self._draining or not self._gone:
+            return answers
+        for collective in self._collectives.values():
+            waiting = [member for member in self._draining if collective.tokens.get(member) is not None]
+            gone = sorted(self._gone.difference(collective.tokens))
+            if not waiting or not gone or collective.variants:
+                continue
+            for member in sorted(waiting):
+                token = collective.tokens[member]
+                assert token is not None
+                collective.forget(member)
+                answers.append(self._abandoned(member, token, collective.post, gone))
+        for channel in self._channels.values():
+            for member, other, post in list(channel.unanswered()):
+                if member in self._draining and other in self._gone:
+                    channel.abandon(post)
+                    answers.append(self._abandoned(member, post.token, post, [other]))
+        return answers
+
+    def _abandoned(self, member: int, token: int, post: Post, gone: list[int]) -> Outgoing:
+        ranks = [self.members[each] for each in gone]
+        text = (
+            f"{post_text(post, self.members)} ({post.sequence} on communicator {self.number}) was queued when the "
+            f"program ended, and is dropped: {ranks_text(ranks)} left without calling it"
+        )
+        return self.members[member], Abandoned(token, text), None

@@ -97,6 +97,14 @@ class Channel:
         if member == self._receiver:
             self._receives.clear()
 
+    def abandon(self, post: Post) -> None:
+        """The end that posted it, and still waits, gives up. A send stays on its way."""
+        if self._receives.get(post.sequence) is post:
+            del self._receives[post.sequence]
+        else:
+            self._buffered[post.sequence] = self._waiting.pop(post.sequence)
+            self._buffered_bytes += self._buffered[post.sequence].size
+
     def unanswered(self) -> Iterator[tuple[int, int, Post]]:
         """Who waits for whom, and with which post; members, not ranks."""
         for send in self._waiting.values():

@@ -132,7 +132,7 @@ class Server:
         if rank in self._identity_of:
             self._exited.add(rank)
         elif 0 <= rank < self._world_size:
-            self.state.end(rank)
+            self._put(self.state.end(rank))
 
     @property
     def expects_an_end(self) -> bool:
@@ -215,7 +215,7 @@ class Server:
         del self._connections[identity]
         self._outbox.pop(rank, None)
         self._exited.discard(rank)
-        self.state.end(rank)
+        self._put(self.state.end(rank))
 
     def _look_for_ends(self) -> None:
         """Of ranks whose process is gone."""

@@ -6,7 +6,8 @@ raises an exception; what it must not send is answered with an error. The state 
 Questions about time are collected, and answered by `answer_asks`: many together cost little more than one.
 
 A rank that ended keeps what it posted posted, and answers to it are dropped; what waits for something that it never
-posted keeps waiting. `waits` says who waits for what.
+posted keeps waiting, unless it is a call of a rank whose own program has ended (communicators.py). `waits` says who
+waits for what.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from coordinator.times import NO_TIMES, Times
 from rank_runtime.messages import (
     Alive,
     Ask,
+    Drain,
     Ending,
     Failed,
     Join,
@@ -51,6 +53,7 @@ class State:
         self._made = 0
         self._steps: dict[int, int] = {}
         self._host_ns: dict[int, int] = {}  # ranks' clocks, as they last said
+        self._draining: set[int] = set()
         self._ended: set[int] = set()
         self._posts = 0
         self._requests = 0  # everything else that ranks ask for
@@ -87,7 +90,9 @@ class State:
         if type(message) is Split or type(message) is Shrink:
             return self._divide(rank, message)
         if type(message) is Leave:
-            self._leave(rank, message)
+            return self._leave(rank, message)
+        if type(message) is Drain:
+            return self._drain(rank, message)
         return []
 
     def answer_asks(self) -> list[Outgoing]:
@@ -106,15 +111,18 @@ class State:
         """A rank ends in an orderly way; `host_ns` is its clock then."""
         self._host_ns[rank] = host_ns
 
-    def end(self, rank: int) -> None:
+    def end(self, rank: int) -> list[Outgoing]:
         """The process of a rank has ended."""
         self._ended.add(rank)
+        self._draining.discard(rank)
         for joining in self._joining.values():
             joining.forget(rank)
         for dividing in self._dividing.values():
             dividing.forget(rank)
+        answers: list[Outgoing] = []
         for number in list(self._communicators_of.get(rank, ())):
-            self._leave_communicator(rank, number, withdraw=False)
+            answers += self._leave_communicator(rank, number, withdraw=False)
+        return answers
 
     # ---- what is going on ----
 
@@ -150,6 +158,10 @@ class State:
     def steps(self) -> int:
         """Optimizer steps that every rank has made."""
         return min(self._steps.values(), default=0)
+
+    def is_draining(self, rank: int) -> bool:
+        """Whether the rank's program has ended, and its process only completes what its streams hold."""
+        return rank in self._draining
 
     def clock(self, rank: int) -> int:
         """What a rank's clock said last, in ns."""
@@ -229,7 +241,7 @@ class State:
                 if request is not None:
                     answers.append((rank, Joined(request, number, member, group.members, instance), None))
                 else:
-                    self._leave_communicator(rank, number, withdraw=False)
+                    answers += self._leave_communicator(rank, number, withdraw=False)
         return answers
 
     def _make(self, members: tuple[int, ...]) -> tuple[Communicator, int]:
@@ -246,16 +258,28 @@ class State:
             self._communicators_of.setdefault(rank, set()).add(communicator.number_of(member))
         return communicator, instance
 
-    def _leave(self, rank: int, leave: Leave) -> None:
-        communicator = self._communicators.get(leave.communicator)
-        if communicator is not None and communicator.member(rank, leave.communicator) is not None:
-            self._leave_communicator(rank, leave.communicator, withdraw=leave.ending == Ending.ABORTED)
+    def _drain(self, rank: int, drain: Drain) -> list[Outgoing]:
+        self._draining.add(rank)
+        self._host_ns[rank] = drain.host_ns
+        answers: list[Outgoing] = []
+        for number in sorted(self._communicators_of.get(rank, ())):
+            communicator = self._communicators[number]
+            member = communicator.member(rank, number)
+            assert member is not None
+            answers += communicator.drain(member)
+        return answers
 
-    def _leave_communicator(self, rank: int, number: int, *, withdraw: bool) -> None:
+    def _leave(self, rank: int, leave: Leave) -> list[Outgoing]:
+        communicator = self._communicators.get(leave.communicator)
+        if communicator is None or communicator.member(rank, leave.communicator) is None:
+            return []
+        return self._leave_communicator(rank, leave.communicator, withdraw=leave.ending == Ending.ABORTED)
+
+    def _leave_communicator(self, rank: int, number: int, *, withdraw: bool) -> list[Outgoing]:
         communicator = self._communicators[number]
         member = communicator.member(rank, number)
         assert member is not None
-        communicator.leave(member, withdraw=withdraw)
+        answers = communicator.leave(member, withdraw=withdraw)
         self._communicators_of[rank].discard(number)
         if communicator.is_abandoned:
             self._collectives += communicator.completed
@@ -263,3 +287,4 @@ class State:
                 del self._communicators[each]
             for key in [key for key in self._dividing if key[0] == communicator.number]:
                 del self._dividing[key]
+        return answers

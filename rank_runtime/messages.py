@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 4
+VERSION = 5
 
 
 class Call(IntEnum):
@@ -183,6 +183,15 @@ class Ask:
     blocks_before: int  # of kernels over lists of tensors: blocks of the same op's launches before
 
 
+@dataclass(slots=True)
+class Drain:
+    """The program of the rank has ended, and its process waits until its streams have completed their collectives. The
+    rank still posts those that are queued."""
+
+    KIND: ClassVar[int] = 10
+    host_ns: int = 0  # by the rank's clock
+
+
 # ---- from the coordinator ----
 
 
@@ -251,6 +260,15 @@ class Failed:
 
 
 @dataclass(slots=True)
+class Abandoned:
+    """The answer to a Post of a rank that drains: a member that is missing has ended, or left the communicator."""
+
+    KIND: ClassVar[int] = 39
+    token: int
+    text: str
+
+
+@dataclass(slots=True)
 class Times:
     """The answer to one or several Asks."""
 
@@ -259,12 +277,12 @@ class Times:
     ns: Sequence[int]  # one for each number
 
 
-FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask
-FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times
+FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain
+FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times | Abandoned
 Message = FromRank | FromCoordinator
 
-FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask)
-FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times)
+FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain)
+FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times, Abandoned)
 
 
 Payload = TypeVar("Payload", bound=Sized)

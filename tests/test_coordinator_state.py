@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from coordinator.communicators import Wait
 from coordinator.point_to_point import BUFFER_BYTES
 from rank_runtime.messages import (
+    Abandoned,
     Alive,
     Call,
     DataType,
     Done,
+    Drain,
     Ending,
     Join,
     Joined,
@@ -595,6 +597,53 @@ def test_what_a_rank_posted_before_it_ended_counts() -> None:
     assert ranks.told(0) == []  # nobody would read it
     ranks.post(1, both, 1)
     assert ranks.state.describe() == {1: [Wait("all_reduce of 1 fp32 sum", both, 1, (1,), (0,))]}
+
+
+def _abandoned(ranks: Ranks, rank: int) -> str:
+    """The text of the one answer to a rank whose program has ended."""
+    ((answer, payload),) = ranks.told(rank)
+    assert payload is None
+    assert isinstance(answer, Abandoned), answer
+    return answer.text
+
+
+def _say_end(ranks: Ranks, rank: int) -> None:
+    for to, answer, _ in ranks.state.end(rank):
+        ranks.answers[to].append((answer, None))
+
+
+@pytest.mark.parametrize("order", ["drain, end, post", "drain, post, end", "post, drain, end", "end, post, drain"])
+def test_a_rank_that_drains_does_not_wait_for_one_that_ended(order: str) -> None:
+    ranks = Ranks(3)
+    number = ranks.join([0, 1, 2])
+    ranks.post(2, number, 0)  # its program goes on: it waits for ever, and is reported
+    for event in order.split(", "):
+        if event == "drain":
+            ranks.say(1, Drain())
+            assert ranks.state.is_draining(1)
+        elif event == "post":
+            ranks.post(1, number, 0)
+        else:
+            _say_end(ranks, 0)
+    assert "was queued when the program ended, and is dropped: rank 0 left" in _abandoned(ranks, 1)
+    assert ranks.told(2) == []
+    (wait,) = ranks.state.waits()
+    assert (wait.waiting, wait.missing) == ((2,), (0,))
+
+
+def test_a_rank_that_drains_waits_for_ranks_that_may_still_come() -> None:
+    ranks = Ranks(2)
+    number = ranks.join([0, 1])
+    ranks.say(1, Drain(5))
+    ranks.post(1, number, 0)
+    ranks.post(1, number, 0, call=Call.RECEIVE, peer=0)
+    assert ranks.told(1) == []
+    assert ranks.state.clock(1) == 5
+    ranks.post(0, number, 0)
+    assert ranks.told(1) == done(0)
+    ranks.say(0, Leave(number, Ending.DESTROYED))
+    assert "receive of 1 fp32 from rank 0" in _abandoned(ranks, 1)
+    assert list(ranks.state.waits()) == []
 
 
 def test_a_rank_that_ended_while_it_joined_is_a_member_that_never_posts() -> None:

@@ -237,6 +237,16 @@ CASES = (
         "the same number of bytes",
     ),
     Case("broken_ring", 3, "deadlock", (Expected((0,), "receive from rank 2", "waits", "stands"),), "check the peers"),
+    Case(
+        "queued_at_the_end",
+        2,
+        "deadlock",
+        (
+            Expected((0,), "all_reduce #2 of the default group", "queued", "stands"),
+            Expected((1,), "8 fp32, 32 bytes, queued when the rank ended", "waits"),
+        ),
+        slow=False,
+    ),
     Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "met"),
 )
 
@@ -249,12 +259,13 @@ CORRECT = {
     "join_context": 2,
     "early_stopping": 2,
     "leaves_early": 2,
+    "ends_first": 4,
     "producer_thread": 2,
     "patient_store": 2,
     "compiled": 2,
     "device_mesh": 16,
 }
-QUICK = ("slow_rank", "device_mesh")
+QUICK = ("slow_rank", "device_mesh", "ends_first")
 
 
 def _line(script: Path, mark: str) -> int:

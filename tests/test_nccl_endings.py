@@ -209,6 +209,76 @@ def test_a_program_that_ends_in_the_middle(ranks: Ranks) -> None:
     )
 
 
+@pytest.mark.parametrize("ending", ["", "sys.exit()", "os._exit(0)", "threading.Thread(target=later).start()"])
+def test_what_is_queued_at_the_end_is_completed(ranks: Ranks, ending: str) -> None:
+    """Rank 1 is through with its program before rank 0 has come to its first collective."""
+    outputs = ranks(
+        2,
+        f"""
+        import sys, threading, time
+        from pathlib import Path
+
+        def later():
+            world.all_reduce(x, stream=stream)
+
+        world, stream, x = Communicator.join(), Stream(), Buffer(np.array([1.0]))
+        ended = Path(__file__).with_name("ended")
+        for _ in range(10):
+            if RANK == 0:
+                while not ended.exists():
+                    time.sleep(0.01)
+            world.all_reduce(x, stream=stream)
+        if RANK == 0:
+            later() if {"Thread" in ending} else None
+            stream.synchronize()
+            print(x.read().tolist())
+        else:
+            ended.touch()
+            {ending or "pass"}
+        """,
+    )
+    assert outputs[0] == ("[2048.0]\n" if "Thread" in ending else "[1024.0]\n")
+    assert outputs[1] == ""
+
+
+def test_a_rank_that_fails_waits_for_nobody(ranks: Ranks) -> None:
+    """Rank 0 goes on when the process of rank 1 has ended, which holds a lock until then."""
+    ranks(
+        2,
+        """
+        import fcntl, sys
+
+        world, stream, x = Communicator.join(), Stream(), Buffer(np.array([1.0]))
+        lock = open(__file__)
+        if RANK == 1:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        world.all_reduce(x)
+        if RANK == 1:
+            world.all_reduce(x, stream=stream)
+            sys.exit(3)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        """,
+        exit_codes={1: 3},
+    )
+
+
+def test_a_message_that_nobody_sends_is_dropped_at_the_end(ranks: Ranks) -> None:
+    """A process that ends on a GPU takes such a receive with it."""
+    outputs = ranks(
+        2,
+        """
+        world, stream, x = Communicator.join(), Stream(), Buffer(np.array([1.0]))
+        world.all_reduce(x)
+        if RANK == 1:
+            world.receive(x, 0, stream=stream)
+            world.all_reduce(x, stream=stream)
+        """,
+    )
+    assert outputs[0] == ""
+    assert outputs[1].count("NCCL: ") == 1
+    assert "was queued when the program ended, and is dropped: rank 0 left without calling it" in outputs[1]
+
+
 @pytest.mark.parametrize(
     "frames",
     [

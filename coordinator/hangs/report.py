@@ -7,7 +7,8 @@ plain values; text.py makes a text of it.
     seconds       since a rank last did anything that can be seen here
     problem       of a mismatch: what does not match
     ranks         how many there are, and how many of them are stuck
-    groups        ranks that do the same: state, what they do, the call they wait for, who is missing, lines, stack
+    groups        ranks that do the same: state, what they do, the call they wait for, who is missing, which of those
+                  have called it and queued it behind something else, whether their programs have ended, lines, stack
     divergence    the last collective that all members of the group took part in, and what followed
     hints         well-known mistakes that look like this
     recorders     how the names of the flight recorders' files begin
@@ -81,6 +82,7 @@ class _Member:
     wait: Wait | None
     variant: str = ""  # of a mismatch: what it posted
     communicator: tuple[object, ...] = ()  # what the ones have in common that the ranks of a mesh's rows have
+    is_draining: bool = False  # its program has ended
     recorder: Recorder = field(default_factory=Recorder)
     entry: Entry | None = None
 
@@ -106,15 +108,16 @@ def make_report(
         rank: _Member(told, _first(waits_of.get(rank, []), finding.stuck, ranks), variants.get(rank, ""))
         for rank, told in ranks.items()
     }
-    for member in members.values():
+    for rank, member in members.items():
         member.communicator = _alike(state, member.wait)
+        member.is_draining = state.is_draining(rank)
     together = _together(members)
     found = recorders([group[0].rank.rank for group in together])
     for group in together:
         for member in group:
             member.recorder = found.get(member.rank.rank, Recorder())
             member.entry = _entry_of(member)
-    groups = [_describe(group, finding) for group in together]
+    groups = [_describe(group, finding, members) for group in together]
     report: dict[str, Any] = {
         "version": VERSION,
         "kind": finding.kind,
@@ -163,8 +166,8 @@ def _alike(state: State, wait: Wait | None) -> tuple[object, ...]:
 def _key(member: _Member) -> tuple[object, ...]:
     """What ranks have in common that are reported together."""
     rank, wait = member.rank, member.wait
-    frame = users_frame(rank.stacks.main)
-    place = frame.place if frame else ""
+    frame = users_frame(_program_stack(member))
+    place = frame.place if frame else "ended" if member.is_draining else ""
     if rank.status is not None:
         return ("ended", rank.status)
     if member.variant:
@@ -191,10 +194,15 @@ def _together(members: Mapping[int, _Member]) -> list[list[_Member]]:
     return sorted(groups.values(), key=order)
 
 
-def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
+def _program_stack(member: _Member) -> tuple[Frame, ...]:
+    """The stack of the main thread; of a program that has ended, only ours is left."""
+    return () if member.is_draining else member.rank.stacks.main
+
+
+def _describe(group: list[_Member], finding: Finding, members: Mapping[int, _Member]) -> dict[str, Any]:
     first = group[0]
     ranks = sorted(member.rank.rank for member in group)
-    main = first.rank.stacks.main
+    main = _program_stack(first)
     stands = users_frame(main)
     called = first.entry.line if first.entry else stands
     if first.entry and first.entry.is_backward and stands:
@@ -206,6 +214,8 @@ def _describe(group: list[_Member], finding: Finding) -> dict[str, Any]:
         "doing": _doing(group),
         "call": _call(group) if first.wait is not None else None,
         "missing": _missing(group),
+        "queued": _queued(group, members),
+        "draining": first.is_draining,
         "function": _outermost_of_torch(main) if main else None,
         "called_at": _place(called),
         "in_backward": bool(first.entry and first.entry.is_backward),
@@ -236,6 +246,23 @@ def _missing(group: list[_Member]) -> list[int]:
         if member.wait is not None and member.wait.communicator:
             missing.update(member.wait.missing)
     return sorted(missing)
+
+
+def _queued(group: list[_Member], members: Mapping[int, _Member]) -> list[int]:
+    """Of those that the group waits for, the ranks that have called it, but whose streams have not come to it."""
+    wanted = group[0].entry
+    if wanted is None or wanted.is_message:
+        return []
+    called = (wanted.group, wanted.number, wanted.call)
+    return [
+        rank
+        for rank in _missing(group)
+        if rank in members
+        and any(
+            (entry.group, entry.number, entry.call) == called and not entry.completed and not entry.is_message
+            for entry in members[rank].recorder.entries
+        )
+    ]
 
 
 def _call(group: list[_Member]) -> dict[str, Any]:
@@ -271,7 +298,8 @@ def _doing(group: list[_Member]) -> str:
         name = f"{call['name']} #{call['number']}" if call["peer"] is None else _message(group, call)
         sizes = f"{call['count']} {call['data_type']}, {call['bytes']:,} bytes"
         among = f"{call['members']} ranks" if call["groups"] == 1 else f"{call['groups']} groups of {call['members']}"
-        return f"in {name} of {call['group']} ({among}), {sizes}"
+        ended = ", queued when the rank ended" if member.is_draining else ""
+        return f"in {name} of {call['group']} ({among}), {sizes}{ended}"
     if wait is not None:
         if wait.communicator:
             return f"in {wait.what}"

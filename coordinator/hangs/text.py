@@ -60,8 +60,13 @@ def _group(group: dict[str, Any]) -> list[str]:
         found.append(f"      {_at(called, 'at' if called == stands else 'called at')}")
     if stands is not None and stands != called:
         found.append(f"      {_at(stands, 'now at')}")
-    if group["missing"]:
-        found.append(f"      {ranks_text(group['missing'])} {_omission(group)}")
+    queued = group["queued"]
+    missing = [rank for rank in group["missing"] if rank not in queued]
+    if missing:
+        found.append(f"      {ranks_text(missing)} {_omission(group)}")
+    if queued:
+        has = "has" if len(queued) == 1 else "have"
+        found.append(f"      {ranks_text(queued)} {has} called it, and queued it behind another call")
     return found
 
 

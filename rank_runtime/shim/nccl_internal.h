@@ -111,6 +111,7 @@ typedef struct nccl_communicator {
     bool finalized;    /* no further operations */
     bool gone;         /* destroyed, aborted or revoked: what is still under way is dropped */
     bool destroyed;    /* after all its operations; only a graph can come with others */
+    bool abandoned;    /* the program has ended, and a member left before it had joined an operation */
     int outstanding;   /* operations handed to a stream that are not complete */
     int delivering;    /* answers that are just being written to memory */
     int64_t offspring; /* splits and shrinks so far */
@@ -197,6 +198,7 @@ nccl_result nccl_post(nccl_operation *operations, size_t count);
 /* What arrives for operations; in the thread of the connection. */
 void nccl_operation_done(const maya_done *message, const void *payload, size_t payload_bytes);
 void nccl_operation_failed(const maya_failed *message);
+void nccl_operation_abandoned(const maya_abandoned *message);
 /* No answer comes any more for the operations of `communicator` (NULL: of any); their streams go on. `why` is noted as an
  * error of the communicators; NULL: it is none. */
 void nccl_drop_operations(nccl_communicator *communicator, const char *why);

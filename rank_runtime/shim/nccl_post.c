@@ -285,6 +285,20 @@ void nccl_operation_failed(const maya_failed *message) {
     end_delivery(item); /* the stream goes on, so that the program can find the error and end */
 }
 
+/* No error of the communicator: torch's watchdog would end a process that has done all it was asked to. */
+void nccl_operation_abandoned(const maya_abandoned *message) {
+    post *item = begin_delivery(message->token);
+    if (item == NULL) return;
+    nccl_communicator *communicator = item->operation.communicator;
+    pthread_mutex_lock(&nccl_lock);
+    bool first = !communicator->abandoned;
+    communicator->abandoned = true;
+    pthread_mutex_unlock(&nccl_lock);
+    if (first) maya_message("NCCL: %.*s", (int)message->text.size, message->text.bytes);
+    maya_clock_dropped(item->ticket);
+    end_delivery(item);
+}
+
 void nccl_drop_operations(nccl_communicator *communicator, const char *why) {
     pthread_mutex_lock(&nccl_lock);
     maya_stream **streams = malloc((place_count + 1) * sizeof *streams);

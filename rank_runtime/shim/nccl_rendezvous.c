@@ -154,6 +154,7 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
         .request_failed = request_failed,
         .done = nccl_operation_done,
         .failed = nccl_operation_failed,
+        .abandoned = nccl_operation_abandoned,
         .lost = coordinator_lost,
     };
     static const char nobody_else[] =

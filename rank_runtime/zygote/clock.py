@@ -112,16 +112,6 @@ class Clock:
         self._now = None
 
 
-def begin_alone(entry: str) -> None:
-    """In a rank that was not forked from a zygote; `entry` is the folder that brought us here, which its children do
-    not need."""
-    rest = [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part != entry]
-    del os.environ["PYTHONPATH"]
-    if rest:
-        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
-    Clock(os.environ).begin()
-
-
 def _standing() -> int:
     return 0
 

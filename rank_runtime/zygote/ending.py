@@ -19,10 +19,10 @@ import os
 import sys
 import time
 import weakref
-from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
+from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
 from rank_runtime.zygote.shared import SharedModules
 
 _AT_ONCE = 4
@@ -69,13 +69,18 @@ class Ending:
     def _end(self) -> None:
         if os.getpid() != self._process or self._rank is None:  # a child of the rank's, or the zygote itself
             return
+        succeeded = status_will_be_zero()
+        if succeeded:
+            complete_collectives()
+        kept = not succeeded and keep_process_groups()
         self._state[self._rank] = _WAITING
         os.eventfd_read(self._admission)
         self._state[self._rank] = _ADMITTED
-        _drop_process_groups()
+        if not kept:
+            _drop_process_groups()
         for name in self._shared:
             sys.modules.pop(name, None)
-        if _status_will_be_zero():
+        if succeeded:
             ctypes.PyDLL(None).maya_leave_python_early()
 
     def gone(self, rank: int) -> None:
@@ -104,22 +109,3 @@ def _drop_process_groups() -> None:
         module.GroupMember.WORLD = None
         for name in ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag"):
             getattr(module, name, {}).clear()
-
-
-def _status_will_be_zero() -> bool:
-    """Whether the process will certainly end with this status, because its script has run to the end. Python then takes
-    `__file__` away; it does not when an exception asks for another status. An exception that nobody caught is left in
-    `sys`, and a module that is run (-m) is called by Python's own code, which keeps the status that it asks for."""
-    main: Any = sys.modules.get("__main__")
-    if main is None or main.__spec__ is not None or hasattr(main, "__file__"):
-        return False
-    if not isinstance(main.__loader__, SourceFileLoader) or sys.flags.inspect:
-        return False  # there was no script, or Python has not done with it
-    if any(hasattr(sys, name) for name in ("last_exc", "last_value")):
-        return False
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except Exception:
-        return False  # Python will complain, and have a status for that
-    return bool(_libc.maya_python_returned())

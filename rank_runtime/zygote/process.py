@@ -200,7 +200,7 @@ class Zygote:
         name_process(self._name)
         become_rank(start, self.process, self._own)
         if not self._preparation.share or self._preload.problem is not None:
-            start_anew(start.command, with_clock=self._clock.is_installed)
+            start_anew(start.command)
         begin_device()
         self._clock.begin()
         begin_interpreter(self._clock.time_ns())

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "MAYA_ZYGOTE"
-CLOCK_ONLY = "clock"  # its value in a rank that is started anew: nothing but the clocks are virtual there
+ALONE = "alone"  # its value in a rank that is started anew (alone.py)
 ENTRY = Path(__file__).parent / "entry"  # for PYTHONPATH
 BIND_AT_ONCE = "LD_BIND_NOW"  # of the dynamic loader; ranks do not see it, unless the user has set it
 

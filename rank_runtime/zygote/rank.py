@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rank_runtime.zygote.protocol import CLOCK_ONLY, ENTRY, VARIABLE, RankStart
+from rank_runtime.zygote.protocol import ALONE, ENTRY, VARIABLE, RankStart
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -50,12 +50,11 @@ def _give_way(ranks: int) -> None:
             Path("/proc/self/autogroup").write_text(str(levels), encoding="utf-8")
 
 
-def start_anew(command: tuple[str, ...], *, with_clock: bool) -> NoReturn:
-    """Become another program, which shares nothing with the zygote; if it is Python, it may have virtual clocks."""
-    if with_clock:
-        path = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = str(ENTRY) + (os.pathsep + path if path else "")
-        os.environ[VARIABLE] = CLOCK_ONLY
+def start_anew(command: tuple[str, ...]) -> NoReturn:
+    """Become another program, which shares nothing with the zygote; if it is Python, alone.py begins it."""
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ENTRY) + (os.pathsep + path if path else "")
+    os.environ[VARIABLE] = ALONE
     os.environ["MAYA_RANK_PROCESS"] = str(os.getpid())  # to tell a rank from the programs that it starts
     try:
         os.execvp(command[0], command)

@@ -191,7 +191,8 @@ static bool receive_frames(frames *received) {
 
 /* What is answered to NCCL. */
 static bool is_for_receiver(int64_t kind) {
-    return kind == MAYA_KIND_JOINED || kind == MAYA_KIND_REQUEST_FAILED || kind == MAYA_KIND_DONE || kind == MAYA_KIND_FAILED;
+    return kind == MAYA_KIND_JOINED || kind == MAYA_KIND_REQUEST_FAILED || kind == MAYA_KIND_DONE || kind == MAYA_KIND_FAILED ||
+           kind == MAYA_KIND_ABANDONED;
 }
 
 /* One message; false: it is none of this version. */
@@ -237,6 +238,12 @@ static bool handle_message(maya_unpacker *from, frames *received, size_t *next_p
         maya_failed message;
         if (!maya_unpack_failed(from, count, &message)) return false;
         told->failed(&message);
+        return true;
+    }
+    case MAYA_KIND_ABANDONED: {
+        maya_abandoned message;
+        if (!maya_unpack_abandoned(from, count, &message)) return false;
+        told->abandoned(&message);
         return true;
     }
     case MAYA_KIND_TIMES:
@@ -414,6 +421,12 @@ static void say_hello(const maya_settings *settings) {
     maya_outgoing_end(NULL, 0);
 }
 
+static void end_at_exit(int status, void *unused) {
+    (void)unused;
+    maya_drain_at_exit(status);
+    maya_coordinator_end();
+}
+
 static void try_to_connect(void) {
     const maya_settings *settings = maya_get_settings();
     if (settings->coordinator[0] == '\0') {
@@ -437,7 +450,7 @@ static void try_to_connect(void) {
         say_hello(settings);
         maya_outgoing_send();
         connected_process = getpid();
-        atexit(maya_coordinator_end);
+        on_exit(end_at_exit, NULL);
         if (!maya_start_thread(talk, NULL, STACK_BYTES)) refuse("cannot start a thread; raise the process limit (ulimit -u)");
         if (settings->debug > 0) maya_message("connecting to the coordinator at %s", settings->coordinator);
     }
@@ -455,6 +468,8 @@ const char *maya_coordinator_connect(const maya_receiver *wanted) {
     pthread_mutex_unlock(&maya_connect_lock);
     return failed ? problem : NULL;
 }
+
+bool maya_coordinator_is_connected(void) { return connected_process == getpid() && !failed; }
 
 void maya_coordinator_end(void) {
     if (connected_process != getpid()) return; /* also for a vfork child, which has our memory but is not us */

@@ -16,6 +16,7 @@ typedef struct {
     void (*request_failed)(const maya_request_failed *message);
     void (*done)(const maya_done *message, const void *payload, size_t payload_bytes);
     void (*failed)(const maya_failed *message);
+    void (*abandoned)(const maya_abandoned *message);
     /* There will be no answers any more; `why` is NULL at the end of the process. */
     void (*lost)(const char *why);
 } maya_receiver;
@@ -29,4 +30,7 @@ MAYA_API const char *maya_coordinator_connect(const maya_receiver *receiver);
 MAYA_API maya_packer *maya_outgoing_begin(void);
 MAYA_API void maya_outgoing_end(void *payload, size_t payload_bytes);
 MAYA_API void maya_outgoing_send(void);
+
+/* Whether this very process has a connection that still serves. */
+bool maya_coordinator_is_connected(void);
 

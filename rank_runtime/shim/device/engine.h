@@ -26,6 +26,7 @@ struct maya_stream {
     bool is_legacy;
     bool destroyed;
     uint64_t submitted, completed; /* positions: work is numbered 1, 2, ... */
+    uint64_t last_collective;      /* position of the last asynchronous work */
     uint64_t host_waits_for;       /* the lowest position that a host thread waits for; UINT64_MAX: none does */
     bool executing;                /* some thread runs the work at the head, or it was started and is not done yet */
     queued_work *head, *tail;      /* what could not run at once */
@@ -59,6 +60,12 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
 /* shared_event.c */
 void maya_shared_event_record(shared_event *shared, maya_stream *stream);
 void maya_shared_event_close(shared_event *shared);
+
+/* Collectives (asynchronous work) that streams have been given and not completed; wait for those given so far. */
+bool maya_streams_hold_collectives(void);
+void maya_streams_complete_collectives(void);
+/* Whether the calling thread carries out work of streams. */
+bool maya_is_stream_worker(void);
 
 /* Numbers of streams that a host thread waits for: how many, of which the first `most` are written. */
 uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most);

@@ -58,5 +58,7 @@ void maya_schedule_begin_rank(void);
 
 /* The process ends: names the faults that never happened. */
 void maya_faults_end(void);
+/* The process ends with this status: completes the collectives that its streams hold, if it is 0 (drain.c). */
+void maya_drain_at_exit(int status);
 /* The process ends: says goodbye to the coordinator. Waits for a second at most. */
 void maya_coordinator_end(void);

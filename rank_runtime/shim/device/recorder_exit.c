@@ -1,5 +1,5 @@
 /* _exit, so that a process that ends without running exit handlers (os._exit, every forked child of multiprocessing)
- * still ends its trace and its connection to the coordinator. In: the exit status. Out: none, the process is gone.
+ * still completes its collectives (drain.c), and ends its trace and its connection to the coordinator. In: the exit status. Out: none, the process is gone.
  *
  * This library is preloaded, so the program's calls arrive here; those that did not record go straight through. */
 #include <sys/syscall.h>
@@ -10,6 +10,7 @@
 #include "recorder.h"
 
 MAYA_API _Noreturn void _exit(int status) {
+    maya_drain_at_exit(status);
     maya_faults_end();
     maya_coordinator_end();
     maya_record_end();

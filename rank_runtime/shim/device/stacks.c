@@ -148,9 +148,15 @@ typedef struct {
     char here[16];
 } cxx_string;
 
+static cxx_string kept_recorder; /* with what has been completed */
+
 static bool read_recorder(cxx_string *text, bool all) {
+    if (!python_runs()) { /* torch needs it for the stacks */
+        *text = kept_recorder;
+        return text->bytes != NULL;
+    }
     void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (torch == NULL || !python_runs()) return false;
+    if (torch == NULL) return false;
     /* std::string c10d::dump_nccl_trace(bool collectives, bool stacks, bool only_active) */
     void (*dump)(cxx_string *, bool, bool, bool) =
         (void (*)(cxx_string *, bool, bool, bool))dlsym(torch, "_ZN4c10d15dump_nccl_traceB5cxx11Ebbb");
@@ -173,7 +179,12 @@ static void answer_recorder(int to, bool all, const char *path) {
         write_all(to, text.bytes, text.size);
     }
     void (*delete)(void *) = (void (*)(void *))dlsym(RTLD_DEFAULT, "_ZdlPv");
-    if (text.bytes != text.here && delete) delete(text.bytes);
+    if (text.bytes != text.here && text.bytes != kept_recorder.bytes && delete) delete(text.bytes);
+}
+
+/* For questions that come when Python has ended, and collectives are still queued. Python's lock must not be held. */
+MAYA_API void maya_keep_recorder(void) {
+    if (kept_recorder.bytes == NULL && !read_recorder(&kept_recorder, true)) kept_recorder.bytes = NULL;
 }
 
 /* ---- the debugger ---- */

@@ -32,6 +32,7 @@ static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
 static uint32_t homes[MAYA_MAX_DEVICES]; /* of devices in use: 1 + the number of the default stream */
 static bool any_home;
 static __thread maya_stream *thread_streams[MAYA_MAX_DEVICES];
+static __thread bool is_worker;
 
 /* ---- streams ---- */
 
@@ -236,6 +237,7 @@ void maya_work_done_after(maya_stream *stream, uint64_t ns) {
 
 static void *work_forever(void *host_functions) {
     bool mine_are_host_functions = host_functions != NULL;
+    is_worker = true;
     pthread_mutex_lock(&maya_engine_lock);
     for (;;) {
         bool ran = false, watching = false;
@@ -281,6 +283,7 @@ static queued_work *append(maya_stream *stream, queued_work fields) {
     if (item == NULL) abort();
     *item = fields;
     item->position = ++stream->submitted;
+    if (item->work.start) stream->last_collective = item->position;
     item->next = NULL;
     if (stream->tail) stream->tail->next = item;
     else {
@@ -513,6 +516,26 @@ int maya_device_synchronize(void) {
     if (must_not_wait(is_device_idle, NULL)) return CUDA_NOT_READY;
     maya_device_wait(maya_current_device());
     return CUDA_OK;
+}
+
+/* ---- collectives at the end of the program ---- */
+
+bool maya_is_stream_worker(void) { return is_worker; }
+
+bool maya_streams_hold_collectives(void) {
+    bool found = false;
+    pthread_mutex_lock(&maya_engine_lock);
+    for (maya_stream *stream = all_streams; stream && !found; stream = stream->next) {
+        found = stream->completed < stream->last_collective;
+    }
+    pthread_mutex_unlock(&maya_engine_lock);
+    return found;
+}
+
+void maya_streams_complete_collectives(void) {
+    pthread_mutex_lock(&maya_engine_lock);
+    for (maya_stream *stream = all_streams; stream; stream = stream->next) wait_until(stream, stream->last_collective);
+    pthread_mutex_unlock(&maya_engine_lock);
 }
 
 /* ---- events ---- */

@@ -2,7 +2,7 @@
 
 In: MAYA_ZYGOTE, the file descriptors that the launcher talks through. Out: nothing in the zygote, which ends in here;
 in each rank forked from it a return to Python, which runs the script. No trace of this module or its folder is left.
-In a rank that is started anew, MAYA_ZYGOTE says that only the clocks are to be virtual.
+In a rank that is started anew, MAYA_ZYGOTE says so: there is nothing to fork, and Python runs the script at once.
 """
 
 import os
@@ -20,10 +20,10 @@ def _become_zygote() -> None:
     if descriptors is None:  # a child of a process that should have cleaned its environment, but has not
         return
     python_has = frozenset(sys.modules) - {"sitecustomize"}
-    only_clock = descriptors == "clock"
+    is_alone = descriptors == "alone"
     sys.path.insert(0, root)
-    if only_clock:
-        from rank_runtime.zygote.clock import begin_alone
+    if is_alone:
+        from rank_runtime.zygote.alone import begin_alone
     else:
         os.environ.pop("LD_BIND_NOW", None)  # was for this process alone; a user's own comes back in the ranks
         from rank_runtime.zygote.process import main
@@ -31,7 +31,7 @@ def _become_zygote() -> None:
     for name in set(sys.modules) - python_has:
         if name.partition(".")[0] == "rank_runtime":
             del sys.modules[name]
-    if only_clock:
+    if is_alone:
         begin_alone(folder)
     else:
         main(root, descriptors, python_has)
