@@ -10,7 +10,7 @@
 
 MAYA_API CUresult cuInit(unsigned flags) {
     (void)flags;
-    return maya_get_settings()->device_count ? CUDA_OK : CUDA_NO_DEVICE;
+    return maya_visible_devices()->count ? CUDA_OK : CUDA_NO_DEVICE;
 }
 
 MAYA_API CUresult cuDriverGetVersion(int *version) {
@@ -52,10 +52,10 @@ MAYA_API CUresult cuGetProcAddress(const char *name, void **function, int versio
 
 /* ---- devices ---- */
 
-static bool is_device(CUdevice device) { return device >= 0 && device < maya_get_settings()->device_count; }
+static bool is_device(CUdevice device) { return device >= 0 && device < maya_visible_devices()->count; }
 
 MAYA_API CUresult cuDeviceGetCount(int *count) {
-    *count = maya_get_settings()->device_count;
+    *count = maya_visible_devices()->count;
     return CUDA_OK;
 }
 
@@ -73,7 +73,7 @@ MAYA_API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
 
 MAYA_API CUresult cuDeviceGetUuid(unsigned char *uuid, CUdevice device) {
     if (!is_device(device)) return CUDA_INVALID_DEVICE;
-    maya_device_uuid(maya_get_settings()->physical[device], uuid);
+    maya_device_uuid(maya_visible_devices()->physical[device], uuid);
     return CUDA_OK;
 }
 

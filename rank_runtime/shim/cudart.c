@@ -79,7 +79,7 @@ MAYA_API cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 MAYA_API cudaError_t cudaGetDeviceCount(int *count) {
-    *count = maya_get_settings()->device_count;
+    *count = maya_visible_devices()->count;
     if (*count == 0) return cudart_result(CUDA_NO_DEVICE);
     maya_load_observer();
     return CUDA_OK;
@@ -99,13 +99,13 @@ MAYA_API cudaError_t cudaGetDevice(int *device) {
 MAYA_API cudaError_t cudaDeviceSynchronize(void) { return cudart_result(maya_device_synchronize()); }
 
 MAYA_API cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device) {
-    if (device < 0 || device >= maya_get_settings()->device_count) return cudart_result(CUDA_INVALID_DEVICE);
+    if (device < 0 || device >= maya_visible_devices()->count) return cudart_result(CUDA_INVALID_DEVICE);
     snprintf(text, (size_t)length, "0000:%02X:00.0", maya_device_attribute_of(device, MAYA_ATTRIBUTE_PCI_BUS));
     return CUDA_OK;
 }
 
 MAYA_API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    int count = maya_get_settings()->device_count;
+    int count = maya_visible_devices()->count;
     if (device < 0 || device >= count || peer < 0 || peer >= count) return cudart_result(CUDA_INVALID_DEVICE);
     *can = device != peer;
     return CUDA_OK;
@@ -116,7 +116,7 @@ static bool peer_enabled[MAYA_MAX_DEVICES][MAYA_MAX_DEVICES];
 MAYA_API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     (void)flags;
     int device = maya_current_device();
-    if (peer < 0 || peer >= maya_get_settings()->device_count || peer == device) return cudart_result(CUDA_INVALID_DEVICE);
+    if (peer < 0 || peer >= maya_visible_devices()->count || peer == device) return cudart_result(CUDA_INVALID_DEVICE);
     if (peer_enabled[device][peer]) return cudart_result(CUDA_PEER_ALREADY_ENABLED);
     peer_enabled[device][peer] = true;
     return CUDA_OK;
@@ -124,7 +124,7 @@ MAYA_API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 
 MAYA_API cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     int device = maya_current_device();
-    if (peer < 0 || peer >= maya_get_settings()->device_count) return cudart_result(CUDA_INVALID_DEVICE);
+    if (peer < 0 || peer >= maya_visible_devices()->count) return cudart_result(CUDA_INVALID_DEVICE);
     if (!peer_enabled[device][peer]) return cudart_result(CUDA_PEER_NOT_ENABLED);
     peer_enabled[device][peer] = false;
     return CUDA_OK;

@@ -63,7 +63,7 @@ MAYA_API cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t s
 MAYA_API cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) { return cudart_result(maya_pool_free(address, stream)); }
 
 MAYA_API cudaError_t cudaDeviceGetDefaultMemPool(maya_pool_state **pool, int device) {
-    if (device < 0 || device >= maya_get_settings()->device_count) return cudart_result(CUDA_INVALID_DEVICE);
+    if (device < 0 || device >= maya_visible_devices()->count) return cudart_result(CUDA_INVALID_DEVICE);
     *pool = pool_handle(device);
     return CUDA_OK;
 }

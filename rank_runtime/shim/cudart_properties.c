@@ -76,7 +76,7 @@ typedef struct {
 _Static_assert(sizeof(device_properties) == (MAYA_CUDA_VERSION < 13000 ? 1032 : 1008), "layout of cudaDeviceProp");
 
 static cudaError_t fill(device_properties *properties, int index) {
-    if (index < 0 || index >= maya_get_settings()->device_count) return cudart_result(CUDA_INVALID_DEVICE);
+    if (index < 0 || index >= maya_visible_devices()->count) return cudart_result(CUDA_INVALID_DEVICE);
     const maya_device_properties *device = &maya_get_settings()->device;
     int (*attribute)(int) = maya_device_attribute;
     *properties = (device_properties){
@@ -163,7 +163,7 @@ static cudaError_t fill(device_properties *properties, int index) {
         .unified_function_pointers = 1,
     };
     memcpy(properties->name, device->name, sizeof device->name);
-    maya_device_uuid(maya_get_settings()->physical[index], properties->uuid);
+    maya_device_uuid(maya_visible_devices()->physical[index], properties->uuid);
     return CUDA_OK;
 }
 
@@ -172,7 +172,7 @@ MAYA_API cudaError_t cudaGetDeviceProperties(device_properties *properties, int 
 MAYA_API cudaError_t cudaGetDeviceProperties_v2(device_properties *properties, int device) { return fill(properties, device); }
 
 MAYA_API cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device) {
-    if (device < 0 || device >= maya_get_settings()->device_count) return cudart_result(CUDA_INVALID_DEVICE);
+    if (device < 0 || device >= maya_visible_devices()->count) return cudart_result(CUDA_INVALID_DEVICE);
     *value = maya_device_attribute_of(device, attribute);
     return *value < 0 ? cudart_result(CUDA_INVALID_VALUE) : CUDA_OK;
 }

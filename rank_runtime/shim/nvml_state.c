@@ -23,8 +23,9 @@ typedef struct {
 static nvml_memory memory_of(const nvml_device *device) {
     const maya_settings *settings = maya_get_settings();
     size_t total_bytes = (size_t)settings->device.memory_bytes, free_bytes = total_bytes;
-    for (int visible = 0; visible < settings->device_count; visible++) {
-        if (settings->physical[visible] == device->index) maya_memory_info(visible, &free_bytes, &total_bytes);
+    const maya_devices *devices = maya_known_devices; /* before CUDA is used, nothing is */
+    for (int visible = 0; devices && visible < devices->count; visible++) {
+        if (devices->physical[visible] == device->index) maya_memory_info(visible, &free_bytes, &total_bytes);
     }
     return (nvml_memory){.total = total_bytes, .free = free_bytes, .used = total_bytes - free_bytes};
 }

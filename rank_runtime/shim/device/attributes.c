@@ -87,11 +87,11 @@ int maya_device_attribute(int attribute) {
 int maya_device_pci_bus(int physical_device) { return physical_device + 1; }
 
 int maya_device_attribute_of(int device, int attribute) {
-    if (attribute == MAYA_ATTRIBUTE_PCI_BUS) return maya_device_pci_bus(maya_get_settings()->physical[device]);
+    if (attribute == MAYA_ATTRIBUTE_PCI_BUS) return maya_device_pci_bus(maya_visible_devices()->physical[device]);
     return maya_device_attribute(attribute);
 }
 
-/* Called while settings are read: the node is found from the environment itself. */
+/* The node is found from the environment itself. */
 void maya_device_uuid(int physical_device, unsigned char uuid[16]) {
     const char *node_text = getenv("GROUP_RANK");
     uint64_t node = node_text ? strtoull(node_text, NULL, 10) + 1 : 1, device = (uint64_t)physical_device;

@@ -14,7 +14,7 @@ static _Atomic bool observer_considered;
 int maya_current_device(void) { return current_device; }
 
 int maya_set_device(int device) {
-    if (device < 0 || device >= maya_get_settings()->device_count) return CUDA_INVALID_DEVICE;
+    if (device < 0 || device >= maya_visible_devices()->count) return CUDA_INVALID_DEVICE;
     current_device = device;
     return CUDA_OK;
 }
@@ -47,7 +47,7 @@ MAYA_API void maya_prepare_observer(void) {
 }
 
 int maya_use_device(int device) {
-    if (device < 0 || device >= maya_get_settings()->device_count) return CUDA_INVALID_DEVICE;
+    if (device < 0 || device >= maya_visible_devices()->count) return CUDA_INVALID_DEVICE;
     if (in_use[device]) return CUDA_OK;
     maya_load_observer();
     pthread_mutex_lock(&maya_context_lock);

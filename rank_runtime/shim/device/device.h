@@ -56,8 +56,6 @@ typedef struct {
 typedef struct {
     int rank;
     int node_devices;           /* devices of the node */
-    int device_count;           /* those that CUDA_VISIBLE_DEVICES leaves visible ... */
-    int physical[MAYA_MAX_DEVICES]; /* ... and which ones they are */
     maya_device_properties device;
     maya_compute_mode compute;
     int64_t compute_bytes;      /* an op is small when its tensors together are no larger */
@@ -89,6 +87,21 @@ MAYA_API const maya_settings *maya_read_settings(void);
 static inline const maya_settings *maya_get_settings(void) {
     const maya_settings *known = __atomic_load_n(&maya_known_settings, __ATOMIC_ACQUIRE);
     return known ? known : maya_read_settings();
+}
+
+/* ---- visible.c: the node's devices that the program sees ---- */
+
+typedef struct {
+    int count;
+    int physical[MAYA_MAX_DEVICES]; /* numbers of the node's devices */
+} maya_devices;
+
+MAYA_API extern const maya_devices *maya_known_devices; /* NULL: CUDA has not been used yet */
+MAYA_API const maya_devices *maya_find_devices(void);
+
+static inline const maya_devices *maya_visible_devices(void) {
+    const maya_devices *known = __atomic_load_n(&maya_known_devices, __ATOMIC_ACQUIRE);
+    return known ? known : maya_find_devices();
 }
 
 /* ---- report.c ---- */

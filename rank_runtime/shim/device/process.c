@@ -113,6 +113,7 @@ __attribute__((constructor)) static void at_load(void) {
 MAYA_API void maya_begin_rank(void) {
     maya_contexts_begin_rank(); /* first: needs the settings that the parent was charged by */
     maya_settings_begin_rank();
+    maya_devices_begin_rank();
     maya_coordinator_begin_rank();
     maya_recorder_begin_rank();
     begin_what_ranks_have();

@@ -49,6 +49,7 @@ void maya_watchdogs_after_fork(void);
 
 /* In a process that becomes a rank (maya_begin_rank). */
 void maya_settings_begin_rank(void);
+void maya_devices_begin_rank(void);
 void maya_contexts_begin_rank(void);
 void maya_coordinator_begin_rank(void);
 void maya_recorder_begin_rank(void);

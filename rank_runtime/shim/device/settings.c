@@ -173,36 +173,6 @@ static void read_clock(void) {
     read_costs(&settings.costs);
 }
 
-/* The node's device that an entry of CUDA_VISIBLE_DEVICES names, by index or by (the beginning of) its UUID; -1: none. */
-static int named_device(const char *entry) {
-    if (strncmp(entry, "GPU-", 4) != 0) {
-        char *end;
-        long index = strtol(entry, &end, 10);
-        return end != entry && index >= 0 && index < settings.node_devices ? (int)index : -1;
-    }
-    for (int device = 0; device < settings.node_devices; device++) {
-        char text[MAYA_UUID_TEXT];
-        maya_device_uuid_text(device, text);
-        if (strncmp(entry, text, strcspn(entry, ",")) == 0) return device;
-    }
-    return -1;
-}
-
-/* CUDA_VISIBLE_DEVICES leaves its entries up to the first that names no device; without it all are visible. */
-static void find_visible_devices(void) {
-    const char *text = getenv("CUDA_VISIBLE_DEVICES");
-    for (int device = 0; text == NULL && device < settings.node_devices; device++) {
-        settings.physical[settings.device_count++] = device;
-    }
-    while (text != NULL && *text != '\0' && settings.device_count < MAYA_MAX_DEVICES) {
-        int device = named_device(text);
-        if (device < 0) break;
-        settings.physical[settings.device_count++] = device;
-        text += strcspn(text, ",");
-        if (*text == ',') text++;
-    }
-}
-
 /* "%r" in a trace path is the rank, "%p" the process id. */
 static void expand_path(char *path, size_t size, const char *pattern, int rank) {
     size_t used = 0;
@@ -226,7 +196,6 @@ static void read_settings(void) {
     settings.world_size = (int)number_of("WORLD_SIZE", 0);
     settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);
     if (settings.ranks_per_node == 0) settings.ranks_per_node = 1;
-    find_visible_devices();
     read_device(&settings.device);
 
     const char *compute = getenv("MAYA_COMPUTE");
