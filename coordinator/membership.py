@@ -1,7 +1,9 @@
 """How communicators come about: joins, splits and shrinks are collected until all who must have come.
 
 In: requests of ranks. Out: the requests that can be answered now, each either with a new communicator or with an error.
-Requests that belong together but contradict each other are answered with an error, and so are all that follow.
+Requests that belong together but contradict each other are answered with an error, and so are all that follow. So are
+members that share a GPU, which NCCL refuses when all of them have come; splits and shrinks have members of their
+parent, and need no such check.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import dataclass, field
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
 from coordinator.texts import ranks_text
 from rank_runtime.messages import Join, RequestFailed, Shrink, Split
+
+DUPLICATE_GPU = "Duplicate GPU detected"  # how NCCL's text begins
 
 Failure = tuple[int, RequestFailed]  # to which rank
 
@@ -58,6 +62,7 @@ class Joining(_Requests):
         super().__init__()
         self.ranks = ranks
         self._came: dict[int, tuple[int, int | None]] = {}  # member -> rank, request
+        self._gpus: dict[tuple[int, int, int], list[int]] = {}  # node, GPU, bus id -> members
         self._ranks: set[int] = set()
 
     def add(self, rank: int, join: Join) -> Outcome:
@@ -68,10 +73,32 @@ class Joining(_Requests):
             return self._fail([*self._came.values(), (rank, join.request)], complaint)
         self._ranks.add(rank)
         self._came[join.member] = (rank, join.request)
+        self._gpus.setdefault((join.node, join.gpu, join.bus_id), []).append(join.member)
         if len(self._came) < self.ranks:
             return Outcome()
+        if len(self._gpus) < self.ranks:
+            return self._refuse_shared_gpus()
         ordered = [self._came[member] for member in range(self.ranks)]
         return Outcome([Group(tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered))])
+
+    def _refuse_shared_gpus(self) -> Outcome:
+        """Every member is told what NCCL tells it, and then of all ranks that are on the GPU in question."""
+        texts: dict[int, str] = {}
+        for (node, gpu, bus_id), sharing in sorted(self._gpus.items()):
+            for member in sharing if len(sharing) > 1 else ():
+                other = min(each for each in sharing if each != member)
+                ranks = ranks_text({self._came[each][0] for each in sharing})
+                texts[member] = (
+                    f"{DUPLICATE_GPU} : rank {member} and rank {other} both on CUDA device {bus_id:x} "
+                    f"(GPU {gpu} of node {node} is used by {ranks} of the job)"
+                )
+        self._failed = texts[min(texts)]
+        outcome = Outcome()
+        for member, (rank, request) in sorted(self._came.items()):
+            if request is not None:
+                failure = RequestFailed(request, INVALID_USAGE, texts.get(member, self._failed))
+                outcome.failures.append((rank, failure))
+        return outcome
 
     def _complaint(self, rank: int, join: Join) -> str:
         failure = "a communicator cannot be made: "

@@ -97,6 +97,9 @@ class Join:
     key: bytes  # the same for all members: made from the unique identifiers
     member: int  # rank in the communicator
     ranks: int
+    node: int
+    gpu: int  # of the node
+    bus_id: int  # its PCI address, as NCCL numbers it: no two members of a node have the same
 
 
 @dataclass(slots=True)

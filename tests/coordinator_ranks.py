@@ -10,6 +10,8 @@ from coordinator.communicators import Outgoing
 from coordinator.state import State
 from rank_runtime.messages import Call, DataType, Done, Failed, Join, Joined, Message, Post, RequestFailed
 
+GPUS = 8  # of a node
+
 
 class Ranks:
     """All ranks of a job; remembers the answers to each."""
@@ -34,7 +36,7 @@ class Ranks:
     def join(self, members: Sequence[int], key: bytes = b"") -> int:
         """A communicator of these ranks, in this order."""
         for member, rank in enumerate(members):
-            self.say(rank, Join(1, key or repr(members).encode(), member, len(members)))
+            self.say(rank, join(rank, key or repr(members).encode(), member, len(members)))
         numbers = set()
         for member, rank in enumerate(members):
             ((answer, _),) = self.told(rank)
@@ -47,6 +49,12 @@ class Ranks:
     def post(self, rank: int, communicator: int, sequence: int, payload: bytes | None = None, **fields: Any) -> None:
         """By default an all-reduce of one fp32, of which everything is known if there is a payload."""
         self.say(rank, post(communicator, sequence, payload, **fields), payload)
+
+
+def join(rank: int, key: bytes, member: int, ranks: int, request: int = 1) -> Join:
+    """Of a rank that has a GPU of its own."""
+    node, gpu = divmod(rank, GPUS)
+    return Join(request, key, member, ranks, node, gpu, (gpu + 1) << 12)
 
 
 def post(communicator: int, sequence: int, payload: bytes | None = None, **fields: Any) -> Post:

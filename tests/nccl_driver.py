@@ -62,6 +62,9 @@ def checked(function: str, *arguments: Any) -> None:
     assert error == 0, (function, error)
 
 
+checked("cudaSetDevice", RANK % 8)  # no two ranks of a node on one GPU, as in every program
+
+
 class Stream:
     """A non-blocking stream, as torch makes them."""
 

@@ -19,10 +19,10 @@ from typing import Any
 import psutil
 import pytest
 import zmq
-from coordinator_ranks import post
+from coordinator_ranks import join, post
 
 from rank_runtime.build import Build
-from rank_runtime.messages import VERSION, Alive, Bye, Call, Hello, Join, Joined, Message, pack, unpack
+from rank_runtime.messages import VERSION, Alive, Bye, Call, Hello, Joined, Message, pack, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "fedcba9876543210"
@@ -131,7 +131,7 @@ def test_reports_of_a_run(start: Callable[..., Coordinator], context: zmq.Contex
     assert psutil.Process(ready["pid"]).name() == "maya-coord"
     ranks = [Rank(context, ready["endpoint"], rank) for rank in range(2)]
     for member, rank in enumerate(ranks):
-        rank.send(Join(1, b"key", member, 2))
+        rank.send(join(member, b"key", member, 2))
     joined = [rank.receive()[0][0] for rank in ranks]
     for rank, answer in zip(ranks, joined, strict=True):
         assert isinstance(answer, Joined)
@@ -178,7 +178,7 @@ def test_it_says_who_waits_for_whom(start: Callable[..., Coordinator], context: 
     endpoint = coordinator.report("coordinator")["endpoint"]
     ranks = [Rank(context, endpoint, rank) for rank in range(64)]
     for member, rank in enumerate(ranks):
-        rank.send(Join(1, b"key", member, 64))
+        rank.send(join(member, b"key", member, 64))
     for rank in ranks:
         rank.receive()
     for rank in ranks[1:]:

@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from coordinator_ranks import post
+from coordinator_ranks import join, post
 
 from coordinator.server import Server, ServerError
 from rank_runtime.messages import (
@@ -22,7 +22,6 @@ from rank_runtime.messages import (
     Done,
     Failed,
     Hello,
-    Join,
     Joined,
     Message,
     Refused,
@@ -57,7 +56,7 @@ class Job:
 
     def everybody(self, world_size: int) -> tuple[list[Client], int]:
         """All ranks, in one communicator."""
-        clients = [self.client(rank, Join(1, b"all", rank, world_size)) for rank in range(world_size)]
+        clients = [self.client(rank, join(rank, b"all", rank, world_size)) for rank in range(world_size)]
         for client in clients:
             assert client.receive() == (Welcome(VERSION), None)
         numbers = set()
@@ -217,8 +216,8 @@ def test_a_rank_that_does_not_read_holds_up_nobody_and_misses_nothing(make_job: 
 def test_strangers_are_ignored_and_counted(make_job: Callable[..., Job]) -> None:
     job = make_job(2)
     stranger = job.stranger()
-    stranger.send(Hello(VERSION, "guess", 0, 1), Join(1, b"key", 0, 1))
-    stranger.send(Join(1, b"key", 0, 1))
+    stranger.send(Hello(VERSION, "guess", 0, 1), join(0, b"key", 0, 1))
+    stranger.send(join(0, b"key", 0, 1))
     stranger.send(Hello(VERSION, SECRET[:-1] + "é", 0, 1))
     stranger.send()
     stranger.socket.send(b"")
@@ -259,7 +258,7 @@ def test_one_rank_has_one_connection(make_job: Callable[..., Job]) -> None:
     third = job.client(2)
     answer, _ = third.receive()
     assert answer == Refused(f"process {process} is rank 2, expected 0 to 1")
-    first.send(Join(5, b"alone", 0, 1))
+    first.send(join(0, b"alone", 0, 1, 5))
     joined, _ = first.receive()
     assert isinstance(joined, Joined)
 
@@ -335,7 +334,7 @@ def test_a_dead_rank_is_noticed_and_the_others_go_on(make_job: Callable[..., Job
     job = make_job(3)
     clients, everybody = job.everybody(3)
     for client in clients[:2]:
-        client.send(Join(2, b"pair", client.rank, 2))
+        client.send(join(client.rank, b"pair", client.rank, 2, 2))
     joined, _ = clients[0].receive()
     clients[1].receive()
     assert isinstance(joined, Joined)

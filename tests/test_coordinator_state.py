@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from coordinator_ranks import Ranks, done, failure, post
+from coordinator_ranks import Ranks, done, failure, join, post
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -435,7 +435,7 @@ def test_nothing_that_a_rank_sends_raises(data: st.DataObject) -> None:
     ranks.join([0, 1, 2])
     small = st.integers(-1, 3)
     messages = st.one_of(
-        st.builds(Join, small, st.sampled_from([b"a", b"b"]), small, st.integers(1, 3)),
+        st.builds(Join, small, st.sampled_from([b"a", b"b"]), small, st.integers(1, 3), small, small, small),
         st.builds(Split, small, small, small, small, small),
         st.builds(Shrink, small, small, small, st.lists(st.integers(0, 4), max_size=3)),
         st.builds(
@@ -460,7 +460,7 @@ def test_instances_number_the_communicators_of_the_same_members() -> None:
     instances = []
     for key, members in enumerate([(0, 1), (0, 1), (1, 0), (0, 1, 2), (0, 1)]):
         for member, rank in enumerate(members):
-            ranks.say(rank, Join(5, b"%d" % key, member, len(members)))
+            ranks.say(rank, join(rank, b"%d" % key, member, len(members), 5))
         for rank in members:
             ((answer, _),) = ranks.told(rank)
             assert isinstance(answer, Joined)
@@ -474,7 +474,7 @@ def test_joins_that_contradict_each_other() -> None:
 
     def texts(*joins: tuple[int, int, int]) -> list[str]:
         for rank, member, size in joins:
-            ranks.say(rank, Join(1, repr(joins).encode(), member, size))
+            ranks.say(rank, join(rank, repr(joins).encode(), member, size))
         return [failure(ranks.told(rank)) for rank in sorted({rank for rank, _, _ in joins})]
 
     text = "a communicator cannot be made: ranks 0-1 joined it as one of 3, rank 2 as one of 4"
@@ -485,9 +485,35 @@ def test_joins_that_contradict_each_other() -> None:
     assert texts((1, 1, 2), (0, 2, 2)) == [text] * 2
 
 
+def test_members_that_share_a_gpu_are_refused() -> None:
+    """All of them, when all have come; with NCCL's words, which name members, and then the ranks of the job."""
+    ranks = Ranks(12)
+    on_gpu_two = {3: 0, 4: 1, 5: 2}  # rank -> member
+    for rank, member in on_gpu_two.items():
+        ranks.say(rank, Join(member, b"key", member, 4, 0, 2, 0x1B000))
+        assert ranks.told(rank) == []
+    ranks.say(11, Join(3, b"key", 3, 4, 1, 2, 0x1B000))  # the same GPU of another node
+    for rank, member in on_gpu_two.items():
+        text = failure(ranks.told(rank))
+        other = 1 if member == 0 else 0
+        assert text.startswith(f"Duplicate GPU detected : rank {member} and rank {other} both on CUDA device 1b000 (")
+        assert text.endswith("(GPU 2 of node 0 is used by ranks 3-5 of the job)")
+    assert "Duplicate GPU" in failure(ranks.told(11))
+    assert list(ranks.state.waits()) == []
+
+
+def test_a_gpu_of_another_node_is_another_gpu() -> None:
+    ranks = Ranks(9)
+    for member, rank in enumerate((0, 8)):
+        ranks.say(rank, Join(1, b"key", member, 2, member, 0, 0x1000))
+    for rank in (0, 8):
+        ((answer, _),) = ranks.told(rank)
+        assert isinstance(answer, Joined)
+
+
 def test_a_rank_alone_waits_for_nobody() -> None:
     ranks = Ranks(1)
-    ranks.say(0, Join(9, b"alone", 0, 1))
+    ranks.say(0, join(0, b"alone", 0, 1, 9))
     assert ranks.told(0) == [(Joined(9, 1, 0, (0,), 0), None)]
     ranks.say(0, Split(10, 1, 0, 0, 0))
     assert ranks.told(0) == [(Joined(10, 2, 0, (0,), 1), None)]
@@ -648,9 +674,9 @@ def test_a_rank_that_drains_waits_for_ranks_that_may_still_come() -> None:
 
 def test_a_rank_that_ended_while_it_joined_is_a_member_that_never_posts() -> None:
     ranks = Ranks(2)
-    ranks.say(0, Join(1, b"key", 0, 2))
+    ranks.say(0, join(0, b"key", 0, 2))
     ranks.state.end(0)
-    ranks.say(1, Join(1, b"key", 1, 2))
+    ranks.say(1, join(1, b"key", 1, 2))
     assert ranks.told(0) == []
     ((answer, _),) = ranks.told(1)
     assert isinstance(answer, Joined)
@@ -669,7 +695,7 @@ def test_who_waits_for_whom() -> None:
             ranks.post(rank, everybody, 7, count=1024)
     ranks.post(3, odd, 0, call=Call.SEND, peer=2, count=BUFFER_BYTES)  # waits for rank 5, its member 2
     ranks.post(9, odd, 0, call=Call.RECEIVE, peer=2)
-    ranks.say(4, Join(1, b"new", 2, 3))
+    ranks.say(4, join(4, b"new", 2, 3))
     ranks.say(3, Split(1, odd, 0, 0, 0))
     assert sorted(str(wait) for wait in ranks.state.waits()) == [
         "rank 3 waits for rank 5: send of 4194304 fp32 to rank 5 (0 on communicator 2)",

@@ -238,6 +238,14 @@ CASES = (
     ),
     Case("broken_ring", 3, "deadlock", (Expected((0,), "receive from rank 2", "waits", "stands"),), "check the peers"),
     Case(
+        "same_gpu",
+        2,
+        "mismatch",
+        (Expected((0, 1), "making a communicator in all_reduce", stands="waits"),),
+        'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+        slow=False,
+    ),
+    Case(
         "queued_at_the_end",
         2,
         "deadlock",
@@ -245,7 +253,6 @@ CASES = (
             Expected((0,), "all_reduce #2 of the default group", "queued", "stands"),
             Expected((1,), "8 fp32, 32 bytes, queued when the rank ended", "waits"),
         ),
-        slow=False,
     ),
     Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "met"),
 )
@@ -260,12 +267,13 @@ CORRECT = {
     "early_stopping": 2,
     "leaves_early": 2,
     "ends_first": 4,
+    "own_visible_gpu": 2,
     "producer_thread": 2,
     "patient_store": 2,
     "compiled": 2,
     "device_mesh": 16,
 }
-QUICK = ("slow_rank", "device_mesh", "ends_first")
+QUICK = ("slow_rank", "device_mesh", "ends_first", "own_visible_gpu")
 
 
 def _line(script: Path, mark: str) -> int:

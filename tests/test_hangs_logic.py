@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator_ranks import join
+
 from coordinator.communicators import Wait
 from coordinator.hangs import stacks, text
 from coordinator.hangs.deadlock import Condition, stuck_ranks
@@ -17,7 +19,7 @@ from coordinator.hangs.source import backward_before, rank_condition
 from coordinator.hangs.stacks import Frame, Stacks
 from coordinator.server import Server
 from coordinator.state import State
-from rank_runtime.messages import Call, DataType, Done, Failed, Join, Post, Reduction
+from rank_runtime.messages import Call, DataType, Done, Drain, Failed, Post, Reduction
 
 FREE, CALLS, MEETS, ENDED = Condition.FREE, Condition.CALLS, Condition.MEETS, Condition.ENDED
 
@@ -124,7 +126,7 @@ def state_of(ranks: int, posted: list[int]) -> State:
     state = State()
     for rank in range(ranks):
         state.start(rank)
-        state.handle(rank, Join(rank, b"key", rank, ranks), None)
+        state.handle(rank, join(rank, b"key", rank, ranks, rank), None)
     for rank in posted:
         state.handle(rank, post(), None)
     return state
@@ -195,6 +197,24 @@ def test_without_torch_s_watchdog_calls_are_counted() -> None:
     entries = [entry(1, "all_reduce", 30), entry(2, "all_reduce", 31), entry(3, "all_reduce", 32)]
     assert called_line(entries, 2) == 31
     assert called_line(entries, 1) == 30
+
+
+def test_calls_of_a_program_that_has_ended() -> None:
+    """Rank 1 waits for rank 0 in one call, and rank 0 for rank 1 in the one behind it."""
+    state = state_of(2, [])
+    state.handle(1, replace(post(), call=Call.RECEIVE, peer=0), None)
+    state.handle(0, post(), None)
+    state.handle(1, Drain(), None)
+    groups = {"0": Group("0", "default_pg", (0, 1))}
+    reduce = entry(1, "all_reduce", 31)
+    receive = replace(entry(1, "recv 1<-0", 30), is_message=True)
+    recorders = {0: Recorder(groups, (reduce,)), 1: Recorder(groups, (receive, reduce))}
+    members = {0: Rank(0, Doing.STANDS, None, told(50)), 1: Rank(1, Doing.STANDS, None, told(60))}
+    finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
+    said = "\n".join(text.lines(make_report(finding, members, state, lambda _: recorders, str)))
+    assert "rank 1 has called it, and queued it behind another call" in said
+    assert "2,048 bytes, queued when the rank ended\n      called at train.py:30\n      rank 0 never sent it" in said
+    assert "train.py:60" not in said, "of a program that has ended, no stack is the program's"
 
 
 # ---- answers that fail ----

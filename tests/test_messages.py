@@ -149,7 +149,7 @@ def test_no_values_do_any_harm(items: list[Any], kind: int) -> None:
         (_items(POST, known=[0, 8, 4, 12]), "Post: 4 to 12 is no known interval after 8"),
         (_items(POST, known=[0, "8"]), "Post: 0 to '8' is no known interval after 0"),
         (_items(POST, known=[0, 17]), "Post: 17 bytes are known, and the payload has 16"),
-        (_items(Join(1, b"key", 0, 0)), f"Join: ranks is 0, expected 1 to {(1 << 31) - 1}"),
+        (_items(Join(1, b"key", 0, 0, 0, 0, 4096)), f"Join: ranks is 0, expected 1 to {(1 << 31) - 1}"),
         (_items(Split(1, 1, 0, 0, 1 << 31)), f"Split: key is {1 << 31}, expected {-(1 << 31)} to {(1 << 31) - 1}"),
         (_items(Shrink(1, 1, 0, [1, -1])), "Shrink: excluded contains -1"),
         (_items(Joined(1, 1, 0, [None], 0)), "Joined: members contains None"),  # type: ignore[list-item]

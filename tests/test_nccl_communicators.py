@@ -139,6 +139,65 @@ def test_several_devices_of_one_process(ranks: Ranks) -> None:
     )
 
 
+def test_two_ranks_on_one_gpu(ranks: Ranks) -> None:
+    """Refused to all members, whichever way the communicator is made, once all have come."""
+    ranks(
+        4,
+        """
+        def text():
+            return nccl.ncclGetLastError(None).decode()
+
+        checked("cudaSetDevice", RANK // 2 * 2)
+        other = RANK ^ 1
+        assert refusal(lambda: Communicator.join()) == INVALID_USAGE
+        said = f"Duplicate GPU detected : rank {RANK} and rank {other} both on CUDA device {RANK // 2 * 2 + 1}000 "
+        assert said in text()
+        handle, keys = ctypes.c_void_p(), (type(unique_id("a")) * 2)(unique_id("first"), unique_id("second"))
+        result = nccl.ncclCommInitRankScalable(ctypes.byref(handle), WORLD, RANK, 2, keys, None)
+        assert (result, handle.value) == (INVALID_USAGE, None)
+        world = Communicator.join_without_waiting("without waiting")
+        while (error := world.error) == IN_PROGRESS:
+            pass
+        assert error == INVALID_USAGE and "Duplicate GPU" in nccl.ncclGetLastError(world.handle).decode()
+        world.abort()
+
+        checked("cudaSetDevice", RANK)
+        world = Communicator.join("on GPUs of their own")
+        half = world.split(RANK // 2)
+        x = Buffer(np.array([1.0]))
+        half.all_reduce(x)
+        assert x.read().tolist() == [2.0]
+        half.destroy(), world.destroy()
+        """,
+    )
+
+
+def test_one_gpu_of_several_nodes(ranks: Ranks) -> None:
+    ranks(
+        2,
+        """
+        checked("cudaSetDevice", 0)
+        world, x = Communicator.join(), Buffer(np.array([1.0]))
+        world.all_reduce(x)
+        assert x.read().tolist() == [2.0]
+        world.destroy()
+        """,
+        variables={"LOCAL_WORLD_SIZE": "1"},
+    )
+
+
+def test_one_gpu_twice_in_one_process(ranks: Ranks) -> None:
+    ranks(
+        1,
+        """
+        handles, devices = (ctypes.c_void_p * 2)(), (ctypes.c_int * 2)(3, 3)
+        assert nccl.ncclCommInitAll(handles, 2, devices) == INVALID_USAGE
+        assert b"both on CUDA device 4000" in nccl.ncclGetLastError(None)
+        assert nccl.ncclCommInitAll(handles, 2, (ctypes.c_int * 2)(0, 8)) == INVALID_ARGUMENT
+        """,
+    )
+
+
 def test_abort_lets_streams_go(ranks: Ranks) -> None:
     outputs = ranks(
         2,

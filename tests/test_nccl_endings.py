@@ -77,6 +77,7 @@ def test_a_process_that_forks_its_ranks(build: Build, tmp_path: Path) -> None:
                     os.environ.update(RANK=str(rank), MAYA_COORDINATOR=endpoint, MAYA_TRACE=trace)
                     device.maya_begin_rank()
                     nccl_driver.RANK = rank
+                    checked("cudaSetDevice", rank)
                     world = Communicator.join(rank=rank)
                     x = Buffer(np.array([1.0 + rank]))
                     world.all_reduce(x, stream=stream)

@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.hangs.source import mentions, rank_condition
+from coordinator.membership import DUPLICATE_GPU
 from coordinator.texts import ranks_text
 
 _MOST = 3
+_OWN_GPU = (
+    'every rank needs a GPU of its own: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the first '
+    "collective, and do not let CUDA_VISIBLE_DEVICES show the ranks of a node the same GPU only"
+)
 _NO_SYNC = "DDP reduces gradients in every backward() outside no_sync(): all ranks must enter and leave it alike"
 
 
 def hints_for(report: dict[str, Any]) -> list[str]:
     """At most a few."""
     groups = report["groups"]
+    if (report["problem"] or "").startswith(DUPLICATE_GPU):
+        return [_OWN_GPU]
     found = [
         *_conditions(groups),
         *_mismatch(report),

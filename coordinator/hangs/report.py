@@ -83,6 +83,7 @@ class _Member:
     variant: str = ""  # of a mismatch: what it posted
     communicator: tuple[object, ...] = ()  # what the ones have in common that the ranks of a mesh's rows have
     is_draining: bool = False  # its program has ended
+    is_refused: bool = False  # as a member of a new communicator
     recorder: Recorder = field(default_factory=Recorder)
     entry: Entry | None = None
 
@@ -111,6 +112,7 @@ def make_report(
     for rank, member in members.items():
         member.communicator = _alike(state, member.wait)
         member.is_draining = state.is_draining(rank)
+        member.is_refused = isinstance(finding.failure, RequestFailed) and rank in finding.stuck
     together = _together(members)
     found = recorders([group[0].rank.rank for group in together])
     for group in together:
@@ -293,6 +295,9 @@ def _doing(group: list[_Member]) -> str:
         return f"ended with exit code {rank.status}" if rank.status >= 0 else f"ended by signal {-rank.status}"
     if member.variant:
         return f"posted {member.variant}"
+    if member.is_refused:
+        main = _program_stack(member)
+        return f"making a communicator in {_outermost_of_torch(main)}" if main else "making a communicator"
     if wait is not None and wait.post is not None:
         call = _call(group)
         name = f"{call['name']} #{call['number']}" if call["peer"] is None else _message(group, call)

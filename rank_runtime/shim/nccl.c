@@ -223,6 +223,12 @@ MAYA_API nccl_result ncclCommInitAll(nccl_communicator **communicators, int devi
     if (communicators == NULL || devices < 1) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %d devices", __func__, devices);
     }
+    for (int i = 0; i < devices; i++) {
+        int device = device_list ? device_list[i] : i, count = maya_visible_devices()->count;
+        if (device < 0 || device >= count) {
+            return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: device %d of %d devices", __func__, device, count);
+        }
+    }
     nccl_unique_id identifier;
     nccl_result result = ncclGetUniqueId(&identifier);
     nccl_group_open(); /* all of them are on their way before the first is waited for */

@@ -3,6 +3,7 @@
  * Out: Join, Split and Shrink, which the coordinator answers when every member has sent its own, and Leave. In: those
  * answers, in the thread of the connection. A communicator of one rank asks nobody: it exists when it is asked for. */
 
+#include "device/attributes.h"
 #include "nccl_internal.h"
 
 #include <stdio.h>
@@ -183,6 +184,9 @@ static void make_key(uint64_t key[2], const void *identifiers, size_t bytes) {
     }
 }
 
+/* NCCL reads the text of a PCI address, "0000:1B:00.0", as one hexadecimal number. */
+static int64_t nccl_bus_id(int device) { return (int64_t)maya_device_attribute_of(device, MAYA_ATTRIBUTE_PCI_BUS) << 12; }
+
 static nccl_result exists_alone(nccl_communicator *communicator) {
     static int64_t instances;
     pthread_mutex_lock(&nccl_lock);
@@ -206,6 +210,9 @@ nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, 
         .key = {(const char *)key, sizeof key},
         .member = communicator->rank,
         .ranks = communicator->ranks,
+        .node = maya_get_settings()->rank / maya_get_settings()->ranks_per_node,
+        .gpu = maya_visible_devices()->physical[communicator->device],
+        .bus_id = nccl_bus_id(communicator->device),
     };
     maya_pack_join(maya_outgoing_begin(), &message);
     maya_outgoing_end(NULL, 0);
