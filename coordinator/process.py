@@ -4,6 +4,7 @@ In: settings, and lines of JSON on the control pipe:
 
     {"started": {"rank": 3, "pid": 4711}}   there is a process of a rank
     {"exited": {"rank": 3, "status": 1}}    the process of a rank is gone
+    {"continued": {}}                       ranks that were stopped go on
     {"describe": true}                      say who waits for whom
 
 Out: lines of JSON on the report pipe, each written at once, and none longer than what a pipe takes in one piece:
@@ -14,6 +15,8 @@ Out: lines of JSON on the report pipe, each written at once, and none longer tha
     {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       those of most ranks first; how many more; ranks
                                                                          that have said nothing for a while, or ""
     {"hang": {"file": ..., "kind": ...}}                                 ranks can never go on; the file says why
+    {"no_progress": {"file": ..., "seconds": ...}}                       no rank shows any activity; who does what
+    {"resumed": {"seconds": ...}}                                        the ranks go on, after so long in all
     {"clocks": {"first": 0, "ns": [...]}}                                when it ends: clocks of ranks 0, 1, ...
     {"coordinator_done": {...}}                                          what there was, when it ends
 
@@ -52,7 +55,12 @@ _LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
 _CLOCKS_A_LINE = 128  # of up to 20 digits
 _END_SECONDS = 0.02  # how soon to look again whether a connection is closed
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_NUMBERS = {"started": ("rank", "pid"), "exited": ("rank", "status"), "describe": ()}  # what control lines contain
+_NUMBERS = {  # what control lines contain
+    "started": ("rank", "pid"),
+    "exited": ("rank", "status"),
+    "continued": (),
+    "describe": (),
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Settings:
     run_folder: str = ""  # whose run.json says how long things take; empty: nothing takes time
     hang_folder: str = ""  # where reports of hangs are written; empty: nobody looks for hangs
     hang_after: float = 60.0  # seconds without any progress after which that is reported
-    hang_freezes: bool = False  # whether ranks are stopped then
+    hang_freezes: bool = False  # whether ranks are stopped when that is reported
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
@@ -117,6 +125,9 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
             times.load()  # while the ranks start: what they send meanwhile waits in the socket
         watcher = _watcher(settings, server, store_port)
         _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd, watcher)
+        resumed = watcher.resumed() if watcher is not None else None
+        if resumed is not None:
+            report.write(resumed)
         if times is not None:
             for line in _clocks(server, settings.world_size):
                 report.write(line)
@@ -163,16 +174,18 @@ def _loop(
                     server.exited(line["exited"]["rank"])
                     if watcher is not None:
                         watcher.exited(line["exited"]["rank"], line["exited"]["status"])
+                if "continued" in line and watcher is not None:
+                    watcher.continued()
                 if "describe" in line:
                     report.write({"waiting": _waiting(server)})
             if control.ended:
                 poller.unregister(control.descriptor)
                 control = None
         server.turn()
-        hang = watcher.look() if watcher is not None else None
-        if hang is not None:
-            report.write({"hang": hang})
-            if watcher is not None and not watcher.is_frozen:
+        found = watcher.look() if watcher is not None else None
+        if found is not None:
+            report.write(found)
+            if "hang" in found and watcher is not None and not watcher.is_frozen:
                 server.release_failures()  # now that it is reported
         now = time.monotonic()
         if now >= due:

@@ -28,10 +28,19 @@ class Launched:
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
     @property
+    def suspicion(self) -> dict[str, Any] | None:
+        file = self.folder / "no_progress.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+        return found
+
+    @property
     def exit_codes(self) -> list[int]:
         """Of the ranks."""
-        summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
-        return [rank["exit_code"] for rank in summary["ranks"]]
+        return [rank["exit_code"] for rank in self.summary["ranks"]]
 
 
 def launch(folder: Path, script: Path, ranks: int, *options: str, **variables: str) -> Launched:

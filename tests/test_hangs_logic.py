@@ -78,6 +78,7 @@ def test_members_of_a_new_communicator_are_only_counted() -> None:
 
 ANSWER = b"""main 0x00007f0000000001
 stream 3
+condition 0x00007f0000001000 48
 python
 Thread 0x00007f0000000002 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -94,9 +95,10 @@ def test_stacks_are_read() -> None:
     told = stacks.parse(ANSWER)
     assert told.awaited_streams == (3,)
     assert told.main[1] == Frame("/home/me/train.py", 30, "step")
-    assert [frame.place for frame in told.others[0]] == ["threading.py:320", "load.py:7"]
+    assert told.conditions == (range(0x7F0000001000, 0x7F0000001030),)
+    assert told.others[0].identity == 0x7F0000000002
+    assert [frame.place for frame in told.others[0].frames] == ["threading.py:320", "load.py:7"]
     assert stacks.users_frame(told.main) == told.main[1]
-    assert stacks.kind_of_wait(told) is stacks.Wait.STREAM
     assert not stacks.parse(b"").known
 
 

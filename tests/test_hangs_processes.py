@@ -21,7 +21,8 @@ def _reception(code: str, port: int) -> tuple[processes.Reception | None, bool]:
         child.stdout.readline()
         awaited = None
         for _ in range(100):
-            awaited = processes.reception(child.pid)
+            call = processes.system_call(child.pid)
+            awaited = processes.reception(child.pid, call) if call is not None else None
             if awaited is not None:
                 break
             time.sleep(0.05)

@@ -1,9 +1,10 @@
 """What the threads of a process do, as the kernel tells it.
 
-In: process ids. Out: pulses and samples; two of them, some time apart, tell whether a process has stood still. A pulse
-is of the main thread alone, which is little to look at in a thousand processes; a sample is of all threads. Those that
-wake up regularly without being the program (the watchdogs of torch, ZeroMQ, ours) do not count, nor does a little work
-of other threads than the main one. Children count: a data loader's worker, or a compiler.
+In: process ids. Out: pulses and samples; two of them, some time apart, tell whether a process has stood still; and the
+system calls that threads are in. A pulse is of the main thread alone, which is little to look at in a thousand
+processes; a sample is of all threads. Those that wake up regularly without being the program (the watchdogs of torch,
+ZeroMQ, ours) do not count, nor does a little work of other threads than the main one. Children count: a data loader's
+worker, or a compiler.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import platform
 import struct
+import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +29,8 @@ _SLEEPS = frozenset({115, 101}) if _ARM else frozenset({230, 35})  # clock_nanos
 _RECEIVES = frozenset({207, 63}) if _ARM else frozenset({45, 0})  # recvfrom, read
 _POLL = -1 if _ARM else 7
 _PPOLL = 73 if _ARM else 271
+_FUTEX = 98 if _ARM else 202
+_FUTEX_WAIT, _FUTEX_COMMAND, _FUTEX_REALTIME = 0, 0x7F, 0x100
 
 
 class Doing(Enum):
@@ -44,10 +49,15 @@ class Call:
 
     number: int
     arguments: tuple[int, ...]
+    stack_pointer: int
 
     @property
     def is_sleep(self) -> bool:
         return self.number in _SLEEPS
+
+    @property
+    def is_futex(self) -> bool:
+        return self.number == _FUTEX
 
 
 @dataclass(frozen=True)
@@ -149,9 +159,52 @@ def doing(before: Sample | None, after: Sample | None) -> Doing:
 def system_call(process: int, thread: int | None = None) -> Call | None:
     """None: it runs, or we must not know."""
     words = _read(f"/proc/{process}/task/{thread or process}/syscall").split()
-    if not words or not words[0].isdigit():
+    if len(words) != 9 or not words[0].isdigit():
         return None
-    return Call(int(words[0]), tuple(int(word, 16) for word in words[1:7]))
+    return Call(int(words[0]), tuple(int(word, 16) for word in words[1:7]), int(words[7], 16))
+
+
+def system_calls(process: int) -> dict[int, Call | None]:
+    """Those of all threads."""
+    return {thread: system_call(process, thread) for thread in _numbers(f"/proc/{process}/task")}
+
+
+def futex_seconds(process: int, call: Call) -> float:
+    """How long a thread still waits for a futex, at most."""
+    if call.arguments[3] == 0:
+        return float("inf")
+    content = _memory(process, call.arguments[3], 16)
+    if not content:
+        return 0.0
+    seconds, nanoseconds = struct.unpack("qq", content)
+    if call.arguments[1] & _FUTEX_COMMAND == _FUTEX_WAIT:
+        return float(seconds)
+    clock = time.CLOCK_REALTIME if call.arguments[1] & _FUTEX_REALTIME else time.CLOCK_MONOTONIC
+    return float(seconds + nanoseconds / 1e9 - time.clock_gettime(clock))
+
+
+class Mappings:
+    """The memory of a process, read when it is first asked for."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._mappings: list[tuple[int, int, bool]] | None = None  # first and last address, whether others share it
+
+    def of(self, address: int) -> tuple[int, int, bool] | None:
+        if self._mappings is None:
+            self._mappings = []
+            for line in _read(f"/proc/{self._process}/maps").splitlines():
+                addresses, permissions = line.split(maxsplit=2)[:2]
+                first, _, end = addresses.partition("-")
+                self._mappings.append((int(first, 16), int(end, 16) - 1, permissions.endswith("s")))
+        index = bisect_right(self._mappings, (address, float("inf"), True)) - 1
+        found = self._mappings[index] if index >= 0 else None
+        return found if found is not None and address <= found[1] else None
+
+    def is_shared(self, address: int) -> bool:
+        """Whether other processes may see what is there; so it is if we must not know."""
+        found = self.of(address)
+        return found is None or found[2]
 
 
 def watchdog_sleeps(process: int) -> bool:
@@ -172,11 +225,8 @@ class Reception:
     seconds: float  # at most
 
 
-def reception(process: int) -> Reception | None:
-    """What the main thread waits to receive; None: it does not wait for that."""
-    call = system_call(process)
-    if call is None:
-        return None
+def reception(process: int, call: Call) -> Reception | None:
+    """What a thread waits to receive; None: it does not wait for that."""
     if call.number in _RECEIVES:
         return Reception(call.arguments[0], float("inf"))
     if call.number not in (_POLL, _PPOLL) or call.arguments[1] < 1:

@@ -1,17 +1,18 @@
-"""The report of a hang, as hang.json has it: ranks grouped by what they do, where they diverged, hints.
+"""The report of a hang, or of what may be one: ranks grouped by what they do, where they diverged, hints.
 
 In: what was found, what the ranks tell, and flight recorders of those that are asked for them. Out: a dictionary of
-plain values; text.py makes a text of it.
+plain values, written as hang.json or no_progress.json; text.py makes a text of it.
 
     kind          deadlock, partial deadlock, mismatch, no progress
     seconds       since a rank last did anything that can be seen here
     problem       of a mismatch: what does not match
-    ranks         how many there are, and how many of them are stuck
+    ranks         how many there are, and which of them are stuck: those that can never go on, for certain
     groups        ranks that do the same: state, what they do, the call they wait for, who is missing, which of those
                   have called it and queued it behind something else, whether their programs have ended, lines, stack
     divergence    the last collective that all members of the group took part in, and what followed
     hints         well-known mistakes that look like this
     recorders     how the names of the flight recorders' files begin
+    resolved      of no_progress.json: whether the ranks went on; `seconds` is the whole pause then
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def _describe(group: list[_Member], finding: Finding, members: Mapping[int, _Mem
         "in_backward": bool(first.entry and first.entry.is_backward),
         "stands_at": _place(stands),
         "stack": [_place(frame) for frame in main],
-        "other_stacks": [[_place(frame) for frame in stack] for stack in first.rank.stacks.others],
+        "other_stacks": [[_place(frame) for frame in thread.frames] for thread in first.rank.stacks.others],
     }
 
 
@@ -325,13 +326,13 @@ def _message(group: list[_Member], call: dict[str, Any]) -> str:
 
 
 def _without_call(rank: Rank) -> str:
-    kind = stacks.kind_of_wait(rank.stacks)
+    kind = stacks.kind_of_wait(rank.stacks.main)
     main = rank.stacks.main
-    if rank.doing is Doing.SLEEPS or kind is stacks.Wait.SLEEP:
+    if kind is stacks.Wait.SLEEP or (rank.doing is Doing.SLEEPS and not main):
         return "sleeping"
     if rank.doing is Doing.RUNS:
         return "running"
-    if kind is stacks.Wait.STREAM:
+    if rank.stacks.awaited_streams:
         return "waiting for the device"
     frame = next((each for each in main if "/torch/distributed/" in each.file and each.function != "wrapper"), None)
     if frame is not None and kind is stacks.Wait.GROUP:

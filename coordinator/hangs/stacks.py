@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import PurePath
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_INSTALLED = re.compile(r"/(site|dist)-packages/")
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.\d]*/|^<|/rank_runtime/zygote/")
 _TORCH = re.compile(r"/torch/|/lib/python3[.\d]*/(?!site-packages)|^<|/rank_runtime/zygote/")
 _WRAPPERS = ("c10d_logger.py",)
@@ -44,7 +45,24 @@ class Frame:
 
     @property
     def is_torch(self) -> bool:
+        """torch's code, or Python's own."""
         return _TORCH.search(self.file) is not None
+
+    @property
+    def is_library(self) -> bool:
+        return _LIBRARY.search(self.file) is not None
+
+    @property
+    def is_installed(self) -> bool:
+        return _INSTALLED.search(self.file) is not None
+
+
+@dataclass(frozen=True)
+class PythonThread:
+    """A thread that runs Python code."""
+
+    identity: int  # as Python knows it: pthread_self()
+    frames: tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
@@ -52,19 +70,15 @@ class Stacks:
     """All Python threads of a rank."""
 
     main: tuple[Frame, ...] = ()
-    others: tuple[tuple[Frame, ...], ...] = ()
+    others: tuple[PythonThread, ...] = ()
     awaited_streams: tuple[int, ...] = ()  # that a host thread waits for
+    conditions: tuple[range, ...] = ()  # addresses of what threads wait on for the device
     known: bool = False  # the rank has answered
-
-    @property
-    def all_frames(self) -> list[Frame]:
-        return [frame for stack in (self.main, *self.others) for frame in stack]
 
 
 class Wait(Enum):
-    """What the main thread waits for, as its stack shows."""
+    """What a thread waits for, as its stack shows."""
 
-    STREAM = "the device"
     GROUP = "other ranks"  # in torch.distributed, outside of NCCL: store, Gloo
     SLEEP = "a sleep"
     ELSE = "something else"
@@ -73,41 +87,45 @@ class Wait(Enum):
 def parse(answer: bytes) -> Stacks:
     """Whatever of it can be understood."""
     head, _, dump = answer.decode(errors="replace").partition("python\n")
-    main_thread, streams = "", []
+    main_thread, streams, conditions = "", [], []
     for line in head.splitlines():
         kind, _, value = line.partition(" ")
         if kind == "main":
             main_thread = value
         elif kind == "stream":
             streams.append(int(value))
+        elif kind == "condition":
+            address, size = value.split()
+            conditions.append(range(int(address, 16), int(address, 16) + int(size)))
     main: tuple[Frame, ...] = ()
     others = []
     for name, frames in _threads(dump):
         if name == main_thread:
             main = frames
         elif frames:
-            others.append(frames)
-    return Stacks(main, tuple(others), tuple(streams), known=bool(answer))
+            others.append(PythonThread(int(name, 16), frames))
+    return Stacks(main, tuple(others), tuple(streams), tuple(conditions), known=bool(answer))
 
 
 def _threads(dump: str) -> list[tuple[str, tuple[Frame, ...]]]:
+    """The current thread, if there is one, is that which answers."""
     threads: list[tuple[str, list[Frame]]] = []
+    answering = ""
     for line in dump.splitlines():
-        started = re.match(r"(?:Current thread|Thread) (0x[0-9a-f]+)", line)
+        started = re.match(r"(Current thread|Thread) (0x[0-9a-f]+)", line)
         if started:
-            threads.append((started[1], []))
+            threads.append((started[2], []))
+            answering = started[2] if started[1] == "Current thread" else answering
         found = _FRAME.match(line)
         if found and threads:
             number = int(found["line"]) if found["line"].isdigit() else 0
             threads[-1][1].append(Frame(found["file"], number, found["function"]))
-    return [(name, tuple(frames)) for name, frames in threads]
+    return [(name, tuple(frames)) for name, frames in threads if name != answering]
 
 
-def kind_of_wait(stacks: Stacks) -> Wait:
-    """Of the main thread."""
-    if stacks.awaited_streams:
-        return Wait.STREAM
-    frames = [frame for frame in stacks.main if PurePath(frame.file).name not in _WRAPPERS]
+def kind_of_wait(stack: Sequence[Frame]) -> Wait:
+    """Of a thread."""
+    frames = [frame for frame in stack if PurePath(frame.file).name not in _WRAPPERS]
     if not frames:
         return Wait.ELSE
     innermost = frames[0]

@@ -17,18 +17,32 @@ _MOST_FRAMES = 6
 
 
 def lines(report: dict[str, Any]) -> list[str]:
-    """The report."""
+    """The report of a hang."""
     groups = report["groups"]
-    found = [_headline(report), ""]
-    for group in groups[:_MOST_GROUPS]:
-        found += _group(group)
-    if len(groups) > _MOST_GROUPS:
-        rest = [rank for group in groups[_MOST_GROUPS:] for rank in group["ranks"]]
-        found.append(f"  {ranks_text(rest)}: {len(groups) - _MOST_GROUPS} more groups, in hang.json")
+    found = [_headline(report), "", *_groups(report, "hang.json")]
     found += _divergence(report["divergence"])
     found += [f"  hint: {hint}" for hint in report["hints"]]
     for group in [group for group in groups if group["stack"]][:_MOST_STACKS]:
         found += _stack(group)
+    return found
+
+
+def warning(report: dict[str, Any]) -> list[str]:
+    """The report of what may be a hang, or not."""
+    found = [f"warning: {_headline(report)}; the job goes on", "", *_groups(report, "no_progress.json")]
+    return found + [f"  if they do not go on: {hint}" for hint in report["hints"]]
+
+
+def _groups(report: dict[str, Any], file: str) -> list[str]:
+    groups = report["groups"]
+    lost = {rank for group in groups if group["state"] == "ended" for rank in group["ranks"]}
+    lost.update(report["ranks"]["stuck"])
+    found = []
+    for group in groups[:_MOST_GROUPS]:
+        found += _group(group, lost)
+    if len(groups) > _MOST_GROUPS:
+        rest = [rank for group in groups[_MOST_GROUPS:] for rank in group["ranks"]]
+        found.append(f"  {ranks_text(rest)}: {len(groups) - _MOST_GROUPS} more groups, in {file}")
     return found
 
 
@@ -37,7 +51,7 @@ def _headline(report: dict[str, Any]) -> str:
     if report["kind"] == "mismatch":
         return f"mismatch: {report['problem']}"
     if report["kind"] == "no progress":
-        return f"no progress for {report['seconds']:.0f} s: nobody is seen to do anything"
+        return f"no progress for {report['seconds']:.0f} s: no rank shows any activity"
     verb = "can never go on" if len(stuck) < count else "wait for each other and can never go on"
     return f"{report['kind']}: {len(stuck)} of {count} ranks {verb}"
 
@@ -49,7 +63,8 @@ def _at(place: dict[str, Any] | None, word: str) -> str:
     return f"{word} {PurePath(place['file']).name}:{place['line']}{source}"
 
 
-def _group(group: dict[str, Any]) -> list[str]:
+def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
+    """`lost`: ranks that will never call anything."""
     ranks = ranks_text(group["ranks"])
     verb = {"waits": "waits" if len(group["ranks"]) == 1 else "wait"}.get(group["state"], "")
     found = [f"  {ranks}: {verb} {group['doing']}".replace(":  ", ": ")]
@@ -62,19 +77,26 @@ def _group(group: dict[str, Any]) -> list[str]:
         found.append(f"      {_at(stands, 'now at')}")
     queued = group["queued"]
     missing = [rank for rank in group["missing"] if rank not in queued]
-    if missing:
-        found.append(f"      {ranks_text(missing)} {_omission(group)}")
+    never = [rank for rank in missing if rank in lost]
+    late = [rank for rank in missing if rank not in lost]
+    if never:
+        found.append(f"      {ranks_text(never)} never {_omission(group)}")
+    if late:
+        found.append(f"      {ranks_text(late)} {_has(late)} not {_omission(group)} yet")
     if queued:
-        has = "has" if len(queued) == 1 else "have"
-        found.append(f"      {ranks_text(queued)} {has} called it, and queued it behind another call")
+        found.append(f"      {ranks_text(queued)} {_has(queued)} called it, and queued it behind another call")
     return found
+
+
+def _has(ranks: list[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 def _omission(group: dict[str, Any]) -> str:
     """What the missing ranks have not done."""
     if group["call"] is None or group["call"].get("peer") is None:
-        return "never called it"
-    return "never received it" if group["call"]["name"].startswith("send") else "never sent it"
+        return "called it"
+    return "received it" if group["call"]["name"].startswith("send") else "sent it"
 
 
 def _divergence(divergence: dict[str, Any] | None) -> list[str]:

@@ -1,15 +1,19 @@
 """When to look for ranks that can never go on, and what to do about what is found.
 
-In: what the launcher and the server tell (ranks that start and end, answers that fail), and the time. Out: reports, as
-hang.json in the run's folder (report.py), and what to tell the launcher about it. Nothing is looked at while ranks ask
-for things. When they have not for a while, the main threads of their processes are looked at twice. If nobody of those
-who run could free those that stood still in between, these are looked at twice more, with all their threads; those that
-stood still are asked for their stacks.
+In: what the launcher and the server tell (ranks that start and end, answers that fail), and the time. Out: reports in
+the run's folder (report.py), and lines for the launcher about them (coordinator/process.py). Nothing is looked at while
+ranks ask for things. When they have not for a while, the main threads of their processes are looked at twice. If nobody
+of those who run could free those that stood still in between, these are looked at twice more, with all their threads;
+those that stood still are asked for their stacks.
 
-A report is made of
+Proven, and reported as hang.json:
   deadlock       ranks that can never go on; perhaps others do
   mismatch       calls that do not belong together, at once
-  no progress    nobody has done anything for `patience` seconds, for reasons that cannot be seen from here
+
+Suspected, and reported as no_progress.json:
+  no progress    no rank has shown any activity for `patience` seconds. A rank may sleep, download or wait for a lock,
+                 so the watcher goes on, and says when the ranks do. A later standstill is reported if it lasts
+                 twice as long as the last one.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.communicators import Wait
-from coordinator.hangs import processes, questions, recorder, stacks
+from coordinator.hangs import processes, questions, recorder, stacks, threads
 from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.processes import Doing, Pulse, Sample
 from coordinator.hangs.report import Finding, Rank, make_report
@@ -36,7 +40,6 @@ _APART_SECONDS = 0.5  # between two looks
 _MOST_SECONDS = 2.0  # until the next round of looks
 _SHARE = 0.2  # of the time, at most, is spent on looking: that of a clock, since ranks may leave little of a core
 _UNSEEN_SECONDS = 2.5  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
-_FINITE_SECONDS = 60.0  # who waits no longer than this to receive something means to do something else then
 _LEAST_ASKED_AGAIN, _MOST_ASKED_AGAIN = 2.0, 8.0  # seconds between questions about the same standing still
 _RECORDER_SECONDS = 8.0  # the first answer of a rank may have to load what it needs
 _MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
@@ -66,6 +69,14 @@ class _Known:
     status: int | None = None  # how it ended
 
 
+@dataclass(frozen=True)
+class _Suspicion:
+    """Nothing goes on, for all that can be seen."""
+
+    since: float
+    report: dict[str, Any]
+
+
 @dataclass
 class Watcher:
     """Looks after the ranks of one server."""
@@ -85,6 +96,8 @@ class Watcher:
     _failed: bool = False  # a rank failed: the launcher ends the job
     _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
     _reported: frozenset[int] = frozenset()
+    _longest: float = 0.0  # seconds without progress at the last suspicion
+    _suspicion: _Suspicion | None = None  # that is reported, while it lasts
     _mismatched: float = 0.0  # when an answer that fails was first held
     is_frozen: bool = False
 
@@ -98,16 +111,25 @@ class Watcher:
         if known is not None:
             known.status, known.doing = status, Doing.GONE
         self._failed = self._failed or status != 0
+        if status == 0:
+            self._moved = time.monotonic()
+
+    def continued(self) -> None:
+        """Ranks that were stopped go on, since the user wants them to."""
+        self.is_frozen = False
+        self._moved = time.monotonic()
 
     def seconds(self) -> float:
         """How long to wait for messages before the next look."""
         return max(0.05, min(1.0, self._due - time.monotonic()))
 
     def look(self) -> dict[str, Any] | None:
-        """A report, if there is something to report."""
+        """A line for the launcher, if there is something to report."""
         now = time.monotonic()
         if self.is_frozen:
             return None
+        if (resumed := self.resumed()) is not None:
+            return resumed
         if self.server.held_failures:
             self._mismatched = self._mismatched or now
             # Other members may still be about to post, and belong to the report.
@@ -124,6 +146,17 @@ class Watcher:
         if now < self._due or self._failed or len(self._ranks) < self.settings.world_size:
             return None
         return self._look(now)
+
+    def resumed(self) -> dict[str, Any] | None:
+        """A line for the launcher, if the ranks go on after a suspicion."""
+        suspicion = self._suspicion
+        if suspicion is None or self._moved <= suspicion.since:
+            return None
+        self._suspicion = None
+        seconds = round(self._moved - suspicion.since, 1)
+        self._longest = max(self._longest, seconds)
+        self._write("no_progress.json", {**suspicion.report, "seconds": seconds, "resolved": True})
+        return {"resumed": {"seconds": seconds}}
 
     # ---- looks ----
 
@@ -157,7 +190,7 @@ class Watcher:
         """Ranks that nobody could free of those whose main threads run; all, if for long nobody's has."""
         if any(known.doing is Doing.RUNS for known in self._ranks.values()):
             self._moved = now
-        if now - self._moved >= self.settings.patience and not self._reported:
+        if self._makes_no_progress(now):
             return frozenset(rank for rank, known in self._ranks.items() if known.status is None)
         return frozenset(self._stuck_by_looks() - self._reported)
 
@@ -179,9 +212,13 @@ class Watcher:
             report = self._ask(now, waits, self._standing())
             if report is not None:
                 return report
-        if now - self._moved >= self.settings.patience and not self._reported and self._somebody_waits(waits):
+        is_new = self._suspicion is None and now - self._moved >= 2 * self._longest
+        if is_new and self._makes_no_progress(now) and self._somebody_waits(waits):
             return self._no_progress(now, waits)
         return None
+
+    def _makes_no_progress(self, now: float) -> bool:
+        return now - self._moved >= self.settings.patience and not self._reported
 
     def _standing(self) -> set[int]:
         return {rank for rank, known in self._ranks.items() if known.doing is Doing.STANDS}
@@ -206,18 +243,21 @@ class Watcher:
             return None
         self._asked = now
         answers = self._stacks(standing)
-        cost = (time.monotonic() - now) / _SHARE
-        self._ask_again = min(_MOST_ASKED_AGAIN, max(_LEAST_ASKED_AGAIN, cost))
         has_waits = {rank for wait in waits for rank in wait.waiting}
         conditions = {}
         for rank in self._ranks:
             condition = self._condition(rank, standing, rank in has_waits)
             if rank in standing:
-                condition = self._told(rank, answers.get(rank, stacks.Stacks()), rank in has_waits)
+                told, process = answers.get(rank, stacks.Stacks()), self._ranks[rank].process
+                condition = threads.condition(process, told, rank in has_waits, self.settings.store_port)
             conditions[rank] = condition
+        cost = (time.monotonic() - now) / _SHARE
+        self._ask_again = min(_MOST_ASKED_AGAIN, max(_LEAST_ASKED_AGAIN, cost))
         stuck = stuck_ranks(conditions, waits)
         self.server.turn()  # what was on its way
         if not stuck - self._reported or self.server.state.activity != self._activity:
+            return None
+        if not all(self._still_stands(rank, now) for rank in stuck):  # what one told may be over by what another told
             return None
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
         if goes_on and stuck != self._candidates:  # perhaps some of the others have only not come to rest yet
@@ -229,27 +269,13 @@ class Watcher:
             return None
         self._reported = frozenset(stuck)
         kind = "partial deadlock" if goes_on else "deadlock"
-        return self._report(Finding(kind, stuck, waits, now - self._changed), answers)
+        return self._hang(Finding(kind, stuck, waits, now - self._changed), answers)
 
-    def _told(self, rank: int, told: stacks.Stacks, has_waits: bool) -> Condition:
-        """Of a rank that stands still."""
-        wait = stacks.kind_of_wait(told)
-        if wait is stacks.Wait.SLEEP:
-            return Condition.FREE
-        if wait is stacks.Wait.STREAM:
-            return Condition.CALLS
-        awaited = processes.reception(self._ranks[rank].process)
-        if awaited is not None and awaited.seconds <= _FINITE_SECONDS:
-            return Condition.FREE
-        if self._is_in_store(self._ranks[rank]):
-            return Condition.MEETS
-        if wait is stacks.Wait.GROUP and has_waits:
-            return Condition.CALLS
-        if wait is stacks.Wait.GROUP:
-            return Condition.FREE if processes.watchdog_sleeps(self._ranks[rank].process) else Condition.MEETS
-        # Its own threads, or the end of the program, wait for the device.
-        waits_inside = has_waits and (not told.main or told.main[0].is_torch)
-        return Condition.CALLS if waits_inside else Condition.FREE
+    def _still_stands(self, rank: int, now: float) -> bool:
+        """Whether the main thread has not run since the rank was sampled."""
+        known = self._ranks[rank]
+        before, after = known.sample.pulse if known.sample else None, processes.pulse(known.process, now)
+        return before is not None and processes.doing_of_main(before, after) is Doing.STANDS
 
     def _stacks(self, ranks: set[int]) -> dict[int, stacks.Stacks]:
         process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
@@ -265,8 +291,11 @@ class Watcher:
 
     def _no_progress(self, now: float, waits: list[Wait]) -> dict[str, Any]:
         alive = {rank for rank, known in self._ranks.items() if known.status is None}
-        self._reported = frozenset(alive)
-        return self._report(Finding("no progress", alive, waits, now - self._moved), self._stacks(alive))
+        finding = Finding("no progress", set(), waits, now - self._moved)
+        report = {**self._report(finding, self._stacks(alive)), "resolved": False}
+        self._suspicion = _Suspicion(self._moved, report)
+        file = self._write("no_progress.json", report)
+        return {"no_progress": {"file": str(file), "seconds": report["seconds"]}}
 
     def _mismatch(self) -> dict[str, Any]:
         failures = list(self.server.held_failures)
@@ -274,7 +303,7 @@ class Watcher:
         waits = list(self.server.state.waits())
         self._reported = frozenset(self._ranks)
         finding = Finding("mismatch", ranks, waits, 0.0, failures[-1][1])
-        return self._report(finding, self._stacks(set(self._ranks)))
+        return self._hang(finding, self._stacks(set(self._ranks)))
 
     def _report(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
         missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing}
@@ -285,13 +314,20 @@ class Watcher:
             for rank, known in self._ranks.items()
         }
         report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders)
-        file = self.settings.folder / "hang.json"
+        if self.settings.freezes:
+            self._freeze()
+        return report
+
+    def _hang(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
+        report = self._report(finding, answers)
+        return {"hang": {"file": str(self._write("hang.json", report)), "kind": report["kind"]}}
+
+    def _write(self, name: str, report: dict[str, Any]) -> Path:
+        file = self.settings.folder / name
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         temporary.replace(file)
-        if self.settings.freezes:
-            self._freeze()
-        return {"file": str(file), "kind": report["kind"]}
+        return file
 
     def _freeze(self) -> None:
         """For a debugger: nobody goes on, not even with the error that a mismatch is."""
@@ -302,11 +338,7 @@ class Watcher:
                     os.killpg(known.process, signal.SIGSTOP)
 
     def _is_in_store(self, known: _Known) -> bool:
-        port = self.settings.store_port
-        if port is None or known.status is not None:
-            return False
-        awaited = processes.reception(known.process)
-        return awaited is not None and processes.comes_from_port(known.process, awaited, port)
+        return known.status is None and threads.is_in_store(known.process, self.settings.store_port)
 
     def _recorders(self, ranks: list[int]) -> dict[int, recorder.Recorder]:
         """Flight recorders of some ranks."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from maya.torchrun.debugging import Debugging
 from maya.torchrun.environment import Meeting
-from maya.torchrun.hang import Ending, Hangs, ending, show
+from maya.torchrun.hang import NO_PROGRESS, Ending, Hangs, ending, show, warn
 from maya.torchrun.progress import Progress
 from maya.torchrun.signals import Signals
 from maya.torchrun.zygote import Zygote
@@ -36,6 +36,14 @@ class Exit:
     time: float  # since the epoch
 
 
+@dataclass(frozen=True)
+class Pause:
+    """A time in which no rank showed any activity, long enough to warn of it."""
+
+    seconds: float
+    resumed: bool  # or else it lasted until the end, and longer than when it was noticed
+
+
 @dataclass
 class Outcome:
     """How an attempt ended."""
@@ -46,6 +54,7 @@ class Outcome:
     unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, and why
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
     hang: str | None = None  # why ranks could not go on: which kind of hang
+    pauses: list[Pause] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -133,6 +142,10 @@ class Attempt:
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]
             elif kind == "hang":
                 self._hangs(Path(content["file"]), content["kind"])
+            elif kind == "no_progress":
+                self._pauses(Path(content["file"]), content["seconds"])
+            elif kind == "resumed":
+                self._resumed(content["seconds"])
             elif kind == "clocks":
                 self._clocks += content["ns"]
             elif kind == "coordinator_done":
@@ -160,21 +173,43 @@ class Attempt:
         self._hang_end = end
         if self._hang_options.debugs:
             assert self._meeting is not None
-            self._shutdown_seconds = min(self._shutdown_seconds, end.shutdown_seconds)
             self._debugging = Debugging(content, self._meeting.endpoint, self._running, self._say)
             self._debugging.begin(self._hang_options.rank)
         else:
             self._hang_deadline = time.monotonic() + end.patience
 
+    def _pauses(self, report: Path, seconds: float) -> None:
+        if self._deadline is not None:
+            return
+        self._outcome.pauses.append(Pause(seconds, resumed=False))
+        if self._hang_options.suspects:
+            self._hangs(report, NO_PROGRESS)
+            return
+        self._progress.close()
+        warn(report, self._say)
+
+    def _resumed(self, seconds: float) -> None:
+        if self._deadline is None and self._outcome.pauses:
+            self._outcome.pauses[-1] = Pause(seconds, resumed=True)
+            self._progress.close()
+            self._say(f"the ranks go on, after {seconds:.0f} s")
+
     def _debug(self, ready: list[int]) -> None:
         """What the user does meanwhile; when that is over, the job ends."""
-        if self._debugging is not None and not self._debugging.is_over:
-            self._debugging.turn(ready)
-            if self._debugging.is_over:
-                self._hang_deadline = time.monotonic()
+        if self._debugging is None or self._debugging.is_over:
+            return
+        self._debugging.turn(ready)
+        if self._debugging.goes_on:
+            self._debugging = None
+            self._outcome.hang = None
+            self._zygote.go_on()
+        elif self._debugging.is_over:
+            self._hang_deadline = time.monotonic()
 
     def _told_to_stop(self, number: signal.Signals) -> None:
         self._outcome.stopped_by = number
+        if self._debugging is not None:
+            self._shutdown_seconds = min(self._shutdown_seconds, self._hang_end.shutdown_seconds)
         self._say(f"got {number.name}, passing it on; SIGKILL in {self._shutdown_seconds:g} s")
         if self._start_sent:
             self._zygote.signal(number)

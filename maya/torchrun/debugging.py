@@ -20,6 +20,7 @@ from typing import Any
 
 from coordinator.hangs import questions
 from coordinator.texts import ranks_text
+from maya.torchrun.hang import NO_PROGRESS
 
 _PROGRAM = Path(__file__).parents[2] / "rank_runtime" / "debugger.py"
 # torch's watchdog ends ranks whose collectives take ten minutes, and those that were stopped for eight.
@@ -51,10 +52,12 @@ class Debugging:
         self._processes = processes
         self._say = say
         self._rank = blamed(report)  # that is looked at, or proposed
+        self._may_go_on = report["kind"] == NO_PROGRESS
         self._connection: socket.socket | None = None
         self._answered = False
         self.deadline: float | None = None  # when to look again, whatever happens
         self.is_over = False
+        self.goes_on = False  # the user has seen that it is no hang
 
     def begin(self, rank: int | None) -> None:
         """With a rank that the user chose before, or by asking for one."""
@@ -100,7 +103,8 @@ class Debugging:
             return
         if self._rank not in self._processes:
             self._rank = min(self._processes)
-        _write(f"rank to debug, or q to end the job [{self._rank}]: ".encode())
+        choices = "rank to debug, c to go on, or q" if self._may_go_on else "rank to debug, or q"
+        _write(f"{choices} to end the job [{self._rank}]: ".encode())
 
     def _typed(self, content: bytes) -> None:
         if self._connection is not None:
@@ -113,6 +117,8 @@ class Debugging:
         answer = content.decode(errors="replace").strip()
         if not content or answer in ("q", "quit", "exit"):
             self.is_over = True
+        elif self._may_go_on and answer in ("c", "continue"):
+            self.is_over = self.goes_on = True
         elif not answer:
             assert self._rank is not None
             self._attach(self._rank)

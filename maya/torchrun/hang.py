@@ -1,4 +1,5 @@
-"""What the launcher does when ranks can never go on: shows the report, and ends the job, waits, or debugs.
+"""What the launcher does when ranks can never go on: shows the report, and ends the job, waits, or debugs. When nothing
+goes on for a while, which may be a hang or not: warns.
 
 In: the command line, and the report that the coordinator wrote (coordinator/hangs). Out: the text, and how long the
 ranks still have.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+NO_PROGRESS = "no progress"  # the kind of report that proves nothing
 ACTIONS = ("report", "abort", "wait", "pdb")
 _MISMATCH_SECONDS = 10.0  # in which the ranks find the error that they have been given
 
@@ -24,12 +26,17 @@ class Hangs:
     """What the user wants to be done about hangs."""
 
     action: str = "report"
-    after: float = 60.0  # seconds without progress that are reported although nobody knows the reason
+    after: float = 60.0  # seconds without progress, after which that is reported
     rank: int | None = None  # to debug first
 
     @property
     def debugs(self) -> bool:
         return self.action == "pdb"
+
+    @property
+    def suspects(self) -> bool:
+        """Whether no progress is taken for a hang."""
+        return self.action in ("abort", "pdb")
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_action,
         default="report",
         metavar="|".join([*ACTIONS, "pdb:RANK"]),
-        help="when ranks can never go on: report it and end the job, end it with SIGABRT, report and wait, or report "
-        "and start Python's debugger on a rank (report)",
+        help="when ranks can never go on: report it and end the job; report it and end the ranks with SIGABRT, also "
+        "when they make no progress; report it and wait; or start Python's debugger on a rank, also when they make no "
+        "progress (report)",
     )
     hangs.add_argument(
         "--hang-after",
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="report ranks that make no progress for a reason that cannot be seen (60)",
+        help="warn when no rank has shown any activity for so long; the job goes on, unless --on-hang is abort (60)",
     )
 
 
@@ -109,6 +117,20 @@ def show(file: Path, say: Callable[[str], None]) -> dict[str, Any]:
             f"maya-torchrun --no-trace -m torch.distributed.flight_recorder.fr_trace --prefix rank_ {folder}"
         )
     return report
+
+
+def warn(file: Path, say: Callable[[str], None]) -> None:
+    """What may be a hang, on the terminal."""
+    from coordinator.hangs.text import warning
+
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    advice = "--hang-after SECONDS warns later, --on-hang abort ends such a job; Ctrl-C ends it now"
+    say("\n".join([*warning(report), f"  {advice}", f"  stacks: {file}"]))
+
+
+def report_name(kind: str) -> str:
+    """The file of the report."""
+    return "no_progress.json" if kind == NO_PROGRESS else "hang.json"
 
 
 def ending(hangs: Hangs, kind: str) -> Ending | None:

@@ -23,6 +23,7 @@ from maya.torchrun.attempt import Attempt, Outcome
 from maya.torchrun.debugging import PATIENCE
 from maya.torchrun.environment import Meeting, free_port, worker_variables
 from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file, root_cause
+from maya.torchrun.hang import report_name
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
 from maya.torchrun.run import Run, write_summary
@@ -256,9 +257,10 @@ class Job:
             exits=outcome.exits,
             traces={rank: file for rank, file in files.items() if file.exists()},
             stopped_by=None if outcome.stopped_by is None else outcome.stopped_by.name,
-            problem=outcome.problem or (f"{outcome.hang}, see hang.json" if outcome.hang else None),
+            problem=outcome.problem or (f"{outcome.hang}, see {report_name(outcome.hang)}" if outcome.hang else None),
             unshared=outcome.unshared,
             coordinator=outcome.coordinator,
+            pauses=outcome.pauses,
             injected=launch.injection.texts(),
             schedule_seed=launch.injection.seed,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maya.torchrun.attempt import Exit
+from maya.torchrun.attempt import Exit, Pause
 
 VERSION = 2  # of summary.json; docs/results.md says what its keys mean
 
@@ -31,6 +31,7 @@ class Run:
     problem: str | None
     unshared: Mapping[str, str]
     coordinator: Mapping[str, Any]
+    pauses: Sequence[Pause] = ()  # in which no rank showed any activity
     injected: Sequence[str] = ()  # what was made to go wrong
     schedule_seed: int | None = None
 
@@ -78,6 +79,7 @@ def write_summary(
             "seconds": round(run.seconds, 3),
             "coordinator": run.coordinator,
             "unshared_modules": run.unshared,
+            "pauses": [{"seconds": pause.seconds, "resumed": pause.resumed} for pause in run.pauses],
         },
     }
     file = folder / "summary.json"

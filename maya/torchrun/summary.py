@@ -24,7 +24,8 @@ def _whole_run(run: Run) -> list[str]:
     if run.coordinator:
         collectives, messages = run.coordinator["collectives"], run.coordinator["messages"]
         line += f": {_number(collectives, 'collective')}, {_number(messages, 'message')}"
-    return [line]
+    pauses = [f"no rank showed any activity for {pause.seconds:.0f} s of real time" for pause in run.pauses]
+    return [line, *pauses]
 
 
 def _recorded(run: Run, folder: Path) -> list[str]:

@@ -101,6 +101,10 @@ class Zygote:
         """To the process groups of all ranks."""
         self._command({"signal": int(number)})
 
+    def go_on(self) -> None:
+        """For ranks that were stopped for a debugger."""
+        self._command({"continue": True})
+
     def kill(self) -> None:
         """For a zygote that has no ranks yet; a coordinator ends with it."""
         self._process.kill()

@@ -169,6 +169,7 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
     said |= is_alone;
     if (problem) return nccl_fail(NCCL_SYSTEM_ERROR, "%s: a communicator of %d ranks: %s", function, ranks, problem);
     pthread_once(&forks, watch_forks);
+    maya_threads_wait_on(&nccl_changed);
     return NCCL_SUCCESS;
 }
 

@@ -216,6 +216,11 @@ class Zygote:
                     self._stopping = True
                     for process in self._rank_of:
                         _signal_group(process, command["signal"])
+                if "continue" in command:
+                    for process in self._rank_of:
+                        _signal_group(process, signal.SIGCONT)
+                    if self._coordinator_pipe is not None:
+                        write_line(self._coordinator_pipe, {"continued": {}})
             if self._commands.ended:
                 self.end(0)
         self._reap()

@@ -5,7 +5,8 @@ zygote, and, when the coordinator serves and the ranks' environment is therefore
 what they have in common and a line for each of them. Commands go through a pipe, a line each:
 
     {"start": true}       the `Start` is written: fork the ranks
-    {"signal": 15}        send it to the process groups of all ranks that run
+    {"signal": 15}        the job is being stopped: send it to the process groups of all ranks that run
+    {"continue": true}    ranks that were stopped for a debugger go on, and so does the job
 
 The end of that pipe is the end of the job, however it came about: ranks that are left are killed, the coordinator ends.
 
@@ -72,7 +73,7 @@ class Preparation:
     run_folder: str = ""  # whose run.json says how long things take; empty: the clock is the wall's
     hang_folder: str = ""  # for reports of hangs; empty: nobody looks for them
     hang_after: float = 60.0  # seconds without progress
-    hang_freezes: bool = False  # whether ranks are stopped then
+    hang_freezes: bool = False  # whether ranks are stopped when that is reported
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@
 
 #include "messages.h"
 
+#include <pthread.h>
+
 /* Who is told what arrives, in the thread of the connection; must not wait for anything that thread does. */
 typedef struct {
     void (*joined)(const maya_joined *message);
@@ -23,6 +25,9 @@ typedef struct {
 
 /* Connects, if that has not been tried yet; `receiver` may be NULL for who sends nothing that it is told of. NULL, or why there is no connection: valid as long as the process. */
 MAYA_API const char *maya_coordinator_connect(const maya_receiver *receiver);
+
+/* Threads wait on `condition` for nothing but answers of the coordinator (stacks.c tells it so). */
+MAYA_API void maya_threads_wait_on(const pthread_cond_t *condition);
 
 /* Adds a message to the batch: maya_pack_...(maya_outgoing_begin(), &message); maya_outgoing_end(...). Nothing is sent
  * before maya_outgoing_send() but at the next opportunity. `payload` was allocated with malloc and is taken over; NULL: the

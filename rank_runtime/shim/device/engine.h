@@ -69,6 +69,8 @@ bool maya_is_stream_worker(void);
 
 /* Numbers of streams that a host thread waits for: how many, of which the first `most` are written. */
 uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most);
+/* What a host thread waits on until a stream has come far enough. */
+const pthread_cond_t *maya_streams_condition(void);
 
 /* graph.c; all called with maya_engine_lock held except where said */
 bool maya_capture_is_alive(const maya_capture *capture, uint64_t id);

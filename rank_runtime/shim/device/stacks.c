@@ -2,7 +2,8 @@
  *
  * In: connections to a local socket whose name is made from the process id and the coordinator's address, each with one line:
  *
- *     stacks              which streams a host thread waits for, and the Python stacks of all threads
+ *     stacks              which streams a host thread waits for, the conditions that threads wait on for the device, and the
+ *                         Python stacks of all threads
  *     recorder            torch's flight recorder, as torch pickles it: what has not been completed; nothing without one
  *     recorder all        the same, with what has been completed
  *     recorder all FILE   the same, into a file; the answer is its size
@@ -12,10 +13,14 @@
  * Out: the answer; the connection is closed after it. Every question has a thread of its own, so that one that can never be
  * answered (the flight recorder needs Python's lock) stands in nobody's way.
  *
+ * Who may ask may also look at the system calls that the threads are in (PR_SET_PTRACER): a futex inside one of the conditions
+ * tells a thread that waits for the device from one that waits for anything else.
+ *
  * Stacks are read with Python's lock if it can be had, since threads that run change them; if it cannot, its owner stands
  * still, and they are read without. */
 
 #define _GNU_SOURCE
+#include "coordinator.h"
 #include "engine.h"
 
 #include <dlfcn.h>
@@ -38,10 +43,19 @@ enum {
     LARGE_STACK = 1 << 20, /* torch's code runs there */
     LOCK_MILLISECONDS = 300,
     MOST_STREAMS = 16,
+    MOST_CONDITIONS = 4,
 };
 
 static int listening = -1;
 static pthread_t main_thread;
+static const pthread_cond_t *_Atomic conditions[MOST_CONDITIONS];
+
+void maya_threads_wait_on(const pthread_cond_t *condition) {
+    for (int i = 0; i < MOST_CONDITIONS; i++) {
+        const pthread_cond_t *known = NULL;
+        if (atomic_compare_exchange_strong(&conditions[i], &known, condition) || known == condition) return;
+    }
+}
 
 /* ---- Python's lock ---- */
 
@@ -128,6 +142,9 @@ static void answer_stacks(int to) {
     uint32_t streams[MOST_STREAMS], count = maya_streams_awaited(streams, MOST_STREAMS);
     dprintf(to, "main 0x%016lx\n", (unsigned long)main_thread);
     for (uint32_t i = 0; i < count; i++) dprintf(to, "stream %u\n", streams[i]);
+    for (int i = 0; i < MOST_CONDITIONS && conditions[i]; i++) {
+        dprintf(to, "condition 0x%016lx %zu\n", (unsigned long)(uintptr_t)conditions[i], sizeof *conditions[i]);
+    }
     if (!python_runs()) return;
     dprintf(to, "python\n");
     const char *(*dump)(int, void *, void *) =
@@ -244,7 +261,10 @@ static void answer(int to, const char *question) {
 static bool is_ours(int connection) {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    if (peer.uid != geteuid() && peer.uid != 0) return false;
+    prctl(PR_SET_PTRACER, (unsigned long)peer.pid); /* an error where Yama does not restrict it anyway */
+    return true;
 }
 
 static void *serve_one(void *argument) {
@@ -306,6 +326,7 @@ void maya_stacks_begin_rank(void) {
     maya_watch_forks();
     listening = opened;
     main_thread = pthread_self();
+    maya_threads_wait_on(maya_streams_condition());
     if (!maya_start_thread(serve, NULL, SMALL_STACK)) {
         close(opened);
         listening = -1;

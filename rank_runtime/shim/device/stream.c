@@ -663,6 +663,8 @@ uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most) {
     return count;
 }
 
+const pthread_cond_t *maya_streams_condition(void) { return &progress; }
+
 /* ---- forks ---- */
 
 /* The threads that would have gone on with it are the parent's. */
