@@ -4,6 +4,7 @@ In: settings, and lines of JSON on the control pipe:
 
     {"started": {"rank": 3, "pid": 4711}}   there is a process of a rank
     {"exited": {"rank": 3, "status": 1}}    the process of a rank is gone
+    {"stopping": {}}                        the job is being ended: what ranks do from now on is no progress
     {"continued": {}}                       ranks that were stopped go on
     {"describe": true}                      say who waits for whom
 
@@ -58,6 +59,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _NUMBERS = {  # what control lines contain
     "started": ("rank", "pid"),
     "exited": ("rank", "status"),
+    "stopping": (),
     "continued": (),
     "describe": (),
 }
@@ -174,6 +176,8 @@ def _loop(
                     server.exited(line["exited"]["rank"])
                     if watcher is not None:
                         watcher.exited(line["exited"]["rank"], line["exited"]["status"])
+                if "stopping" in line and watcher is not None:
+                    watcher.stopping()
                 if "continued" in line and watcher is not None:
                     watcher.continued()
                 if "describe" in line:

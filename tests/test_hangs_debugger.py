@@ -60,10 +60,10 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(folder: Path, script: str, ranks: int, action: str) -> Iterator[Terminal]:
+def on_terminal(folder: Path, script: str, ranks: int, action: str, *options: str) -> Iterator[Terminal]:
     """A job whose processes can be told from others: its script lies in the folder."""
     shutil.copy(SCRIPTS / f"{script}.py", folder)
-    words = ["--nproc", str(ranks), "--out", str(folder / "out"), "--no-trace", "--on-hang", action]
+    words = ["--nproc", str(ranks), "--out", str(folder / "out"), "--no-trace", "--on-hang", action, *options]
     process, descriptor = pty.fork()
     if process == 0:
         os.chdir(ROOT)
@@ -149,6 +149,24 @@ def test_ranks_have_not_failed_yet_when_calls_do_not_match(build: Build, tmp_pat
         terminal.type("\x04")
         assert terminal.exit_code() == 1
     assert "Traceback" not in terminal.shown
+
+
+@pytest.mark.slow
+def test_ranks_that_only_sleep_go_on_if_the_user_says_so(build: Build, tmp_path: Path) -> None:
+    with on_terminal(tmp_path, "asleep", 2, "pdb", "--hang-after", "2") as terminal:
+        terminal.until("rank to debug, c to go on, or q to end the job [1]: ")
+        assert "maya-torchrun: no progress" in terminal.shown
+        assert "rank 1 has not called it yet" in terminal.shown
+        terminal.type("\n")
+        terminal.until("(Pdb rank 1) ")
+        terminal.type("q\n")
+        terminal.until("[1]: ")
+        terminal.type("c\n")
+        terminal.until("maya-torchrun: the ranks go on")
+        assert [state_of(process) for process in processes_of(tmp_path) if state_of(process) == "T"] == []
+        terminal.type("\x03")
+        assert terminal.exit_code() == 1
+    assert processes_of(tmp_path) == []
 
 
 def test_without_a_terminal_it_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -142,10 +142,11 @@ def told(line: int) -> Stacks:
     return Stacks((Frame("/home/me/train.py", line, "main"),), known=True)
 
 
-def report_of(ranks: int, late: set[int]) -> dict[str, Any]:
+def report_of(ranks: int, late: set[int], kind: str = "deadlock") -> dict[str, Any]:
     state = state_of(ranks, [rank for rank in range(ranks) if rank not in late])
     members = {rank: Rank(rank, Doing.STANDS, None, told(50 if rank in late else 30)) for rank in range(ranks)}
-    finding = Finding("deadlock", set(range(ranks)), list(state.waits()), 1.5)
+    stuck = set(range(ranks)) if kind == "deadlock" else set()
+    finding = Finding(kind, stuck, list(state.waits()), 1.5)
     return make_report(finding, members, state, lambda asked: {rank: Recorder() for rank in asked}, str)
 
 
@@ -168,6 +169,13 @@ def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
     assert "ranks 0-6, 8-299, 301-1023: wait in all_reduce #1" in found[2]
     assert "ranks 7, 300 never called it" in "\n".join(found)
     assert json.loads(json.dumps(report)) == report
+
+
+def test_a_rank_that_may_still_come_is_late() -> None:
+    shown = "\n".join(text.warning(report_of(8, {2, 7}, "no progress")))
+    assert "ranks 2, 7 have not called it yet" in shown
+    assert "never" not in shown
+    assert "the job goes on" in shown
 
 
 def entry(number: int, call: str, line: int, *, completed: bool = False) -> Entry:

@@ -69,6 +69,9 @@ class Pulse:
     turns: int  # how often it was put there
     ready: bool  # it could run and has no core, or waits for a disk
 
+    def stands_since(self, before: Pulse) -> bool:
+        return not self.ready and before.turns == self.turns and before.spent == self.spent
+
 
 @dataclass
 class Sample:
@@ -113,7 +116,7 @@ def doing_of_main(before: Pulse | None, after: Pulse | None) -> Doing:
         return Doing.GONE
     if before is None or after.ready:
         return Doing.RUNS  # it has just come, or would if there was a core for it
-    if before.turns == after.turns and before.spent == after.spent:
+    if after.stands_since(before):
         return Doing.STANDS
     share = (after.spent - before.spent) / ((after.moment - before.moment) * 1e9)
     return Doing.RUNS if share >= _BUSY_SHARE else Doing.POLLS

@@ -327,7 +327,7 @@ def _message(group: list[_Member], call: dict[str, Any]) -> str:
 
 def _without_call(rank: Rank) -> str:
     kind = stacks.kind_of_wait(rank.stacks.main)
-    main = rank.stacks.main
+    main = [frame for frame in rank.stacks.main if not frame.is_ours]
     if kind is stacks.Wait.SLEEP or (rank.doing is Doing.SLEEPS and not main):
         return "sleeping"
     if rank.doing is Doing.RUNS:

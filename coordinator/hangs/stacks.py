@@ -49,6 +49,11 @@ class Frame:
         return _TORCH.search(self.file) is not None
 
     @property
+    def is_ours(self) -> bool:
+        """Maya's own: the virtual clock's sleep."""
+        return "/rank_runtime/zygote/" in self.file
+
+    @property
     def is_library(self) -> bool:
         return _LIBRARY.search(self.file) is not None
 
@@ -125,7 +130,7 @@ def _threads(dump: str) -> list[tuple[str, tuple[Frame, ...]]]:
 
 def kind_of_wait(stack: Sequence[Frame]) -> Wait:
     """Of a thread."""
-    frames = [frame for frame in stack if PurePath(frame.file).name not in _WRAPPERS]
+    frames = [frame for frame in stack if PurePath(frame.file).name not in _WRAPPERS and not frame.is_ours]
     if not frames:
         return Wait.ELSE
     innermost = frames[0]

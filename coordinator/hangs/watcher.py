@@ -93,7 +93,7 @@ class Watcher:
     _asked: float = 0.0
     _ask_again: float = _LEAST_ASKED_AGAIN  # seconds later
     _interval: float = 1.0
-    _failed: bool = False  # a rank failed: the launcher ends the job
+    _is_ending: bool = False  # a rank failed, or the launcher ends the job
     _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
     _reported: frozenset[int] = frozenset()
     _longest: float = 0.0  # seconds without progress at the last suspicion
@@ -103,16 +103,20 @@ class Watcher:
 
     def started(self, rank: int, process: int) -> None:
         self._ranks[rank] = _Known(process)
-        self._failed = False
+        self._is_ending = False
         self._moved = time.monotonic()
 
     def exited(self, rank: int, status: int) -> None:
         known = self._ranks.get(rank)
         if known is not None:
             known.status, known.doing = status, Doing.GONE
-        self._failed = self._failed or status != 0
+        self._is_ending = self._is_ending or status != 0
         if status == 0:
             self._moved = time.monotonic()
+
+    def stopping(self) -> None:
+        """The launcher ends the job."""
+        self._is_ending = True
 
     def continued(self) -> None:
         """Ranks that were stopped go on, since the user wants them to."""
@@ -143,14 +147,14 @@ class Watcher:
             self._due = now + _QUIET_SECONDS
             self._interval = _APART_SECONDS
             return None
-        if now < self._due or self._failed or len(self._ranks) < self.settings.world_size:
+        if now < self._due or self._is_ending or len(self._ranks) < self.settings.world_size:
             return None
         return self._look(now)
 
     def resumed(self) -> dict[str, Any] | None:
         """A line for the launcher, if the ranks go on after a suspicion."""
         suspicion = self._suspicion
-        if suspicion is None or self._moved <= suspicion.since:
+        if suspicion is None or self._moved <= suspicion.since or self._is_ending:
             return None
         self._suspicion = None
         seconds = round(self._moved - suspicion.since, 1)
@@ -257,7 +261,7 @@ class Watcher:
         self.server.turn()  # what was on its way
         if not stuck - self._reported or self.server.state.activity != self._activity:
             return None
-        if not all(self._still_stands(rank, now) for rank in stuck):  # what one told may be over by what another told
+        if not all(self._still_stands(rank) for rank in stuck):  # what one told may be over by what another told
             return None
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
         if goes_on and stuck != self._candidates:  # perhaps some of the others have only not come to rest yet
@@ -271,11 +275,11 @@ class Watcher:
         kind = "partial deadlock" if goes_on else "deadlock"
         return self._hang(Finding(kind, stuck, waits, now - self._changed), answers)
 
-    def _still_stands(self, rank: int, now: float) -> bool:
+    def _still_stands(self, rank: int) -> bool:
         """Whether the main thread has not run since the rank was sampled."""
         known = self._ranks[rank]
-        before, after = known.sample.pulse if known.sample else None, processes.pulse(known.process, now)
-        return before is not None and processes.doing_of_main(before, after) is Doing.STANDS
+        after = processes.pulse(known.process, time.monotonic())
+        return known.sample is not None and after is not None and after.stands_since(known.sample.pulse)
 
     def _stacks(self, ranks: set[int]) -> dict[int, stacks.Stacks]:
         process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}

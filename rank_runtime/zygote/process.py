@@ -123,6 +123,9 @@ class Zygote:
     def _report_to_both(self, line: dict[str, Any]) -> None:
         """To the launcher and to the coordinator."""
         self.report(line)
+        self._tell_coordinator(line)
+
+    def _tell_coordinator(self, line: dict[str, Any]) -> None:
         if self._coordinator_pipe is not None:
             write_line(self._coordinator_pipe, line)
 
@@ -214,13 +217,13 @@ class Zygote:
                 self._start_came |= "start" in command
                 if "signal" in command:
                     self._stopping = True
+                    self._tell_coordinator({"stopping": {}})
                     for process in self._rank_of:
                         _signal_group(process, command["signal"])
                 if "continue" in command:
                     for process in self._rank_of:
                         _signal_group(process, signal.SIGCONT)
-                    if self._coordinator_pipe is not None:
-                        write_line(self._coordinator_pipe, {"continued": {}})
+                    self._tell_coordinator({"continued": {}})
             if self._commands.ended:
                 self.end(0)
         self._reap()
