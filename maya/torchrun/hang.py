@@ -124,8 +124,8 @@ def warn(file: Path, say: Callable[[str], None]) -> None:
     from coordinator.hangs.text import warning
 
     report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    advice = "--hang-after SECONDS warns later, --on-hang abort ends such a job; Ctrl-C ends it now"
-    say("\n".join([*warning(report), f"  {advice}", f"  stacks: {file}"]))
+    advice = "if this is meant, do nothing; --hang-after SECONDS warns later, --on-hang abort ends such a job"
+    say("\n".join([*warning(report), f"  {advice}", f"  all of it: {file}"]))
 
 
 def report_name(kind: str) -> str:
