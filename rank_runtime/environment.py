@@ -61,10 +61,16 @@ RANK_VARIABLES = (
         choices=("none", "small", "all"),
     ),
     Variable("MAYA_COMPUTE_BYTES", "largest size of a small op's tensors together, in bytes", "65536", is_number=True),
-    Variable("MAYA_COPY_BYTES", "copies up to this many bytes keep their contents", "16777216", is_number=True),
+    Variable(
+        "MAYA_COPY_BYTES",
+        "copies up to this many bytes keep their contents (small ones, of up to 64 KiB or MAYA_COMPUTE_BYTES: always)",
+        "16777216",
+        is_number=True,
+    ),
     Variable(
         "MAYA_KEPT_BYTES",
-        "most bytes of such contents that a rank keeps at once (2 GiB shared by all ranks, but at most this)",
+        "most bytes of the contents of large copies that a rank keeps at once (2 GiB shared by all ranks, but at most "
+        "this); small ones are kept besides",
         str(_MOST_KEPT_BYTES),
         is_number=True,
     ),
@@ -78,14 +84,14 @@ RANK_VARIABLES = (
     Variable("MAYA_STRICT_VALUES", "1: reading a value that was not computed is an error", "0", choices=("0", "1")),
     Variable(
         "MAYA_COLLECTIVE_BYTES",
-        "collectives on buffers up to this size carry their contents (of integers: at any size)",
+        "collectives on buffers up to this size carry contents (small ones always, integers up to MAYA_KEPT_BYTES)",
         "1048576",
         is_number=True,
     ),
     Variable(
         "MAYA_OBJECT_BYTES",
-        "vectors of bytes (uint8), as which objects travel, keep and carry their contents up to this size, besides the "
-        "others (4 GiB shared by all ranks, 16 MiB at least and at most this)",
+        "largest uint8 tensor (pickled object) whose contents are kept and carried, and most bytes of them that a rank "
+        "keeps at once, besides MAYA_KEPT_BYTES (4 GiB shared by all ranks, 16 MiB at least and at most this)",
         str(_MOST_OBJECT_BYTES),
         is_number=True,
     ),
@@ -142,12 +148,12 @@ SETUP_VARIABLES = (
 
 
 def kept_bytes(world_size: int) -> int:
-    """What a rank may keep of the contents of copies, unless the user says otherwise: all ranks are on one machine."""
+    """What a rank may keep of the contents of large copies by default: all ranks are on one machine."""
     return min(_MOST_KEPT_BYTES, _KEPT_BYTES_IN_ALL // world_size)
 
 
 def object_bytes(world_size: int) -> int:
-    """The same for vectors of bytes. Few jobs have any, and those that do cannot go on without their contents."""
+    """The same for uint8 tensors. Few jobs have any, and those that do cannot go on without their contents."""
     return max(_LEAST_OBJECT_BYTES, min(_MOST_OBJECT_BYTES, _OBJECT_BYTES_IN_ALL // world_size))
 
 

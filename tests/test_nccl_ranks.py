@@ -240,7 +240,7 @@ def test_graphs_post_anew_at_every_launch(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_what_is_known_of_the_result(ranks: Ranks) -> None:
-    """Bytes travel up to a size, integers at any size, and only where something is known."""
+    """Small buffers travel, large ones up to a size, integers at any size, and only where something is known."""
     outputs = ranks(
         2,
         """
@@ -250,28 +250,60 @@ def test_what_is_known_of_the_result(ranks: Ranks) -> None:
             world.all_reduce(buffer, **options)
             return buffer.read()
 
-        assert reduced(Buffer(np.ones(256, np.float32))).tolist() == [2.0] * 256  # 1024 bytes: the limit of this run
-        assert reduced(Buffer(np.ones(257, np.float32))).tolist() == [0.0] * 257
-        assert reduced(Buffer(np.ones(5000, np.int32))).tolist() == [2] * 5000
+        assert reduced(Buffer(np.ones(25000, np.float32))).tolist() == [2.0] * 25000  # the limit of this run
+        assert reduced(Buffer(np.ones(25001, np.float32))).tolist() == [0.0] * 25001
+        assert reduced(Buffer(np.ones(30000, np.int32))).tolist() == [2] * 30000
         assert reduced(Buffer(count=4)).tolist() == [0.0] * 4
         # known here and there: the sum is known where both are
         x = Buffer(count=4)
         checked("cudaMemcpy", x.at(1 + RANK), Buffer(np.ones(2, np.float32)).address, size_t(8), 3)
         assert reduced(x).tolist() == [0.0, 0.0, 2.0, 0.0], x.read()
         # a part that is too large to travel: what this rank has itself stays
-        x = Buffer(np.zeros(1000, np.float32))
-        x.write(np.full(1000, RANK + 1.0))
-        world.call("AllGather", x.at(500 * RANK), x.address, size_t(500), FP32)
-        kept = [1.0] * 500 + [0.0] * 500 if RANK == 0 else [0.0] * 500 + [2.0] * 500
+        x = Buffer(np.zeros(40000, np.float32))
+        x.write(np.full(40000, RANK + 1.0))
+        world.call("AllGather", x.at(20000 * RANK), x.address, size_t(20000), FP32)
+        kept = [1.0] * 20000 + [0.0] * 20000 if RANK == 0 else [0.0] * 20000 + [2.0] * 20000
         assert x.read().tolist() == kept
-        x = Buffer(np.full(1000, RANK + 1.0))
-        world.call("Broadcast", x.address, x.address, size_t(1000), FP64, 0)
-        assert x.read().tolist() == [1.0 - RANK] * 1000
+        x = Buffer(np.full(20000, RANK + 1.0))
+        world.call("Broadcast", x.address, x.address, size_t(20000), FP64, 0)
+        assert x.read().tolist() == [1.0 - RANK] * 20000
         world.destroy()
         """,
-        variables={"MAYA_COLLECTIVE_BYTES": "1024"},
+        variables={"MAYA_COLLECTIVE_BYTES": "100000"},
     )
     assert outputs == ["", ""]
+
+
+def test_small_buffers_travel_whatever_the_limits(ranks: Ranks) -> None:
+    """Also if they are known in many places, and not in between."""
+    outputs = ranks(
+        2,
+        """
+        world = Communicator.join()
+        for kind in (np.float32, np.int64, np.uint8):
+            x = Buffer(np.ones(8000, kind))
+            world.all_reduce(x)
+            assert x.read().tolist() == [2] * 8000
+            x, one = Buffer(count=1000, dtype=kind), Buffer(np.ones(1, kind))
+            for i in range(0, 1000, 2):
+                checked("cudaMemcpy", x.at(i), one.address, size_t(one.bytes), 3)
+            world.all_reduce(x)
+            assert x.read().tolist() == [2, 0] * 500
+        x = Buffer(np.ones(100_000, np.int64))
+        assert not x.read().any()
+        world.destroy()
+        """,
+        variables={
+            "MAYA_COLLECTIVE_BYTES": "0",
+            "MAYA_COPY_BYTES": "0",
+            "MAYA_KEPT_BYTES": "0",
+            "MAYA_OBJECT_BYTES": "0",
+            "MAYA_COMPUTE_BYTES": "0",
+        },
+    )
+    for output in outputs:
+        assert "800000 bytes of integers that were written to the GPU are placeholders" in output
+        assert "--copy-bytes is 0" in output
 
 
 def test_scaled_sums(ranks: Ranks) -> None:

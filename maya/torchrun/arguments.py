@@ -143,9 +143,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     own.add_argument("--out", type=Path, metavar="DIR", help="folder for all files of the run (maya-runs/<script>-<n>)")
     own.add_argument("--compute", choices=["none", "small", "all"], help="which ops are really computed (small)")
     own.add_argument("--compute-bytes", type=_whole, metavar="N", help="largest size of a small op's tensors (65536)")
-    own.add_argument("--copy-bytes", type=_whole, metavar="N", help="copies up to this size keep contents (16777216)")
+    own.add_argument("--copy-bytes", type=_whole, metavar="N", help="larger copies do not keep contents (16777216)")
     own.add_argument(
-        "--collective-bytes", type=_whole, metavar="N", help="collectives up to this size carry contents (1048576)"
+        "--collective-bytes", type=_whole, metavar="N", help="larger collectives do not carry contents (1048576)"
     )
     own.add_argument("--strict-values", action="store_true", help="reading a value that was not computed is an error")
     own.add_argument("--no-trace", action="store_true", help="record nothing")

@@ -52,6 +52,7 @@ def _recorded(run: Run, folder: Path) -> list[str]:
     ]
     if totals.made_up_reads:
         lines.append(_made_up(totals.made_up_reads))
+        lines += _given_up(totals.made_up_reads)
     if not trace.complete:
         lines.append(f"the trace is not complete: {trace.problem}")
     if len(run.traces) > 1:
@@ -71,6 +72,18 @@ def _made_up(reads: tuple[MadeUpRead, ...]) -> str:
     places = [f"{_place(read.at)} ({_number(read.times, 'time')})" for read in reads[:_PLACES_SHOWN]]
     more = "" if len(reads) <= _PLACES_SHOWN else f" and {_number(len(reads) - _PLACES_SHOWN, 'more place')}"
     return f"made-up values, which say nothing about a real run, were read at {', '.join(places)}{more}"
+
+
+def _given_up(reads: tuple[MadeUpRead, ...]) -> list[str]:
+    """Reads that larger limits would have answered with what the script had written."""
+    times = sum(read.given_up for read in reads)
+    if times == 0:
+        return []
+    most = max(reads, key=lambda read: read.given_up)
+    return [
+        f"{times:,} of these reads, most of them at {_place(most.at)}, were of large copies whose contents were not "
+        "kept: to keep more, raise MAYA_KEPT_BYTES and --copy-bytes (README, Values)"
+    ]
 
 
 def _place(at: str) -> str:

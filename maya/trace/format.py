@@ -45,7 +45,8 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
     THREAD         {"thread": name}
     SYNCHRONIZE    {"wait": "stream" | "event" | "device"}; of a device, the stream is its default stream
     OP, ANNOTATION {"op": name, "inputs": [{"shape": […], "dtype": …, "strides": […]} | null | list …]}
-    MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}
+    MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true, if the program had written contents
+                   there that were too large to be kept
 """
 
 from __future__ import annotations

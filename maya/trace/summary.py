@@ -19,6 +19,7 @@ class MadeUpRead:
     at: str  # "train.py:33"; "" where it is not known
     times: int
     bytes: int
+    given_up: int = 0  # how many of the reads are of contents of large copies that were not kept
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,14 @@ def _made_up_reads(trace: Trace) -> tuple[MadeUpRead, ...]:
     reads = trace.select(Kind.MADE_UP_READ)
     times: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
+    given_up: Counter[tuple[str, str]] = Counter()
     for number in np.unique(reads["signature"]).tolist():
         signature = trace.signature(number)
         where = str(signature.get("read", "")), str(signature.get("at", ""))
         chosen = reads["value"][reads["signature"] == number]
         times[where] += len(chosen)
         size[where] += int(chosen.sum(dtype=np.uint64))
-    return tuple(MadeUpRead(read, at, count, size[read, at]) for (read, at), count in times.most_common())
+        given_up[where] += len(chosen) if signature.get("given_up") else 0
+    return tuple(
+        MadeUpRead(read, at, count, size[read, at], given_up[read, at]) for (read, at), count in times.most_common()
+    )

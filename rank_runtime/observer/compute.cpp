@@ -28,6 +28,14 @@ namespace {
 
 constexpr size_t kGuessBytes = 1024;  // an op is tiny when its tensors together are smaller
 
+// While it lives, no known bytes are given up.
+struct Held {
+  Held() { maya_values_hold(); }
+  ~Held() { maya_values_release(); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+};
+
 // CPU kernels only: no autograd, autocast or dispatch modes of the program's.
 struct PlainDispatch {
   c10::impl::ForceDispatchKeyGuard keys{c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
@@ -220,6 +228,7 @@ void make_up(const Call& call) {
 }
 
 void apply(const Call& call) {
+  const Held held;
   const bool known = inputs_are_known(call);
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
   if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors || call.tally.elements > 0)) {
@@ -271,6 +280,7 @@ struct Block {
 };
 
 void apply_to_blocks(const Call& call, const std::vector<Block>& blocks) {
+  const Held held;
   if (!inputs_are_known(call)) return;
   std::vector<at::Tensor> results;
   try {
@@ -404,6 +414,7 @@ void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before) {
 }
 
 int64_t count_of_elements(const Call& call) {
+  const Held held;
   if (!inputs_are_known(call)) return -1;
   try {
     PlainDispatch plain;

@@ -26,7 +26,7 @@ Frame& Thread::push(const void* function) {
   frame.blocks_before = device->blocks;
   frame.sequence = -1;
   frame.may_compute = false;
-  frame.of_bytes = false;
+  frame.content = MAYA_CONTENT_OTHER;
   frame.described = false;
   frame.signature = 0;
   frame.written.clear();

@@ -43,7 +43,7 @@ struct Frame {
   int64_t sequence = -1;
   Node around;                   // of a node: the one that is evaluated meanwhile
   bool may_compute = false;
-  bool of_bytes = false;         // the op writes a vector of bytes
+  maya_content content = MAYA_CONTENT_OTHER;  // of the tensor that the op writes
   int64_t most_bytes = 0;        // of its tensors together, if it is to be computed
   bool described = false;        // `arguments` is filled in
   Fingerprint fingerprint;

@@ -101,6 +101,12 @@ bool may_be_object(const at::Tensor& tensor) {
   return tensor.defined() && tensor.scalar_type() == c10::ScalarType::Byte && tensor.dim() == 1;
 }
 
+maya_content content_of(const c10::IValue& written) {
+  if (!written.isTensor() || !written.toTensor().defined()) return MAYA_CONTENT_OTHER;
+  if (may_be_object(written.toTensor())) return MAYA_CONTENT_OBJECT;
+  return c10::isIntegralType(written.toTensor().scalar_type(), true) ? MAYA_CONTENT_OTHER : MAYA_CONTENT_FLOATING;
+}
+
 // How large an op may be that is computed. torch joins objects that travel together, which are tensors of bytes: no other
 // size than that at which they are kept limits these.
 int64_t most_bytes_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
@@ -133,7 +139,7 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
                       scan.gpu_bytes <= frame.most_bytes && !is_certainly_made_up(*frame.op, inputs, scan.gpu_bytes);
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
-    frame.of_bytes = inputs[0].isTensor() && may_be_object(inputs[0].toTensor());
+    frame.content = content_of(inputs[0]);
     for (size_t i = 0; i < inputs.size(); i++) {
       if (writes_argument(*frame.op, inputs, i)) frame.written.add(inputs[i]);
     }
@@ -318,9 +324,9 @@ uint32_t current_op_signature() {
 }
 
 // For copies from the host.
-bool current_op_writes_bytes() {
+maya_content current_op_content() {
   const Frame* top = this_thread().top();
-  return top != nullptr && top->of_bytes;
+  return top != nullptr ? top->content : MAYA_CONTENT_OTHER;
 }
 
 // torch.optim announces every step as "Optimizer.step#AdamW.step".
@@ -384,7 +390,7 @@ extern "C" MAYA_API void maya_observer_prepare() {
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
   maya_set_op_namer(maya::current_op_name);
-  maya_set_bytes_finder(maya::current_op_writes_bytes);
+  maya_set_content_finder(maya::current_op_content);
   maya_set_op_signer(maya::current_op_signature);
   at::addGlobalCallback(at::RecordFunctionCallback(maya::begins, maya::ends)
                             .needsInputs(true)

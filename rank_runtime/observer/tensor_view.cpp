@@ -93,6 +93,10 @@ bool begins_made_up(const at::Tensor& tensor) {
 }
 
 void mark_known(const TensorView& view) {
+  if (static_cast<int64_t>(view.bytes) > maya_get_settings()->small_bytes) {  // only objects are joined at such a size
+    for_each_stretch(view, [](void* address, size_t bytes) { maya_values_joined(address, bytes); });
+    return;
+  }
   for_each_stretch(view, [](void* address, size_t bytes) { maya_values_known(address, bytes); });
 }
 

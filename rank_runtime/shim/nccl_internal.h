@@ -207,12 +207,10 @@ void nccl_operations_after_fork(void);
 
 /* ---- nccl_bytes.c ---- */
 
-enum { NCCL_KNOWN_PARTS = 64 }; /* of a send buffer that the coordinator is told of */
-
 typedef struct {
     void *bytes; /* from malloc; NULL: nothing is sent */
     size_t size;
-    int64_t known[2 * NCCL_KNOWN_PARTS]; /* as in maya_values_known_parts */
+    int64_t *known; /* from malloc, as in maya_values_known_parts */
     size_t known_count;
     bool guessed; /* what is called known is partly made up */
     bool lost; /* there is an object in the send buffer, and it is too large to be carried */

@@ -23,6 +23,7 @@ static void run_transfer(void *argument) {
         return;
     }
     const void *scalar = work->scaling.device_scalar;
+    maya_values_hold();
     bool known = maya_values_are_known(work->source, size) &&
                  (scalar == NULL || maya_values_are_known(scalar, nccl_type_size(work->type)));
     if (scalar == NULL) scalar = work->scaling.host_scalar;
@@ -32,6 +33,7 @@ static void run_transfer(void *argument) {
     } else {
         maya_values_made_up(work->target, size);
     }
+    maya_values_release();
 }
 
 nccl_result nccl_post_to_oneself(const nccl_operation *operation, const void *source) {

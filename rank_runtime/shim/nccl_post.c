@@ -162,7 +162,7 @@ static void say_lost(const nccl_operation *operation, const char *what) {
 /* Returns whether something is to be sent. */
 static bool start_one(post *item) {
     nccl_communicator *communicator = item->operation.communicator;
-    nccl_contribution given;
+    nccl_contribution given = {0};
     bool local = is_local(item);
     if (item->own_message) {
         size_t bytes = nccl_receive_bytes(&item->operation);
@@ -185,6 +185,7 @@ static bool start_one(post *item) {
         maya_clock_dropped(ticket);
         if (is_destroyed) say_destroyed(communicator);
     }
+    free(given.known);
     if (is_sent && maya_get_settings()->debug > 1) {
         maya_message("NCCL: communicator %u: call %d number %llu on %zu elements is posted, with %zu bytes",
                      communicator->number, item->operation.call, (unsigned long long)item->operation.sequence,

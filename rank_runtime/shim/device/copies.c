@@ -23,12 +23,13 @@ typedef struct {
     maya_copy_kind kind;
     bool snapshot;  /* source is our own copy of pageable memory, taken when the copy was submitted */
     bool unread;    /* source is pageable memory that is too large to keep, and may be gone by the time of the copy */
-    bool of_bytes;  /* from a vector of bytes on the host: perhaps an object that is to travel */
+    maya_content content; /* of a copy from the host */
     bool armed;     /* made-up values read as `answer` (maya_answer_next_read) */
     bool is_guess;
     int64_t answer;
     maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
-    bool made_up;   /* out: the host got bytes that nothing produced */
+    bool made_up;   /* out: the host got bytes that nothing produced ... */
+    bool given_up;  /* ... because contents of large copies are not kept */
     bool at_once;   /* out: the submitting thread ran it */
     _Atomic bool done; /* out: it ran */
     pthread_t submitter;
@@ -40,7 +41,7 @@ static __thread int armed_count;
 static __thread bool armed_guess;
 static maya_source_finder source_finder;
 static maya_op_namer op_namer;
-static maya_bytes_finder bytes_finder;
+static maya_content_finder content_finder;
 
 void maya_answer_next_read(int64_t answer, int count, bool guessed) {
     armed_answer = answer;
@@ -50,7 +51,7 @@ void maya_answer_next_read(int64_t answer, int count, bool guessed) {
 
 void maya_set_source_finder(maya_source_finder finder) { source_finder = finder; }
 
-void maya_set_bytes_finder(maya_bytes_finder finder) { bytes_finder = finder; }
+void maya_set_content_finder(maya_content_finder finder) { content_finder = finder; }
 
 void maya_set_op_namer(maya_op_namer namer) { op_namer = namer; }
 
@@ -67,10 +68,11 @@ static void find_reader(maya_reader *reader) {
     if (source_finder && reads++ < LINES_FOUND) source_finder(reader->line, sizeof reader->line);
 }
 
-static void report_made_up(size_t size, const maya_reader *reader) {
+static void report_made_up(const copy_job *job, const maya_reader *reader) {
     char text[1024];
-    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu}", reader->op, reader->line,
-                          size);
+    size_t size = job->copy.width * job->copy.rows;
+    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line,
+                          size, job->given_up ? ",\"given_up\":true" : "");
     maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(text, (size_t)length), size, 0);
     if (maya_get_settings()->strict_values) {
         maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", *reader->op ? reader->op : "the program",
@@ -90,19 +92,20 @@ static void take_answer(copy_job *job) {
 static void run_copy(void *argument) {
     copy_job *job = argument;
     const maya_copy *copy = &job->copy;
-    size_t bytes = copy->width * copy->rows;
+    const size_t bytes = copy->width * copy->rows;
     for (size_t row = 0; row < copy->rows; row++) {
         char *destination = (char *)copy->destination + row * copy->destination_pitch;
         const char *source = (const char *)copy->source + row * copy->source_pitch;
-        if (job->unread) maya_values_made_up(destination, copy->width);
-        else if (job->of_bytes) maya_values_copy_object(destination, source, copy->width);
-        else maya_values_copy(destination, source, copy->width);
+        if (job->unread) maya_values_give_up(destination, copy->width, bytes, job->content);
+        else maya_values_copy_part(destination, source, copy->width, bytes, job->content);
         if (job->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
         if (job->armed) memcpy(destination, &job->answer, copy->width);
-        if (!job->armed || job->is_guess) job->made_up = true;
+        if (job->armed && !job->is_guess) continue;
+        job->made_up = true;
+        job->given_up = job->given_up || maya_values_were_given_up(source, copy->width);
     }
     if (pthread_equal(job->submitter, pthread_self())) job->at_once = true; /* it reports what it can see itself */
-    else if (job->made_up && !copy->blocking) report_made_up(bytes, job->reader ? job->reader : &(maya_reader){0});
+    else if (job->made_up && !copy->blocking) report_made_up(job, job->reader ? job->reader : &(maya_reader){0});
     job->done = true;
 }
 
@@ -176,9 +179,9 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     bool waits = copy->blocking && !capturing;
     /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own. */
     bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
-    job->of_bytes = job->kind == MAYA_HTOD && bytes_finder && bytes_finder();
-    bool is_kept = !from_pageable || maya_values_room_for(bytes, job->of_bytes);
-    job->unread = !is_kept && !job->of_bytes; /* that an object is lost is noted where it would have been kept */
+    job->content = job->kind == MAYA_HTOD && content_finder ? content_finder() : MAYA_CONTENT_OTHER;
+    bool is_kept = !from_pageable || maya_values_room_for(copy->destination, bytes, job->content);
+    job->unread = !is_kept;
     if (from_pageable && is_kept && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
     /* The thread that runs the copy later must not look for the line itself: that takes Python's lock, and a thread that has
@@ -199,7 +202,7 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     if (status == CUDA_OK && !capturing && (waits || job->at_once) && job->made_up) {
         maya_reader reader;
         find_reader(&reader);
-        report_made_up(bytes, &reader);
+        report_made_up(job, &reader);
         if (maya_get_settings()->strict_values) status = CUDA_NOT_PERMITTED;
     }
     release_copy(job);
@@ -217,7 +220,8 @@ typedef struct {
 static void run_fill(void *argument) {
     const fill_job *job = argument;
     for (size_t row = 0; row < job->rows; row++) {
-        maya_values_fill((char *)job->address + row * job->pitch, &job->pattern, job->pattern_size, job->width);
+        maya_values_fill((char *)job->address + row * job->pitch, &job->pattern, job->pattern_size, job->width,
+                         job->width * job->rows);
     }
 }
 

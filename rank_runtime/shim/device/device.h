@@ -59,10 +59,12 @@ typedef struct {
     maya_device_properties device;
     maya_compute_mode compute;
     int64_t compute_bytes;      /* an op is small when its tensors together are no larger */
+    int64_t small_bytes;        /* contents up to this size are always kept and carried, whatever the limits below say: all that
+                                 * an op could be computed from, and at least 64 KiB */
     int64_t copy_bytes;         /* a copy keeps its bytes up to this size ... */
-    int64_t kept_bytes;         /* ... and while no more than this is kept in all */
+    int64_t kept_bytes;         /* ... and while no more than this is kept of large contents in all */
     int64_t collective_bytes;   /* a collective carries the contents of buffers up to this size */
-    int64_t object_bytes;       /* vectors of bytes, as which objects travel, keep and carry theirs up to this size */
+    int64_t object_bytes;       /* uint8 tensors (pickled objects) keep and carry theirs up to this size */
     char coordinator[256];      /* where the ranks meet; empty: there are no others */
     char coordinator_secret[256];
     char zmq_path[4096];        /* the ZeroMQ library */
@@ -248,9 +250,22 @@ MAYA_API int maya_device_free(void *address);
 MAYA_API int maya_address_device(const void *address);
 MAYA_API void maya_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 
-/* ---- values.c: which bytes of device memory are known ----
+/* ---- values.c, contents.c: which bytes of device memory are known ----
  * Known bytes came from the host or were really computed. All others are made up and read as zero, unless a tiny op was
  * computed from made-up inputs. */
+
+/* The kind of what is written: where there is no room for all large contents, floating-point ones are given up first. */
+typedef enum {
+    MAYA_CONTENT_FLOATING,
+    MAYA_CONTENT_OTHER,  /* integers, or nobody said what */
+    MAYA_CONTENT_OBJECT, /* a uint8 vector: how torch sends pickled objects */
+    MAYA_CONTENTS,
+} maya_content;
+
+/* Large contents are given up only while nobody is between these two. Who computes from known bytes, or writes bytes and then
+ * says that they are known, is. Held for a short time, by any number of threads. */
+MAYA_API void maya_values_hold(void);
+MAYA_API void maya_values_release(void);
 MAYA_API void maya_values_known(const void *address, size_t size);    /* just written for real */
 MAYA_API void maya_values_made_up(const void *address, size_t size);  /* overwritten by something not computed: zeroed */
 MAYA_API bool maya_values_are_known(const void *address, size_t size);
@@ -258,13 +273,13 @@ MAYA_API bool maya_values_are_known(const void *address, size_t size);
  * numbers; the number of numbers. Where there is no room for all parts, these are the largest. */
 MAYA_API size_t maya_values_known_parts(const void *address, size_t size, int64_t *offsets, size_t room);
 /* What these bytes hold came from elsewhere: the parts that are known there, as above, and their bytes, one part after the
- * other. The rest is made up. of_bytes: they have the room that objects have. false: there was not room for all of them. */
+ * other. The rest is made up. false: there was not room for all of them. */
 MAYA_API bool maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count,
-                                  bool of_bytes);
+                                  maya_content content);
 /* Some of these bytes may differ from zero. */
 MAYA_API bool maya_values_are_dirty(const void *address, size_t size);
-/* Some of these bytes were copied from a vector of bytes (uint8) on the host, as objects are before they travel; and whether
- * any of those were not kept. */
+/* Some of these bytes were copied from a uint8 vector on the host, as objects are before they travel; and whether any of those
+ * were not kept. */
 typedef enum { MAYA_NO_OBJECT, MAYA_OBJECT, MAYA_LOST_OBJECT } maya_object;
 MAYA_API maya_object maya_values_find_object(const void *address, size_t size);
 /* Copy between any two addresses, device or host: known bytes stay known, made-up ones stay made up. */

@@ -130,15 +130,24 @@ MAYA_API void maya_values_made_up_ranges(const maya_range *ranges, size_t count)
 /* A kernel whose effects are not known may have written through this pointer: known bytes from there on are so no longer,
  * but stay as they are. */
 MAYA_API void maya_values_doubt(const void *address);
-MAYA_API void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size);
-/* of_bytes: a vector of bytes, which may be an object and has room of its own. */
-bool maya_values_room_for(size_t size, bool of_bytes);
-/* From the host, as maya_values_copy; of a vector of bytes. */
-void maya_values_copy_object(void *destination, const void *source, size_t size);
+/* The result of an op that joined objects: known, and takes the room that objects have. */
+MAYA_API void maya_values_joined(const void *address, size_t size);
+/* Some of these bytes are placeholders for contents that the program wrote there. */
+bool maya_values_were_given_up(const void *address, size_t size);
 /* The range is about to be unmapped: its bytes are nobody's any more. */
 void maya_values_forget_without_zeroing(const void *address, size_t size);
 /* Raw bytes of the dirty parts, into a copy of the range that lies at `view`. */
 void maya_values_copy_dirty(void *view, const void *address, size_t size);
+
+/* ---- contents.c ---- */
+
+/* `size` bytes, of `whole` in all: a row of a fill or copy. A copy from the host has contents of the given kind. */
+void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size, size_t whole);
+void maya_values_copy_part(void *destination, const void *source, size_t size, size_t whole, maya_content content);
+/* Whether a copy of this size from the host to `address` would be kept, as things are now. */
+bool maya_values_room_for(const void *address, size_t size, maya_content content);
+/* Instead of maya_values_copy_part, for what was not kept. */
+void maya_values_give_up(void *address, size_t size, size_t whole, maya_content content);
 
 /* ---- copies.c ---- */
 
@@ -160,9 +169,9 @@ MAYA_API void maya_answer_next_read(int64_t answer, int count, bool guessed);
 /* Called (without any lock held) for the first reads of made-up values, to find the source line; set by the observer. */
 typedef void (*maya_source_finder)(char *line, size_t size);
 MAYA_API void maya_set_source_finder(maya_source_finder finder);
-/* Whether the op the calling thread is in writes a vector of bytes (uint8); set by the observer. */
-typedef bool (*maya_bytes_finder)(void);
-MAYA_API void maya_set_bytes_finder(maya_bytes_finder finder);
+/* What the op the calling thread is in writes; set by the observer. */
+typedef maya_content (*maya_content_finder)(void);
+MAYA_API void maya_set_content_finder(maya_content_finder finder);
 /* Name of the op the calling thread is in, for messages; set by the observer. */
 typedef const char *(*maya_op_namer)(void);
 MAYA_API void maya_set_op_namer(maya_op_namer namer);

@@ -76,6 +76,7 @@ static void in_parent(void) {
 
 static void in_child(void) {
     maya_streams_after_fork();
+    maya_values_after_fork();
     maya_coordinator_after_fork();
     maya_recorder_after_fork();
     maya_stacks_after_fork();

@@ -18,7 +18,7 @@ extern pthread_mutex_t maya_vmm_lock;       /* vmm.c */
 extern pthread_mutex_t maya_context_lock;   /* context.c */
 extern pthread_mutex_t maya_memory_lock;    /* memory.c */
 extern pthread_mutex_t maya_blocks_lock;    /* blocks.c */
-extern pthread_mutex_t maya_values_lock;    /* values.c */
+extern pthread_mutex_t maya_values_lock;    /* values.c, contents.c; who holds it may try to take maya_hold_lock, not wait */
 extern pthread_mutex_t maya_engine_lock;    /* stream.c, graph.c */
 extern pthread_mutex_t maya_outgoing_lock;  /* coordinator.c */
 extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, blocks.c, and the trace file */
@@ -41,6 +41,7 @@ void maya_watch_forks(void);
 
 /* In a forked child, all locks held; each forgets what only the parent goes on with. */
 void maya_streams_after_fork(void);
+void maya_values_after_fork(void);
 void maya_coordinator_after_fork(void);
 void maya_recorder_after_fork(void);
 void maya_stacks_after_fork(void);

@@ -188,6 +188,7 @@ static void expand_path(char *path, size_t size, const char *pattern, int rank) 
 }
 
 static void read_settings(void) {
+    enum { LEAST_SMALL_BYTES = 64 << 10 };
     settings = (maya_settings){0};
     settings.rank = (int)number_of("RANK", 0);
     int64_t count = number_of("MAYA_GPUS", 8);
@@ -204,12 +205,14 @@ static void read_settings(void) {
     else if (strcmp(compute, "all") == 0) settings.compute = MAYA_COMPUTE_ALL;
     else refuse("MAYA_COMPUTE", compute, "none, small or all");
     settings.compute_bytes = number_of("MAYA_COMPUTE_BYTES", 64 << 10);
+    settings.small_bytes = settings.compute_bytes > LEAST_SMALL_BYTES ? settings.compute_bytes : LEAST_SMALL_BYTES;
     settings.copy_bytes = number_of("MAYA_COPY_BYTES", 16 << 20);
     settings.kept_bytes = number_of("MAYA_KEPT_BYTES", 256 << 20);
     settings.collective_bytes = number_of("MAYA_COLLECTIVE_BYTES", 1 << 20);
     settings.object_bytes = number_of("MAYA_OBJECT_BYTES", 1 << 30);
     if (settings.compute == MAYA_COMPUTE_ALL) {
-        settings.compute_bytes = settings.copy_bytes = settings.kept_bytes = settings.collective_bytes = INT64_MAX;
+        settings.compute_bytes = settings.small_bytes = INT64_MAX;
+        settings.copy_bytes = settings.kept_bytes = settings.collective_bytes = INT64_MAX;
     }
     const char *observe = getenv("MAYA_OBSERVE");
     settings.observe_all = observe && strcmp(observe, "all") == 0;

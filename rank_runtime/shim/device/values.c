@@ -1,15 +1,18 @@
-/* Which bytes of device memory are real.
+/* Which bytes of device memory are real: the sets of values_sets.h, which contents.c and the op observer write.
  *
- * known:  written by the host or by a computation that was really done on known inputs.
- * dirty:  may differ from zero: the known bytes, and results that tiny ops computed from made-up inputs.
- * object: copied from a vector of bytes on the host, kept or not; an object that is sent and was not kept is an error.
- * All other device memory is made up and holds zeros; nobody ever reads what a freed tensor left behind.
- * Ranges on the host are none of our business: they are always real. */
+ * Device memory in none of the sets is made up and holds zeros; nobody ever reads what a freed tensor left behind.
+ * Ranges on the host are none of our business: they are always real.
+ *
+ * Small contents (settings->small_bytes) are always kept. Large ones take room (kept.h), and floating-point contents that are
+ * kept may be given up later, while another thread computes from them or is about to mark what it wrote there: such code runs
+ * between maya_values_hold and maya_values_release. */
 
 #include "device.h"
 #include "internal.h"
 #include "intervals.h"
+#include "kept.h"
 #include "process.h"
+#include "values_sets.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +20,14 @@
 #include <sys/mman.h>
 
 pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
-static maya_intervals known, dirty, object;
+maya_intervals maya_known, maya_dirty, maya_objects, maya_given_up;
+pthread_rwlock_t maya_hold_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+void maya_values_hold(void) { pthread_rwlock_rdlock(&maya_hold_lock); }
+
+void maya_values_release(void) { pthread_rwlock_unlock(&maya_hold_lock); }
+
+void maya_values_after_fork(void) { maya_hold_lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER; }
 
 /* A first answer without the lock, for the thousands of blocks a second that have no known byte: a bit for every chunk of
  * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
@@ -69,7 +79,7 @@ static void set_filter(const filter *filter, uintptr_t first, uintptr_t last, bo
     }
 }
 
-static void add(maya_intervals *set, uintptr_t start, uintptr_t end) {
+void maya_values_mark(maya_intervals *set, uintptr_t start, uintptr_t end) {
     if (start >= end) return;
     set_filter(&small_chunks, start >> SMALL_CHUNK_BITS, (end - 1) >> SMALL_CHUNK_BITS, true);
     set_filter(&large_chunks, start >> LARGE_CHUNK_BITS, (end - 1) >> LARGE_CHUNK_BITS, true);
@@ -88,13 +98,14 @@ static bool is_near(const filter *filter, const maya_intervals *set, uintptr_t s
 static bool chunk_is_empty(const filter *filter, uintptr_t chunk) {
     uintptr_t start = chunk << filter->chunk_bits, end = (chunk + 1) << filter->chunk_bits;
     maya_interval part;
-    return !maya_intervals_next(&dirty, start, end, &part) && !maya_intervals_next(&known, start, end, &part) &&
-           !maya_intervals_next(&object, start, end, &part);
+    return !maya_intervals_next(&maya_dirty, start, end, &part) && !maya_intervals_next(&maya_known, start, end, &part) &&
+           !maya_intervals_next(&maya_objects, start, end, &part) && !maya_intervals_next(&maya_given_up, start, end, &part);
 }
 
 /* There are no values in [start, end) any more; at its two ends, chunks reach beyond it. */
 static void clear_filter(const filter *filter, uintptr_t start, uintptr_t end) {
-    if (!is_near(filter, &dirty, start, end) || !is_near(filter, &known, start, end) || !is_near(filter, &object, start, end)) {
+    if (!is_near(filter, &maya_dirty, start, end) || !is_near(filter, &maya_known, start, end) ||
+        !is_near(filter, &maya_objects, start, end) || !is_near(filter, &maya_given_up, start, end)) {
         return;
     }
     uintptr_t first = start >> filter->chunk_bits, last = (end - 1) >> filter->chunk_bits;
@@ -115,26 +126,44 @@ static void zero(uintptr_t start, uintptr_t end) {
     memset((void *)start, 0, end - start);
 }
 
-static void forget(uintptr_t start, uintptr_t end) {
+static bool take_out(maya_intervals *set, uintptr_t start, uintptr_t end) {
     maya_interval part;
-    uintptr_t from = start;
-    for (; maya_intervals_next(&dirty, from, end, &part); from = part.end) zero(part.start, part.end);
-    bool was_dirty = from != start, was_known = maya_intervals_next(&known, start, end, &part);
-    if (was_dirty) maya_intervals_remove(&dirty, start, end);
-    if (was_known) maya_intervals_remove(&known, start, end);
-    bool was_object = object.count && maya_intervals_next(&object, start, end, &part);
-    if (was_object) maya_intervals_remove(&object, start, end);
-    if (!was_dirty && !was_known && !was_object) return;
+    if (set->count == 0 || !maya_intervals_next(set, start, end, &part)) return false;
+    maya_intervals_remove(set, start, end);
+    return true;
+}
+
+void maya_values_forget(uintptr_t start, uintptr_t end) {
+    maya_interval part;
+    for (uintptr_t from = start; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) zero(part.start, part.end);
+    bool was_dirty = take_out(&maya_dirty, start, end), was_known = take_out(&maya_known, start, end);
+    bool was_object = take_out(&maya_objects, start, end), was_given_up = take_out(&maya_given_up, start, end);
+    if (was_dirty) maya_kept_remove(start, end);
+    if (!was_dirty && !was_known && !was_object && !was_given_up) return;
     clear_filter(&small_chunks, start, end);
     clear_filter(&large_chunks, start, end);
+}
+
+void maya_values_mark_known(uintptr_t start, uintptr_t end) {
+    maya_kept_remove(start, end);
+    if (maya_given_up.count > 0) maya_intervals_remove(&maya_given_up, start, end);
+    if (!maya_intervals_cover(&maya_known, start, end)) maya_values_mark(&maya_known, start, end);
+    if (!maya_intervals_cover(&maya_dirty, start, end)) maya_values_mark(&maya_dirty, start, end);
 }
 
 void maya_values_known(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
-    if (!maya_intervals_cover(&known, start, start + size)) add(&known, start, start + size);
-    if (!maya_intervals_cover(&dirty, start, start + size)) add(&dirty, start, start + size);
+    maya_values_mark_known(start, start + size);
+    pthread_mutex_unlock(&maya_values_lock);
+}
+
+void maya_values_joined(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&maya_values_lock);
+    maya_values_mark_known(start, start + size);
+    maya_kept_add(start, start + size, MAYA_CONTENT_OBJECT);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -142,9 +171,11 @@ void maya_values_guessed(const void *address, size_t size) {
     if (maya_address_device(address) < 0) return;
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
-    maya_intervals_remove(&known, start, start + size);
-    maya_intervals_remove(&object, start, start + size);
-    add(&dirty, start, start + size);
+    maya_kept_remove(start, start + size);
+    maya_intervals_remove(&maya_known, start, start + size);
+    maya_intervals_remove(&maya_objects, start, start + size);
+    maya_intervals_remove(&maya_given_up, start, start + size);
+    maya_values_mark(&maya_dirty, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -152,10 +183,10 @@ void maya_values_doubt(const void *address) {
     uintptr_t start = (uintptr_t)address;
     if (maya_address_device(address) < 0) return;
     pthread_mutex_lock(&maya_values_lock);
-    if (maya_intervals_cover(&known, start, start + 1)) {
-        uintptr_t end = maya_intervals_end(&known, start);
-        maya_intervals_remove(&known, start, end);
-        maya_intervals_remove(&object, start, end);
+    if (maya_intervals_cover(&maya_known, start, start + 1)) {
+        uintptr_t end = maya_intervals_end(&maya_known, start);
+        maya_intervals_remove(&maya_known, start, end);
+        maya_intervals_remove(&maya_objects, start, end);
     }
     pthread_mutex_unlock(&maya_values_lock);
 }
@@ -164,7 +195,7 @@ void maya_values_made_up(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     if (!may_hold_values(start, start + size)) return;
     pthread_mutex_lock(&maya_values_lock);
-    forget(start, start + size);
+    maya_values_forget(start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -175,7 +206,7 @@ void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
         if (!may_hold_values(start, end)) continue;
         if (!locked) pthread_mutex_lock(&maya_values_lock);
         locked = true;
-        forget(start, end);
+        maya_values_forget(start, end);
     }
     if (locked) pthread_mutex_unlock(&maya_values_lock);
 }
@@ -183,9 +214,11 @@ void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
 void maya_values_forget_without_zeroing(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
-    maya_intervals_remove(&dirty, start, start + size);
-    maya_intervals_remove(&known, start, start + size);
-    maya_intervals_remove(&object, start, start + size);
+    maya_kept_remove(start, start + size);
+    maya_intervals_remove(&maya_dirty, start, start + size);
+    maya_intervals_remove(&maya_known, start, start + size);
+    maya_intervals_remove(&maya_objects, start, start + size);
+    maya_intervals_remove(&maya_given_up, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -193,7 +226,7 @@ void maya_values_copy_dirty(void *view, const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address, end = start + size;
     maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    for (uintptr_t from = start; maya_intervals_next(&dirty, from, end, &part); from = part.end) {
+    for (uintptr_t from = start; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) {
         memcpy((char *)view + (part.start - start), (void *)part.start, part.end - part.start);
     }
     pthread_mutex_unlock(&maya_values_lock);
@@ -204,7 +237,7 @@ bool maya_values_are_known(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     if (!may_hold_values(start, start + size)) return false;
     pthread_mutex_lock(&maya_values_lock);
-    bool answer = maya_intervals_cover(&known, start, start + size);
+    bool answer = maya_intervals_cover(&maya_known, start, start + size);
     pthread_mutex_unlock(&maya_values_lock);
     return answer;
 }
@@ -214,44 +247,19 @@ bool maya_values_are_dirty(const void *address, size_t size) {
     if (!may_hold_values(start, start + size)) return false;
     maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    bool answer = maya_intervals_next(&dirty, start, start + size, &part);
+    bool answer = maya_intervals_next(&maya_dirty, start, start + size, &part);
     pthread_mutex_unlock(&maya_values_lock);
     return answer;
 }
 
-/* Whether so much more can be kept; the lock is held. */
-static bool has_room(size_t size, bool of_bytes) {
-    const maya_settings *settings = maya_get_settings();
-    if (settings->kept_bytes == INT64_MAX) return true;
-    uint64_t most = (uint64_t)settings->kept_bytes + (uint64_t)(of_bytes ? settings->object_bytes : 0);
-    return dirty.total + size <= most;
-}
-
-bool maya_values_room_for(size_t size, bool of_bytes) {
-    const maya_settings *settings = maya_get_settings();
-    if ((int64_t)size > settings->copy_bytes && !(of_bytes && (int64_t)size <= settings->object_bytes)) return false;
+bool maya_values_were_given_up(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    if (!may_hold_values(start, start + size)) return false;
+    maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    bool answer = has_room(size, of_bytes);
+    bool answer = maya_intervals_next(&maya_given_up, start, start + size, &part);
     pthread_mutex_unlock(&maya_values_lock);
     return answer;
-}
-
-/* Host to device. */
-static void copy_in(char *destination, const char *source, size_t size, bool of_bytes) {
-    if (!maya_values_room_for(size, of_bytes)) {
-        maya_values_made_up(destination, size);
-        return;
-    }
-    memcpy(destination, source, size);
-    maya_values_known(destination, size);
-}
-
-void maya_values_copy_object(void *destination, const void *source, size_t size) {
-    uintptr_t start = (uintptr_t)destination;
-    copy_in(destination, source, size, true);
-    pthread_mutex_lock(&maya_values_lock);
-    add(&object, start, start + size);
-    pthread_mutex_unlock(&maya_values_lock);
 }
 
 maya_object maya_values_find_object(const void *address, size_t size) {
@@ -260,65 +268,11 @@ maya_object maya_values_find_object(const void *address, size_t size) {
     maya_object found = MAYA_NO_OBJECT;
     maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    for (uintptr_t from = start; found != MAYA_LOST_OBJECT && maya_intervals_next(&object, from, end, &part); from = part.end) {
-        found = maya_intervals_cover(&known, part.start, part.end) ? MAYA_OBJECT : MAYA_LOST_OBJECT;
+    for (uintptr_t from = start; found != MAYA_LOST_OBJECT && maya_intervals_next(&maya_objects, from, end, &part); from = part.end) {
+        found = maya_intervals_cover(&maya_known, part.start, part.end) ? MAYA_OBJECT : MAYA_LOST_OBJECT;
     }
     pthread_mutex_unlock(&maya_values_lock);
     return found;
-}
-
-/* From device memory: only dirty parts are touched, so that copying terabytes of nothing costs nothing. */
-static void copy_out(char *destination, const char *source, size_t size, bool to_device) {
-    uintptr_t start = (uintptr_t)source, end = start + size;
-    ptrdiff_t shift = destination - source;
-    pthread_mutex_lock(&maya_values_lock);
-    if (to_device) forget((uintptr_t)destination, (uintptr_t)destination + size);
-    uintptr_t from = start;
-    maya_interval part;
-    while (maya_intervals_next(&dirty, from, end, &part)) {
-        if (!to_device) memset((char *)from + shift, 0, part.start - from);
-        memmove((char *)part.start + shift, (char *)part.start, part.end - part.start);
-        if (to_device) add(&dirty, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
-        from = part.end;
-    }
-    if (!to_device) memset((char *)from + shift, 0, end - from);
-    for (from = start; to_device && maya_intervals_next(&known, from, end, &part); from = part.end) {
-        add(&known, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
-    }
-    for (from = start; to_device && maya_intervals_next(&object, from, end, &part); from = part.end) {
-        add(&object, part.start + (uintptr_t)shift, part.end + (uintptr_t)shift);
-    }
-    pthread_mutex_unlock(&maya_values_lock);
-}
-
-void maya_values_copy(void *destination, const void *source, size_t size) {
-    bool to_device = maya_address_device(destination) >= 0;
-    if (size == 0 || destination == source) return;
-    if (maya_address_device(source) >= 0) copy_out(destination, source, size, to_device);
-    else if (to_device) copy_in(destination, source, size, false);
-    else memmove(destination, source, size);
-}
-
-void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size) {
-    bool zeros = true;
-    for (size_t i = 0; i < pattern_size; i++) zeros = zeros && ((const char *)pattern)[i] == 0;
-    if (zeros && maya_address_device(address) >= 0) {
-        /* zeros are what made-up memory holds anyway: known, without touching a page */
-        uintptr_t start = (uintptr_t)address;
-        pthread_mutex_lock(&maya_values_lock);
-        forget(start, start + size);
-        add(&known, start, start + size);
-        pthread_mutex_unlock(&maya_values_lock);
-        return;
-    }
-    if (maya_address_device(address) >= 0 && !maya_values_room_for(size, false)) {
-        maya_values_made_up(address, size);
-        return;
-    }
-    for (size_t offset = 0; offset < size; offset += pattern_size) {
-        memcpy((char *)address + offset, pattern, size - offset < pattern_size ? size - offset : pattern_size);
-    }
-    maya_values_known(address, size);
 }
 
 size_t maya_values_known_parts(const void *address, size_t size, int64_t *offsets, size_t room) {
@@ -332,7 +286,7 @@ size_t maya_values_known_parts(const void *address, size_t size, int64_t *offset
     size_t count = 0;
     maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    for (uintptr_t from = start; maya_intervals_next(&known, from, end, &part); from = part.end) {
+    for (uintptr_t from = start; maya_intervals_next(&maya_known, from, end, &part); from = part.end) {
         if (count + 2 > room) { /* the smallest of those found so far makes place, or this one is it */
             size_t smallest = 0;
             for (size_t i = 2; i < count; i += 2) {
@@ -349,25 +303,3 @@ size_t maya_values_known_parts(const void *address, size_t size, int64_t *offset
     return count;
 }
 
-bool maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count, bool of_bytes) {
-    uintptr_t start = (uintptr_t)address;
-    bool on_device = maya_address_device(address) >= 0;
-    const char *from = bytes;
-    bool all_kept = true;
-    if (!on_device) memset(address, 0, size);
-    pthread_mutex_lock(&maya_values_lock);
-    if (on_device) forget(start, start + size);
-    for (size_t i = 0; i + 1 < count; i += 2) {
-        size_t part = (size_t)(parts[i + 1] - parts[i]);
-        bool is_kept = !on_device || has_room(part, of_bytes);
-        all_kept = all_kept && is_kept;
-        if (is_kept) memcpy((char *)address + parts[i], from, part);
-        if (is_kept && on_device) {
-            add(&dirty, start + (uintptr_t)parts[i], start + (uintptr_t)parts[i + 1]);
-            add(&known, start + (uintptr_t)parts[i], start + (uintptr_t)parts[i + 1]);
-        }
-        from += part;
-    }
-    pthread_mutex_unlock(&maya_values_lock);
-    return all_kept;
-}

@@ -1,0 +1,279 @@
+/* Contents that a program writes to device memory: copies, fills, and what collectives bring.
+ *
+ * In: bytes from the host, from elsewhere on the device or from other ranks. Out: the same bytes, known, or, where large contents
+ * have no room (kept.h), placeholders that are marked as given up. */
+
+#include "internal.h"
+#include "kept.h"
+#include "process.h"
+#include "values_sets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- giving up ---- */
+
+/* A thousand ranks would say the same about their models, so the first one does. */
+static void say_full(void) {
+    static bool said;
+    const maya_settings *settings = maya_get_settings();
+    if (said || settings->rank != 0) return;
+    said = true;
+    maya_message("contents of large floating-point copies are placeholders (zeros) from here on: the %lld bytes that a rank keeps "
+                 "of them are used up. Values of up to %lld bytes are always kept. If the program reads larger ones back, set "
+                 "MAYA_KEPT_BYTES to more",
+                 (long long)settings->kept_bytes, (long long)settings->small_bytes);
+}
+
+/* Programs may steer by these, so that every rank says it. */
+static void say_lost(size_t whole, const char *limit, int64_t bytes) {
+    static bool said;
+    if (said) return;
+    said = true;
+    maya_message("%zu bytes of integers that were written to the GPU are placeholders (zeros), and so may be others from here on: "
+                 "%s is %lld. If the program reads them, set it to more",
+                 whole, limit, (long long)bytes);
+}
+
+static void say_given_up(size_t whole, maya_content content, bool is_full) {
+    const maya_settings *settings = maya_get_settings();
+    if (content == MAYA_CONTENT_FLOATING && is_full) say_full();
+    if (content == MAYA_CONTENT_OTHER && is_full) say_lost(whole, "MAYA_KEPT_BYTES", settings->kept_bytes);
+    if (content == MAYA_CONTENT_OTHER && !is_full) say_lost(whole, "--copy-bytes", settings->copy_bytes);
+    if (content == MAYA_CONTENT_OBJECT) say_lost(whole, "MAYA_OBJECT_BYTES", settings->object_bytes);
+}
+
+static void give_up(uintptr_t start, uintptr_t end) {
+    maya_values_forget(start, end);
+    maya_values_mark(&maya_given_up, start, end);
+}
+
+/* Floating-point contents make room for `size` bytes. While some are in use, they stay, and give way another time. */
+static void give_way(size_t size) {
+    maya_interval victim;
+    if (pthread_rwlock_trywrlock(&maya_hold_lock) != 0) return;
+    while (maya_kept_victim(size, &victim)) {
+        give_up(victim.start, victim.end);
+        say_full();
+    }
+    pthread_rwlock_unlock(&maya_hold_lock);
+}
+
+/* ---- writing ---- */
+
+static bool is_small(size_t whole) { return (int64_t)whole <= maya_get_settings()->small_bytes; }
+
+static bool may_be_copied(size_t whole, maya_content content) {
+    const maya_settings *settings = maya_get_settings();
+    return is_small(whole) || (int64_t)whole <= settings->copy_bytes ||
+           (content == MAYA_CONTENT_OBJECT && (int64_t)whole <= settings->object_bytes);
+}
+
+/* Is there room, or can there be? The lock is held. */
+static bool make_room(size_t size, maya_content *content) {
+    maya_kept_answer answer = maya_kept_room(size, content);
+    if (answer == MAYA_KEPT_FITS_IF_OTHERS_GIVE_WAY) give_way(size);
+    return answer != MAYA_KEPT_IS_FULL;
+}
+
+bool maya_values_room_for(const void *address, size_t size, maya_content content) {
+    if (is_small(size) || !may_be_copied(size, content)) return is_small(size);
+    uintptr_t start = (uintptr_t)address, end = start + size;
+    size_t replaced = 0;
+    maya_interval part;
+    pthread_mutex_lock(&maya_values_lock);
+    for (int kind = 0; kind < MAYA_CONTENTS; kind++) {
+        for (uintptr_t from = start; maya_kept_next(from, end, (maya_content)kind, &part); from = part.end) {
+            replaced += part.end - part.start;
+        }
+    }
+    bool answer = maya_kept_room(size - replaced, &content) != MAYA_KEPT_IS_FULL;
+    pthread_mutex_unlock(&maya_values_lock);
+    return answer;
+}
+
+void maya_values_give_up(void *address, size_t size, size_t whole, maya_content content) {
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&maya_values_lock);
+    give_up(start, start + size);
+    if (content == MAYA_CONTENT_OBJECT) maya_values_mark(&maya_objects, start, start + size);
+    say_given_up(whole, content, may_be_copied(whole, content));
+    pthread_mutex_unlock(&maya_values_lock);
+}
+
+/* Contents are about to be written to [start, end), a part of `whole` bytes. true: end_write has to follow. false: there is no
+ * room for them. */
+static bool begin_write(uintptr_t start, uintptr_t end, size_t whole, maya_content *content) {
+    if (!is_small(whole)) {
+        pthread_mutex_lock(&maya_values_lock);
+        maya_kept_remove(start, end); /* they replace what is there */
+        bool is_kept = may_be_copied(whole, *content) && make_room(end - start, content);
+        pthread_mutex_unlock(&maya_values_lock);
+        if (!is_kept) return false;
+    }
+    maya_values_hold();
+    return true;
+}
+
+static void end_write(uintptr_t start, uintptr_t end, size_t whole, maya_content content, bool is_object) {
+    pthread_mutex_lock(&maya_values_lock);
+    maya_values_mark_known(start, end);
+    if (is_object) maya_values_mark(&maya_objects, start, end);
+    else if (maya_objects.count > 0) maya_intervals_remove(&maya_objects, start, end);
+    if (!is_small(whole)) maya_kept_add(start, end, content);
+    pthread_mutex_unlock(&maya_values_lock);
+    maya_values_release();
+}
+
+/* Host to device. */
+static void copy_in(char *destination, const char *source, size_t size, size_t whole, maya_content content) {
+    uintptr_t start = (uintptr_t)destination, end = start + size;
+    maya_content kept_as = content;
+    if (!begin_write(start, end, whole, &kept_as)) {
+        maya_values_give_up(destination, size, whole, content);
+        return;
+    }
+    memcpy(destination, source, size);
+    end_write(start, end, whole, kept_as, content == MAYA_CONTENT_OBJECT);
+}
+
+/* ---- copies from device memory ---- */
+
+/* The parts of [start, end) for which there is no room at the destination, and for each kind of large contents the kind as which
+ * they are kept there. */
+static void find_left_out(uintptr_t start, uintptr_t end, maya_intervals *left_out, maya_content kept_as[MAYA_CONTENTS]) {
+    maya_interval part;
+    for (int content = 0; content < MAYA_CONTENTS; content++) {
+        size_t size = 0;
+        for (uintptr_t from = start; maya_kept_next(from, end, (maya_content)content, &part); from = part.end) {
+            size += part.end - part.start;
+        }
+        kept_as[content] = (maya_content)content;
+        if (size == 0 || make_room(size, &kept_as[content])) continue;
+        say_given_up(size, (maya_content)content, true);
+        for (uintptr_t from = start; maya_kept_next(from, end, (maya_content)content, &part); from = part.end) {
+            maya_intervals_add(left_out, part.start, part.end);
+        }
+    }
+}
+
+static void copy_marks(maya_intervals *set, uintptr_t start, uintptr_t end, uintptr_t shift) {
+    maya_interval part;
+    for (uintptr_t from = start; maya_intervals_next(set, from, end, &part); from = part.end) {
+        maya_values_mark(set, part.start + shift, part.end + shift);
+    }
+}
+
+/* As copy_to_host. What is large takes room at its new place as well. */
+static void copy_on_device(uintptr_t start, uintptr_t end, uintptr_t shift, size_t whole) {
+    maya_intervals left_out = {0};
+    maya_content kept_as[MAYA_CONTENTS];
+    maya_interval part, gap;
+    maya_values_forget(start + shift, end + shift);
+    if (!is_small(whole)) find_left_out(start, end, &left_out, kept_as);
+    for (uintptr_t from = start; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) {
+        uintptr_t next = part.start;
+        for (; maya_intervals_next(&left_out, next, part.end, &gap); next = gap.end) {
+            memmove((void *)(next + shift), (void *)next, gap.start - next);
+            maya_values_mark(&maya_dirty, next + shift, gap.start + shift);
+        }
+        memmove((void *)(next + shift), (void *)next, part.end - next);
+        maya_values_mark(&maya_dirty, next + shift, part.end + shift);
+    }
+    copy_marks(&maya_known, start, end, shift);
+    copy_marks(&maya_objects, start, end, shift);
+    copy_marks(&maya_given_up, start, end, shift);
+    for (int content = 0; !is_small(whole) && content < MAYA_CONTENTS; content++) {
+        for (uintptr_t from = start; maya_kept_next(from, end, (maya_content)content, &part); from = part.end) {
+            maya_kept_add(part.start + shift, part.end + shift, kept_as[content]);
+        }
+    }
+    for (size_t i = 0; i < left_out.count; i++) {
+        gap = left_out.items[i];
+        maya_kept_remove(gap.start + shift, gap.end + shift);
+        maya_intervals_remove(&maya_known, gap.start + shift, gap.end + shift);
+        maya_values_mark(&maya_given_up, gap.start + shift, gap.end + shift);
+    }
+    free(left_out.items);
+}
+
+/* Only dirty parts are touched, so that copying terabytes of nothing costs nothing. */
+static void copy_to_host(uintptr_t start, uintptr_t end, uintptr_t shift) {
+    uintptr_t from = start;
+    maya_interval part;
+    for (; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) {
+        memset((void *)(from + shift), 0, part.start - from);
+        memmove((void *)(part.start + shift), (void *)part.start, part.end - part.start);
+    }
+    memset((void *)(from + shift), 0, end - from);
+}
+
+void maya_values_copy_part(void *destination, const void *source, size_t size, size_t whole, maya_content content) {
+    bool to_device = maya_address_device(destination) >= 0, from_device = maya_address_device(source) >= 0;
+    if (size == 0 || destination == source) return;
+    if (!from_device && to_device) return copy_in(destination, source, size, whole, content);
+    if (!from_device) {
+        memmove(destination, source, size);
+        return;
+    }
+    uintptr_t start = (uintptr_t)source, end = start + size, shift = (uintptr_t)destination - start;
+    pthread_mutex_lock(&maya_values_lock);
+    if (to_device) copy_on_device(start, end, shift, whole);
+    else copy_to_host(start, end, shift);
+    pthread_mutex_unlock(&maya_values_lock);
+}
+
+void maya_values_copy(void *destination, const void *source, size_t size) {
+    maya_values_copy_part(destination, source, size, size, MAYA_CONTENT_OTHER);
+}
+
+void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size, size_t whole) {
+    bool zeros = true, on_device = maya_address_device(address) >= 0;
+    uintptr_t start = (uintptr_t)address, end = start + size;
+    for (size_t i = 0; i < pattern_size; i++) zeros = zeros && ((const char *)pattern)[i] == 0;
+    if (zeros && on_device) {
+        /* zeros are what made-up memory holds anyway: known, without touching a page */
+        pthread_mutex_lock(&maya_values_lock);
+        maya_values_forget(start, end);
+        maya_values_mark(&maya_known, start, end);
+        pthread_mutex_unlock(&maya_values_lock);
+        return;
+    }
+    maya_content content = MAYA_CONTENT_FLOATING; /* one value, however large: integers need the room more */
+    if (on_device && !begin_write(start, end, whole, &content)) {
+        maya_values_give_up(address, size, whole, content);
+        return;
+    }
+    for (size_t offset = 0; offset < size; offset += pattern_size) {
+        memcpy((char *)address + offset, pattern, size - offset < pattern_size ? size - offset : pattern_size);
+    }
+    if (on_device) end_write(start, end, whole, content, false);
+}
+
+/* ---- from other ranks ---- */
+
+bool maya_values_receive(void *address, size_t size, const void *bytes, const int64_t *parts, size_t count,
+                         maya_content content) {
+    uintptr_t start = (uintptr_t)address;
+    bool on_device = maya_address_device(address) >= 0;
+    const char *from = bytes;
+    bool all_kept = true;
+    if (!on_device) memset(address, 0, size);
+    pthread_mutex_lock(&maya_values_lock);
+    if (on_device) maya_values_forget(start, start + size);
+    for (size_t i = 0; i + 1 < count; i += 2) {
+        size_t part = (size_t)(parts[i + 1] - parts[i]);
+        uintptr_t part_start = start + (uintptr_t)parts[i], part_end = start + (uintptr_t)parts[i + 1];
+        maya_content kept_as = content;
+        bool is_kept = !on_device || is_small(part) || make_room(part, &kept_as);
+        all_kept = all_kept && is_kept;
+        if (is_kept) memcpy((char *)address + parts[i], from, part);
+        else give_up(part_start, part_end);
+        if (!is_kept) say_given_up(part, content, true);
+        if (is_kept && on_device) maya_values_mark_known(part_start, part_end);
+        if (is_kept && on_device && !is_small(part)) maya_kept_add(part_start, part_end, kept_as);
+        from += part;
+    }
+    pthread_mutex_unlock(&maya_values_lock);
+    return all_kept;
+}
