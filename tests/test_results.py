@@ -174,8 +174,31 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
     assert int(memory_course(timeline, 0, most_points=2).allocated.max()) == 16 << 20
 
 
-def test_memory_that_was_mapped_is_not_recorded(tmp_path: Path) -> None:
-    """With expandable segments blocks are handed out that no cudaMalloc has taken."""
+def test_memory_that_expandable_segments_map(tmp_path: Path) -> None:
+    """It is reserved when its physical memory is made, in several pieces before a block is handed out."""
+    rank = TrainingWriter(0)
+
+    def piece(kind: Kind, handle: int) -> None:
+        rank.add(kind, {"bytes": 20 << 20, "mapped": True}, value=handle)
+
+    for handle in (1, 2, 3):
+        piece(Kind.MALLOC, handle)
+    block = rank.allocate(50 << 20)
+    rank.release(block)
+    piece(Kind.FREE, 3)  # to make room
+    for handle in (4, 5, 6):
+        piece(Kind.MALLOC, handle)
+    rank.allocate(90 << 20)
+    piece(Kind.MALLOC, 7)  # symmetric memory: nobody is given a block of it
+    rank.product()
+    peak = conclude(timeline_of(tmp_path, [rank])).memory.of_rank(0)
+    assert peak is not None
+    assert peak.reserved_known
+    assert (peak.allocated, peak.reserved, peak.workspaces) == (90 << 20, 100 << 20, 20 << 20)
+
+
+def test_memory_that_is_reserved_without_a_record(tmp_path: Path) -> None:
+    """As by PyTorch's allocator on cudaMallocAsync: blocks are handed out that no cudaMalloc has taken."""
     rank = TrainingWriter(0)
     rank.allocate(64 << 20)
     rank.product()

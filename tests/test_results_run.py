@@ -87,3 +87,26 @@ def test_a_step_annotation_that_is_not_there_is_named(maya_run: Callable[..., Ru
     run = maya_run("import torch; torch.ones(1, device='cuda')", "--steps-from", "generate")
     assert run.exit_code == 0
     assert 'maya-torchrun: no prediction: no annotation "generate" in the traces' in run.stderr
+
+
+def test_expandable_segments_reserve_what_torch_says(maya_run: Callable[..., Run]) -> None:
+    """Segments that grow, and blocks that leave holes in them: more is reserved than was ever allocated."""
+    run = maya_run(
+        """
+        import os
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+        import torch
+
+        holes = [torch.empty(n << 20, device="cuda") for n in (100, 3, 300, 3)]
+        del holes[0], holes[1]
+        large = torch.empty(700 << 20, device="cuda")
+        large.add_(1)
+        free, total = torch.cuda.mem_get_info()
+        print("memory", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), total - free)
+        """
+    )
+    assert run.exit_code == 0, run.stderr
+    allocated, reserved, used = (int(word) for word in run.stdout.split()[1:])
+    assert reserved > allocated
+    prediction = json.loads((run.folder / "summary.json").read_text())["prediction"]
+    assert prediction["ranks"][0]["memory_bytes"] == [allocated, reserved, used]

@@ -94,6 +94,8 @@ def call_events(drawing: Drawing) -> Iterator[Event]:
         category = "cuda_runtime"
         if kind == Kind.KERNEL and int(record["signature"]) in triton:
             category, name = "cuda_driver", "cuLaunchKernelEx"
+        if signature.get("mapped"):
+            category, name = "cuda_driver", "cuMemCreate" if kind == Kind.MALLOC else "cuMemRelease"
         arguments = {
             "External id": drawing.op_ids.get(int(record["op"]), 0),
             "cbid": _NUMBERS.get(name, 0),

@@ -38,7 +38,7 @@ class Peak:
     context: int
     total: int
     at_record: int  # of the trace: where the sum is largest
-    reserved_known: bool = True  # False: memory was mapped (expandable segments), which is not recorded
+    reserved_known: bool = True  # False: the allocator took memory in a way that is not recorded (cudaMallocAsync)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,13 +199,24 @@ def _chosen(variables: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def _from_allocator(trace: Trace, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Whether memory is taken by PyTorch's allocator: it hands out a block of it at once, on the same thread."""
+    """Whether memory is taken by PyTorch's allocator: it hands out a block of it at once, on the same thread. An
+    expandable segment grows by several pieces before that, and may have to unmap others first."""
     records = trace.records
     found = np.zeros(len(positions), dtype=bool)
+    mapped_signatures = [
+        number
+        for number in np.unique(records["signature"][positions]).tolist()
+        if trace.signature(number).get("mapped")
+    ]
+    is_malloc = records["kind"] == Kind.MALLOC
+    is_mapped = is_malloc | (records["kind"] == Kind.FREE)
+    is_mapped &= np.isin(records["signature"], np.array(mapped_signatures, dtype=np.uint32))
     for thread in np.unique(records["thread"]).tolist():
         own = np.flatnonzero(records["thread"] == thread)
-        kinds = records["kind"][own]
-        followed = np.zeros(len(own), dtype=bool)
-        followed[:-1] = (kinds[:-1] == Kind.MALLOC) & (kinds[1:] == Kind.BLOCK_ALLOC)
-        found[np.searchsorted(positions, own[followed])] = True
+        mapped = is_mapped[own]
+        gives = np.append(records["kind"][own] == Kind.BLOCK_ALLOC, False)
+        places = np.append(np.where(mapped, len(own), np.arange(len(own))), len(own))
+        after_mapping = np.minimum.accumulate(places[::-1])[::-1]  # of each place the next one that maps nothing
+        following = np.where(mapped, after_mapping[1:], np.arange(1, len(own) + 1))
+        found[np.searchsorted(positions, own[is_malloc[own] & gives[following]])] = True
     return found

@@ -123,7 +123,7 @@ def _memory(result: Result) -> str:
     if peak is None:
         return "none: no rank asked anything of its GPU"
     who = f"rank {rank} needs most: " if result.timeline.world_size > 1 else ""
-    reserved = f"reserved {bytes_text(peak.reserved)}" if peak.reserved_known else "expandable segments"
+    reserved = f"reserved {bytes_text(peak.reserved)}" if peak.reserved_known else "reserved not known"
     beside = f"context {bytes_text(peak.context)}, NCCL {bytes_text(peak.nccl)}"
     return (
         f"{who}{bytes_text(peak.total)} of {bytes_text(memory.capacity)} "

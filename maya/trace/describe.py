@@ -94,7 +94,7 @@ def _value_text(kind: int, value: int) -> str:
     if kind in (Kind.MEMCPY, Kind.MEMSET):
         return bytes_text(value)
     if kind in (Kind.MALLOC, Kind.FREE):
-        return f"at {value:#x}"
+        return f"at {value:#x}" if value >> 32 else f"handle {value}"
     if kind in (Kind.BLOCK_ALLOC, Kind.BLOCK_FREE):
         return f"block {value}"
     if kind in (Kind.EVENT_RECORD, Kind.STREAM_WAIT):

@@ -124,7 +124,7 @@ typedef enum {
     MAYA_RECORD_LIBRARY = 4,       /* a library call that occupies the device (GEMM, convolution, attention, FFT, ...) */
     MAYA_RECORD_MEMCPY = 5,        /* value = bytes; signature says the direction */
     MAYA_RECORD_MEMSET = 6,        /* value = bytes */
-    MAYA_RECORD_MALLOC = 7,        /* device memory taken from the device; value = address, signature says the bytes */
+    MAYA_RECORD_MALLOC = 7,        /* device memory taken from the device; value = address or handle, signature says the bytes */
     MAYA_RECORD_FREE = 8,
     MAYA_RECORD_BLOCK_ALLOC = 9,   /* memory handed out by PyTorch's allocator; value = 1, 2, ..., signature says the bytes */
     MAYA_RECORD_BLOCK_FREE = 10,   /* value = that of the BLOCK_ALLOC that it takes back */

@@ -12,6 +12,7 @@
 #include "process.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -54,10 +55,20 @@ static bool is_mapped(const physical *memory) {
     return false;
 }
 
+/* In the trace, physical memory goes by its handle, which is smaller than any address. */
+static void record(maya_record_kind kind, const physical *memory) {
+    char text[64];
+    int length = snprintf(text, sizeof text, "{\"bytes\":%zu,\"mapped\":true}", memory->size);
+    maya_record(kind, 0, maya_intern(text, (size_t)length), memory->number, 0);
+}
+
 /* Give the memory back once nobody holds or maps it. */
 static void drop_if_unused(physical *memory) {
     if (memory->references > 0 || is_mapped(memory)) return;
-    if (!memory->imported) maya_device_charge(memory->device, -(int64_t)memory->size);
+    if (!memory->imported) {
+        maya_device_charge(memory->device, -(int64_t)memory->size);
+        record(MAYA_RECORD_FREE, memory);
+    }
     if (memory->file_descriptor >= 0) close(memory->file_descriptor);
     for (physical **link = &memories; *link; link = &(*link)->next) {
         if (*link != memory) continue;
@@ -95,7 +106,10 @@ int maya_vmm_create(int device, size_t size, unsigned handle_types, uint64_t *ha
     pthread_mutex_lock(&maya_vmm_lock);
     physical *memory = add_memory((physical){.device = device, .size = size, .handle_types = handle_types,
                                              .file_descriptor = -1});
-    if (memory) *handle = memory->number;
+    if (memory) {
+        *handle = memory->number;
+        record(MAYA_RECORD_MALLOC, memory);
+    }
     pthread_mutex_unlock(&maya_vmm_lock);
     return memory ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
