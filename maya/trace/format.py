@@ -38,13 +38,16 @@ What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON 
                    they name a communicator alike on all its ranks. A number names it in its own trace only.
     MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
     MEMSET         {"memset": value}
-    MALLOC, BLOCK_ALLOC      {"bytes": n}
+    MALLOC, FREE, BLOCK_ALLOC      {"bytes": n}; "mapped": true, if it is physical memory (cuMemCreate) to be mapped
     STREAM_CREATE  {"blocking": true}: waits for the default stream, and it for this one; empty: it does not. In a
                    process that uses several devices, "home": the default stream of its device, if that is not 0;
                    the default stream itself is its own home
     THREAD         {"thread": name}
     SYNCHRONIZE    {"wait": "stream" | "event" | "device"}; of a device, the stream is its default stream
     OP, ANNOTATION {"op": name, "inputs": [{"shape": […], "dtype": …, "strides": […]} | null | list …]}
+                   of a step of torch.optim's, "optimizer": 1, 2, … by the first parameter that it updates, in the order
+                   of first steps; of a matrix product that launched nothing, because an input has no elements,
+                   {"op": name, "empty": true, "at": "file.py:line"}
     MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true, if the program had written contents
                    there that were too large to be kept
 """
@@ -88,14 +91,14 @@ class BlockKind(IntEnum):
 class Kind(IntEnum):
     """What a record says, and what its `value` is, if it has one; `maya_record_kind` in device.h is the same list."""
 
-    OP = 1  # an ATen op that did device work, when it ended; `Trace.ops` has its fields unpacked
+    OP = 1  # an ATen op that did device work, or an empty matrix product, when it ended; `Trace.ops` unpacks it
     ANNOTATION = 2  # torch.profiler.record_function; as OP
     KERNEL = 3
     LIBRARY = 4  # a library call that occupies the device
     MEMCPY = 5  # bytes
     MEMSET = 6  # bytes
-    MALLOC = 7  # address; device memory
-    FREE = 8  # address
+    MALLOC = 7  # address, or handle of physical memory that is to be mapped; device memory
+    FREE = 8  # as MALLOC
     BLOCK_ALLOC = 9  # its number: 1, 2, … (an address would cost 3 bytes more); memory that PyTorch's allocator gave
     BLOCK_FREE = 10  # the number of the BLOCK_ALLOC that it takes back
     EVENT_RECORD = 11  # event number

@@ -2,6 +2,8 @@
 
 #include "frames.h"
 
+#include <algorithm>
+
 namespace maya {
 namespace {
 
@@ -27,6 +29,9 @@ Frame& Thread::push(const void* function) {
   frame.sequence = -1;
   frame.may_compute = false;
   frame.content = MAYA_CONTENT_OTHER;
+  frame.is_empty_product = false;
+  frame.is_optimizer_step = false;
+  frame.optimizer = 0;
   frame.described = false;
   frame.signature = 0;
   frame.written.clear();
@@ -69,6 +74,11 @@ uint32_t Thread::find_signature(const Fingerprint& print) {
   slot[1] = slot[0];
   slot[0] = {print, maya::find_signature(print)};
   return slot[0].second;
+}
+
+bool Thread::is_in_optimizer_step() const {
+  return std::any_of(frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(depth),
+                     [](const std::unique_ptr<Frame>& frame) { return frame->is_optimizer_step; });
 }
 
 uint32_t Thread::signature_of_name(const char* name) {

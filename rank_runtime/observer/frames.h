@@ -44,6 +44,9 @@ struct Frame {
   Node around;                   // of a node: the one that is evaluated meanwhile
   bool may_compute = false;
   maya_content content = MAYA_CONTENT_OTHER;  // of the tensor that the op writes
+  bool is_empty_product = false;   // a matrix product of nothing
+  bool is_optimizer_step = false;  // an annotation of torch.optim's that is in no other one
+  uint32_t optimizer = 0;          // its number; 0: not known
   int64_t most_bytes = 0;        // of its tensors together, if it is to be computed
   bool described = false;        // `arguments` is filled in
   Fingerprint fingerprint;
@@ -91,6 +94,8 @@ struct Thread {
   void record(maya_record_kind kind, uint32_t signature);
   // As the function of that name, which it asks only if the thread did not lately.
   uint32_t find_signature(const Fingerprint& print);
+  // Whether an optimizer's step is around what begins now.
+  bool is_in_optimizer_step() const;
   // Number of the text {"op": name}.
   uint32_t signature_of_name(const char* name);
 };

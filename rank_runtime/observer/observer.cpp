@@ -12,9 +12,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <exception>
 #include <memory>
-#include <string_view>
 
 #include "../shim/device/internal.h"
 #include "announcing.h"
@@ -24,6 +24,7 @@
 #include "nodes.h"
 #include "observed.h"
 #include "operators.h"
+#include "optimizers.h"
 #include "scan.h"
 #include "signature.h"
 #include "source_line.h"
@@ -129,6 +130,12 @@ int64_t most_bytes_of(const Operator& op, c10::ArrayRef<const c10::IValue> input
 
 uint64_t announcement_ns = 0;  // what it costs torch to announce an op
 
+bool has_empty_tensor(c10::ArrayRef<const c10::IValue> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+    return input.isTensor() && input.toTensor().defined() && input.toTensor().numel() == 0;
+  });
+}
+
 void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   const maya_settings* settings = maya_get_settings();
   if (frame.op->counts_elements && inputs[0].toTensor().is_sparse()) guess_count(inputs[0].toTensor());
@@ -136,6 +143,7 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
   frame.fingerprint = scan.fingerprint;
   frame.signature = self.find_signature(scan.fingerprint);
   frame.most_bytes = most_bytes_of(*frame.op, inputs);
+  frame.is_empty_product = frame.op->is_product && has_empty_tensor(inputs);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
                       scan.gpu_bytes <= frame.most_bytes && !is_certainly_made_up(*frame.op, inputs, scan.gpu_bytes);
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
@@ -191,6 +199,11 @@ void annotation_begins(Thread& self, const at::RecordFunction& function) {
   frame.name = function.name();
   frame.exceptions = self.exceptions->uncaught;
   frame.sequence = self.node.address != nullptr ? self.node.sequence : function.seqNr();
+  // Of an optimizer that steps inside of another one's step, the outer one counts.
+  if (!is_optimizer_step(frame.name) || self.is_in_optimizer_step()) return;
+  frame.is_optimizer_step = true;
+  frame.optimizer = find_optimizer();
+  if (frame.optimizer != 0) frame.signature = optimizer_signature(frame.name, frame.optimizer);
 }
 
 // torch's callback.
@@ -329,10 +342,16 @@ maya_content current_op_content() {
   return top != nullptr ? top->content : MAYA_CONTENT_OTHER;
 }
 
-// torch.optim announces every step as "Optimizer.step#AdamW.step".
-bool is_optimizer_step(const char* name) {
-  constexpr std::string_view kStep = "Optimizer.step#";
-  return std::string_view(name).substr(0, kStep.size()) == kStep;
+// A matrix product that had nothing to compute, and why may be of interest: a router's placeholder values may have sent an
+// expert no tokens. Its record names the line of the script, or none if autograd called it.
+uint32_t signature_of_empty_product(const Frame& frame) {
+  enum { LINES_FOUND = 10000 };  // as in copies.c: finding a line takes Python's lock
+  static std::atomic<int> found{0};
+  char line[512] = "", text[1024];
+  if (found++ < LINES_FOUND) find_source_line(line, sizeof line);
+  const int length = std::snprintf(text, sizeof text, "{\"op\":\"%.200s\",\"empty\":true,\"at\":\"%s\"}",
+                                   frame.op->name.c_str(), line);
+  return maya_intern(text, static_cast<size_t>(length));
 }
 
 // The frame on top, which is that of `function` and no node's.
@@ -344,7 +363,9 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
   if (work > 0 || is_annotation) {
     const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name;
     self.record(is_annotation ? MAYA_RECORD_ANNOTATION : MAYA_RECORD_OP, signature_of(self, frame, name));
-    if (is_annotation && is_optimizer_step(name)) maya_count_step();
+    if (frame.is_optimizer_step && count_optimizer_step(frame.optimizer)) maya_count_step();
+  } else if (frame.is_empty_product) {
+    self.record(MAYA_RECORD_OP, signature_of_empty_product(frame));
   }
   if (work > frame.work_of_children && frame.op != nullptr) {
     const bool failed = self.exceptions->uncaught > frame.exceptions;

@@ -70,6 +70,13 @@ bool may_launch(const c10::OperatorHandle& handle) {
 
 bool tallies(const std::string& name) { return name == "aten::bincount" || name == "aten::histc"; }
 
+bool is_product(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"aten::mm",         "aten::addmm",       "aten::bmm",
+                                                "aten::baddbmm",    "aten::_scaled_mm",  "aten::_addmm_activation",
+                                                "aten::_grouped_mm", "aten::_scaled_grouped_mm"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
 Operator::Results results_of(const c10::FunctionSchema& schema) {
   bool all_written = true, all_tensors = true;
   for (const auto& result : schema.returns()) {
@@ -123,6 +130,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   }
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->beta = find_beta(made->handle->schema());
+  made->is_product = is_product(made->name);
   made->joins = made->name == "aten::cat";
   made->tallies = tallies(made->name);
   made->counts_elements = counts_elements(made->name);

@@ -30,6 +30,7 @@ struct Operator {
   bool reports_errors = false;  // returns an "info" that the host checks: computed from made-up zeros, it would be alarming
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout
+  bool is_product = false;                    // aten::mm and the like
   bool joins = false;                         // aten::cat
   bool tallies = false;                       // counts into bins (bincount, histc)
   bool counts_elements = false;               // its result has as many elements as its inputs' values say (nonzero, unique)
