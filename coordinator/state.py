@@ -156,7 +156,7 @@ class State:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps that every rank has made."""
+        """Optimizer steps that every rank has made; of several optimizers, the one that has made most counts."""
         return min(self._steps.values(), default=0)
 
     def is_draining(self, rank: int) -> bool:

@@ -161,7 +161,7 @@ class Alive:
     """Now and then, and when something changed: how far the rank is."""
 
     KIND: ClassVar[int] = 7
-    steps: int  # optimizer steps so far
+    steps: int  # optimizer steps so far, of the optimizer that has made most
     host_ns: int = 0  # by the rank's clock
 
 

@@ -4,6 +4,7 @@ document."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,7 +89,69 @@ def test_no_tokens_are_made_up(tmp_path: Path) -> None:
     rank.train(steps=3)
     result = conclude(timeline_of(tmp_path, [rank]))
     assert result.throughput.samples is None
-    assert not any(line.startswith("speed") for line in lines_of(result))
+    (said,) = [line for line in lines_of(result) if line.startswith("speed")]
+    assert said.endswith(
+        "tokens not known: no look-up of [batch, sequence] and no convolution over images was recorded; "
+        "use --tokens-per-step N"
+    )
+    assert document(result)["throughput"]["not_known"] in said
+
+
+def looked_up(folder: Path, forward: Callable[[TrainingWriter], None]) -> tuple[int | None, str]:
+    """Tokens of a step with such a forward pass, or why they are not known."""
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        forward(rank)
+        rank.batch()
+        rank.optimizer()
+    speed = conclude(timeline_of(folder, [rank])).throughput
+    return (speed.samples.per_step if speed.samples else None), speed.no_samples
+
+
+def test_tokens_whose_embeddings_are_added_up_count_once(tmp_path: Path) -> None:
+    """Tokens and positions, in tables of the same size; positions of one sequence serve the whole batch."""
+
+    def forward(rank: TrainingWriter) -> None:
+        look_up(rank, 4, 16)
+        look_up(rank, 4, 16)
+        look_up(rank, 1, 16)
+
+    assert looked_up(tmp_path, forward) == (64, "")
+
+
+def test_tokens_that_are_looked_up_again_for_backward_count_once(tmp_path: Path) -> None:
+    def forward(rank: TrainingWriter) -> None:
+        look_up(rank, 4, 16)
+        rank.product()
+        with rank.opened("CheckpointFunctionBackward"):
+            look_up(rank, 4, 16)
+            rank.product()
+
+    assert looked_up(tmp_path, forward) == (64, "")
+
+
+@pytest.mark.parametrize(("sequence", "listed"), [(16, "[4, 16] in 2 places"), (8, "[4, 16] and [4, 8] in 2 places")])
+def test_tokens_of_an_encoder_and_a_decoder_are_not_known(tmp_path: Path, sequence: int, listed: str) -> None:
+    def forward(rank: TrainingWriter) -> None:
+        look_up(rank, 4, 16)
+        rank.product()
+        look_up(rank, 4, sequence)
+
+    tokens, reason = looked_up(tmp_path, forward)
+    assert tokens is None
+    assert listed in reason
+
+
+def test_tokens_of_optimizers_that_take_turns_are_not_known(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        for number in (1, 2):
+            look_up(rank, 4, 16)
+            rank.batch()
+            rank.optimizer(number=number)
+    speed = conclude(timeline_of(tmp_path, [rank])).throughput
+    assert speed.samples is None
+    assert "2 optimizers take turns" in speed.no_samples
 
 
 def test_tokens_that_compiled_code_looks_up(tmp_path: Path) -> None:
@@ -278,7 +341,7 @@ def test_lines_say_what_matters(tmp_path: Path) -> None:
     labels = [line.split()[0] for line in text if not line.startswith(" ")]
     assert labels == ["step", "speed", "of", "cost", "time", "slowest", "memory", "network", "based"]
     assert text[0].startswith("step       7.000 ms, median of 2 (7.000 ms to 7.000 ms); 1 of 3 left out as warm-up")
-    assert "128 tokens a step (looked up as [4, 16])" in text[1]
+    assert "128 tokens a step (from the embedding's input, 4 x 16)" in text[1]
 
 
 def test_the_document_is_complete_and_always_the_same(tmp_path: Path) -> None:

@@ -110,3 +110,35 @@ def test_expandable_segments_reserve_what_torch_says(maya_run: Callable[..., Run
     assert reserved > allocated
     prediction = json.loads((run.folder / "summary.json").read_text())["prediction"]
     assert prediction["ranks"][0]["memory_bytes"] == [allocated, reserved, used]
+
+
+def test_optimizers_are_told_apart_by_what_they_update(maya_run: Callable[..., Run]) -> None:
+    """One is made anew for every batch, others step during the backward pass; both take turns in an iteration."""
+    run = maya_run(
+        """
+        import torch
+
+        first, second = (torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3))).cuda() for _ in range(2))
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in second.parameters()}
+
+        def update(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in optimizers:
+            parameter.register_post_accumulate_grad_hook(update)
+        for iteration in range(5):
+            print(iteration, flush=True)
+            first(torch.ones(8, 64, device="cuda")).sum().backward()
+            optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            second(torch.ones(8, 64, device="cuda")).sum().backward()
+        """,
+        *("--inject", "delay:rank=0,step=5,seconds=1"),
+    )
+    assert run.exit_code == 0, run.stderr
+    steps = json.loads((run.folder / "summary.json").read_text())["prediction"]["steps"]
+    assert (steps["source"], steps["count"]) == ("optimizer", 5)
+    assert steps["note"] == "a step has 2 turns of optimizers"
+    assert steps["lengths_ns"][4] > 10**9 > max(steps["lengths_ns"][:4])  # the live count is that of iterations

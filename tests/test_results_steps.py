@@ -1,4 +1,4 @@
-"""Training steps are found by what optimizers announce, whatever the script's loop looks like."""
+"""Training steps are found by optimizers, or else by backward passes, whatever the script's loop looks like."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from trace_writer import FROM_GRAPH
-from training_traces import TrainingWriter, timeline_of
+from training_traces import TrainingWriter, tensor, timeline_of
 
+from maya.results.step_turns import find_turns
 from maya.results.steps import OPTIMIZER, WHOLE_RUN, find_steps, warm_up_of
 from maya.trace import Kind
 
@@ -31,10 +32,10 @@ def test_optimizers_of_one_step_are_one(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(4):
         rank.batch()
-        rank.optimizer("AdamW")
+        rank.optimizer("AdamW", number=1)
         rank.elementwise("clip")
-        rank.optimizer("AdamW")
-        rank.optimizer("SGD")
+        rank.optimizer("AdamW", number=2)
+        rank.optimizer("SGD", number=3)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.lengths_ns == (10 * MS,) * 4
 
@@ -51,15 +52,126 @@ def test_an_optimizer_that_calls_backward_itself(tmp_path: Path) -> None:
 
 
 def test_optimizers_that_take_turns_make_one_step(tmp_path: Path) -> None:
-    """As in a GAN."""
+    """As in a GAN, whose last iteration was not completed."""
     rank = TrainingWriter(0)
     for _ in range(4):
         rank.batch(layers=1)
-        rank.optimizer("Adam", works=2)
+        rank.optimizer("Adam", works=2, number=1)
         rank.batch(layers=2)
-        rank.optimizer("Adam", works=3)
+        rank.optimizer("Adam", works=3, number=2)
+    rank.batch(layers=1)
+    rank.optimizer("Adam", works=2, number=1)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.lengths_ns == (14 * MS,) * 4
+    assert steps.note == "a step has 2 turns of optimizers"
+
+
+def test_one_optimizer_whose_steps_differ_takes_no_turns(tmp_path: Path) -> None:
+    """As with a log line every third step, inside of the closure that the optimizer calls."""
+    rank = TrainingWriter(0)
+    for step in range(9):
+        with rank.annotated("Optimizer.step#AdamW.step", optimizer=1):
+            rank.batch()
+            if step % 3 == 0:
+                rank.elementwise("log")
+            rank.elementwise("update")
+    assert find_steps(timeline_of(tmp_path, [rank])).count == 9
+
+
+def test_an_optimizer_that_wraps_another_one_steps_once(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(4):
+        with rank.annotated("Optimizer.step#Wrapper.step", optimizer=1):
+            rank.elementwise("unscale")
+            with rank.annotated("Optimizer.step#AdamW.step"):
+                rank.batch()  # by a closure
+                rank.elementwise("update")
+            rank.elementwise("average")
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.lengths_ns == (8 * MS, *(9 * MS,) * 3)  # the first one begins with a product
+    assert steps.note == ""
+
+
+def test_an_optimizer_for_each_parameter_that_steps_during_backward(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        for _ in range(20):
+            rank.product()
+        for layer in range(20):
+            with rank.opened("AddmmBackward0"):
+                rank.product(layout="NN")
+            rank.optimizer("SGD", number=1 + layer)
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.lengths_ns == (60 * MS,) * 3
+    assert steps.note == ""  # they follow one forward pass
+
+
+@pytest.mark.parametrize(
+    ("sequence", "lengths", "regular"),
+    [
+        ("aaaaaa", [1] * 6, True),
+        ("dgdgdg", [2] * 3, True),
+        ("dgdgd", [2] * 2, True),
+        ("dddgdddg", [4, 4], True),
+        ("dg", [2], True),
+        ("aaabbb", [1] * 6, True),  # another one for the second phase
+        ("aaadgdg", [1, 1, 1, 2, 2], True),
+        ("ddddgdgdg", [5, 2, 2], False),  # the first one is warmed up alone
+        ("dgddgdg", [2, 3, 2], False),  # a gradient scaler skipped the second one
+        ("", [], True),
+    ],
+)
+def test_turns(sequence: str, lengths: list[int], regular: bool) -> None:
+    turns = find_turns(sequence)
+    assert [len(each) for each in turns.iterations] == lengths
+    assert turns.regular == regular
+
+
+def hand_written_update(rank: TrainingWriter, *sizes: int) -> None:
+    """p -= lr * p.grad"""
+    for size in sizes:
+        with rank.opened("aten::mul", [tensor(size)]):
+            rank.elementwise("mul")
+        with rank.opened("aten::sub_", [tensor(size), tensor(size)]):
+            rank.elementwise("sub")
+
+
+def test_steps_by_updates_that_the_script_makes_itself(tmp_path: Path) -> None:
+    """After every second batch; the loss is added up after each."""
+    rank = TrainingWriter(0)
+    for batch in range(8):
+        rank.batch()
+        with rank.opened("aten::add_", [tensor(1), tensor(1)]):
+            rank.elementwise("add")
+        if batch % 2:
+            hand_written_update(rank, 64, 4096)
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.source == "update"
+    assert steps.lengths_ns == ((2 * 7 + 4) * MS,) * 4
+
+
+def test_steps_by_gradient_reductions(tmp_path: Path) -> None:
+    """Of every second batch (DDP's no_sync); a single number is reduced after each, for a log line."""
+    ranks = [TrainingWriter(0), TrainingWriter(1)]
+    for rank in ranks:
+        rank.join(1, range(2))
+        for batch in range(6):
+            rank.batch()
+            rank.reduce(1, count=1)
+            if batch % 2:
+                rank.reduce(1, count=4096)
+            rank.join_streams()
+    steps = find_steps(timeline_of(tmp_path, ranks))
+    assert (steps.source, steps.count) == ("gradient reduction", 3)
+
+
+def test_steps_by_backward_passes(tmp_path: Path) -> None:
+    """Nothing else is seen: the update may be in compiled code."""
+    rank = TrainingWriter(0)
+    for _ in range(4):
+        rank.batch()
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert (steps.source, steps.lengths_ns) == ("backward", (6 * MS,) * 4)
 
 
 def test_work_that_comes_every_other_step_does_not_make_two_steps_one(tmp_path: Path) -> None:
@@ -115,7 +227,7 @@ def test_an_optimizer_in_a_graph_steps_with_every_launch(tmp_path: Path) -> None
     assert steps.measured == (3, 4, 5, 6, 7)
 
 
-def test_without_an_optimizer_the_whole_run_is_one_step(tmp_path: Path) -> None:
+def test_without_a_backward_pass_the_whole_run_is_one_step(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
         rank.product()

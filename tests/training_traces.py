@@ -8,7 +8,7 @@ with rank.opened("aten::linear"):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,20 +44,27 @@ class TrainingWriter(TraceWriter):
 
     @contextmanager
     def opened(
-        self, name: str, inputs: Sequence[Any] = (), *, kind: Kind = Kind.OP, sequence: int = NO_SEQUENCE, **fields: int
+        self,
+        name: str,
+        inputs: Sequence[Any] = (),
+        *,
+        kind: Kind = Kind.OP,
+        sequence: int = NO_SEQUENCE,
+        details: Mapping[str, Any] | None = None,
+        **fields: int,
     ) -> Iterator[None]:
-        """An op or annotation around what is recorded meanwhile."""
+        """An op or annotation around what is recorded meanwhile; `details` go into its signature."""
         self._ops += 1
         number, began, around = self._ops, 1000 * len(self._records), self._open[-1] if self._open else 0
         self._open.append(number)
         yield
         self._open.pop()
-        signature = {"op": name, "inputs": list(inputs)}
+        signature = {"op": name, "inputs": list(inputs), **(details or {})}
         more = {"op": number, "stream": around, "host_ns": began, "value": sequence << 32, "ops": 0} | fields
         self.add(kind, signature, **more)
 
-    def annotated(self, name: str) -> Any:
-        return self.opened(name, kind=Kind.ANNOTATION)
+    def annotated(self, name: str, **details: Any) -> Any:
+        return self.opened(name, kind=Kind.ANNOTATION, details=details)
 
     @property
     def _op(self) -> int:
@@ -94,8 +101,8 @@ class TrainingWriter(TraceWriter):
     def release(self, block: int) -> None:
         self.add(Kind.BLOCK_FREE, value=block)
 
-    def optimizer(self, name: str = "AdamW", works: int = 1) -> None:
-        with self.annotated(f"Optimizer.step#{name}.step"):
+    def optimizer(self, name: str = "AdamW", works: int = 1, number: int = 1) -> None:
+        with self.annotated(f"Optimizer.step#{name}.step", optimizer=number):
             for _ in range(works):
                 with self.opened("aten::_foreach_add_"):
                     self.elementwise("_ZN2at6native6updateEv")

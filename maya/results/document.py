@@ -86,6 +86,7 @@ def _throughput(result: Result) -> dict[str, Any]:
         "samples_per_step": None if samples is None else samples.per_step,
         "unit": None if samples is None else samples.unit,
         "source": None if samples is None else samples.source,
+        "not_known": speed.no_samples or None,
         "samples_per_second": _rounded(speed.samples_per_second),
         "samples_per_second_per_gpu": _rounded(speed.samples_per_second_per_gpu),
         "flops_per_step": speed.flops_per_step,

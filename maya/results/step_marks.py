@@ -5,23 +5,20 @@ In: a `Program`. Out: `Mark`s, one for each step, and which steps hold more than
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median_low
 
 import numpy as np
-import numpy.typing as npt
 
 from coordinator.timeline.timeline import Program
-from maya.estimators.limits import TENSOR_KINDS
+from maya.results.passes import Passes, any_between, passes_of
+from maya.results.step_turns import Turns, find_turns
 from maya.trace import Flag, Kind, Trace
 
 _STEP = "Optimizer.step#"
 _ZERO_GRAD = "Optimizer.zero_grad#"
-_BACKWARD = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$|^CompiledFunctionBackward")
-_MOST_OPTIMIZERS_IN_TURN = 8
 
 
 @dataclass(frozen=True)
@@ -30,44 +27,109 @@ class Mark:
 
     spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
+    optimizers: tuple[Hashable, ...] = ()  # their numbers in the trace, or their names where it has none
     is_graph: bool = False
+    batches: int = 1  # forward passes that an optimizer of its own follows: a GAN's step has two
 
     @property
     def last(self) -> int:
         return self.spans[-1][1]
 
 
-def marks_of(program: Program, steps_from: str | None) -> list[Mark]:
-    """The ends of a program's steps."""
-    if steps_from is not None:
-        # torch.profiler numbers its steps: ProfilerStep#3.
-        found = annotations_named(program.trace, steps_from, exact=True)
-        found = found or annotations_named(program.trace, steps_from.rstrip("#") + "#", exact=False)
-        return [Mark((_rows_of(program, one),), (one[1],)) for one in found]
-    trains = _training_rows(program)
+@dataclass(frozen=True)
+class Annotation:
+    """An annotation that has ended."""
+
+    position: int  # of its record
+    name: str
+    began_ns: int  # host_ns
+    optimizer: Hashable  # of a step of torch.optim's
+
+
+def annotation_marks(program: Program, steps_from: str) -> list[Mark]:
+    """The ends of steps that the user's annotations mark."""
+    # torch.profiler numbers its steps: ProfilerStep#3.
+    found = annotations_named(program.trace, steps_from, exact=True)
+    found = found or annotations_named(program.trace, steps_from.rstrip("#") + "#", exact=False)
+    return [Mark((_rows_of(program, one),), (one.name,)) for one in found]
+
+
+def optimizer_marks(program: Program) -> tuple[list[Mark], Turns]:
+    """The ends of steps that optimizers mark, and how these take turns."""
+    passes = passes_of(program)
     marks: list[Mark] = []
-    for annotation in annotations_named(program.trace, _STEP, exact=False):
+    for annotation in _outermost(annotations_named(program.trace, _STEP, exact=False)):
         span = _rows_of(program, annotation)
-        in_graph = _graph_marks(program, annotation[0]) if span[0] == span[1] else []
+        in_graph = _graph_marks(program, annotation.position) if span[0] == span[1] else []
         if in_graph:
             marks = [mark for mark in marks if not mark.is_graph] + in_graph
-        elif marks and trains is not None and not trains.between(marks[-1].last, span):
-            marks[-1] = Mark((*marks[-1].spans, span), (*marks[-1].names, annotation[1]))
+        elif marks and passes.shows_training and not _trains_before(passes, marks[-1].last, span):
+            marks[-1] = Mark(
+                (*marks[-1].spans, span),
+                (*marks[-1].names, annotation.name),
+                (*marks[-1].optimizers, annotation.optimizer),
+            )
         else:
-            marks.append(Mark((span,), (annotation[1],)))
-    turns = _turns(program, marks)
-    return [mark for at, mark in enumerate(marks) if (len(marks) - 1 - at) % turns == 0]
+            marks.append(Mark((span,), (annotation.name,), (annotation.optimizer,)))
+    turns = find_turns(_stepping_together(marks))
+    return [_joined(marks, iteration, passes) for iteration in turns.iterations], turns
 
 
-def skipped_steps(program: Program, marks: Sequence[Mark], steps_from: str | None) -> list[int]:
+def _trains_before(passes: Passes, last: int, span: tuple[int, int]) -> bool:
+    """Whether something was trained between a row and an annotation, or backward was called from the annotation: some
+    optimizers want to do that themselves."""
+    return passes.trains_between(last, span[0]) or any_between(passes.backward, *span)
+
+
+def _outermost(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Without those inside of others: an optimizer that wraps another one steps once."""
+    found: list[Annotation] = []
+    earliest: int | None = None
+    for one in reversed(annotations):
+        if earliest is None or one.began_ns < earliest:
+            found.append(one)
+            earliest = one.began_ns
+    return found[::-1]
+
+
+def _stepping_together(marks: Sequence[Mark]) -> list[Hashable]:
+    """Of each mark one name for all optimizers that ever stepped with one of its own, without training between."""
+    leader: dict[Hashable, Hashable] = {}
+
+    def find(one: Hashable) -> Hashable:
+        while leader.setdefault(one, one) != one:
+            one = leader[one]
+        return one
+
+    for mark in marks:
+        for one in mark.optimizers[1:]:
+            leader[find(one)] = find(mark.optimizers[0])
+    return [find(mark.optimizers[0]) for mark in marks]
+
+
+def _joined(marks: Sequence[Mark], iteration: range, passes: Passes) -> Mark:
+    chosen = marks[iteration.start : iteration.stop]
+    begin = marks[iteration.start - 1].last if iteration.start else 0
+    ends = [begin, *(mark.last for mark in chosen)]
+    batches = sum(any_between(passes.forward, first, last) for first, last in pairwise(ends))
+    return Mark(
+        tuple(span for mark in chosen for span in mark.spans),
+        tuple(name for mark in chosen for name in mark.names),
+        tuple(one for mark in chosen for one in mark.optimizers),
+        is_graph=chosen[-1].is_graph,
+        batches=max(batches, 1),
+    )
+
+
+def skipped_steps(program: Program, marks: Sequence[Mark]) -> list[int]:
     """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
-    trains = _training_rows(program)
-    if trains is None or not marks or steps_from is not None:
+    passes = passes_of(program)
+    if not passes.shows_training or not marks:
         return []
     rows: list[int] = []
     for annotation in annotations_named(program.trace, _ZERO_GRAD, exact=False):
         first, last = _rows_of(program, annotation)
-        if not rows or _any_between(trains.rows, rows[-1], first):
+        if not rows or passes.trains_between(rows[-1], first):
             rows.append(last)
     ends = [mark.last for mark in marks]
     per_step = [sum(before <= row < end for row in rows) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
@@ -75,25 +137,25 @@ def skipped_steps(program: Program, marks: Sequence[Mark], steps_from: str | Non
     return [step for step, times in enumerate(per_step) if step and usual and times >= 2 * usual]
 
 
-def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[tuple[int, str, int]]:
-    """(position of the record, name, host_ns of the beginning) of annotations, in the order in which they ended."""
+def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[Annotation]:
+    """Annotations, in the order in which they ended."""
     positions = np.flatnonzero(trace.records["kind"] == Kind.ANNOTATION)
     numbers = trace.records["signature"][positions]
-    names = {number: str(trace.signature(number).get("op", "")) for number in np.unique(numbers).tolist()}
+    signatures = {number: trace.signature(number) for number in np.unique(numbers).tolist()}
     found = []
     for position, number in zip(positions.tolist(), numbers.tolist(), strict=True):
-        name = names[number]
+        name = str(signatures[number].get("op", ""))
         if name == matches or (not exact and name.startswith(matches)):
-            found.append((position, name, int(trace.records["host_ns"][position])))
+            began = int(trace.records["host_ns"][position])
+            found.append(Annotation(position, name, began, signatures[number].get("optimizer", name)))
     return found
 
 
-def _rows_of(program: Program, annotation: tuple[int, str, int]) -> tuple[int, int]:
+def _rows_of(program: Program, annotation: Annotation) -> tuple[int, int]:
     """What was launched while an annotation was open: rows of program.records from the first to before the second."""
-    position, _, began = annotation
     launched = program.trace.records["host_ns"][program.records]
-    last = int(np.searchsorted(program.records, position))
-    return min(int(np.searchsorted(launched[:last], np.uint64(began))), last), last
+    last = int(np.searchsorted(program.records, annotation.position))
+    return min(int(np.searchsorted(launched[:last], np.uint64(annotation.began_ns))), last), last
 
 
 def _graph_marks(program: Program, position: int) -> list[Mark]:
@@ -113,56 +175,6 @@ def _graph_marks(program: Program, position: int) -> list[Mark]:
         end = int(others[np.searchsorted(others, first)])
         if len(following):  # the works of the next graph follow at once
             end = min(end, int(np.searchsorted(program.records, launches[following[0]])))
-        marks.append(Mark(((first, end),), (f"graph {number}",), is_graph=True))
+        name = f"graph {number}"
+        marks.append(Mark(((first, end),), (name,), (name,), is_graph=True))
     return marks
-
-
-@dataclass(frozen=True, eq=False)
-class _Training:
-    """Rows that show a forward or backward pass, in order."""
-
-    rows: npt.NDArray[np.intp]
-    backward: npt.NDArray[np.intp]  # of these, those of a backward pass
-
-    def between(self, last: int, span: tuple[int, int]) -> bool:
-        """Whether something was trained between a row and an annotation, or backward was called from the annotation:
-        some optimizers want to do that themselves."""
-        return _any_between(self.rows, last, span[0]) or _any_between(self.backward, *span)
-
-
-def _training_rows(program: Program) -> _Training | None:
-    """None: the trace does not tell."""
-    of_work = np.array([item.work.kind in TENSOR_KINDS for item in program.works] or [False], dtype=bool)
-    heavy = np.flatnonzero(of_work[np.maximum(program.work, 0)] & (program.work >= 0))
-    records = program.trace.records
-    positions = np.flatnonzero(records["kind"] == Kind.OP)
-    numbers = records["signature"][positions]
-    backward = [
-        number
-        for number in np.unique(numbers).tolist()
-        if _BACKWARD.search(str(program.trace.signature(number).get("op", "")))
-    ]
-    ended = np.searchsorted(program.records, positions[np.isin(numbers, backward)]) - 1
-    ended = np.unique(ended[ended >= 0])
-    rows = np.unique(np.concatenate((heavy, ended)))
-    return _Training(rows, ended) if len(rows) else None
-
-
-def _any_between(rows: npt.NDArray[np.intp], first: int, last: int) -> bool:
-    return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last))
-
-
-def _turns(program: Program, marks: Sequence[Mark]) -> int:
-    """How many optimizers take turns: the period of what the marks do; 1 if there is none.
-
-    The first of all is left out, because optimizers make their state in it.
-    """
-    does = []
-    for mark in marks:
-        rows = np.concatenate([np.arange(*span) for span in mark.spans])
-        does.append((mark.names, tuple(sorted(Counter(program.work[rows].tolist()).items()))))
-    for period in range(1, min(_MOST_OPTIMIZERS_IN_TURN, (len(marks) - 1) // 2) + 1):
-        repeats = all(one == other for one, other in zip(does[period:], does[2 * period :], strict=False))
-        if repeats and (period == 1 or len(set(does[-period:])) > 1):
-            return period
-    return 1

@@ -1,11 +1,14 @@
-"""Training steps, found without help from the script: by what torch.optim announces.
+"""Training steps, found without help from the script.
 
 In: a `Timeline`. Out: `Steps`: for every rank when its steps began and ended. A step ends when the last work of its
-optimizers ends on the device (`Optimizer.step#…` annotations; optimizers that follow each other without a backward pass
-between them belong to one step, and so do those that take turns, as in a GAN). It begins where the one before ended;
-the first begins with the first matrix product, attention, convolution or embedding of the job. What differs in length
-from the later steps is warm-up. Without an optimizer the whole run is one span. With `steps_from`, annotations of that
-name mark the steps instead. An optimizer that was captured into a CUDA graph makes a step of every launch of the graph.
+optimizers ends on the device (`Optimizer.step#…` annotations of torch.optim; optimizers that follow each other
+without a backward pass between them belong to one step, and so do those that take turns, as in a GAN: step_turns).
+Where no rank has an optimizer, backward passes make the steps, and what shows that weights were updated after them
+(step_passes). Without these the whole run is one span. With `steps_from`, annotations of that name mark the steps
+instead. An optimizer that was captured into a CUDA graph makes a step of every launch of the graph.
+
+A step begins where the one before ended; the first begins with the first matrix product, attention, convolution or
+embedding of the job. What differs in length from the later steps is warm-up.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import numpy.typing as npt
 from coordinator.timeline.timeline import ClassTimeline, Timeline
 from maya.estimators.limits import TENSOR_KINDS
 from maya.estimators.work import Kind as WorkKind
-from maya.results.step_marks import Mark, annotations_named, marks_of, skipped_steps
+from maya.results.step_marks import Mark, annotation_marks, annotations_named, optimizer_marks, skipped_steps
+from maya.results.step_passes import BACKWARD, REDUCTION, UPDATE, pass_marks
 from netmodel.settings_file import did_you_mean
 
 Times = npt.NDArray[np.int64]
@@ -42,13 +46,14 @@ class ClassSteps:
 class Steps:
     """The steps of a job."""
 
-    source: str  # OPTIMIZER, WHOLE_RUN, or the name of the annotation
+    source: str  # OPTIMIZER, UPDATE, REDUCTION, BACKWARD, WHOLE_RUN, or the name of the annotation
     lengths_ns: tuple[int, ...]  # of each step, for the job: from one end of the last rank to the next
     warm_up: int  # steps at the beginning that are no measure
     skipped: tuple[int, ...]  # steps that hold batches after which the optimizer was not called (a gradient scaler)
     classes: tuple[ClassSteps, ...]  # of each of timeline.classes
     note: str = ""
     whole_steps: Mapping[int, int] = field(default_factory=dict)  # by rank, those that its trace holds
+    batches: int = 1  # forward passes in a step that an optimizer of its own follows
 
     @property
     def count(self) -> int:
@@ -73,16 +78,13 @@ class Steps:
 
 def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     """The steps of all ranks."""
-    programs = [one.program for one in timeline.classes]
-    of_program = {id(program): marks_of(program, steps_from) for program in timeline.programs}
-    marks = [of_program[id(program)] for program in programs]
-    counts = [len(found) for found in marks if found]
-    if not counts and any(program.trace.remedy for program in programs):
-        raise ValueError(_no_whole_step(timeline))
-    if steps_from is not None and not counts:
-        raise ValueError(_no_such_annotation(timeline, steps_from))
-    if not counts:
+    source, of_program, notes = _marks(timeline, steps_from)
+    if source == WHOLE_RUN:
+        if any(program.trace.remedy for program in timeline.programs):
+            raise ValueError(_no_whole_step(timeline))
         return _whole_run(timeline)
+    marks = [of_program[id(one.program)] for one in timeline.classes]
+    counts = [len(found) for found in marks if found]
     count = min(_replayed(one, found) for one, found in zip(timeline.classes, marks, strict=True) if found)
     if not count:
         raise ValueError(_no_whole_step(timeline))
@@ -93,22 +95,54 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     ]
     latest: Times = np.max(np.stack([one.bounds_ns for one in classes if one is not None]), axis=0)
     complete = tuple(
-        one if one is not None else _without_optimizer(of, latest)
+        one if one is not None else _without_marks(of, latest)
         for one, of in zip(classes, timeline.classes, strict=True)
     )
     lengths = tuple(np.diff(latest).tolist())
-    skipped = {
-        step
-        for program in timeline.programs
-        for step in skipped_steps(program, of_program[id(program)][:count], steps_from)
-    }
-    note = "" if len(set(counts)) == 1 else f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count"
+    skipped: set[int] = set()
+    if source == OPTIMIZER:
+        for program in timeline.programs:
+            skipped.update(skipped_steps(program, of_program[id(program)][:count]))
+    if len(set(counts)) > 1:
+        notes.append(f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count")
     whole_steps = {
         rank: len(found) for one, found in zip(timeline.classes, marks, strict=True) for rank in one.ranks.tolist()
     }
     return Steps(
-        steps_from or OPTIMIZER, lengths, warm_up_of(lengths), tuple(sorted(skipped)), complete, note, whole_steps
+        source,
+        lengths,
+        warm_up_of(lengths),
+        tuple(sorted(skipped)),
+        complete,
+        "; ".join(dict.fromkeys(notes)),
+        whole_steps,
+        batches=max(mark.batches for found in marks for mark in found[:count]),
     )
+
+
+def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, list[Mark]], list[str]]:
+    """What the steps are found by, the marks of each program, and what there is to say about them."""
+    if steps_from is not None:
+        by_user = {id(program): annotation_marks(program, steps_from) for program in timeline.programs}
+        if not any(by_user.values()):
+            cut = any(program.trace.remedy for program in timeline.programs)
+            raise ValueError(_no_whole_step(timeline) if cut else _no_such_annotation(timeline, steps_from))
+        return steps_from, by_user, []
+    of_program: dict[int, list[Mark]] = {}
+    notes: list[str] = []
+    for program in timeline.programs:
+        of_program[id(program)], turns = optimizer_marks(program)
+        if not turns.regular:
+            notes.append("optimizers take turns in no fixed order, so a step ends with the one that comes last")
+        elif len(turns.iterations) and (batches := max(mark.batches for mark in of_program[id(program)])) > 1:
+            notes.append(f"a step has {batches} turns of optimizers")
+    if any(of_program.values()):
+        return OPTIMIZER, of_program, notes
+    for source in (UPDATE, REDUCTION, BACKWARD):
+        by_passes = {id(program): pass_marks(program, source) for program in timeline.programs}
+        if any(by_passes.values()):
+            return source, by_passes, []
+    return WHOLE_RUN, {}, []
 
 
 def warm_up_of(lengths: Sequence[int]) -> int:
@@ -160,8 +194,8 @@ def _class_steps(one: ClassTimeline, marks: Sequence[Mark], begin: int, first_ro
     return ClassSteps(bounds, np.concatenate((np.array([min(first_row, int(ends[0]))], dtype=np.intp), ends)))
 
 
-def _without_optimizer(one: ClassTimeline, latest: Times) -> ClassSteps:
-    """Ranks that have no optimizer take part in the steps of the others."""
+def _without_marks(one: ClassTimeline, latest: Times) -> ClassSteps:
+    """Ranks that mark no steps take part in the steps of the others."""
     launched = np.maximum.accumulate(one.launched_ns[:, 0]) if len(one.launched_ns) else np.zeros(0, dtype=np.int64)
     return ClassSteps(latest, np.searchsorted(launched, latest))
 
@@ -175,7 +209,9 @@ def _whole_run(timeline: Timeline) -> Steps:
         for one in timeline.classes
     )
     length = int(timeline.end_ns.max(initial=0))
-    return Steps(WHOLE_RUN, (length,), 0, (), classes, "no optimizer was used, so the whole run counts as one step")
+    return Steps(
+        WHOLE_RUN, (length,), 0, (), classes, "no optimizer and no backward pass, so the whole run counts as one step"
+    )
 
 
 def _no_whole_step(timeline: Timeline) -> str:
@@ -186,6 +222,6 @@ def _no_whole_step(timeline: Timeline) -> str:
 def _no_such_annotation(timeline: Timeline, name: str) -> str:
     known: set[str] = set()
     for program in timeline.programs:
-        known |= {found[1] for found in annotations_named(program.trace, "", exact=False)}
+        known |= {found.name for found in annotations_named(program.trace, "", exact=False)}
     listed = f"there are: {', '.join(sorted(known)[:20])}" if known else "torch.profiler.record_function makes them"
     return f'no annotation "{name}" in the traces{did_you_mean(name, sorted(known))}; {listed}'

@@ -1,11 +1,12 @@
-"""A result as a few lines for the terminal: the step, how fast that is, where its time goes, memory, traffic."""
+"""A result as lines for the terminal: assumptions, the step, its speed, where its time goes, memory, traffic."""
 
 from __future__ import annotations
 
 from maya.results.classes import CLASSES, TITLES
 from maya.results.result import Result
-from maya.results.steps import OPTIMIZER, WHOLE_RUN
-from maya.results.tokens import GIVEN, looks_up_in_compiled_code
+from maya.results.step_passes import MEANINGS
+from maya.results.steps import WHOLE_RUN
+from maya.results.tokens import GIVEN
 from maya.results.words import bytes_text, ranges, scaled, share_text, small, time_text
 
 _LABEL = 11  # columns
@@ -18,7 +19,7 @@ def lines_of(result: Result) -> list[str]:
     """At most twenty lines."""
     return [
         _line("step", _step(result)),
-        *([_line("speed", speed)] if (speed := _speed(result)) else []),
+        _line("speed", _speed(result)),
         *([_line("of peak", used)] if (used := _utilisation(result)) else []),
         _line("cost", _cost(result)),
         *_time_table(result),
@@ -37,7 +38,7 @@ def _line(label: str, text: str) -> str:
 def _step(result: Result) -> str:
     steps = result.steps
     if steps.source == WHOLE_RUN:
-        return f"{time_text(result.step_ns)} for the whole run: no optimizer step was found in it"
+        return f"{time_text(result.step_ns)} for the whole run: no optimizer and no backward pass was found in it"
     measured = steps.measured
     lengths = [steps.lengths_ns[step] for step in measured]
     text = time_text(result.step_ns)
@@ -45,21 +46,22 @@ def _step(result: Result) -> str:
         text += f", median of {len(measured)} ({time_text(min(lengths))} to {time_text(max(lengths))})"
     left_out = f"{steps.warm_up} of {steps.count} left out as warm-up" if steps.warm_up else ""
     skipped = f"steps without an optimizer call in {ranges(list(steps.skipped))}" if steps.skipped else ""
-    source = "" if steps.source == OPTIMIZER else f"steps from {steps.source}"
+    given = result.options.steps_from
+    source = MEANINGS.get(steps.source, "steps by torch.optim") if given is None else f"steps from {given}"
     return "; ".join(filter(None, [text, left_out, skipped, source, steps.note]))
 
 
 def _speed(result: Result) -> str:
     speed = result.throughput
-    if speed.samples is None and looks_up_in_compiled_code(result.timeline):
-        return "tokens a step are not known, because compiled code looks them up: say --tokens-per-step N"
     if speed.samples is None or speed.samples_per_second is None:
-        return ""
+        return f"tokens not known: {speed.no_samples}; use --tokens-per-step N"
     unit = speed.samples.unit
-    found = "as given" if speed.samples.source == GIVEN else f"looked up as {list(speed.samples.batch)}"
+    shape = " x ".join(str(size) for size in speed.samples.batch)
+    op = "embedding" if unit == "tokens" else "first convolution"
+    found = "as given" if speed.samples.source == GIVEN else f"from the {op}'s input, {shape}"
     return (
         f"{speed.samples_per_second:,.0f} {unit}/s, {speed.samples_per_second / speed.gpus:,.0f} per GPU; "
-        f"{speed.samples.per_step:,} {unit} a step ({found if unit == 'tokens' else 'first convolution'})"
+        f"{speed.samples.per_step:,} {unit} a step ({found})"
     )
 
 

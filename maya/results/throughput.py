@@ -10,7 +10,6 @@ pass. Peaks are those of the dtypes that were computed in.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +18,13 @@ import numpy.typing as npt
 from coordinator.timeline.timeline import Program, Timeline
 from maya.estimators.bounds import peak_flops
 from maya.estimators.limits import TENSOR_KINDS
+from maya.results.passes import in_backward
 from maya.results.steps import Steps
-from maya.results.tokens import GIVEN, Samples, find_samples
-from maya.trace import Trace
+from maya.results.tokens import GIVEN, NotSure, Samples, find_samples
 from maya.trace.streams import find_streams
 
 Floats = npt.NDArray[np.float64]
 
-_NODE = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$")
 _SECONDS_PER_HOUR = 3600
 
 
@@ -36,7 +34,8 @@ class Throughput:
 
     step_ns: int
     gpus: int  # one for each rank, or as many as it drives
-    samples: Samples | None  # None: nobody said, and no trace shows
+    samples: Samples | None  # None: nobody said, and the traces do not show it for sure
+    no_samples: str  # why not
     flops_per_step: float  # of all ranks
     recomputed_flops_per_step: float
     hfu: float | None  # None: nothing was computed on tensor cores
@@ -76,7 +75,15 @@ def find_throughput(
     timeline: Timeline, steps: Steps, tokens_per_step: int | None = None, price_per_gpu_hour: float | None = None
 ) -> Throughput:
     """What the job achieves."""
-    samples = find_samples(timeline, steps) if tokens_per_step is None else Samples(tokens_per_step, "tokens", GIVEN)
+    samples: Samples | None
+    samples, no_samples = None, ""
+    if tokens_per_step is not None:
+        samples = Samples(tokens_per_step, "tokens", GIVEN)
+    else:
+        try:
+            samples = find_samples(timeline, steps)
+        except NotSure as reason:
+            no_samples = str(reason)
     flops = ideal = again = ideal_again = 0.0
     of_program: dict[int, tuple[Floats, Floats, npt.NDArray[np.bool_]]] = {}
     for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
@@ -98,6 +105,7 @@ def find_throughput(
         step_ns=steps.median_ns,
         gpus=gpus,
         samples=samples,
+        no_samples=no_samples,
         flops_per_step=flops / count,
         recomputed_flops_per_step=again / count,
         hfu=used,
@@ -135,7 +143,7 @@ def recomputed(program: Program, bounds: npt.NDArray[np.intp]) -> npt.NDArray[np
     found = np.zeros(len(program.records), dtype=bool)
     heavy = np.array([item.work.kind in TENSOR_KINDS for item in program.works] or [False], dtype=bool)
     heavy_rows = heavy[np.maximum(program.work, 0)] & (program.work >= 0)
-    backward = _in_backward(program.trace, program.trace.records["op"][program.records])
+    backward = in_backward(program.trace, program.trace.records["op"][program.records])
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         rows = np.arange(first, last)[heavy_rows[first:last]]
         works, inside = program.work[rows], backward[rows]
@@ -143,15 +151,3 @@ def recomputed(program: Program, bounds: npt.NDArray[np.intp]) -> npt.NDArray[np
             times = int(((works == work) & ~inside).sum())
             found[rows[(works == work) & inside][:times]] = True
     return found
-
-
-def _in_backward(trace: Trace, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    """Whether ops with these numbers ran inside of a node of autograd's graph."""
-    ops = trace.ops
-    if not len(ops):
-        return np.zeros(len(numbers), dtype=bool)
-    nodes = {name for name in set(ops["name"].tolist()) if _NODE.search(name)}
-    inside: dict[int, bool] = {0: False}
-    for number, parent, name in zip(ops["op"].tolist(), ops["parent"].tolist(), ops["name"].tolist(), strict=True):
-        inside[number] = name in nodes or inside.get(parent, False)
-    return np.array([inside.get(number, False) for number in numbers.tolist()], dtype=bool)

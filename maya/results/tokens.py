@@ -1,26 +1,37 @@
 """How many tokens (or images) a training step takes in, from what the ranks look up.
 
-In: a `Timeline` and its `Steps`. Out: `Samples`, with where the number comes from. Tokens are the indices [batch,
-sequence] that are looked up in the largest table (`aten::embedding`, indices of two dimensions); ranks that add up
-activations of just that many tokens among each other (tensor parallelism) look up the same ones, so these count once.
-Without embeddings, images are what the first convolution over at most four channels gets. All of it is read from the
-ranks' traces; what no trace shows is not said.
+In: a `Timeline` and its `Steps`. Out: `Samples`, with where the number comes from, or the reason why it is not sure.
+Tokens are the indices [batch, sequence] that a forward pass looks up in its largest table (`aten::embedding`).
+Look-ups with no matrix product between them are of the same tokens: their vectors are added up (tokens and
+positions). Look-ups further on in the same forward pass may be of the same tokens or of others (a decoder's, a second
+batch's), so nothing is said. Forward passes are told apart by backward passes and P2P messages (a pipeline's);
+look-ups inside of a backward pass are recomputation. Ranks that add up activations of just that many tokens among
+each other (tensor parallelism) look up the same ones, so these count once. Without embeddings, images are what the
+first convolution over at most four channels gets. All of it is read from the ranks' traces.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.timeline.timeline import Program, Timeline
+from maya.results.passes import in_backward, passes_of
 from maya.results.steps import ClassSteps, Steps
 from maya.trace import Kind
 
 GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
+_LARGE_TABLE = 4  # a table with one part in so many of the rows of the largest may be another vocabulary
+_MESSAGES = ("ncclSend", "ncclRecv")
+
+
+class NotSure(Exception):
+    """The traces leave open how much a step takes in; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +51,27 @@ class _Seen:
     per_step: int
     rows: int  # tokens or images of one look-up
     width: int  # elements of what is looked up for a token
-    table: int  # rows of the table
     unit: str
     op: str
     batch: tuple[int, ...]
 
 
-def find_samples(timeline: Timeline, steps: Steps) -> Samples | None:
-    """What the traces show; None if they do not."""
+@dataclass(frozen=True)
+class _Input:
+    """An op of a forward pass that takes in tokens or images."""
+
+    op: str
+    batch: tuple[int, ...]  # shape of indices, or of images
+    table: int  # rows of the table; pixels of an image
+    width: int
+    forward: tuple[int, int]  # in which forward pass: backward rows and messages before it
+    heavy: int  # rows of matrix products and the like before it
+
+
+def find_samples(timeline: Timeline, steps: Steps) -> Samples:
+    """What the traces show; `NotSure` if they do not."""
+    if steps.batches > 1:
+        raise NotSure(f"{steps.batches} optimizers take turns in a step, each after a forward pass of its own")
     of_program: dict[int, _Seen | None] = {}
     for one, of in zip(timeline.classes, steps.classes, strict=True):
         if id(one.program) not in of_program:
@@ -68,10 +92,12 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples | None:
                         counted.update(one.communicators[column].get(number, ()))
             first = found[0][1]
             return Samples(total, unit, first.op, first.batch)
-    return None
+    if _looks_up_in_compiled_code(timeline):
+        raise NotSure("compiled code looks them up")
+    raise NotSure("no look-up of [batch, sequence] and no convolution over images was recorded")
 
 
-def looks_up_in_compiled_code(timeline: Timeline) -> bool:
+def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
     """Whether kernels were launched into which torch.compile has fused what looks up rows of a table."""
     for one in timeline.classes:
         trace = one.program.trace
@@ -82,31 +108,46 @@ def looks_up_in_compiled_code(timeline: Timeline) -> bool:
     return False
 
 
+_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
+
+
 def _seen(program: Program, steps: ClassSteps, all_steps: Steps) -> _Seen | None:
-    trace = program.trace
     step = all_steps.typical
-    first, last = (_position(program, int(steps.rows[at])) for at in (step, step + 1))
-    records = trace.records[first:last]
-    ops = records[records["kind"] == Kind.OP]
-    numbers, counts = np.unique(ops["signature"], return_counts=True)
-    tokens: list[_Seen] = []
-    images: list[_Seen] = []
-    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-        signature = trace.signature(number)
-        if signature.get("op") == "aten::embedding":
-            tokens += _look_up(signature.get("inputs", []), count)
-        elif signature.get("op") in _CONVOLUTIONS:
-            images += _images(str(signature["op"]), signature.get("inputs", []), count)
+    inputs = _inputs(program, int(steps.rows[step]), int(steps.rows[step + 1]))
+    tokens = [one for one in inputs if one.op == "aten::embedding"]
     if tokens:
-        table = max(one.table for one in tokens)
-        chosen = [one for one in tokens if one.table == table]
-        return _sum(chosen)
-    if images:
-        return _sum([max(images, key=lambda one: one.table)])
+        return _tokens(tokens)
+    for op in _CONVOLUTIONS:  # one calls the other
+        images = [one for one in inputs if one.op == op]
+        if images:
+            return _images(images)
     return None
 
 
-_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
+def _inputs(program: Program, first_row: int, last_row: int) -> list[_Input]:
+    """Ops between two rows that take in tokens or images, without those that recompute."""
+    trace = program.trace
+    first, last = (_position(program, row) for row in (first_row, last_row))
+    positions = first + np.flatnonzero(trace.records["kind"][first:last] == Kind.OP)
+    numbers = trace.records["signature"][positions]
+    described = {
+        number: described for number in np.unique(numbers).tolist() if (described := _described(program, number))
+    }
+    chosen = np.isin(numbers, np.array(list(described), dtype=np.uint32))
+    positions, numbers = positions[chosen], numbers[chosen]
+    recomputes = in_backward(trace, trace.records["op"][positions])
+    passes = passes_of(program)
+    is_message = np.array([call.call in _MESSAGES for call in program.calls] or [False])
+    messages = np.flatnonzero(is_message[np.maximum(program.call, 0)] & (program.call >= 0))
+    found = []
+    for position, number, again in zip(positions.tolist(), numbers.tolist(), recomputes.tolist(), strict=True):
+        if again:
+            continue
+        row = int(np.searchsorted(program.records, position)) - 1  # an op is recorded when it ends
+        forward = int(np.searchsorted(passes.backward, row)), int(np.searchsorted(messages, row))
+        op, batch, table, width = described[number]
+        found.append(_Input(op, batch, table, width, forward, int(np.searchsorted(passes.heavy, row))))
+    return found
 
 
 def _position(program: Program, row: int) -> int:
@@ -114,30 +155,53 @@ def _position(program: Program, row: int) -> int:
     return int(program.records[row]) if row < len(program.records) else len(program.trace.records)
 
 
-def _look_up(inputs: list[Any], count: int) -> list[_Seen]:
-    if len(inputs) < 2 or not all(isinstance(one, dict) and "shape" in one for one in inputs[:2]):
-        return []
-    table, indices = inputs[0]["shape"], inputs[1]["shape"]
-    if len(table) != 2 or len(indices) != 2 or not str(inputs[1].get("dtype", "")).startswith("int"):
-        return []
-    rows = indices[0] * indices[1]
-    return [_Seen(rows * count, rows, table[1], table[0], "tokens", "aten::embedding", tuple(indices))]
+def _described(program: Program, number: int) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Of a signature: op, shape of indices or images, rows of the table or pixels of an image, width of the table."""
+    signature = program.trace.signature(number)
+    op, inputs = str(signature.get("op", "")), signature.get("inputs", [])
+    shapes = [_shape(one) for one in inputs[:2]]
+    if op == "aten::embedding" and len(shapes) == 2 and str(inputs[1].get("dtype", "")).startswith("int"):
+        table, indices = shapes
+        return (op, indices, table[0], table[1]) if len(table) == 2 else None
+    if op in _CONVOLUTIONS and shapes and len(shapes[0]) == 4 and shapes[0][1] <= _MOST_IMAGE_CHANNELS:
+        return op, shapes[0], shapes[0][2] * shapes[0][3], 0
+    return None
 
 
-def _images(op: str, inputs: list[Any], count: int) -> list[_Seen]:
-    if not inputs or not isinstance(inputs[0], dict) or len(inputs[0].get("shape", [])) != 4:
-        return []
-    shape = inputs[0]["shape"]
-    if shape[1] > _MOST_IMAGE_CHANNELS:
-        return []
+def _shape(described: Any) -> tuple[int, ...]:
+    return tuple(described.get("shape", ())) if isinstance(described, dict) else ()
+
+
+def _tokens(inputs: list[_Input]) -> _Seen | None:
+    largest = max(inputs, key=lambda one: one.table)
+    inputs = [one for one in inputs if one.table * _LARGE_TABLE >= largest.table]
+    total = 0
+    batches: list[tuple[int, ...]] = []
+    for forward in dict.fromkeys(one.forward for one in inputs):
+        looked_up = [one for one in inputs if one.forward == forward]
+        shapes = list(dict.fromkeys(one.batch for one in looked_up))
+        listed = " and ".join(str(list(shape)) for shape in shapes)
+        if len({one.heavy for one in looked_up}) > 1:
+            times = len(looked_up)
+            raise NotSure(f"a forward pass looks up {listed} in {times} places: the same tokens again, or others?")
+        try:
+            batches.append(np.broadcast_shapes(*shapes))
+        except ValueError:
+            raise NotSure(f"a forward pass looks up {listed} at once") from None
+        if len(batches[-1]) != 2:
+            return None
+        total += prod(batches[-1])
+    return _Seen(total, prod(batches[0]), largest.width, "tokens", largest.op, batches[0])
+
+
+def _images(inputs: list[_Input]) -> _Seen:
     # Of convolutions over few channels the one over the largest image is the network's first.
-    return [_Seen(shape[0] * count, shape[0], 0, shape[2] * shape[3], "images", op, tuple(shape))]
-
-
-def _sum(seen: list[_Seen]) -> _Seen:
-    first = seen[0]
-    total = sum(one.per_step for one in seen)
-    return _Seen(total, first.rows, first.width, first.table, first.unit, first.op, first.batch)
+    pixels = max(one.table for one in inputs)
+    inputs = [one for one in inputs if one.table == pixels]
+    if len({one.forward for one in inputs}) < len(inputs):
+        raise NotSure(f"a forward pass convolves images {list(inputs[0].batch)} more than once")
+    total = sum(one.batch[0] for one in inputs)
+    return _Seen(total, inputs[0].batch[0], 0, "images", inputs[0].op, inputs[0].batch)
 
 
 def _sharing_communicators(program: Program, what: _Seen) -> set[int]:

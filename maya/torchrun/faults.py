@@ -12,8 +12,9 @@ rank, which happens inside it (rank_runtime/shim/device/faults.h), or a `LinkFau
     link    at, left                      a link of the cluster is lost, or has a part of its rate left
 
 Calls are those that the rank's host makes of NCCL on communicators of several ranks, collectives and messages; steps
-are the optimizer's; allocations those of device memory, not of tensors. All are counted from 1. `attempt` says in which
-attempt of the job it happens: 1 unless said otherwise, or "all".
+are the optimizer's, and of several optimizers those of the one that has made most; allocations those of device memory,
+not of tensors. All are counted from 1. `attempt` says in which attempt of the job it happens: 1 unless said otherwise,
+or "all".
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Progress:
         elif self.finished:
             stage = f"{self.finished} of {self._ranks} ranks finished"
         elif self.steps:
-            stage = f"step {self.steps}"
+            stage = f"optimizer step {self.steps}"
         else:
             stage = f"{self.joined} of {self._ranks} ranks initialised"
         return f"maya-torchrun: {stage}"

@@ -1,0 +1,88 @@
+"""Forward and backward passes, as the rows of a program show them.
+
+In: a `Program`. Out: which of its rows were launched inside of autograd's nodes, and which begin or go on with a
+forward pass: matrix products, attention, convolutions and look-ups of embeddings outside of them. Recomputation for
+activation checkpointing runs inside of nodes, so it is part of the backward pass.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import Program
+from maya.estimators.limits import TENSOR_KINDS
+from maya.estimators.work import Kind as WorkKind
+from maya.trace import Trace
+
+Rows = npt.NDArray[np.intp]
+
+_NODE = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$|^CompiledFunctionBackward")
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Rows of program.records, ascending."""
+
+    heavy: Rows  # matrix products, attention, convolutions, recurrent layers
+    backward: Rows  # launched inside of autograd's nodes
+    forward: Rows  # heavy ones and look-ups of embeddings outside of nodes
+
+    @property
+    def shows_training(self) -> bool:
+        return bool(len(self.heavy) or len(self.backward))
+
+    def trains_between(self, first: int, last: int) -> bool:
+        """Whether rows from `first` on and before `last` belong to a forward or backward pass."""
+        return any_between(self.heavy, first, last) or any_between(self.backward, first, last)
+
+
+def passes_of(program: Program) -> Passes:
+    """The passes of a program."""
+    inside = in_backward(program.trace, program.trace.records["op"][program.records])
+    heavy = _rows_of(program, *TENSOR_KINDS)
+    looked_up = _rows_of(program, WorkKind.EMBEDDING)
+    either = np.union1d(heavy, looked_up).astype(np.intp)
+    return Passes(heavy, np.flatnonzero(inside), either[~inside[either]])
+
+
+def in_backward(trace: Trace, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """Whether ops with these numbers ran inside of a node of autograd's graph."""
+    ops = trace.ops
+    if not len(ops):
+        return np.zeros(len(numbers), dtype=bool)
+    is_node = {
+        number: bool(_NODE.search(str(trace.signature(number).get("op", ""))))
+        for number in np.unique(ops["signature"]).tolist()
+    }
+    inside = np.array([is_node[number] for number in ops["signature"].tolist()], dtype=bool)
+    parents, known = _places(ops["op"], ops["parent"])
+    while True:  # once for each level of nesting
+        more = inside | (inside[parents] & known)
+        if (more == inside).all():
+            break
+        inside = more
+    places, known = _places(ops["op"], numbers)
+    found: npt.NDArray[np.bool_] = inside[places] & known
+    return found
+
+
+def any_between(rows: Rows, first: int, last: int) -> bool:
+    """Whether one of the rows is at least `first` and less than `last`."""
+    return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last))
+
+
+def _rows_of(program: Program, *kinds: WorkKind) -> Rows:
+    chosen = np.array([item.work.kind in kinds for item in program.works] or [False], dtype=bool)
+    return np.flatnonzero(chosen[np.maximum(program.work, 0)] & (program.work >= 0))
+
+
+def _places(
+    ops: npt.NDArray[np.uint32], numbers: npt.NDArray[np.uint32]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Where these ops are among all, and which of them are there at all."""
+    places = np.minimum(np.searchsorted(ops, numbers), len(ops) - 1)
+    return places, ops[places] == numbers

@@ -1,0 +1,90 @@
+"""What ends a step where no optimizer of torch.optim does: backward passes, and what shows that weights were updated.
+
+In: a `Program`. Out: `Mark`s. A backward pass is all that runs inside of autograd's nodes with no forward pass between.
+Of the passes, those end a step after which weights are updated in place by hand (`p -= lr * p.grad`), or, if none are,
+those whose gradients are reduced (DDP outside of no_sync, FSDP), or else all of them. A few elements do not count
+beside many: a loss that is added up, or reduced for a log line, is no update.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.timeline.timeline import Program
+from maya.results.passes import Passes, Rows, in_backward, passes_of
+from maya.results.step_marks import Mark
+from maya.trace import Kind
+
+UPDATE, REDUCTION, BACKWARD = "update", "gradient reduction", "backward"
+
+MEANINGS = {
+    UPDATE: "steps by in-place updates after backward passes, without torch.optim",
+    REDUCTION: "steps by gradient reductions, without torch.optim",
+    BACKWARD: "a step for every backward pass, without torch.optim or gradient reductions (or use --steps-from NAME)",
+}
+
+_UPDATE = re.compile(r"^aten::(_foreach_)?(add|sub|addcdiv|addcmul|lerp|mul|div)_$")
+_REDUCTIONS = frozenset({"ncclAllReduce", "ncclReduceScatter", "ncclReduce"})
+
+
+def pass_marks(program: Program, source: str) -> list[Mark]:
+    """The ends of a program's steps by one of the sources; none if the program does not show it."""
+    passes = passes_of(program)
+    bounds = _bounds(program, passes)
+    if source == BACKWARD:
+        return [Mark(((first, last),), (source,)) for first, last, _ in bounds]
+    rows, sizes = _updates(program) if source == UPDATE else _reductions(program)
+    # Updates come after the pass; gradients are reduced during it and after it.
+    places = [np.searchsorted(rows, (last if source == UPDATE else first, end)) for first, last, end in bounds]
+    weights = [int(sizes[begin:end].sum()) for begin, end in places]
+    most = max(weights, default=0)
+    marks = []
+    for (first, last, _), (begin, end), weight in zip(bounds, places, weights, strict=True):
+        if most and 2 * weight >= most:
+            large = rows[begin:end][2 * sizes[begin:end] >= sizes[begin:end].max()]
+            marks.append(Mark(((first, max(last, int(large[-1]) + 1)),), (source,)))
+    return marks
+
+
+def _bounds(program: Program, passes: Passes) -> list[tuple[int, int, int]]:
+    """Of each backward pass: its first row, the one after its last, and where the next forward pass begins."""
+    before = np.searchsorted(passes.forward, passes.backward)
+    found = []
+    for number in np.unique(before).tolist():
+        rows = passes.backward[before == number]
+        end = int(passes.forward[number]) if number < len(passes.forward) else len(program.records)
+        found.append((int(rows[0]), int(rows[-1]) + 1, end))
+    return found
+
+
+def _updates(program: Program) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """Rows that change tensors in place outside of autograd's nodes, and how many elements they change."""
+    trace = program.trace
+    positions = np.flatnonzero(trace.records["kind"] == Kind.OP)
+    numbers = trace.records["signature"][positions]
+    elements = {number: _changed(trace.signature(number)) for number in np.unique(numbers).tolist()}
+    sizes = np.array([elements[number] for number in numbers.tolist()], dtype=np.int64)
+    chosen = (sizes > 0) & ~in_backward(trace, trace.records["op"][positions])
+    # An op is recorded when it ends: after what it launched.
+    return np.searchsorted(program.records, positions[chosen]) - 1, sizes[chosen]
+
+
+def _changed(signature: dict[str, Any]) -> int:
+    inputs = signature.get("inputs")
+    if not inputs or not _UPDATE.search(str(signature.get("op", ""))):
+        return 0
+    first = inputs[0] if isinstance(inputs[0], list) else [inputs[0]]
+    return sum(prod(one["shape"]) for one in first if isinstance(one, dict) and "shape" in one)
+
+
+def _reductions(program: Program) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """Rows that reduce something, and how many elements of it."""
+    counts = [call.count if call.call in _REDUCTIONS else 0 for call in program.calls]
+    sizes = np.where(program.call >= 0, np.array(counts or [0])[np.maximum(program.call, 0)], 0)
+    rows = np.flatnonzero(sizes)
+    return rows, sizes[rows].astype(np.int64)
