@@ -41,7 +41,7 @@ def test_counts_of_made_up_values_are_even(maya_run: MayaRun) -> None:
         "known": [0, 2, 0, 1],
         "weighted": 0,
     }
-    assert "made-up values" in run.stderr
+    assert "reads placeholder values" in run.stderr
 
 
 EXPERTS = """
@@ -82,4 +82,4 @@ def test_ranks_agree_on_how_much_they_send(maya_run: MayaRun) -> None:
     assert [line[2] for line in said] == [[sent[other][rank] for other in range(4)] for rank in range(4)]
     assert [line[3] for line in said] == [sent] * 4
     assert [line[4] for line in said] == [[sum(one[0] for one in sent)] * 4] * 4
-    assert "made-up values" in run.stderr
+    assert "reads placeholder values" in run.stderr

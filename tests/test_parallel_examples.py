@@ -92,7 +92,7 @@ def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
 
 def test_reads_that_wait_for_a_collective_are_reported_with_their_line(tmp_path: Path) -> None:
     run = run_program(tmp_path, "ddp.py --steps 2", ranks=2)
-    (line,) = (line for line in run.stderr.splitlines() if "made-up values" in line)
+    (line,) = (line for line in run.stderr.splitlines() if "reads placeholder values" in line)
     assert "small_gpt.py:" in line  # the loss, reduced over the ranks
     assert "ddp.py:" in line  # the norm of the reduced gradients
     assert "an unknown line" not in line

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from conftest import Run
 
+from maya.report.collect import collect
 from maya.results.document import document
 from maya.results.predict import predict
 
@@ -142,3 +143,70 @@ def test_optimizers_are_told_apart_by_what_they_update(maya_run: Callable[..., R
     assert (steps["source"], steps["count"]) == ("optimizer", 5)
     assert steps["note"] == "a step has 2 turns of optimizers"
     assert steps["lengths_ns"][4] > 10**9 > max(steps["lengths_ns"][:4])  # the live count is that of iterations
+
+
+PLACEHOLDERS = """
+    import torch
+
+    experts = [torch.nn.Linear(512, 512).cuda() for _ in range(4)]
+    router = torch.nn.Linear(512, 4).cuda()
+    parameters = [p for module in (*experts, router) for p in module.parameters()]
+    for _ in range(3):
+        tokens = torch.randn(4096, 512, device="cuda")
+        chosen = router(tokens).argmax(-1)
+        out = router(tokens).mean()
+        for number, expert in enumerate(experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            out = out + expert(tokens[rows]).sum()  # EXPERT
+        out.backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+        if out.item() > 1:  # LOSS
+            break
+"""
+
+
+def test_assumptions_come_before_the_numbers(maya_run: Callable[..., Run]) -> None:
+    run = maya_run(PLACEHOLDERS)
+    assert run.exit_code == 0, run.stderr
+    content = json.loads((run.folder / "summary.json").read_text())
+    found = {each["kind"]: each for each in content["assumptions"]}
+    assert list(found) == ["placeholder_reads", "empty_products", "steps"]
+    script = next(run.folder.parent.glob("script*.py"))
+    lines = dict(enumerate(script.read_text(encoding="utf-8").splitlines(), 1))
+
+    def marked(kind: str) -> dict[str, int]:
+        """Times by the words at the end of a line."""
+        places = [place for place in found[kind]["places"] if place["at"]]
+        return {lines[int(place["at"].rpartition(":")[2])].split()[-1]: place["times"] for place in places}
+
+    assert marked("placeholder_reads")["LOSS"] == 3
+    assert marked("empty_products") == {"EXPERT": 4 * 3}
+    assert content["prediction"]["steps"]["source"] == "update"
+    assert content["prediction"]["steps"]["count"] == 3
+
+    said = [line.removeprefix("maya-torchrun: ") for line in run.stderr.splitlines()]
+    labels = [line.split()[0] for line in said if line.startswith(("assumes", "step "))]
+    assert labels == ["assumes"] * 3 + ["step"]
+    assert any("item() at" in line and f"{script.name}:" in line for line in said)
+    notes = collect(predict(run.folder).result).notes
+    assert notes[:3] == [each["text"] for each in content["assumptions"]]
+
+
+def test_products_of_nothing_that_the_script_means(maya_run: Callable[..., Run]) -> None:
+    """Nothing is read that was not computed, so nothing is said."""
+    run = maya_run("import torch; print((torch.ones(0, 8, device='cuda') @ torch.ones(8, 8, device='cuda')).shape)")
+    assert run.exit_code == 0, run.stderr
+    assert json.loads((run.folder / "summary.json").read_text())["assumptions"] == []
+
+
+@pytest.mark.parametrize("options", [("--no-trace",), ("--clock", "wall"), ("--clock", "wall", "--no-timeline")])
+def test_a_wall_clock_is_named(maya_run: Callable[..., Run], options: tuple[str, ...]) -> None:
+    run = maya_run("import torch; torch.ones(1, device='cuda')", *options)
+    assert run.exit_code == 0, run.stderr
+    (clock,) = json.loads((run.folder / "summary.json").read_text())["assumptions"]
+    assert clock["kind"] == "clock"
+    assert f"({' '.join(options[:2])})" in clock["text"]
+    assert f"maya-torchrun: {clock['text']}" in run.stderr

@@ -669,7 +669,7 @@ def test_made_up_values_are_benign_and_counted(maya_run: MayaRun) -> None:
     assert places[_line_of(run, "LOSS")].times == 1
     assert places[_line_of(run, "LOSS")].read == "aten::_local_scalar_dense"
     assert places[_line_of(run, "LOSS")].bytes == 4
-    assert "made-up values, which say nothing about a real run, were read at" in run.stderr
+    assert "the script reads placeholder values, which say nothing about a real run: " in run.stderr
 
 
 def test_strict_values_make_it_an_error_that_names_the_line(maya_run: MayaRun) -> None:

@@ -61,7 +61,11 @@ def collect(result: Result) -> Content:
         title=Path(settings.script).name or "a run of maya-torchrun",
         subtitle=_subtitle(result),
         figures=_figures(result),
-        notes=[*timeline.problems, *([steps.note] if steps.note else [])],
+        notes=[
+            *(each.text() for each in result.assumptions),
+            *timeline.problems,
+            *([steps.note] if steps.note else []),
+        ],
         steps=Steps(list(steps.lengths_ns), steps.warm_up, steps.typical),
         parts=[
             Part(of.value, TITLES[of], MEANINGS[of], means[:, number].tolist())

@@ -12,9 +12,12 @@ from typing import Any
 
 from coordinator.timeline.cut_traces import cut_short
 from coordinator.timeline.timeline import Timeline
+from maya.assumptions import STEPS, Assumption, wall_clock
 from maya.results.anatomy import Anatomy, dissect
+from maya.results.assumptions import trace_assumptions
 from maya.results.memory import Memory, find_memory
 from maya.results.origins import Origins, find_origins
+from maya.results.step_passes import MEANINGS
 from maya.results.steps import Steps, find_steps
 from maya.results.throughput import Throughput, find_throughput
 from maya.results.traffic import Traffic, find_traffic
@@ -60,6 +63,7 @@ class Result:
     memory: Memory
     traffic: Traffic
     origins: Origins
+    assumptions: tuple[Assumption, ...]  # to be read before the numbers
 
     @property
     def step_ns(self) -> int:
@@ -82,6 +86,7 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         memory=find_memory(timeline),
         traffic=find_traffic(timeline, steps),
         origins=find_origins(timeline, steps),
+        assumptions=tuple(_assumptions(timeline, options, steps)),
     )
 
 
@@ -92,3 +97,12 @@ def _with_steps_named(timeline: Timeline, steps: Steps) -> Timeline:
         return timeline
     others = [problem for problem in timeline.problems if problem not in cut]
     return replace(timeline, problems=[*cut_short(timeline.classes, steps.whole_steps), *others])
+
+
+def _assumptions(timeline: Timeline, options: Options, steps: Steps) -> list[Assumption]:
+    found = trace_assumptions([program.trace for program in timeline.programs])
+    if timeline.settings.clock == "wall":
+        found.append(wall_clock("--clock wall"))
+    if steps.source in MEANINGS and options.steps_from is None:
+        found.append(Assumption(STEPS, MEANINGS[steps.source]))
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from maya.results.classes import CLASSES, TITLES
 from maya.results.result import Result
 from maya.results.step_passes import MEANINGS
@@ -15,9 +17,10 @@ _MOST_CLASSES = 6
 _NAME = 26
 
 
-def lines_of(result: Result) -> list[str]:
-    """At most twenty lines."""
+def lines_of(result: Result, shorten: Callable[[str], str] = str) -> list[str]:
+    """What is assumed, and then at most twenty lines. `shorten` makes "train.py:42" of a line's full name."""
     return [
+        *(_line("assumes", each.text(shorten)) for each in result.assumptions),
         _line("step", _step(result)),
         _line("speed", _speed(result)),
         *([_line("of peak", used)] if (used := _utilisation(result)) else []),

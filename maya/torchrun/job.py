@@ -13,10 +13,11 @@ import shutil
 import string
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coordinator.timeline.settings import RunSettings
+from maya.assumptions import Assumption, wall_clock
 from maya.devices import Device
 from maya.torchrun.arguments import Launch, UsageError
 from maya.torchrun.attempt import Attempt, Outcome
@@ -80,8 +81,15 @@ class Job:
         launch, settings = self._launch, self._settings
         if launch.cluster_file is None and launch.world_size > 1 and (launch.timing.timeline or self._is_virtual()):
             self._say(f"no --cluster: the network is that of {settings.cluster} ({settings.load_cluster().name})")
+        for each in self._clock_assumption():
+            self._say(each.text())
         if settings.network == "flow" and self._is_virtual():
             self._say("--network flow is for the timeline; the script's own clocks take every collective alone")
+
+    def _clock_assumption(self) -> list[Assumption]:
+        if self._is_virtual():
+            return []
+        return [wall_clock("--clock wall" if self._launch.trace else "--no-trace")]
 
     def _is_virtual(self) -> bool:
         return self._launch.timing.clock == "virtual"
@@ -265,8 +273,9 @@ class Job:
             schedule_seed=launch.injection.seed,
         )
         prediction, no_prediction = None, None
+        assumptions: Sequence[Assumption] = ()
         if launch.trace:
-            from maya.torchrun.summary import summary  # brings numpy, which is not needed to run a script
+            from maya.torchrun.summary import assumptions_of, place_text, summary  # brings numpy
 
             for line in summary(run, self._run_folder):
                 self._say(line)
@@ -275,10 +284,15 @@ class Job:
 
             made = predicted(run, self._run_folder)
             prediction, no_prediction = made.document, made.problem
+            assumptions = made.assumptions
             for line in made.lines:
                 self._say(line)
+        if prediction is None:
+            assumptions = [*(assumptions_of(run) if launch.trace else []), *self._clock_assumption()]
+            for each in assumptions if launch.trace else ():  # without a trace there are no numbers
+                self._say(f"assumes: {each.text(place_text)}")
         try:
-            write_summary(run, self._run_folder, prediction, no_prediction)
+            write_summary(run, self._run_folder, prediction, no_prediction, assumptions)
         except OSError as error:
             self._say(
                 f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "

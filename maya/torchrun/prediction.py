@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from maya.assumptions import Assumption
 from maya.results.document import document
 from maya.results.predict import TRACES, Prediction, predict
 from maya.results.text import lines_of
 from maya.torchrun.run import Run
-from maya.torchrun.summary import relative
+from maya.torchrun.summary import place_text, relative
 
 _PROBLEM = "prediction-error.log"
 
@@ -27,6 +28,7 @@ class Predicted:
     lines: Sequence[str]
     document: dict[str, Any] | None
     problem: str | None = None
+    assumptions: Sequence[Assumption] = ()  # they are among the lines
 
 
 def predicted(run: Run, folder: Path) -> Predicted:
@@ -37,7 +39,8 @@ def predicted(run: Run, folder: Path) -> Predicted:
     try:
         made = predict(folder)
         unwritten = [f"{made.unwritten}; what is said above does not depend on them"] if made.unwritten else []
-        return Predicted([*lines_of(made.result), *unwritten, _next(made, folder)], document(made.result))
+        lines = [*lines_of(made.result, place_text), *unwritten, _next(made, folder)]
+        return Predicted(lines, document(made.result), assumptions=made.result.assumptions)
     except (OSError, ValueError) as error:
         return Predicted([f"no prediction: {error}"], None, str(error))
     except Exception as error:  # the job itself went well, and what it printed and recorded is there

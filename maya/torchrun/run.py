@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from maya.assumptions import Assumption
 from maya.torchrun.attempt import Exit, Pause
 
 VERSION = 2  # of summary.json; docs/results.md says what its keys mean
@@ -47,7 +48,11 @@ class Run:
 
 
 def write_summary(
-    run: Run, folder: Path, prediction: Mapping[str, Any] | None = None, no_prediction: str | None = None
+    run: Run,
+    folder: Path,
+    prediction: Mapping[str, Any] | None = None,
+    no_prediction: str | None = None,
+    assumptions: Sequence[Assumption] = (),
 ) -> None:
     """Written under another name first, so that whoever finds it finds it complete. What is predicted is the same every
     time; what the emulation itself took is in `emulation`."""
@@ -73,6 +78,7 @@ def write_summary(
             }
             for end in sorted(run.exits, key=lambda end: end.rank)
         ],
+        "assumptions": [each.document() for each in assumptions],
         "prediction": prediction,
         "no_prediction": no_prediction,
         "emulation": {

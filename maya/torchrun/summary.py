@@ -1,5 +1,4 @@
-"""What maya-torchrun says at the end of a run: what there was, what was recorded, which values were made up, and what
-to open next."""
+"""What maya-torchrun says at the end of a run: what there was, what was recorded, and what to open next."""
 
 from __future__ import annotations
 
@@ -8,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.texts import ranks_text
+from maya.assumptions import Assumption
+from maya.results.assumptions import trace_assumptions
 from maya.torchrun.run import Run
-from maya.trace import Kind, MadeUpRead, TraceError, read, summarise
-
-_PLACES_SHOWN = 3
+from maya.trace import Kind, TraceError, read, summarise
 
 
 def summary(run: Run, folder: Path) -> list[str]:
@@ -50,9 +49,6 @@ def _recorded(run: Run, folder: Path) -> list[str]:
         f"{where}: {_number(totals.ops, 'op')}, {_number(totals.launches, 'kernel')}, "
         f"{_number(totals.library_calls, 'library call')}, {_number(copies, 'copy', 'copies')}",
     ]
-    if totals.made_up_reads:
-        lines.append(_made_up(totals.made_up_reads))
-        lines += _given_up(totals.made_up_reads)
     if not trace.complete:
         lines.append(f"the trace is not complete: {trace.problem}")
     if len(run.traces) > 1:
@@ -67,29 +63,20 @@ def _lost(ranks: Sequence[int], folder: Path) -> str:
     )
 
 
-def _made_up(reads: tuple[MadeUpRead, ...]) -> str:
-    """Where the script read values that nothing had computed, the most frequent places first."""
-    places = [f"{_place(read.at)} ({_number(read.times, 'time')})" for read in reads[:_PLACES_SHOWN]]
-    more = "" if len(reads) <= _PLACES_SHOWN else f" and {_number(len(reads) - _PLACES_SHOWN, 'more place')}"
-    return f"made-up values, which say nothing about a real run, were read at {', '.join(places)}{more}"
-
-
-def _given_up(reads: tuple[MadeUpRead, ...]) -> list[str]:
-    """Reads that larger limits would have answered with what the script had written."""
-    times = sum(read.given_up for read in reads)
-    if times == 0:
+def assumptions_of(run: Run) -> list[Assumption]:
+    """What the trace of the first rank shows, for a run that is not predicted."""
+    if not run.traces:
         return []
-    most = max(reads, key=lambda read: read.given_up)
-    return [
-        f"{times:,} of these reads, most of them at {_place(most.at)}, were of large copies whose contents were not "
-        "kept: to keep more, raise MAYA_KEPT_BYTES and --copy-bytes (README, Values)"
-    ]
+    try:
+        return trace_assumptions([read(min(run.traces.items())[1])])
+    except TraceError:  # which the summary names
+        return []
 
 
-def _place(at: str) -> str:
-    """A source line as the trace has it ("/home/me/train.py:33", "" where it is not known), for people."""
+def place_text(at: str) -> str:
+    """A source line as the trace has it ("/home/me/train.py:33"), for people."""
     file, _, line = at.rpartition(":")
-    return f"{relative(Path(file))}:{line}" if file else "an unknown line"
+    return f"{relative(Path(file))}:{line}"
 
 
 def _number(count: int, one: str, many: str | None = None) -> str:
