@@ -108,6 +108,13 @@ def looked_up(folder: Path, forward: Callable[[TrainingWriter], None]) -> tuple[
     return (speed.samples.per_step if speed.samples else None), speed.no_samples
 
 
+def add(rank: TrainingWriter, *batches: int) -> None:
+    """Add tensors of such batches to one of a batch of 4."""
+    for batch in batches:
+        with rank.opened("aten::add", [tensor(4, 16, WIDTH), tensor(batch, 16, WIDTH)]):
+            rank.elementwise("add")
+
+
 def test_tokens_whose_embeddings_are_added_up_count_once(tmp_path: Path) -> None:
     """Tokens and positions, in tables of the same size; positions of one sequence serve the whole batch."""
 
@@ -115,8 +122,22 @@ def test_tokens_whose_embeddings_are_added_up_count_once(tmp_path: Path) -> None
         look_up(rank, 4, 16)
         look_up(rank, 4, 16)
         look_up(rank, 1, 16)
+        add(rank, 4, 1)
 
     assert looked_up(tmp_path, forward) == (64, "")
+
+
+def test_tokens_that_are_looked_up_side_by_side_are_not_known(tmp_path: Path) -> None:
+    """As before an encoder and a decoder; positions that no table has are added to each."""
+
+    def forward(rank: TrainingWriter) -> None:
+        look_up(rank, 4, 16)
+        look_up(rank, 4, 16)
+        add(rank, 1, 1)
+
+    tokens, reason = looked_up(tmp_path, forward)
+    assert tokens is None
+    assert "[4, 16] in 2 places" in reason
 
 
 def test_tokens_that_are_looked_up_again_for_backward_count_once(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 In: a `Timeline` and its `Steps`. Out: `Samples`, with where the number comes from, or the reason why it is not sure.
 Tokens are the indices [batch, sequence] that a forward pass looks up in its largest table (`aten::embedding`).
-Look-ups with no matrix product between them are of the same tokens: their vectors are added up (tokens and
-positions). Look-ups further on in the same forward pass may be of the same tokens or of others (a decoder's, a second
-batch's), so nothing is said. Forward passes are told apart by backward passes and P2P messages (a pipeline's);
-look-ups inside of a backward pass are recomputation. Ranks that add up activations of just that many tokens among
-each other (tensor parallelism) look up the same ones, so these count once. Without embeddings, images are what the
-first convolution over at most four channels gets. All of it is read from the ranks' traces.
+Look-ups whose results are added up, before the first matrix product, are of the same tokens (tokens and positions).
+Other look-ups of the same forward pass may be of the same tokens or of others (a decoder's, a second batch's), so
+nothing is said. Forward passes are told apart by backward passes and P2P messages (a pipeline's); look-ups inside of
+a backward pass are recomputation. Ranks that add up activations of just that many tokens among each other (tensor
+parallelism) look up the same ones, so these count once. Without embeddings, images are what the first convolution
+over at most four channels gets. All of it is read from the ranks' traces.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
 _LARGE_TABLE = 4  # a table with one part in so many of the rows of the largest may be another vocabulary
 _MESSAGES = ("ncclSend", "ncclRecv")
+_EMBEDDING = "aten::embedding"
+_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
+_ADDITIONS = ("aten::add", "aten::add_")
 
 
 class NotSure(Exception):
@@ -57,15 +60,28 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Input:
-    """An op of a forward pass that takes in tokens or images."""
+class _Op:
+    """An op of a forward pass that takes in tokens or images, or adds two tensors."""
 
     op: str
-    batch: tuple[int, ...]  # shape of indices, or of images
-    table: int  # rows of the table; pixels of an image
-    width: int
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]  # table and indices, images and weights, or what is added
     forward: tuple[int, int]  # in which forward pass: backward rows and messages before it
     heavy: int  # rows of matrix products and the like before it
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Shape of indices, or of images."""
+        return self.shapes[1] if self.op == _EMBEDDING else self.shapes[0]
+
+    @property
+    def table(self) -> int:
+        """Rows of a table, or pixels of an image."""
+        return self.shapes[0][0] if self.op == _EMBEDDING else prod(self.shapes[0][2:])
+
+    @property
+    def looked_up(self) -> tuple[int, ...]:
+        """Shape of a look-up's result."""
+        return *self.batch, self.shapes[0][1]
 
 
 def find_samples(timeline: Timeline, steps: Steps) -> Samples:
@@ -108,45 +124,41 @@ def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
     return False
 
 
-_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
-
-
 def _seen(program: Program, steps: ClassSteps, all_steps: Steps) -> _Seen | None:
     step = all_steps.typical
-    inputs = _inputs(program, int(steps.rows[step]), int(steps.rows[step + 1]))
-    tokens = [one for one in inputs if one.op == "aten::embedding"]
+    ops = _forward_ops(program, int(steps.rows[step]), int(steps.rows[step + 1]))
+    tokens = [one for one in ops if one.op == _EMBEDDING]
     if tokens:
-        return _tokens(tokens)
+        return _tokens(tokens, [one for one in ops if one.op in _ADDITIONS])
     for op in _CONVOLUTIONS:  # one calls the other
-        images = [one for one in inputs if one.op == op]
+        images = [one for one in ops if one.op == op]
         if images:
             return _images(images)
     return None
 
 
-def _inputs(program: Program, first_row: int, last_row: int) -> list[_Input]:
-    """Ops between two rows that take in tokens or images, without those that recompute."""
+def _forward_ops(program: Program, first_row: int, last_row: int) -> list[_Op]:
+    """Look-ups, convolutions over images and additions between two rows, without those that recompute."""
     trace = program.trace
     first, last = (_position(program, row) for row in (first_row, last_row))
     positions = first + np.flatnonzero(trace.records["kind"][first:last] == Kind.OP)
     numbers = trace.records["signature"][positions]
     described = {
-        number: described for number in np.unique(numbers).tolist() if (described := _described(program, number))
+        number: what
+        for number in np.unique(numbers).tolist()
+        if (what := _described(trace.signature(number))) is not None
     }
     chosen = np.isin(numbers, np.array(list(described), dtype=np.uint32))
-    positions, numbers = positions[chosen], numbers[chosen]
-    recomputes = in_backward(trace, trace.records["op"][positions])
+    chosen[chosen] = ~in_backward(trace, trace.records["op"][positions[chosen]])
     passes = passes_of(program)
     is_message = np.array([call.call in _MESSAGES for call in program.calls] or [False])
     messages = np.flatnonzero(is_message[np.maximum(program.call, 0)] & (program.call >= 0))
     found = []
-    for position, number, again in zip(positions.tolist(), numbers.tolist(), recomputes.tolist(), strict=True):
-        if again:
-            continue
+    for position, number in zip(positions[chosen].tolist(), numbers[chosen].tolist(), strict=True):
         row = int(np.searchsorted(program.records, position)) - 1  # an op is recorded when it ends
         forward = int(np.searchsorted(passes.backward, row)), int(np.searchsorted(messages, row))
-        op, batch, table, width = described[number]
-        found.append(_Input(op, batch, table, width, forward, int(np.searchsorted(passes.heavy, row))))
+        op, shapes = described[number]
+        found.append(_Op(op, shapes, forward, int(np.searchsorted(passes.heavy, row))))
     return found
 
 
@@ -155,46 +167,48 @@ def _position(program: Program, row: int) -> int:
     return int(program.records[row]) if row < len(program.records) else len(program.trace.records)
 
 
-def _described(program: Program, number: int) -> tuple[str, tuple[int, ...], int, int] | None:
-    """Of a signature: op, shape of indices or images, rows of the table or pixels of an image, width of the table."""
-    signature = program.trace.signature(number)
-    op, inputs = str(signature.get("op", "")), signature.get("inputs", [])
-    shapes = [_shape(one) for one in inputs[:2]]
-    if op == "aten::embedding" and len(shapes) == 2 and str(inputs[1].get("dtype", "")).startswith("int"):
-        table, indices = shapes
-        return (op, indices, table[0], table[1]) if len(table) == 2 else None
-    if op in _CONVOLUTIONS and shapes and len(shapes[0]) == 4 and shapes[0][1] <= _MOST_IMAGE_CHANNELS:
-        return op, shapes[0], shapes[0][2] * shapes[0][3], 0
-    return None
+def _described(signature: dict[str, Any]) -> tuple[str, tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    """Op and shapes of its first two tensors, if it is one of those that matter."""
+    op, inputs = str(signature.get("op", "")), signature.get("inputs", [])[:2]
+    if len(inputs) < 2 or not all(isinstance(one, dict) and "shape" in one for one in inputs):
+        return None
+    first, second = (tuple(one["shape"]) for one in inputs)
+    is_look_up = op == _EMBEDDING and len(first) == 2 and str(inputs[1].get("dtype", "")).startswith("int")
+    is_first_convolution = op in _CONVOLUTIONS and len(first) == 4 and first[1] <= _MOST_IMAGE_CHANNELS
+    return (op, (first, second)) if is_look_up or is_first_convolution or op in _ADDITIONS else None
 
 
-def _shape(described: Any) -> tuple[int, ...]:
-    return tuple(described.get("shape", ())) if isinstance(described, dict) else ()
-
-
-def _tokens(inputs: list[_Input]) -> _Seen | None:
+def _tokens(inputs: list[_Op], additions: list[_Op]) -> _Seen | None:
     largest = max(inputs, key=lambda one: one.table)
     inputs = [one for one in inputs if one.table * _LARGE_TABLE >= largest.table]
     total = 0
     batches: list[tuple[int, ...]] = []
     for forward in dict.fromkeys(one.forward for one in inputs):
         looked_up = [one for one in inputs if one.forward == forward]
-        shapes = list(dict.fromkeys(one.batch for one in looked_up))
-        listed = " and ".join(str(list(shape)) for shape in shapes)
-        if len({one.heavy for one in looked_up}) > 1:
-            times = len(looked_up)
-            raise NotSure(f"a forward pass looks up {listed} in {times} places: the same tokens again, or others?")
-        try:
-            batches.append(np.broadcast_shapes(*shapes))
-        except ValueError:
-            raise NotSure(f"a forward pass looks up {listed} at once") from None
+        if len(looked_up) > 1:
+            _check_that_they_are_added(looked_up, additions)
+        batches.append(np.broadcast_shapes(*(one.batch for one in looked_up)))
         if len(batches[-1]) != 2:
             return None
         total += prod(batches[-1])
-    return _Seen(total, prod(batches[0]), largest.width, "tokens", largest.op, batches[0])
+    return _Seen(total, prod(batches[0]), largest.shapes[0][1], "tokens", largest.op, batches[0])
 
 
-def _images(inputs: list[_Input]) -> _Seen:
+def _check_that_they_are_added(looked_up: list[_Op], additions: list[_Op]) -> None:
+    """Look-ups of one forward pass are of the same tokens if their results become one."""
+    where = {(one.forward, one.heavy) for one in looked_up}
+    shapes = {one.looked_up for one in looked_up}
+    try:
+        shapes.add(np.broadcast_shapes(*shapes))
+    except ValueError:
+        where = set()
+    added = [one for one in additions if (one.forward, one.heavy) in where and set(one.shapes) <= shapes]
+    if len(where) != 1 or len(added) < len(looked_up) - 1:
+        listed = " and ".join(dict.fromkeys(str(list(one.batch)) for one in looked_up))
+        raise NotSure(f"a forward pass looks up {listed} in {len(looked_up)} places, of the same tokens or of others")
+
+
+def _images(inputs: list[_Op]) -> _Seen:
     # Of convolutions over few channels the one over the largest image is the network's first.
     pixels = max(one.table for one in inputs)
     inputs = [one for one in inputs if one.table == pixels]
