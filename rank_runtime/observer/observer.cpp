@@ -20,6 +20,7 @@
 #include "announcing.h"
 #include "arguments.h"
 #include "compute.h"
+#include "data_pointer.h"
 #include "frames.h"
 #include "nodes.h"
 #include "observed.h"
@@ -418,5 +419,6 @@ extern "C" MAYA_API void maya_observer_start() {
                             .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
   maya_set_announcement_observer(&maya::kObserver);
+  maya::watch_data_pointers();
   if (maya_get_settings()->measure_host) maya::announcement_ns = maya::cost_of_announcing();
 }

@@ -65,12 +65,11 @@ MAYA_API CUresult cuModuleUnload(CUmodule module) {
 MAYA_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     maya_cubin_kernel resources;
     if (module->image == NULL) {
-        *function = maya_kernel_named(name);
+        *function = maya_kernel_named(name, NULL);
         return CUDA_OK;
     }
     if (!maya_cubin_find(module->image, name, &resources)) return CUDA_NOT_FOUND;
-    *function = maya_kernel_named(name);
-    maya_kernel_set_resources(*function, &resources);
+    *function = maya_kernel_named(name, &resources);
     return CUDA_OK;
 }
 
@@ -160,6 +159,41 @@ MAYA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction functio
 
 /* ---- launches ---- */
 
+/* A tensor map is opaque to the host and is read only by kernels, which do not run here. Ours has what a launch that gets it
+ * needs to know. */
+typedef struct {
+    void *address;
+    uint64_t bytes; /* of the tensor */
+    uint64_t mark;
+    char unused[104];
+} tensor_map;
+
+static const uint64_t TENSOR_MAP = 0x70616D726F736E74u;
+_Static_assert(sizeof(tensor_map) == 128, "the size of a CUtensorMap");
+
+/* Pointers to device memory among the arguments, and the bytes behind each. */
+typedef struct {
+    size_t count;
+    const void *addresses[MAYA_PARAMETERS];
+    uint64_t extents[MAYA_PARAMETERS];
+} pointer_arguments;
+
+static void find_pointers(pointer_arguments *found, CUfunction function, void **arguments) {
+    const maya_cubin_kernel *resources = function ? maya_kernel_resources(function) : NULL;
+    found->count = 0;
+    if (resources == NULL || arguments == NULL) return;
+    for (int i = 0; i < resources->parameters; i++) {
+        const uint16_t size = resources->parameter_bytes[i];
+        if (arguments[i] == NULL || (size != sizeof(void *) && size != sizeof(tensor_map))) continue;
+        tensor_map map = {.mark = 0};
+        memcpy(&map, arguments[i], size);
+        if (maya_address_device(map.address) < 0 || (size == sizeof map && map.mark != TENSOR_MAP)) continue;
+        found->addresses[found->count] = map.address;
+        found->extents[found->count++] = size == sizeof map ? map.bytes : maya_extent_of(map.address);
+    }
+    maya_forget_pointers();
+}
+
 /* Kernels that are loaded at run time and launched outside of an ATen op (Triton's, mostly) write who knows where: any
  * pointer they got may be an output. Inside an ATen op the op observer knows what is written. */
 typedef struct {
@@ -172,19 +206,22 @@ static void run_doubt(void *argument) {
     for (size_t i = 0; i < perhaps->count; i++) maya_values_doubt(perhaps->pointers[i]);
 }
 
-static void doubt_arguments(CUfunction function, void **arguments, CUstream stream) {
-    const maya_cubin_kernel *resources = function ? maya_kernel_resources(function) : NULL;
-    if (resources == NULL || arguments == NULL || strncmp(maya_op_name(), "aten::", 6) == 0) return;
-    written_perhaps *perhaps = malloc(sizeof *perhaps + (size_t)resources->parameters * sizeof(void *));
+static void doubt_arguments(const pointer_arguments *pointers, CUstream stream) {
+    if (pointers->count == 0 || strncmp(maya_op_name(), "aten::", 6) == 0) return;
+    written_perhaps *perhaps = malloc(sizeof *perhaps + pointers->count * sizeof(void *));
     if (perhaps == NULL) abort();
-    perhaps->count = 0;
-    for (int i = 0; i < resources->parameters; i++) {
-        if (resources->parameter_bytes[i] != sizeof(void *) || arguments[i] == NULL) continue;
-        const void *value = *(const void *const *)arguments[i];
-        if (maya_address_device(value) >= 0) perhaps->pointers[perhaps->count++] = value;
-    }
+    perhaps->count = pointers->count;
+    memcpy(perhaps->pointers, pointers->addresses, pointers->count * sizeof(void *));
     maya_work work = {.run = run_doubt, .release = free, .argument = perhaps, .unrecorded = true};
     maya_submit(stream, &work);
+}
+
+static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
+                       CUstream stream, void **arguments) {
+    pointer_arguments pointers;
+    find_pointers(&pointers, function, arguments);
+    doubt_arguments(&pointers, stream);
+    return maya_kernel_launch_on(maya_kernel_of(function), grid, block, shared_bytes, stream, pointers.extents, pointers.count);
 }
 
 MAYA_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -192,8 +229,7 @@ MAYA_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned 
                                  void **extra) {
     (void)extra;
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-    doubt_arguments(function, arguments, stream);
-    return maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream);
+    return launch(function, grid, block, shared_bytes, stream, arguments);
 }
 
 MAYA_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -205,16 +241,17 @@ MAYA_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x
 MAYA_API CUresult cuLaunchKernelEx(const launch_configuration *configuration, CUfunction function, void **arguments,
                                    void **extra) {
     (void)extra;
-    doubt_arguments(function, arguments, configuration->stream);
-    return maya_kernel_launch(maya_kernel_of(function), configuration->grid, configuration->block,
-                              configuration->shared_bytes, configuration->stream);
+    return launch(function, configuration->grid, configuration->block, configuration->shared_bytes, configuration->stream,
+                  arguments);
 }
 
-/* A tensor map is opaque to the host and is read only by kernels, which do not run here. */
-static CUresult encode_tensor_map(void *map, unsigned rank, void *address, const uint64_t *dimensions) {
+static CUresult encode_tensor_map(void *map, int type, unsigned rank, void *address, const uint64_t *dimensions) {
+    static const unsigned char element_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}; /* by CUtensorMapDataType */
     if (map == NULL || address == NULL || dimensions == NULL || rank < 1 || rank > 5) return CUDA_INVALID_VALUE;
-    memset(map, 0, 128);
-    memcpy(map, &address, sizeof address);
+    tensor_map made = {.address = address, .mark = TENSOR_MAP};
+    made.bytes = type >= 0 && type < (int)sizeof element_bytes ? element_bytes[type] : 1;
+    for (unsigned i = 0; i < rank; i++) made.bytes *= dimensions[i];
+    memcpy(map, &made, sizeof made);
     return CUDA_OK;
 }
 
@@ -222,14 +259,14 @@ MAYA_API CUresult cuTensorMapEncodeIm2col(void *map, int type, unsigned rank, vo
                                           const uint64_t *strides, const int *lower, const int *upper, unsigned channels,
                                           unsigned pixels, const unsigned *element_strides, int interleave, int swizzle,
                                           int promotion, int fill) {
-    (void)type, (void)strides, (void)lower, (void)upper, (void)channels, (void)pixels, (void)element_strides;
+    (void)strides, (void)lower, (void)upper, (void)channels, (void)pixels, (void)element_strides;
     (void)interleave, (void)swizzle, (void)promotion, (void)fill;
-    return encode_tensor_map(map, rank, address, dimensions);
+    return encode_tensor_map(map, type, rank, address, dimensions);
 }
 
 MAYA_API CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dimensions,
                                          const uint64_t *strides, const unsigned *box, const unsigned *element_strides,
                                          int interleave, int swizzle, int promotion, int fill) {
-    (void)type, (void)strides, (void)box, (void)element_strides, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
-    return encode_tensor_map(map, rank, address, dimensions);
+    (void)strides, (void)box, (void)element_strides, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    return encode_tensor_map(map, type, rank, address, dimensions);
 }

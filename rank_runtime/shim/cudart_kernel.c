@@ -229,6 +229,6 @@ MAYA_API cudaError_t cudaLibraryUnload(library *loaded) {
 
 MAYA_API cudaError_t cudaLibraryGetKernel(maya_kernel **kernel, library *loaded, const char *name) {
     (void)loaded;
-    *kernel = maya_kernel_named(name);
+    *kernel = maya_kernel_named(name, NULL);
     return CUDA_OK;
 }

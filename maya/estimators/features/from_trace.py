@@ -94,8 +94,19 @@ def launch_of(
     if kind == Kind.LIBRARY:
         return Launch(what, str(signature.get("call", "")), arguments=signature, op=op_name, inputs=inputs)
     grid, block = (_three(signature.get(key)) for key in ("grid", "block"))
-    name = str(signature.get("kernel", ""))
-    return Launch(what, name, grid=grid, block=block, op=op_name, inputs=inputs, blocks_before=blocks_before)
+    return Launch(
+        what,
+        str(signature.get("kernel", "")),
+        grid=grid,
+        block=block,
+        op=op_name,
+        inputs=inputs,
+        blocks_before=blocks_before,
+        pointers=tuple(int(size) for size in signature.get("pointers", ())),
+        source=str(signature.get("source", "")),
+        line=int(signature.get("line", 0)),
+        tensor_cores=bool(signature.get("tensor_cores", False)),
+    )
 
 
 def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:

@@ -41,6 +41,7 @@ static report_function real_report(void) {
 typedef struct {
     uintptr_t address; /* 0: never used */
     uint64_t number;   /* 0: given back */
+    uint64_t bytes;
 } block;
 
 /* Changed under the recorder's lock, all of them. */
@@ -88,23 +89,34 @@ static void move_to_table(block moved) {
     *slot = moved;
 }
 
-static uint64_t number_of_next(uintptr_t address) {
+static uint64_t number_of_next(uintptr_t address, size_t bytes) {
     block *slot = recent_slot_of(address);
     if (slot->number != 0) move_to_table(*slot);
-    *slot = (block){address, ++block_count};
+    *slot = (block){address, ++block_count, bytes};
     return block_count;
 }
 
-/* 0: it was handed out before there was a trace. */
-static uint64_t number_of_last(uintptr_t address) {
+/* NULL: it was handed out before there was a trace. */
+static block *block_at(uintptr_t address) {
     block *slot = recent_slot_of(address);
-    if (slot->address != address || slot->number == 0) {
-        if (capacity == 0) return 0;
-        slot = slot_of(address);
-    }
-    uint64_t number = slot->number;
-    slot->number = 0;
+    if (slot->address != address || slot->number == 0) slot = capacity ? slot_of(address) : NULL;
+    return slot && slot->number ? slot : NULL;
+}
+
+static uint64_t number_of_last(uintptr_t address) {
+    block *last = block_at(address);
+    if (last == NULL) return 0;
+    uint64_t number = last->number;
+    last->number = 0;
     return number;
+}
+
+uint64_t maya_block_bytes(const void *address) {
+    pthread_mutex_lock(&maya_recorder_lock);
+    const block *found = block_at((uintptr_t)address);
+    uint64_t bytes = found ? found->bytes : 0;
+    pthread_mutex_unlock(&maya_recorder_lock);
+    return bytes;
 }
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number) {
@@ -112,7 +124,7 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
     uint32_t signature = maya_bytes_signature(size);
     pthread_mutex_lock(&maya_recorder_lock);
     maya_record_locked(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, signature,
-                       handed_out ? number_of_next((uintptr_t)address) : number_of_last((uintptr_t)address), 0);
+                       handed_out ? number_of_next((uintptr_t)address, size) : number_of_last((uintptr_t)address), 0);
     pthread_mutex_unlock(&maya_recorder_lock);
 }
 

@@ -241,6 +241,19 @@ MAYA_API int maya_capture_exchange_mode(int *mode);
 /* true while some stream is captured. */
 MAYA_API bool maya_captures_exist(void);
 
+/* ---- extents.c: the bytes behind pointers ---- */
+
+/* A tensor of so many bytes at `address` may be passed to the thread's next launch. */
+MAYA_API void maya_note_pointer(const void *address, uint64_t bytes);
+/* How many notes the thread has made since its last launch. */
+MAYA_API uint32_t maya_noted_pointers(void);
+/* They were for a launch that is done. */
+MAYA_API void maya_forget_pointers(void);
+/* Bytes behind a pointer to device memory; 0 if they are not known. */
+MAYA_API uint64_t maya_extent_of(const void *address);
+/* blocks.c: of the caching allocator's block that begins there; 0 if none does. */
+uint64_t maya_block_bytes(const void *address);
+
 /* ---- kernels.c: what can be launched ---- */
 
 typedef struct maya_kernel maya_kernel;
@@ -248,13 +261,15 @@ typedef struct maya_kernel maya_kernel;
 MAYA_API void maya_kernel_register(const void *host_function, const char *name);
 /* By host function, or the kernel itself: since CUDA 12 most runtime calls take either. NULL: unknown. */
 MAYA_API maya_kernel *maya_kernel_of(const void *function);
-/* A kernel known by name only: from a module or library image. The name is copied. */
-MAYA_API maya_kernel *maya_kernel_named(const char *name);
-/* What a cubin said about the kernel; NULL if it came from elsewhere. */
-MAYA_API void maya_kernel_set_resources(maya_kernel *kernel, const maya_cubin_kernel *resources);
+/* A kernel from a module or library image, with what a cubin says about it; NULL: it came from another image. Kernels of one
+ * name differ if their cubins do. The name is copied. */
+MAYA_API maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kernel *resources);
 MAYA_API const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel);
 MAYA_API int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                                 void *stream);
+/* The same with the bytes behind each of its pointers, in the order of its parameters. */
+MAYA_API int maya_kernel_launch_on(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
+                                   void *stream, const uint64_t *extents, size_t count);
 MAYA_API int maya_occupancy(int block_threads, size_t shared_bytes);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* What can be launched: kernels registered by compiled code under the address of their host stub, and kernels of modules
- * that are loaded at run time, known by name. A launch becomes one record; its signature is looked up by kernel and
- * geometry, so that the text is made only once. */
+ * that are loaded at run time, known by name. A launch becomes one record; its signature is looked up by kernel, geometry and
+ * the bytes behind its pointers, so that the text is made only once. */
 
 #include "internal.h"
 #include "process.h"
@@ -95,30 +95,34 @@ maya_kernel *maya_kernel_of(const void *function) {
 static maya_kernel **named;
 static size_t named_count, named_capacity;
 
-maya_kernel *maya_kernel_named(const char *name) {
-    pthread_mutex_lock(&maya_kernels_lock);
-    maya_kernel *kernel = NULL;
-    for (size_t i = 0; i < named_count && kernel == NULL; i++) {
-        if (strcmp(named[i]->name, name) == 0) kernel = named[i];
+static bool is_same(const maya_cubin_kernel *one, const maya_cubin_kernel *other) {
+    return one == other || (one && other && memcmp(one, other, sizeof *one) == 0);
+}
+
+static maya_kernel *add_named(const char *name, const maya_cubin_kernel *resources) {
+    if (named_count == named_capacity) {
+        named_capacity = named_capacity * 2 + 64;
+        named = realloc(named, named_capacity * sizeof *named);
+        if (named == NULL) abort();
     }
-    if (kernel == NULL) {
-        if (named_count == named_capacity) {
-            named_capacity = named_capacity * 2 + 64;
-            named = realloc(named, named_capacity * sizeof *named);
-            if (named == NULL) abort();
-        }
-        kernel = named[named_count++] = new_kernel(NULL, strdup(name));
-    }
-    pthread_mutex_unlock(&maya_kernels_lock);
+    maya_kernel *kernel = named[named_count++] = new_kernel(NULL, strdup(name));
+    if (resources == NULL) return kernel;
+    maya_cubin_kernel *kept = malloc(sizeof *kept);
+    if (kept == NULL) abort();
+    memcpy(kept, resources, sizeof *kept); /* with its padding, which takes part in the comparison */
+    kernel->resources = kept;
     return kernel;
 }
 
-void maya_kernel_set_resources(maya_kernel *kernel, const maya_cubin_kernel *resources) {
-    if (kernel->resources) return;
-    maya_cubin_kernel *kept = malloc(sizeof *kept);
-    if (kept == NULL) abort();
-    *kept = *resources;
-    kernel->resources = kept;
+maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kernel *resources) {
+    pthread_mutex_lock(&maya_kernels_lock);
+    maya_kernel *kernel = NULL;
+    for (size_t i = 0; i < named_count && kernel == NULL; i++) {
+        if (strcmp(named[i]->name, name) == 0 && is_same(named[i]->resources, resources)) kernel = named[i];
+    }
+    if (kernel == NULL) kernel = add_named(name, resources);
+    pthread_mutex_unlock(&maya_kernels_lock);
+    return kernel;
 }
 
 const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel) { return kernel->resources; }
@@ -129,7 +133,13 @@ typedef struct {
     const maya_kernel *kernel;
     unsigned grid[3], block[3];
     size_t shared_bytes;
+    uint64_t extents[2]; /* two independent hashes of the bytes behind its pointers; 0: they are not known */
 } launch_key;
+
+typedef struct {
+    const uint64_t *bytes; /* behind each pointer */
+    size_t count;
+} launch_extents;
 
 typedef struct {
     launch_key key;
@@ -142,7 +152,7 @@ static size_t launches_size, launches_used;
 static size_t hash_launch(const launch_key *key) {
     uint64_t hash = (uintptr_t)key->kernel;
     const unsigned numbers[] = {key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
-                                (unsigned)key->shared_bytes};
+                                (unsigned)key->shared_bytes, (unsigned)key->extents[0]};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) hash = (hash ^ numbers[i]) * 0x9E3779B97F4A7C15u;
     return hash >> 20;
 }
@@ -167,20 +177,41 @@ static void grow_launches(void) {
     free(old);
 }
 
-static uint32_t make_signature(const launch_key *key) {
-    char text[8192];
-    char registers[32] = "";
+static void hash_extents(launch_key *key, launch_extents extents) {
+    for (size_t i = 0; i < extents.count; i++) {
+        uint64_t value = extents.bytes[i] + i + 1;
+        key->extents[0] = (key->extents[0] ^ value) * 0xFF51AFD7ED558CCDu;
+        key->extents[0] ^= key->extents[0] >> 32;
+        key->extents[1] = (key->extents[1] + value) * 0xC4CEB9FE1A85EC53u;
+        key->extents[1] ^= key->extents[1] >> 29;
+    }
+}
+
+enum { NAME_LENGTH = 7900, SIGNATURE_LENGTH = NAME_LENGTH + 512 + 21 * MAYA_PARAMETERS };
+
+static uint32_t make_signature(const launch_key *key, launch_extents extents) {
+    char text[SIGNATURE_LENGTH];
     const maya_cubin_kernel *resources = key->kernel->resources;
-    if (resources) snprintf(registers, sizeof registers, ",\"registers\":%d", resources->registers);
-    int length = snprintf(text, sizeof text,
-                          "{\"kernel\":\"%.7900s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu%s}",
-                          key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1],
-                          key->block[2], key->shared_bytes + (size_t)(resources ? resources->shared_bytes : 0), registers);
-    return maya_intern(text, (size_t)length);
+    size_t length = (size_t)snprintf(
+        text, sizeof text, "{\"kernel\":\"%.*s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu", NAME_LENGTH,
+        key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
+        key->shared_bytes + (size_t)(resources ? resources->shared_bytes : 0));
+#define APPEND(...) (length += (size_t)snprintf(text + length, sizeof text - length, __VA_ARGS__))
+    if (resources) APPEND(",\"registers\":%d", resources->registers);
+    if (resources && resources->source[0] && strpbrk(resources->source, "\"\\") == NULL) {
+        APPEND(",\"source\":\"%s\",\"line\":%d", resources->source, resources->line);
+    }
+    if (resources && resources->tensor_cores) APPEND(",\"tensor_cores\":true");
+    for (size_t i = 0; i < extents.count; i++) {
+        APPEND("%s%llu", i ? "," : ",\"pointers\":[", (unsigned long long)extents.bytes[i]);
+    }
+    APPEND(extents.count ? "]}" : "}");
+#undef APPEND
+    return maya_intern(text, length);
 }
 
 /* Under the lock, all launches there ever were. */
-static uint32_t find_signature(const launch_key *key) {
+static uint32_t find_signature(const launch_key *key, launch_extents extents) {
     pthread_mutex_lock(&maya_kernels_lock);
     if (launches_used * 2 >= launches_size) grow_launches();
     launch_entry *entry = find_launch(key);
@@ -188,28 +219,35 @@ static uint32_t find_signature(const launch_key *key) {
         entry->key = *key;
         launches_used++;
     }
-    if (entry->signature == 0 && maya_is_recording()) entry->signature = make_signature(key);
+    if (entry->signature == 0 && maya_is_recording()) entry->signature = make_signature(key, extents);
     uint32_t signature = entry->signature;
     pthread_mutex_unlock(&maya_kernels_lock);
     return signature;
 }
 
 /* Without it, those that the thread made lately. */
-static uint32_t launch_signature(const launch_key *key) {
+static uint32_t launch_signature(const launch_key *key, launch_extents extents) {
     enum { BITS = 8 };
     static __thread launch_entry *remembered;
     if (remembered == NULL) maya_thread_table((void **)&remembered, (1 << BITS) * sizeof *remembered);
-    uint64_t mixed = (uintptr_t)key->kernel ^ (uint64_t)key->grid[0] << 24 ^ (uint64_t)key->grid[1] << 48 ^ key->block[0];
+    uint64_t mixed = (uintptr_t)key->kernel ^ (uint64_t)key->grid[0] << 24 ^ (uint64_t)key->grid[1] << 48 ^ key->block[0] ^
+                     key->extents[0];
     launch_entry *entry = &remembered[mixed * 0x9E3779B97F4A7C15u >> (64 - BITS)];
     bool is_known = memcmp(&entry->key, key, sizeof *key) == 0;
     /* a signature of 0: nothing was recorded when it was looked for */
-    if (!is_known || (entry->signature == 0 && maya_is_recording())) *entry = (launch_entry){*key, find_signature(key)};
+    if (!is_known || (entry->signature == 0 && maya_is_recording())) *entry = (launch_entry){*key, find_signature(key, extents)};
     return entry->signature;
 }
 
 int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                        void *stream) {
+    return maya_kernel_launch_on(kernel, grid, block, shared_bytes, stream, NULL, 0);
+}
+
+int maya_kernel_launch_on(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
+                          void *stream, const uint64_t *extents, size_t count) {
     MAYA_OWN_TIME;
+    const launch_extents behind = {extents, count};
     if (maya_get_settings()->bare) return CUDA_OK;
     if (kernel == NULL) return CUDA_INVALID_DEVICE_FUNCTION;
     size_t threads = (size_t)block[0] * block[1] * block[2];
@@ -225,7 +263,8 @@ int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsign
     memcpy(key.grid, grid, sizeof key.grid);
     memcpy(key.block, block, sizeof key.block);
     key.shared_bytes = shared_bytes;
-    maya_work work = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key)};
+    hash_extents(&key, behind);
+    maya_work work = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key, behind)};
     return maya_submit(stream, &work);
 }
 
