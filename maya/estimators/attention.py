@@ -25,12 +25,16 @@ from maya.estimators.pack import Found, Packs
 from maya.estimators.work import Kind, Origin, Work
 
 # flash: FlashAttention 2, which is in torch; flash3, flash4: what serving frameworks use on Hopper and Blackwell
-IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4")
+# flex, flex_dense: FlexAttention, Triton's kernel; in the second, values in memory decide what its mask hides
+IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4", "flex", "flex_dense")
 
 _SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
 _USUAL_EFFICIENCY = 0.45
 _MEASURED_AS = {"fp16": "bf16"}
 _EFFICIENT_SLOWDOWN = 1.5  # taken as such, not measured
+# Against FlashAttention 2, from PyTorch's announcement of FlexAttention: 90 % of its speed forward, 85 % backward.
+_FLEX_SLOWDOWN = {"forward": 1 / 0.9, "backward": 1 / 0.85}
+_FLEX_SPREAD = {"flex": 0.25, "flex_dense": 0.5}
 _BACKWARD_FLOPS = 2.5
 _FOR_NEWEST_TENSOR_CORES = ("flash4", "flash3", "cudnn")
 
@@ -171,6 +175,12 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
         note = _note(f"taken as {_EFFICIENT_SLOWDOWN:g} times FlashAttention 2", like.note)
         return Times(like.seconds * _EFFICIENT_SLOWDOWN, Origin.ROOFLINE, 0.3, note)
+    if implementation in _FLEX_SPREAD:
+        like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
+        note = f"taken as {_FLEX_SLOWDOWN[direction]:.2f} times FlashAttention 2"
+        hidden = "its mask depends on values: taken to hide nothing there" if implementation == "flex_dense" else ""
+        seconds = like.seconds * _FLEX_SLOWDOWN[direction]
+        return Times(seconds, Origin.ROOFLINE, _FLEX_SPREAD[implementation], _note(note, hidden, like.note))
     if implementation == "cudnn" and before_hopper:
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
         return Times(like.seconds, Origin.ROOFLINE, 0.2, _note("taken as FlashAttention 2", like.note))

@@ -87,11 +87,15 @@ def memory_seconds(device: Device, moved: Floats) -> Floats:
     return moved / float(device.memory_bandwidth)
 
 
+def l2_seconds(device: Device, moved: Floats) -> Floats:
+    """Moving bytes from the L2 cache to the SMs."""
+    return moved / max(_L2_BYTES_PER_CLOCK * device.sm_count * device.clock_hz, float(device.memory_bandwidth))
+
+
 def cached_seconds(device: Device, moved: Floats) -> Floats:
     """Moving bytes of which as many as possible are in the L2 cache, because the work before left them there."""
-    rate = max(_L2_BYTES_PER_CLOCK * device.sm_count * device.clock_hz, float(device.memory_bandwidth))
     cached = np.minimum(moved, _L2_SHARE * device.l2_bytes)
-    return cached / rate + memory_seconds(device, moved - cached)
+    return l2_seconds(device, cached) + memory_seconds(device, moved - cached)
 
 
 def roofline(device: Device, dtype: str, flops: Floats, moved: Floats) -> Floats:

@@ -8,11 +8,14 @@ bound is that much lower; cuDNN does so in fp32 and fp16, not in tf32 or bf16.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, Times
 from maya.estimators.bounds import LAUNCH_SECONDS, compute_seconds, memory_seconds
+from maya.estimators.gemm import TRITON
 from maya.estimators.pack import Packs
 from maya.estimators.work import Origin
 
@@ -22,6 +25,7 @@ _USUAL_EFFICIENCY = 0.4
 # Layout NCHW on tensor cores: input and result are changed to NHWC and back, a pass through memory each.
 _LAYOUT_PASSES = 2.0
 _TENSOR_CORES = ("fp16", "bf16", "tf32", "fp8")
+_TRITON_SLOWDOWN = 1.25  # of Triton's against cuDNN's, as of its matrix products; taken as such, not measured
 
 
 def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
@@ -60,6 +64,10 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     """Times of convolutions."""
+    if batch.variant.endswith(TRITON):
+        like = evaluate(device, packs, replace(batch, variant=batch.variant.removesuffix(TRITON)))
+        note = "; ".join(filter(None, (f"taken as {_TRITON_SLOWDOWN:g} times cuDNN", like.note)))
+        return Times(like.seconds * _TRITON_SLOWDOWN, Origin.ROOFLINE, 0.4, note)
     bound, _ = describe(device, batch)
     names = [f"convolution/{batch.dtype}/{batch.variant}"]
     if batch.dtype in _TENSOR_CORES:

@@ -52,6 +52,8 @@ _RELATIVES = {
     "embedding/forward": ("copy/vectorized", 1.2),
     "embedding/index_select": ("copy/vectorized", 2.5),
     "embedding/backward": ("embedding/forward", 1.2),
+    "unknown/from_pointers": ("elementwise/vectorized", 1.1),
+    "unknown/matrix_from_pointers": ("elementwise/vectorized", 1.1),
     "triton/pointwise": ("elementwise/vectorized", 1.0),
     "triton/reduction": ("elementwise/vectorized", 1.2),
     "triton/persistent_reduction": ("elementwise/vectorized", 1.1),

@@ -17,14 +17,17 @@ from maya.estimators.bounds import (
     LAUNCH_SECONDS,
     compute_seconds,
     element_bytes,
+    l2_seconds,
     memory_seconds,
     roofline,
     wave_efficiency,
+    waves,
 )
 from maya.estimators.pack import Describe, Found, Model, Packs
 from maya.estimators.work import Kind, Origin, Work
 
 LAYOUTS = ("TN", "NN", "NT", "TT")
+TRITON = "_triton"  # at the end of the variant: a kernel of Triton's, by tiles of tile_m x tile_n
 _TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # of the output, that a block computes
 
 _SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
@@ -117,8 +120,34 @@ def _describe_for(model: Model) -> Describe:
     return describe_closely if "batch" in model.features else describe
 
 
+# Of Triton's products against cuBLAS', at their best. Taken as such, not measured.
+_TRITON_SLOWDOWN = 1.25
+_TRITON_SPREAD = 0.3
+_TRITON_OF_PEAK = 0.8  # that a block reaches on its SM
+
+
+def _triton(device: Device, packs: Packs, batch: Batch) -> Times:
+    """Triton's kernels: slower than cuBLAS', and no faster than their tiles allow.
+
+    Small tiles read the operands more often, from the L2 cache; large ones leave SMs without work. Autotuning, which
+    measures candidates that differ in their tiles, chooses by that.
+    """
+    like = evaluate(device, packs, replace(batch, variant=batch.variant.removesuffix(TRITON)))
+    m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
+    rows, columns = batch.column("tile_m", 128.0), batch.column("tile_n", 128.0)
+    tiles = count * np.ceil(m / rows) * np.ceil(n / columns)
+    reading = l2_seconds(device, tiles * k * (rows + columns) * element_bytes(batch.dtype))
+    in_turn = np.ceil(waves(device, tiles)) * device.sm_count
+    computing = compute_seconds(device, batch.dtype, 2.0 * rows * columns * k * in_turn) / _TRITON_OF_PEAK
+    seconds = np.maximum(like.seconds * _TRITON_SLOWDOWN, LAUNCH_SECONDS + np.maximum(reading, computing))
+    note = f"taken as {_TRITON_SLOWDOWN:g} times cuBLAS, or as its tiles allow"
+    return Times(seconds, Origin.ROOFLINE, _TRITON_SPREAD, "; ".join(filter(None, (note, like.note))))
+
+
 def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     """Times of matrix products: what is learned, but many tiny ones take their blocks' time."""
+    if batch.variant.endswith(TRITON):
+        return _triton(device, packs, batch)
     seconds, origin, spread, note = _learned(device, packs, batch)
     m, n, count = (batch.column(name, 1.0) for name in ("m", "n", "batch"))
     blocks = count * np.ceil(m / 128) * np.ceil(n / 128)

@@ -23,6 +23,12 @@ _ARITHMETIC_EFFICIENCY = 0.5
 _UNKNOWN_SECONDS = 5e-6  # of a launch of which nothing is known
 _SPREAD_WITHOUT_DATA = 0.3
 _SPREAD_OF_A_GUESS = 0.7
+# Kernels of which only the bytes are known: most take longer.
+_LOWER_BOUNDS = {
+    "from_pointers": (0.5, "no model: once through what its pointers point to"),
+    "matrix_from_pointers": (1.0, "no model: once through what its pointers point to; it has matrix instructions"),
+    "from_op": (0.5, "no model: once through the tensors of its op"),
+}
 _FURTHEST_RELATIVE = 6
 
 
@@ -57,6 +63,8 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         return Times(seconds, origin, float(curve.about.get("spread", 0.1)), note)
     if batch.variant.endswith("_guessed") or batch.variant == "from_grid":
         return Times(seconds, Origin.DEFAULT, _SPREAD_OF_A_GUESS, "bytes guessed from the grid")
+    if batch.kind == Kind.UNKNOWN and batch.variant in _LOWER_BOUNDS:
+        return Times(seconds, Origin.ROOFLINE, *_LOWER_BOUNDS[batch.variant])
     return Times(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, note)
 
 

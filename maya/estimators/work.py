@@ -61,6 +61,11 @@ class Work:
     shape: dict[str, float] = field(default_factory=dict)
     variant: str = ""  # what tells implementations apart: "flash_backward", "layer_norm", "TN", ...
 
+    @property
+    def has_model(self) -> bool:
+        """False: what it computes is not known, or how much; its time is from bytes at best, a lower bound."""
+        return self.kind is not Kind.UNKNOWN and not self.variant.endswith("_guessed")
+
 
 class Estimate(NamedTuple):  # made by the hundred thousand, and a tuple is made in a fifth of the time
     """A duration on one device."""

@@ -1,7 +1,8 @@
 """Launch -> Work: which extractor a kernel, call or copy goes to.
 
 Kernels are told apart by their own names first, because one op may launch several; then by the op. What no rule knows
-is a work of kind UNKNOWN with the bytes of its op's tensors, or with those that its grid suggests: never nothing.
+is a work of kind UNKNOWN with the bytes behind its pointers (of a kernel launched through the driver), of its op's
+tensors, or with those that its grid suggests: never nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from maya.estimators.features.attention import attention_kernel
 from maya.estimators.features.inductor import Sources
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.library import library_call
-from maya.estimators.features.triton import triton
+from maya.estimators.features.triton import from_pointers, triton
 from maya.estimators.work import Kind, Work
 
 Extractor = Callable[[Launch], Work | None]
@@ -56,7 +57,6 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         ),
         (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", movement.pooling),
         (r"elementwise|nchwToNhwc|nhwcToNchw|copy_kernel|fill_kernel", elementwise.elementwise),
-        (r"^triton_", triton),
     )
 )
 # Kernels whose own name says nothing, by their op.
@@ -110,7 +110,10 @@ def _kernel(launch: Launch, sources: Sources | None) -> Work | None:
 
 
 def _unknown(launch: Launch) -> Work:
-    """From the op's tensors, each once, the largest as the result; without an op, from the grid."""
+    """From its pointers or the op's tensors, each once, the largest as the result; without either, from the grid."""
+    found = from_pointers(launch)
+    if found is not None:
+        return found
     tensors = launch.tensors
     if tensors:
         largest = max(tensors, key=lambda tensor: tensor.elements)

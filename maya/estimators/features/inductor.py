@@ -1,8 +1,9 @@
 """What the source that Inductor generated says about its Triton kernels: sizes, operands, what is read and written.
 
-In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` by name. A name such as
-triton_poi_fused_add_0 may occur in several compiled graphs; `Sources.of` takes the one whose sizes fit the launch's
-grid.
+In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` of a launch. The debug
+information of a compiled kernel names its source, so a launch does; a name such as triton_poi_fused_add_0 may occur in
+several compiled graphs, and triton_mm in dozens of variants that Inductor tries. Where a launch does not name its
+source, `Sources.of` takes the one of the kernel's name whose sizes fit the launch's grid.
 
 The cache is shared with other jobs and grows while a job runs, so what was found during a run is kept in a folder of
 the run's own: the sources, and in `launches.json` which of them each launch was taken to be. A replay goes by that.
@@ -17,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maya.estimators.features.launch import Launch
+from maya.estimators.features.templates import Template, parse_template
 from maya.estimators.features.tensors import itemsize
 
 _SIZES = re.compile(r"^\s+(x|y|z|r\d_)numel = (\d+)\s*$", re.MULTILINE)
 _HINTS = re.compile(r"size_hints=\{([^}]*)\}")
 _HINT = re.compile(r"'(x|y|z|r\d_)': (\d+)")
 _SIGNATURE = re.compile(r"'signature': \{([^}]*)\}")
-_POINTER = re.compile(r"'(\w*ptr\d*)': '\*(\w+)'")
+_POINTER = re.compile(r"'(\w+)': '\*(\w+)'")
 _ACCESS = re.compile(r"tl\.(load|store|atomic_add)\((\w+) \+ \(?(.*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^\s+([xyzr]\d\w*) = (.*)$", re.MULTILINE)
 _NAMES = re.compile(r"\b([xyzr]\d\w*|tmp\d+)\b")
@@ -40,6 +42,8 @@ class KernelMetadata:
     sizes: dict[str, int]  # of its axes: {"x": 8192, "r0_": 768}
     pointers: dict[str, str]  # dtype by argument
     accesses: tuple[tuple[str, str, float], ...]  # (load or store, argument, elements)
+    template: Template | None = None  # what it was made from, if it is no loop over its axes
+    dynamic: bool = False  # sizes are arguments, and `sizes` are those it was compiled for, rounded up
 
     @property
     def elements(self) -> float:
@@ -78,11 +82,25 @@ class Sources:
         self._found: dict[str, KernelMetadata | None] = {}  # by launch
 
     def of(self, launch: Launch) -> KernelMetadata | None:
-        """The kernel of that name whose sizes fit the grid; None if there is none."""
-        key = f"{launch.function} {launch.blocks}"
+        """The kernel that was launched; None if its source is not there."""
+        key = launch.source or f"{launch.function} {launch.blocks}"
         if key not in self._found:
-            self._found[key] = self._find(key, launch)
+            named = self._named(launch.source) if launch.source else None
+            if named is not None and named.dynamic and not launch.pointers and not _fits(named, launch):
+                named = None
+            self._found[key] = named or self._find(f"{launch.function} {launch.blocks}", launch)
         return self._found[key]
+
+    def _named(self, source: str) -> KernelMetadata | None:
+        """The kernel in the file of that name. Inductor puts files into folders by the first letters of their hash."""
+        name = f"{source[1:3]}/{source}"
+        try:
+            text = _text(self._folder / name)
+        except OSError:
+            return None
+        if self._keep is not None:
+            self._copy(name, self._keep)
+        return parse(text)
 
     def _find(self, key: str, launch: Launch) -> KernelMetadata | None:
         if key in self._decided:
@@ -137,7 +155,9 @@ def parse(source: str) -> KernelMetadata:
     """One generated file with one kernel."""
     hints = _HINTS.search(source)
     sizes = {axis: int(size) for axis, size in _HINT.findall(hints[1])} if hints else {}
-    sizes |= {axis: int(size) for axis, size in _SIZES.findall(source)}  # exact, where sizes are not dynamic
+    exact = {axis: int(size) for axis, size in _SIZES.findall(source)}
+    dynamic = not sizes.keys() <= exact.keys()
+    sizes |= exact
     signature = _SIGNATURE.search(source)
     pointers = {
         name: _TRITON_TYPES.get(kind, kind) for name, kind in _POINTER.findall(signature[1] if signature else "")
@@ -151,7 +171,7 @@ def parse(source: str) -> KernelMetadata:
             indirect = any(name.startswith("tmp") for name in names)
             extent = math.prod(variables.get(name, 1.0) for name in sorted(names) if not name.startswith("tmp"))
             accesses.append((way, pointer, everything if indirect else min(float(extent), everything)))
-    return KernelMetadata(sizes, pointers, tuple(accesses))
+    return KernelMetadata(sizes, pointers, tuple(accesses), parse_template(source, pointers), dynamic)
 
 
 _MODULO = re.compile(r"% (\d+)\)*$")

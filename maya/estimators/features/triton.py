@@ -1,10 +1,10 @@
-"""Triton kernels, those of Inductor above all -> Work of kind TRITON.
+"""Triton kernels: Inductor's by the source that it generated, others by the bytes behind their pointers -> Work.
 
-The launch has a name, a grid and a block, and no sizes. Inductor's names tell the template (poi: elementwise, red:
-reduction over a long axis, per: over one that fits a block, tem: a template such as a matrix product) and the ops that
-were fused; its heuristics tell how many elements a block takes: 1024 for four warps, 512 for eight when a pointwise
-kernel is large, down to 128 when it is small. Where the kernel's metadata is known (`inductor.py`), sizes and operands
-are exact.
+Inductor's names tell the template (poi: elementwise, red: reduction over a long axis, per: over one that fits a block,
+tem: a template such as a matrix product) and the ops that were fused. Where the generated source is there
+(`inductor.py`), sizes and operands are exact. Where it is not, the pointers of the launch tell the bytes; without those
+(a profile of a real run) the grid does: Inductor's heuristics give a block 1024 elements for four warps, 512 for eight
+when a pointwise kernel is large, down to 128 when it is small.
 """
 
 from __future__ import annotations
@@ -13,29 +13,45 @@ import re
 
 from maya.estimators.features.inductor import KernelMetadata
 from maya.estimators.features.launch import Launch
+from maya.estimators.features.templates import template_work
+from maya.estimators.features.tensors import itemsize
 from maya.estimators.work import Kind, Work
 
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan)_?(?:fused_)?(.*?)_?\d*$")
-_TEMPLATES = {
-    "poi": "pointwise",
-    "red": "reduction",
-    "per": "persistent_reduction",
-    "tem": "template",
-    "mm": "template",
-}
+_LOOPS = {"poi": "pointwise", "red": "reduction", "per": "persistent_reduction"}
 _SMALL_GRID = 128  # below it, blocks take fewer elements
 _ROW = 1024  # elements of a row, where nothing tells
 
 
-def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work:
-    """The work of a kernel whose name begins with triton_, or that is known to be Triton's."""
+def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work | None:
+    """The work of a kernel whose name begins with triton_; None if only its pointers or its grid could tell."""
     match = _INDUCTOR.match(launch.function)
-    template = _TEMPLATES.get(match[1], "pointwise") if match else "user"
+    loop = _LOOPS.get(match[1]) if match else None
+    if metadata is not None and metadata.template is not None:
+        return template_work(metadata.template, launch)
     if metadata is not None:
-        return _exact(launch, template, metadata)
-    fused = match[2].split("_") if match else []
+        return _exact(launch, loop or "pointwise", metadata)
+    return _guessed(launch, loop, match[2].split("_")) if match and loop and not launch.pointers else None
+
+
+def from_pointers(launch: Launch) -> Work | None:
+    """A kernel of which only its arguments are known: it is taken to go once through what they point to.
+
+    That is a lower bound, as far as the kernel touches all of its tensors: what it computes, and what it reads again,
+    is not known. None: nothing is known about its pointers.
+    """
+    touched = float(sum(launch.pointers))
+    if not touched:
+        return None
+    largest = float(max(launch.pointers))
+    shape = {"elements": largest, "blocks": float(launch.blocks), "operands": float(len(launch.pointers))}
+    variant = "matrix_from_pointers" if launch.tensor_cores else "from_pointers"
+    return Work(Kind.UNKNOWN, "uint8", 0.0, touched - largest, largest, shape, variant)
+
+
+def _guessed(launch: Launch, loop: str, fused: list[str]) -> Work:
     operands = 2 + sum(word in ("add", "mul", "sub", "div", "where", "backward", "cat") for word in fused)
-    if template == "pointwise":
+    if loop == "pointwise":
         per_block = _SMALL_GRID * 2 if launch.blocks < _SMALL_GRID else (1024 if launch.threads <= 128 else 512)
         elements = float(launch.blocks * per_block)
         columns = 1.0
@@ -45,11 +61,18 @@ def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work:
     size = 2  # mixed precision is the rule for what is compiled
     shape = {"elements": elements, "columns": columns, "operands": float(operands)}
     moved = elements * size
-    return Work(Kind.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, f"{template}_guessed")
+    return Work(Kind.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, f"{loop}_guessed")
 
 
-def _exact(launch: Launch, template: str, metadata: KernelMetadata) -> Work:
+def _exact(launch: Launch, loop: str, metadata: KernelMetadata) -> Work:
     read, written = metadata.traffic()
-    columns = metadata.columns
-    shape = {"elements": metadata.elements, "columns": columns, "operands": float(len(metadata.pointers))}
-    return Work(Kind.TRITON, metadata.dtype, metadata.elements * 4, read, written, shape, template)
+    elements, columns = metadata.elements, metadata.columns
+    if metadata.dynamic and len(launch.pointers) == len(metadata.pointers):
+        # The source does not say its sizes: it goes through the tensors that it gets.
+        of_pointers = list(zip(metadata.pointers.items(), launch.pointers, strict=True))
+        written = float(sum(size for (name, _), size in of_pointers if "out" in name))
+        read = float(sum(size for (name, _), size in of_pointers if not name.startswith("out")))
+        elements = max(size / itemsize(dtype) for (_, dtype), size in of_pointers)
+        columns = min(columns, elements)
+    shape = {"elements": elements, "columns": columns, "operands": float(len(metadata.pointers))}
+    return Work(Kind.TRITON, metadata.dtype, elements * 4, read, written, shape, loop)
