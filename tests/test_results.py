@@ -360,7 +360,7 @@ def test_lines_say_what_matters(tmp_path: Path) -> None:
     text = lines_of(result)
     assert len(text) <= 19
     labels = [line.split()[0] for line in text if not line.startswith(" ")]
-    assert labels == ["step", "speed", "of", "cost", "time", "slowest", "memory", "network", "based"]
+    assert labels == ["step", "speed", "of", "cost", "time", "slowest", "memory", "network", "based", "no"]
     assert text[0].startswith("step       7.000 ms, median of 2 (7.000 ms to 7.000 ms); 1 of 3 left out as warm-up")
     assert "128 tokens a step (from the embedding's input, 4 x 16)" in text[1]
 

@@ -248,7 +248,8 @@ def _network(result: Result) -> str:
     parameters = result.timeline.settings.load_cluster().parameters
     about = "; ".join(filter(None, [parameters.data, parameters.error]))
     spread = f"Durations of kernels are expected to be off by {share_text(result.origins.spread)}, weighted by time. "
-    return f"{spread}Parameters of the network: {parameters.origin}{f' ({about})' if about else ''}."
+    lacking = f"Kernels without a model: {result.without_model.text}. " if result.without_model.text else ""
+    return f"{spread}{lacking}Parameters of the network: {parameters.origin}{f' ({about})' if about else ''}."
 
 
 def _number(count: int, one: str) -> str:

@@ -59,8 +59,24 @@ def document(result: Result) -> dict[str, Any]:
             "works_ns": {origin.value: ns for origin, ns in result.origins.works.items()},
             "network_ns": result.origins.network,
             "spread": round(result.origins.spread, _DIGITS),
+            "without_model": _without_model(result),
         },
         "problems": list(timeline.problems),
+    }
+
+
+def _without_model(result: Result) -> dict[str, Any]:
+    found = result.without_model
+    return {
+        "launches": found.launches,
+        "launch_share": round(found.launch_share, _DIGITS),
+        "bytes": found.bytes,
+        "byte_share": round(found.byte_share, _DIGITS),
+        "ns": found.ns,
+        "time_share": round(found.time_share, _DIGITS),
+        "matrix_byte_share": round(found.matrix_byte_share, _DIGITS),
+        "most_bytes": {"kernel": found.name, "place": found.place, "bytes": found.name_bytes} if found.name else None,
+        "could_matter": found.could_matter,
     }
 
 

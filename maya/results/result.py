@@ -21,6 +21,7 @@ from maya.results.step_passes import MEANINGS
 from maya.results.steps import Steps, find_steps
 from maya.results.throughput import Throughput, find_throughput
 from maya.results.traffic import Traffic, find_traffic
+from maya.results.without_model import WithoutModel, find_without_model
 from netmodel.settings_file import did_you_mean
 
 
@@ -63,6 +64,7 @@ class Result:
     memory: Memory
     traffic: Traffic
     origins: Origins
+    without_model: WithoutModel
     assumptions: tuple[Assumption, ...]  # to be read before the numbers
 
     @property
@@ -86,6 +88,7 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         memory=find_memory(timeline),
         traffic=find_traffic(timeline, steps),
         origins=find_origins(timeline, steps),
+        without_model=find_without_model(timeline, steps),
         assumptions=tuple(_assumptions(timeline, options, steps)),
     )
 

@@ -18,7 +18,7 @@ _NAME = 26
 
 
 def lines_of(result: Result, shorten: Callable[[str], str] = str) -> list[str]:
-    """What is assumed, and then at most twenty lines. `shorten` makes "train.py:42" of a line's full name."""
+    """What is assumed, and then at most twenty-one lines. `shorten` makes "train.py:42" of a line's full name."""
     return [
         *(_line("assumes", each.text(shorten)) for each in result.assumptions),
         _line("step", _step(result)),
@@ -30,6 +30,7 @@ def lines_of(result: Result, shorten: Callable[[str], str] = str) -> list[str]:
         _line("memory", _memory(result)),
         *([_line("network", network)] if (network := _network(result)) else []),
         _line("based on", _origins(result)),
+        *([_line("no model", lacking)] if (lacking := result.without_model.text) else []),
         *(_line("but", problem) for problem in list(result.timeline.problems)[:2]),
     ]
 
