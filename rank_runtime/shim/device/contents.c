@@ -25,6 +25,18 @@ static void say_full(void) {
                  (long long)settings->kept_bytes, (long long)settings->small_bytes);
 }
 
+/* An object that is sent is an error in any rank (nccl_post.c). Storages that torch.load copies to the GPU look like objects. */
+static void say_objects_full(void) {
+    static bool said;
+    const maya_settings *settings = maya_get_settings();
+    if (said || settings->rank != 0) return;
+    said = true;
+    maya_message("contents of large uint8 copies (pickled objects, what torch.load reads) are placeholders (zeros) from here on: "
+                 "the %lld bytes that a rank keeps of them are used up. If the program reads them back or sends them, set "
+                 "MAYA_OBJECT_BYTES to more",
+                 (long long)settings->object_bytes);
+}
+
 /* Programs may steer by these, so that every rank says it. */
 static void say_lost(size_t whole, const char *limit, int64_t bytes) {
     static bool said;
@@ -40,7 +52,7 @@ static void say_given_up(size_t whole, maya_content content, bool is_full) {
     if (content == MAYA_CONTENT_FLOATING && is_full) say_full();
     if (content == MAYA_CONTENT_OTHER && is_full) say_lost(whole, "MAYA_KEPT_BYTES", settings->kept_bytes);
     if (content == MAYA_CONTENT_OTHER && !is_full) say_lost(whole, "--copy-bytes", settings->copy_bytes);
-    if (content == MAYA_CONTENT_OBJECT) say_lost(whole, "MAYA_OBJECT_BYTES", settings->object_bytes);
+    if (content == MAYA_CONTENT_OBJECT) say_objects_full();
 }
 
 static void give_up(uintptr_t start, uintptr_t end) {
