@@ -202,7 +202,7 @@ def test_products_of_nothing_that_the_script_means(maya_run: Callable[..., Run])
     assert json.loads((run.folder / "summary.json").read_text())["assumptions"] == []
 
 
-@pytest.mark.parametrize("options", [("--no-trace",), ("--clock", "wall"), ("--clock", "wall", "--no-timeline")])
+@pytest.mark.parametrize("options", [("--no-trace",), ("--clock", "wall")])
 def test_a_wall_clock_is_named(maya_run: Callable[..., Run], options: tuple[str, ...]) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda')", *options)
     assert run.exit_code == 0, run.stderr
