@@ -62,12 +62,15 @@ def test_a_process_that_forks_its_ranks(build: Build, tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent(
             """
+            import os
+
+            endpoint = os.environ.pop("MAYA_COORDINATOR")
+            trace = os.environ.pop("MAYA_TRACE")
+
             from nccl_driver import *
             import nccl_driver, sys
 
             device = ctypes.CDLL("libmaya_device.so")
-            endpoint = os.environ.pop("MAYA_COORDINATOR")
-            trace = os.environ.pop("MAYA_TRACE")
             before = Buffer(np.array([5.0]))  # CUDA is in use, and nothing is recorded
             stream = Stream()
             children = []
