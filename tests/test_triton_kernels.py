@@ -159,7 +159,7 @@ def test_a_product_of_a_template_has_its_sizes() -> None:
 
 def test_a_size_that_is_an_argument_follows_from_the_pointers() -> None:
     fixed = launched(product(), (7168, 1, 1))
-    pointers = (2 * 8192 * 4096, 2 * 4096 * 14336, 2 * 8192 * 14336)
+    pointers = (2 * 8192 * 4096, 2 * 4096 * 14336, 0, 2 * 8192 * 14336)
     assert launched(product("ks0"), (7168, 1, 1), pointers) == fixed
 
 

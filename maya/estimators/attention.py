@@ -25,8 +25,8 @@ from maya.estimators.pack import Found, Packs
 from maya.estimators.work import Kind, Origin, Work
 
 # flash: FlashAttention 2, which is in torch; flash3, flash4: what serving frameworks use on Hopper and Blackwell
-# flex, flex_dense: FlexAttention, Triton's kernel; in the second, values in memory decide what its mask hides
-IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4", "flex", "flex_dense")
+# flex: FlexAttention, a kernel of Triton's; "flex_dense" where values in memory decide what its mask hides
+IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4", "flex")
 
 _SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
 _USUAL_EFFICIENCY = 0.45

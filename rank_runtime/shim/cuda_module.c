@@ -171,25 +171,27 @@ typedef struct {
 static const uint64_t TENSOR_MAP = 0x70616D726F736E74u;
 _Static_assert(sizeof(tensor_map) == 128, "the size of a CUtensorMap");
 
-/* Pointers to device memory among the arguments, and the bytes behind each. */
+/* Pointers to device memory among the arguments, and the bytes behind each, by parameter; 0 for what is none. */
 typedef struct {
-    size_t count;
+    size_t count, parameters; /* up to the last pointer */
     const void *addresses[MAYA_PARAMETERS];
     uint64_t extents[MAYA_PARAMETERS];
 } pointer_arguments;
 
 static void find_pointers(pointer_arguments *found, CUfunction function, void **arguments) {
     const maya_cubin_kernel *resources = function ? maya_kernel_resources(function) : NULL;
-    found->count = 0;
+    found->count = found->parameters = 0;
     if (resources == NULL || arguments == NULL) return;
     for (int i = 0; i < resources->parameters; i++) {
         const uint16_t size = resources->parameter_bytes[i];
+        found->extents[i] = 0;
         if (arguments[i] == NULL || (size != sizeof(void *) && size != sizeof(tensor_map))) continue;
         tensor_map map = {.mark = 0};
         memcpy(&map, arguments[i], size);
         if (maya_address_device(map.address) < 0 || (size == sizeof map && map.mark != TENSOR_MAP)) continue;
-        found->addresses[found->count] = map.address;
-        found->extents[found->count++] = size == sizeof map ? map.bytes : maya_extent_of(map.address);
+        found->addresses[found->count++] = map.address;
+        found->extents[i] = size == sizeof map ? map.bytes : maya_extent_of(map.address);
+        found->parameters = (size_t)i + 1;
     }
     maya_forget_pointers();
 }
@@ -221,7 +223,8 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
     pointer_arguments pointers;
     find_pointers(&pointers, function, arguments);
     doubt_arguments(&pointers, stream);
-    return maya_kernel_launch_on(maya_kernel_of(function), grid, block, shared_bytes, stream, pointers.extents, pointers.count);
+    return maya_kernel_launch_on(maya_kernel_of(function), grid, block, shared_bytes, stream, pointers.extents,
+                                 pointers.parameters);
 }
 
 MAYA_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

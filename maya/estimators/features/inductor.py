@@ -18,21 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maya.estimators.features.launch import Launch
-from maya.estimators.features.templates import Template, parse_template
+from maya.estimators.features.templates import Template, bytes_behind, parse_template, pointers_among
 from maya.estimators.features.tensors import itemsize
 
 _SIZES = re.compile(r"^\s+(x|y|z|r\d_)numel = (\d+)\s*$", re.MULTILINE)
 _HINTS = re.compile(r"size_hints=\{([^}]*)\}")
 _HINT = re.compile(r"'(x|y|z|r\d_)': (\d+)")
 _SIGNATURE = re.compile(r"'signature': \{([^}]*)\}")
-_POINTER = re.compile(r"'(\w+)': '\*(\w+)'")
+_PARAMETER = re.compile(r"'(\w+)': '([^']+)'")
 _ACCESS = re.compile(r"tl\.(load|store|atomic_add)\((\w+) \+ \(?(.*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^\s+([xyzr]\d\w*) = (.*)$", re.MULTILINE)
 _NAMES = re.compile(r"\b([xyzr]\d\w*|tmp\d+)\b")
 _KERNEL = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)
 _DECISIONS = "launches.json"
-_TRITON_TYPES = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"}
-_TRITON_TYPES |= {"fp8e4nv": "fp8", "fp8e5": "fp8"}
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,19 @@ class KernelMetadata:
     """One generated kernel."""
 
     sizes: dict[str, int]  # of its axes: {"x": 8192, "r0_": 768}
-    pointers: dict[str, str]  # dtype by argument
+    parameters: dict[str, str]  # type by argument, in order: "*bf16", "i32"
     accesses: tuple[tuple[str, str, float], ...]  # (load or store, argument, elements)
     template: Template | None = None  # what it was made from, if it is no loop over its axes
     dynamic: bool = False  # sizes are arguments, and `sizes` are those it was compiled for, rounded up
+
+    @property
+    def pointers(self) -> dict[str, str]:
+        """Dtype by argument, those that point to memory."""
+        return pointers_among(self.parameters)
+
+    def bytes_behind(self, launch: Launch) -> dict[str, int]:
+        """Of the tensor behind each pointer argument of a launch, as far as it said."""
+        return bytes_behind(self.parameters, launch)
 
     @property
     def elements(self) -> float:
@@ -159,9 +166,8 @@ def parse(source: str) -> KernelMetadata:
     dynamic = not sizes.keys() <= exact.keys()
     sizes |= exact
     signature = _SIGNATURE.search(source)
-    pointers = {
-        name: _TRITON_TYPES.get(kind, kind) for name, kind in _POINTER.findall(signature[1] if signature else "")
-    }
+    parameters = dict(_PARAMETER.findall(signature[1])) if signature else {}
+    pointers = pointers_among(parameters)
     variables = {name: _extent(text, sizes) for name, text in _VARIABLE.findall(source)}
     everything = float(math.prod(sizes.values()))
     accesses = []
@@ -171,7 +177,7 @@ def parse(source: str) -> KernelMetadata:
             indirect = any(name.startswith("tmp") for name in names)
             extent = math.prod(variables.get(name, 1.0) for name in sorted(names) if not name.startswith("tmp"))
             accesses.append((way, pointer, everything if indirect else min(float(extent), everything)))
-    return KernelMetadata(sizes, pointers, tuple(accesses), parse_template(source, pointers), dynamic)
+    return KernelMetadata(sizes, parameters, tuple(accesses), parse_template(source, parameters), dynamic)
 
 
 _MODULO = re.compile(r"% (\d+)\)*$")

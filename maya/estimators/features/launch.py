@@ -30,7 +30,9 @@ class Launch:
     op: str = ""  # innermost op, "aten::add_"
     inputs: Sequence[Any] = ()  # of the op: Tensor, list, None or scalar
     blocks_before: int = 0  # of launches of the same kernel for the same op before this one
-    pointers: tuple[int, ...] = ()  # bytes behind each pointer argument, 0 where they are not known (driver's launches)
+    # Bytes behind each parameter that is a pointer; 0 for other parameters, and where they are not known. The last one
+    # is a pointer. Of kernels that are launched through the driver.
+    pointers: tuple[int, ...] = ()
     source: str = ""  # name of the file that a kernel compiled at run time came from
     line: int = 0  # where it begins there
     tensor_cores: bool = False  # a kernel compiled at run time that has matrix instructions

@@ -31,21 +31,43 @@ class Template:
 
     source: str
     constants: Mapping[str, int]  # names that the source assigns a number to, at their first assignment
-    pointers: Mapping[str, str]  # dtype by argument, in order
+    parameters: Mapping[str, str]  # type by argument, in order: "*bf16", "i32"
+
+    @property
+    def pointers(self) -> dict[str, str]:
+        """Dtype by argument, those that point to memory."""
+        return pointers_among(self.parameters)
 
     def has(self, *names: str) -> bool:
         """Whether the source mentions all of the names as its own."""
         return all(re.search(rf"^\s+{name}\b[^=\n]*=", self.source, re.MULTILINE) for name in names)
 
 
-def parse_template(source: str, pointers: Mapping[str, str]) -> Template | None:
+_TRITON_TYPES = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"}
+_TRITON_TYPES |= {"fp8e4nv": "fp8", "fp8e5": "fp8"}
+
+
+def pointers_among(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Dtype by argument of a kernel's parameters that point to memory."""
+    kinds = ((name, kind.removeprefix("*")) for name, kind in parameters.items() if kind.startswith("*"))
+    return {name: _TRITON_TYPES.get(kind, kind) for name, kind in kinds}
+
+
+def bytes_behind(parameters: Mapping[str, str], launch: Launch) -> dict[str, int]:
+    """Of the tensor behind each pointer argument, by name, as far as the launch said."""
+    names = [name for name, kind in parameters.items() if kind != "constexpr"]
+    found = zip(names, launch.pointers, strict=False)  # a launch says nothing about what follows its last pointer
+    return {name: size for name, size in found if size > 0 and parameters[name].startswith("*")}
+
+
+def parse_template(source: str, parameters: Mapping[str, str]) -> Template | None:
     """None: the source is no template's."""
     if _DECORATOR not in source:
         return None
     constants: dict[str, int] = {}
     for name, text in _CONSTANT.findall(source):
         constants.setdefault(name, int(text == "True") if text in ("True", "False") else int(text))
-    return Template(source, constants, pointers)
+    return Template(source, constants, parameters)
 
 
 def template_work(template: Template, launch: Launch) -> Work | None:
@@ -62,11 +84,9 @@ def template_work(template: Template, launch: Launch) -> Work | None:
 
 
 def _elements(template: Template, launch: Launch) -> dict[str, float]:
-    """Of the tensor behind each pointer, by argument; nothing if the launch did not say."""
-    if len(launch.pointers) != len(template.pointers):
-        return {}
-    sizes = zip(template.pointers.items(), launch.pointers, strict=True)
-    return {name: size / itemsize(dtype) for (name, dtype), size in sizes if size > 0}
+    """Of the tensor behind each pointer, by argument, as far as the launch said."""
+    dtypes = template.pointers
+    return {name: size / itemsize(dtypes[name]) for name, size in bytes_behind(template.parameters, launch).items()}
 
 
 def _dtype(template: Template, *names: str) -> str:
@@ -114,8 +134,7 @@ def _tiled(template: Template, launch: Launch, sizes: tuple[int, int, int], batc
     work = gemm_work(m, n, k, batch=batch, dtype=dtype, layout=f"{layout}{TRITON}", out_dtype=result)
     tile = {name: template.constants.get(key, 128) for name, key in (("tile_m", "BLOCK_M"), ("tile_n", "BLOCK_N"))}
     # What is fused into it reads and writes further tensors.
-    touched = float(sum(launch.pointers)) if 0 not in launch.pointers else 0.0
-    more = max(touched - work.bytes_read - work.bytes_written, 0.0)
+    more = max(float(sum(launch.pointers)) - work.bytes_read - work.bytes_written, 0.0)
     return replace(work, bytes_read=work.bytes_read + more, shape={**work.shape, **tile})
 
 
@@ -185,7 +204,8 @@ def _attention(template: Template, launch: Launch) -> Work | None:
     queries = sizes.get("Q_LEN") or round(elements.get("arg_Q", 0.0) / (batch * heads * head_dim))
     kv_heads = max(heads // shared, 1)
     kv_batch = sizes.get("ZKV") or batch
-    keys = sizes.get("KV_LEN") or round(elements.get("arg_K", 0.0) / (kv_batch * kv_heads * head_dim))
+    stored = elements.get("arg_K", 0.0) / head_dim or elements.get("arg_V", 0.0) / value_dim  # or one for both
+    keys = sizes.get("KV_LEN") or round(stored / (kv_batch * kv_heads))
     if not queries or not keys:
         return None
     query_block, key_block = (sizes.get(f"SPARSE_{side}_BLOCK_SIZE", 128) for side in ("Q", "KV"))

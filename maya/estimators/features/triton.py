@@ -44,7 +44,7 @@ def from_pointers(launch: Launch) -> Work | None:
     if not touched:
         return None
     largest = float(max(launch.pointers))
-    shape = {"elements": largest, "blocks": float(launch.blocks), "operands": float(len(launch.pointers))}
+    shape = {"elements": largest, "blocks": float(launch.blocks), "operands": float(sum(map(bool, launch.pointers)))}
     variant = "matrix_from_pointers" if launch.tensor_cores else "from_pointers"
     return Work(Kind.UNKNOWN, "uint8", 0.0, touched - largest, largest, shape, variant)
 
@@ -67,12 +67,12 @@ def _guessed(launch: Launch, loop: str, fused: list[str]) -> Work:
 def _exact(launch: Launch, loop: str, metadata: KernelMetadata) -> Work:
     read, written = metadata.traffic()
     elements, columns = metadata.elements, metadata.columns
-    if metadata.dynamic and len(launch.pointers) == len(metadata.pointers):
+    sizes = metadata.bytes_behind(launch) if metadata.dynamic else {}
+    if sizes:
         # The source does not say its sizes: it goes through the tensors that it gets.
-        of_pointers = list(zip(metadata.pointers.items(), launch.pointers, strict=True))
-        written = float(sum(size for (name, _), size in of_pointers if "out" in name))
-        read = float(sum(size for (name, _), size in of_pointers if not name.startswith("out")))
-        elements = max(size / itemsize(dtype) for (_, dtype), size in of_pointers)
+        written = float(sum(size for name, size in sizes.items() if "out" in name))
+        read = float(sum(size for name, size in sizes.items() if not name.startswith("out")))
+        elements = max(size / itemsize(metadata.pointers[name]) for name, size in sizes.items())
         columns = min(columns, elements)
     shape = {"elements": elements, "columns": columns, "operands": float(len(metadata.pointers))}
     return Work(Kind.TRITON, metadata.dtype, elements * 4, read, written, shape, loop)

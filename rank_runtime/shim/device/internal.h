@@ -267,7 +267,7 @@ MAYA_API maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kerne
 MAYA_API const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel);
 MAYA_API int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                                 void *stream);
-/* The same with the bytes behind each of its pointers, in the order of its parameters. */
+/* The same with the bytes behind each of its parameters that is a pointer, 0 for the others. */
 MAYA_API int maya_kernel_launch_on(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                                    void *stream, const uint64_t *extents, size_t count);
 MAYA_API int maya_occupancy(int block_threads, size_t shared_bytes);

@@ -137,7 +137,7 @@ typedef struct {
 } launch_key;
 
 typedef struct {
-    const uint64_t *bytes; /* behind each pointer */
+    const uint64_t *bytes; /* behind each parameter that is a pointer, 0 for others */
     size_t count;
 } launch_extents;
 
