@@ -8,6 +8,7 @@ import pytest
 from trace_writer import FROM_GRAPH
 from training_traces import TrainingWriter, tensor, timeline_of
 
+from maya.results.step_repetition import REPETITION
 from maya.results.step_turns import find_turns
 from maya.results.steps import OPTIMIZER, WHOLE_RUN, find_steps, warm_up_of
 from maya.trace import Kind
@@ -234,6 +235,31 @@ def test_without_a_backward_pass_the_whole_run_is_one_step(tmp_path: Path) -> No
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert (steps.source, steps.lengths_ns, steps.measured) == (WHOLE_RUN, (3 * MS,), (0,))
     assert "no optimizer" in steps.note
+
+
+def test_without_a_backward_pass_what_repeats_is_a_step(tmp_path: Path) -> None:
+    """As inference does, whose first batch is different, and which does something else at the end."""
+    rank = TrainingWriter(0)
+    rank.product(m=128)
+    for _ in range(5):
+        rank.copy("HtoD", 1024)
+        for _ in range(4):
+            rank.product()
+            rank.elementwise()
+        rank.product(n=1000)
+    rank.elementwise("report")
+    steps = find_steps(timeline_of(tmp_path, [rank]))
+    assert steps.source == REPETITION
+    assert steps.lengths_ns == (11 * MS, *(10 * MS,) * 4)
+
+
+def test_layers_that_repeat_are_no_steps(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    rank.copy("HtoD", 1024)
+    for _ in range(12):
+        rank.product()
+        rank.elementwise()
+    assert find_steps(timeline_of(tmp_path, [rank])).source == WHOLE_RUN
 
 
 def test_steps_from_an_annotation(tmp_path: Path) -> None:

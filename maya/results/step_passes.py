@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coordinator.timeline.timeline import Program
 from maya.results.passes import Passes, Rows, in_backward, passes_of
 from maya.results.step_marks import Mark
+from maya.results.step_repetition import REPETITION
 from maya.trace import Kind
 
 UPDATE, REDUCTION, BACKWARD = "update", "gradient reduction", "backward"
@@ -26,6 +27,7 @@ MEANINGS = {
     UPDATE: "steps by in-place updates after backward passes, without torch.optim",
     REDUCTION: "steps by gradient reductions, without torch.optim",
     BACKWARD: "a step for every backward pass, without torch.optim or gradient reductions (or use --steps-from NAME)",
+    REPETITION: "steps by what the trace repeats, without torch.optim or backward passes (or use --steps-from NAME)",
 }
 
 _UPDATE = re.compile(r"^aten::(_foreach_)?(add|sub|addcdiv|addcmul|lerp|mul|div)_$")

@@ -4,8 +4,9 @@ In: a `Timeline`. Out: `Steps`: for every rank when its steps began and ended. A
 optimizers ends on the device (`Optimizer.step#…` annotations of torch.optim; optimizers that follow each other
 without a backward pass between them belong to one step, and so do those that take turns, as in a GAN: step_turns).
 Where no rank has an optimizer, backward passes make the steps, and what shows that weights were updated after them
-(step_passes). Without these the whole run is one span. With `steps_from`, annotations of that name mark the steps
-instead. An optimizer that was captured into a CUDA graph makes a step of every launch of the graph.
+(step_passes); without these, what the program repeats (step_repetition). Else the whole run is one span. With
+`steps_from`, annotations of that name mark the steps instead. An optimizer that was captured into a CUDA graph makes
+a step of every launch of the graph.
 
 A step begins where the one before ended; the first begins with the first matrix product, attention, convolution or
 embedding of the job. What differs in length from the later steps is warm-up.
@@ -25,11 +26,13 @@ from maya.estimators.limits import TENSOR_KINDS
 from maya.estimators.work import Kind as WorkKind
 from maya.results.step_marks import Mark, annotation_marks, annotations_named, optimizer_marks, skipped_steps
 from maya.results.step_passes import BACKWARD, REDUCTION, UPDATE, pass_marks
+from maya.results.step_repetition import REPETITION, repetition_marks
 from netmodel.settings_file import did_you_mean
 
 Times = npt.NDArray[np.int64]
 
 OPTIMIZER, WHOLE_RUN = "optimizer", "run"
+NO_STEPS = "no optimizer, no backward pass and no repetition was found"
 
 _LIKE = 20  # a step that differs by no more than one part in so many is like another
 
@@ -46,7 +49,7 @@ class ClassSteps:
 class Steps:
     """The steps of a job."""
 
-    source: str  # OPTIMIZER, UPDATE, REDUCTION, BACKWARD, WHOLE_RUN, or the name of the annotation
+    source: str  # OPTIMIZER, UPDATE, REDUCTION, BACKWARD, REPETITION, WHOLE_RUN, or the name of the annotation
     lengths_ns: tuple[int, ...]  # of each step, for the job: from one end of the last rank to the next
     warm_up: int  # steps at the beginning that are no measure
     skipped: tuple[int, ...]  # steps that hold batches after which the optimizer was not called (a gradient scaler)
@@ -142,7 +145,8 @@ def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, l
         by_passes = {id(program): pass_marks(program, source) for program in timeline.programs}
         if any(by_passes.values()):
             return source, by_passes, []
-    return WHOLE_RUN, {}, []
+    repeated = {id(program): repetition_marks(program) for program in timeline.programs}
+    return (REPETITION, repeated, []) if any(repeated.values()) else (WHOLE_RUN, {}, [])
 
 
 def warm_up_of(lengths: Sequence[int]) -> int:
@@ -209,9 +213,7 @@ def _whole_run(timeline: Timeline) -> Steps:
         for one in timeline.classes
     )
     length = int(timeline.end_ns.max(initial=0))
-    return Steps(
-        WHOLE_RUN, (length,), 0, (), classes, "no optimizer and no backward pass, so the whole run counts as one step"
-    )
+    return Steps(WHOLE_RUN, (length,), 0, (), classes, f"{NO_STEPS}, so the whole run counts as one step")
 
 
 def _no_whole_step(timeline: Timeline) -> str:

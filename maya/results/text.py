@@ -7,7 +7,7 @@ from collections.abc import Callable
 from maya.results.classes import CLASSES, TITLES
 from maya.results.result import Result
 from maya.results.step_passes import MEANINGS
-from maya.results.steps import WHOLE_RUN
+from maya.results.steps import NO_STEPS, WHOLE_RUN
 from maya.results.tokens import GIVEN
 from maya.results.words import bytes_text, ranges, scaled, share_text, small, time_text
 
@@ -42,7 +42,7 @@ def _line(label: str, text: str) -> str:
 def _step(result: Result) -> str:
     steps = result.steps
     if steps.source == WHOLE_RUN:
-        return f"{time_text(result.step_ns)} for the whole run: no optimizer and no backward pass was found in it"
+        return f"{time_text(result.step_ns)} for the whole run: {NO_STEPS} in it"
     measured = steps.measured
     lengths = [steps.lengths_ns[step] for step in measured]
     text = time_text(result.step_ns)
@@ -51,7 +51,8 @@ def _step(result: Result) -> str:
     left_out = f"{steps.warm_up} of {steps.count} left out as warm-up" if steps.warm_up else ""
     skipped = f"steps without an optimizer call in {ranges(list(steps.skipped))}" if steps.skipped else ""
     given = result.options.steps_from
-    source = MEANINGS.get(steps.source, "steps by torch.optim") if given is None else f"steps from {given}"
+    by_optimizers = "" if steps.source in MEANINGS else "steps by torch.optim"  # others are among the assumptions
+    source = by_optimizers if given is None else f"steps from {given}"
     return "; ".join(filter(None, [text, left_out, skipped, source, steps.note]))
 
 
