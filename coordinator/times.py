@@ -96,11 +96,7 @@ class RunTimes:
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         from maya.trace.format import Kind
 
-        works = [
-            (ask.record, ask.signature, ask.op, ask.size, ask.blocks_before)
-            for _, ask in asks
-            if ask.record != Kind.COLLECTIVE
-        ]
+        works = [(ask.record, ask.signature, ask.op, ask.size) for _, ask in asks if ask.record != Kind.COLLECTIVE]
         found = iter(self._durations.answers(works))
         return [
             self._network.alone_ns(ask.signature, rank) if ask.record == Kind.COLLECTIVE else next(found)

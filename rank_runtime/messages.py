@@ -183,7 +183,6 @@ class Ask:
     signature: str  # of the record, as the trace has it
     op: str  # signature of the op that it came from; empty: none
     size: int  # bytes of a copy or memset; 0 of others
-    blocks_before: int  # of kernels over lists of tensors: blocks of the same op's launches before
 
 
 @dataclass(slots=True)

@@ -124,7 +124,7 @@ def test_messages_that_share_a_way_take_as_long_as_all_of_them() -> None:
 def test_questions_of_a_turn_are_answered_together() -> None:
     ranks = TimedRanks(3)
     for rank, number in ((0, 1), (2, 1), (0, 2)):
-        ranks.say(rank, Ask(number, Kind.KERNEL, "{}", "", 0, 0))
+        ranks.say(rank, Ask(number, Kind.KERNEL, "{}", "", 0))
     answers = {rank: message for rank, message, _ in ranks.state.answer_asks()}
     assert answers == {0: Times([1, 2], [10, 20]), 2: Times([1], [12])}
     assert ranks.times.asked == [3]
@@ -155,10 +155,10 @@ def test_times_of_a_run_come_from_its_settings(tmp_path: Path) -> None:
     assert times.message_ns(0, 1, 1 << 20) < times.message_ns(0, 8, 1 << 20)
     kernel, copy, reduction, again = times.answers(
         [
-            (0, Ask(1, Kind.KERNEL, KERNEL, ADD, 0, 0)),
-            (0, Ask(2, Kind.MEMCPY, '{"copy":"HtoD"}', "", 1 << 20, 0)),
-            (3, Ask(3, Kind.COLLECTIVE, ALL_REDUCE, "", 0, 0)),
-            (9, Ask(4, Kind.KERNEL, KERNEL, ADD, 0, 0)),
+            (0, Ask(1, Kind.KERNEL, KERNEL, ADD, 0)),
+            (0, Ask(2, Kind.MEMCPY, '{"copy":"HtoD"}', "", 1 << 20)),
+            (3, Ask(3, Kind.COLLECTIVE, ALL_REDUCE, "", 0)),
+            (9, Ask(4, Kind.KERNEL, KERNEL, ADD, 0)),
         ]
     )
     assert kernel == again

@@ -176,9 +176,7 @@ def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
     name = "void multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>>(int)"
     works = [
         work_of(
-            Launch(
-                "kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), blocks_before=before
-            )
+            Launch("kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), before=before)
         )
         for blocks, before in ((2, 0), (1, 2))
     ]

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# One file a family of what differs between releases: the whole path, cuDNN's graphs, values, streams, watchdogs.
-TESTS = ("test_tiny.py", "test_cudnn.py", "test_values.py", "test_streams.py", "test_same_twice.py")
+# One file a family of what differs between releases: the whole path, cuDNN's graphs, values, streams, watchdogs, how
+# kernels are launched.
+TESTS = (
+    "test_tiny.py",
+    "test_cudnn.py",
+    "test_values.py",
+    "test_streams.py",
+    "test_same_twice.py",
+    "test_split_ops.py",
+)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from maya.estimators.features.launch import Launch
 from maya.estimators.work import Estimate, Work
 from maya.trace import Kind
 
-Question = tuple[int, str, str, int, int]  # kind, signature, op's signature, size, blocks before: as in messages.Ask
+Question = tuple[int, str, str, int]  # kind, signature, op's signature, size: as in messages.Ask
 
 
 class Durations:
@@ -38,14 +38,10 @@ class Durations:
 
     @staticmethod
     def launch_of(
-        kind: Kind,
-        signature: Mapping[str, Any],
-        op: Mapping[str, Any] | None = None,
-        size: int = 0,
-        blocks_before: int = 0,
+        kind: Kind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0
     ) -> Launch:
         """What a record and its op say; `size` is of copies and memsets."""
-        return launch_of(kind, signature, op, size, blocks_before)
+        return launch_of(kind, signature, op, size)
 
     def work_of(self, launch: Launch) -> Work:
         """What the launch has to do."""
@@ -68,8 +64,8 @@ class Durations:
 
 
 def _launch(question: Question) -> Launch:
-    kind, signature, op, size, blocks_before = question
-    return launch_of(Kind(kind), _parsed(signature), _parsed(op) if op else None, size, blocks_before)
+    kind, signature, op, size = question
+    return launch_of(Kind(kind), _parsed(signature), _parsed(op) if op else None, size)
 
 
 def _parsed(text: str) -> Mapping[str, Any]:

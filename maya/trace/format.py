@@ -26,7 +26,11 @@ Checksums are CRC-32 (zlib's) of everything behind them in their header and, for
 
 What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON objects:
 
-    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}
+    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes} and, of kernels by
+                   several of which torch does one op, which part of the op this launch does: "elements" that it goes
+                   through; of a reduction also "outputs"; of a list of tensors, how many chunks (foreach) or tensors
+                   (cat) the op's launches "before" have done. Of a kernel that a CUDA graph launches: "from", the
+                   signature of the op that was running when it was captured
     LIBRARY        {"call": function, and its sizes, types and options}
     COLLECTIVE     {"call": function, "communicator": number, "ranks": …, "rank": …, "count": …, "dtype": …, "op": …,
                    "root" or "peer": …}; its value is the sequence number: of a collective on its communicator, of a

@@ -223,8 +223,8 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
     pointer_arguments pointers;
     find_pointers(&pointers, function, arguments);
     doubt_arguments(&pointers, stream);
-    return maya_kernel_launch_on(maya_kernel_of(function), grid, block, shared_bytes, stream, pointers.extents,
-                                 pointers.parameters);
+    maya_launch_arguments given = {arguments, pointers.extents, pointers.parameters};
+    return maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream, &given);
 }
 
 MAYA_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

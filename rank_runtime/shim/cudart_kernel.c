@@ -112,15 +112,16 @@ MAYA_API cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t 
     return CUDA_OK;
 }
 
-static cudaError_t launch(maya_kernel *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+static cudaError_t launch(maya_kernel *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
+                          cudaStream_t stream) {
     const unsigned grid_size[3] = {grid.x, grid.y, grid.z}, block_size[3] = {block.x, block.y, block.z};
-    return cudart_result(maya_kernel_launch(kernel, grid_size, block_size, shared_bytes, stream));
+    const maya_launch_arguments given = {.values = arguments};
+    return cudart_result(maya_kernel_launch(kernel, grid_size, block_size, shared_bytes, stream, &given));
 }
 
 MAYA_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
                                       cudaStream_t stream) {
-    (void)arguments;
-    return launch(maya_kernel_of(function), grid, block, shared_bytes, stream);
+    return launch(maya_kernel_of(function), grid, block, arguments, shared_bytes, stream);
 }
 
 MAYA_API cudaError_t __cudaGetKernel(maya_kernel **kernel, const void *function) {
@@ -130,14 +131,12 @@ MAYA_API cudaError_t __cudaGetKernel(maya_kernel **kernel, const void *function)
 
 MAYA_API cudaError_t __cudaLaunchKernel(maya_kernel *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
                                         cudaStream_t stream) {
-    (void)arguments;
-    return launch(kernel, grid, block, shared_bytes, stream);
+    return launch(kernel, grid, block, arguments, shared_bytes, stream);
 }
 
 MAYA_API cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                                                  size_t shared_bytes, cudaStream_t stream) {
-    (void)arguments;
-    return launch(maya_kernel_of(function), grid, block, shared_bytes, stream);
+    return launch(maya_kernel_of(function), grid, block, arguments, shared_bytes, stream);
 }
 
 typedef struct {
@@ -149,9 +148,8 @@ typedef struct {
 } launch_configuration;
 
 MAYA_API cudaError_t cudaLaunchKernelExC(const launch_configuration *configuration, const void *function, void **arguments) {
-    (void)arguments;
-    return launch(maya_kernel_of(function), configuration->grid, configuration->block, configuration->shared_bytes,
-                  configuration->stream);
+    return launch(maya_kernel_of(function), configuration->grid, configuration->block, arguments,
+                  configuration->shared_bytes, configuration->stream);
 }
 
 /* ---- what a kernel needs ---- */

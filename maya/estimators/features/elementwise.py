@@ -2,8 +2,7 @@
 
 In: a `Launch` of one of torch's elementwise kernels. Out: a `Work` that reads every operand once and writes the result.
 
-An op is usually one such kernel; where it is several (tensors of more than 2**31 bytes are split), the grid says how
-much of the op's elements this one can do, and the op's bytes are shared accordingly.
+An op is usually one such kernel; where it is several (parts.py), each has its share of the op's bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import re
 
 from maya.estimators.features.kernel_names import first_number, pointers
 from maya.estimators.features.launch import Launch
+from maya.estimators.features.parts import itemsizes, share
 from maya.estimators.features.tensors import Tensor, broadcast, itemsize
 from maya.estimators.work import Kind, Work
 
@@ -52,7 +52,7 @@ def random(launch: Launch) -> Work:
     read, written, elements, dtype = _operands(launch, None)
     if "dropout" not in launch.function and "dropout" not in launch.op:
         read = 0.0
-        written = launch.tensors[0].elements * launch.tensors[0].itemsize if launch.tensors else written
+        written = elements * launch.tensors[0].itemsize if launch.tensors else written
     elif "fused_dropout" in launch.function:
         written += elements
     # A Philox number is some 40 integer instructions for four values, and then a logarithm or a cosine.
@@ -68,26 +68,26 @@ def _operands(launch: Launch, operands: int | None) -> tuple[float, float, float
     in_place = name.endswith("_") and not name.startswith("_")
     if name in _WRITES_ONLY or (operands == 1):
         target = tensors[-1] if name == "arange" else tensors[0]
-        share = _share(launch, target.elements)
-        return 0.0, target.bytes * share, target.elements * share, target.dtype
+        part = _share(launch, target.elements, [target.itemsize])
+        return 0.0, target.bytes * part, target.elements * part, target.dtype
     if name == "copy_" and len(tensors) >= 2:
         target, source = tensors[0], tensors[1]
-        share = _share(launch, target.elements)
+        part = _share(launch, target.elements, [target.itemsize, source.itemsize])
         read = float(min(source.bytes, target.elements * source.itemsize))
-        return read * share, target.elements * target.itemsize * share, target.elements * share, target.dtype
+        return read * part, target.elements * target.itemsize * part, target.elements * part, target.dtype
     if in_place:
         target, inputs = tensors[0], tensors
         elements, written, dtype = float(target.elements), float(target.bytes), target.dtype
     else:
         inputs, written, elements, dtype = _out_of_place(tensors, name, operands)
-    share = _share(launch, elements)
+    part = _share(launch, elements, [*itemsizes(inputs, elements), int(written / elements)])
     read = float(sum(min(tensor.bytes, elements * tensor.itemsize) for tensor in inputs))
     if operands is not None and not in_place:
         # Operands that are no inputs of the op, e.g. saved results that a composite op passes on.
         missing = operands - 1 - len(inputs)
         if missing > 0 and launch.op and elements > 1:
             read += missing * elements * itemsize(dtype)
-    return read * share, written * share, elements * share, dtype
+    return read * part, written * part, elements * part, dtype
 
 
 def _out_of_place(
@@ -105,18 +105,19 @@ def _out_of_place(
     return inputs, elements * size, elements, widest.dtype
 
 
-def _share(launch: Launch, elements: float) -> float:
-    """The part of the elements that this launch can do: 1 but for ops that are split into several launches."""
+def _share(launch: Launch, elements: float, sizes: list[int]) -> float:
+    """The part of the op's elements that this launch does."""
+    part = share(launch, elements, sizes)
     most = launch.blocks * launch.threads * _MOST_PER_THREAD
-    if elements <= most or _STRIDES.search(launch.function):
-        return 1.0
+    if launch.elements or elements * part <= most or _STRIDES.search(launch.function):
+        return part
     return launch.blocks * launch.threads * (first_number(launch.name) or _USUAL_PER_THREAD) / elements
 
 
 def _from_grid(launch: Launch, operands: int | None) -> tuple[float, float, float, str]:
     dtype = next((name for pattern, name in _FUNCTOR_DTYPE if pattern.search(launch.name)), "fp32")
     per_thread = first_number(launch.name) or _USUAL_PER_THREAD
-    elements = float(launch.blocks * launch.threads * min(per_thread, _MOST_PER_THREAD))
+    elements = float(launch.elements or launch.blocks * launch.threads * min(per_thread, _MOST_PER_THREAD))
     size = itemsize(dtype)
     return elements * size * max((operands or 2) - 1, 0), elements * size, elements, dtype
 

@@ -52,7 +52,8 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"^compute(Block|Digit)|gatherTopK|^fill$", movement.selection),
         (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", movement.indexing),
         (
-            r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|transform_kernel|convert_indices|histogram|fill_reverse",
+            r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|DeviceReduce|transform_kernel|transform_vals"
+            r"|convert_indices|histogram|fill_reverse",
             movement.keys_and_values,
         ),
         (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", movement.pooling),
@@ -117,10 +118,11 @@ def _unknown(launch: Launch) -> Work:
     tensors = launch.tensors
     if tensors:
         largest = max(tensors, key=lambda tensor: tensor.elements)
-        read = float(sum(tensor.bytes for tensor in tensors))
-        elements = float(largest.elements)
+        part = min(launch.elements / largest.elements, 1.0) if launch.elements else 1.0
+        read = sum(tensor.bytes for tensor in tensors) * part
+        elements = largest.elements * part
         shape = {"elements": elements, "blocks": float(launch.blocks)}
-        return Work(Kind.UNKNOWN, largest.dtype, elements, read, float(largest.bytes), shape, "from_op")
+        return Work(Kind.UNKNOWN, largest.dtype, elements, read, largest.bytes * part, shape, "from_op")
     if launch.what == "library":
         return Work(Kind.UNKNOWN, "fp32", 0.0, 0.0, 0.0, {}, "library_call")
     elements = launch.blocks * launch.threads * _ELEMENTS_PER_THREAD

@@ -4,8 +4,8 @@
         item.work, item.count, item.name
 
 A job launches millions of times but has hundreds of different works, so everything here is done once for each distinct
-pair of signature and op. A kernel that a CUDA graph launches has no op: it is taken to have that of the first kernel of
-the same signature before it that had one (when the graph was captured, or before, as a rule).
+pair of signature and op. No op is running when a CUDA graph launches a kernel: the kernel's signature has the op that
+was running when it was captured.
 
 `launch_of` makes a launch of what a record and its op say. A rank that asks how long something takes while the job runs
 says the same (rank_runtime/messages.py, Ask), so both ways end in the same work.
@@ -31,7 +31,6 @@ from maya.trace import Kind, Trace
 from maya.trace.reader import Records
 
 _WHAT = {Kind.KERNEL: "kernel", Kind.LIBRARY: "library", Kind.MEMCPY: "copy", Kind.MEMSET: "memset"}
-_OVER_LISTS = ("multi_tensor_apply", "FusedOptimizer")
 
 
 @dataclass(frozen=True)
@@ -73,15 +72,12 @@ def works_of(trace: Trace, inductor: str | Path | None = None) -> TracedWorks:
             trace.signature(int(key["signature"])),
             trace.signature(int(key["op"])) if key["op"] else None,
             int(key["value"]),
-            int(key["before"]),
         )
         works.append(TracedWork(launch, work_of(launch, sources), count))
     return TracedWorks(works, records, which)
 
 
-def launch_of(
-    kind: Kind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0, blocks_before: int = 0
-) -> Launch:
+def launch_of(kind: Kind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0) -> Launch:
     """A kernel, library call, copy or memset, as its signature and that of its op say; `size` is of copies and
     memsets, whose op does not matter."""
     what = _WHAT[kind]
@@ -89,11 +85,13 @@ def launch_of(
         return Launch(what, str(signature.get("copy", "")), arguments=signature, bytes=size)
     if kind == Kind.MEMSET:
         return Launch(what, "memset", arguments=signature, bytes=size)
+    op = signature.get("from", op)
     op_name = str(op.get("op", "")) if op else ""
     inputs = tuple(parse_input(value) for value in op.get("inputs", ())) if op else ()
     if kind == Kind.LIBRARY:
         return Launch(what, str(signature.get("call", "")), arguments=signature, op=op_name, inputs=inputs)
     grid, block = (_three(signature.get(key)) for key in ("grid", "block"))
+    before = signature.get("before")
     return Launch(
         what,
         str(signature.get("kernel", "")),
@@ -101,7 +99,9 @@ def launch_of(
         block=block,
         op=op_name,
         inputs=inputs,
-        blocks_before=blocks_before,
+        elements=int(signature.get("elements", 0)),
+        outputs=int(signature.get("outputs", 0)),
+        before=None if before is None else int(before),
         pointers=tuple(int(size) for size in signature.get("pointers", ())),
         source=str(signature.get("source", "")),
         line=int(signature.get("line", 0)),
@@ -113,7 +113,7 @@ def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt
     """For each record what tells works apart, and a number for each distinct combination, in order of appearance."""
     keys = np.zeros(
         len(records),
-        dtype=[("kind", "<u4"), ("signature", "<u4"), ("op", "<u4"), ("value", "<u8"), ("before", "<u4")],
+        dtype=[("kind", "<u4"), ("signature", "<u4"), ("op", "<u4"), ("value", "<u8")],
     )
     keys["kind"] = records["kind"]
     keys["signature"] = records["signature"]
@@ -125,50 +125,11 @@ def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt
     if len(ops):
         found = (ops["op"][at] == records["op"]) & (records["op"] != 0)
         keys["op"] = np.where(found & ~copied, ops["signature"][at], 0)
-    _lend_ops(keys)
-    _count_blocks_before(trace, records, keys)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return keys, rank[inverse.reshape(-1)]
-
-
-def _lend_ops(keys: npt.NDArray[np.void]) -> None:
-    """Give kernels without an op that of the first one before them with the same signature that has one."""
-    kernels = keys["kind"] == Kind.KERNEL
-    without = np.flatnonzero(kernels & (keys["op"] == 0))
-    if not len(without):
-        return
-    having = np.flatnonzero(kernels & (keys["op"] != 0))
-    signatures, first = np.unique(keys["signature"][having], return_index=True)
-    if not len(signatures):
-        return
-    lenders = having[first]
-    at = np.minimum(np.searchsorted(signatures, keys["signature"][without]), len(signatures) - 1)
-    lends = (signatures[at] == keys["signature"][without]) & (lenders[at] < without)
-    keys["op"][without[lends]] = keys["op"][lenders[at[lends]]]
-
-
-def _count_blocks_before(trace: Trace, records: Records, keys: npt.NDArray[np.void]) -> None:
-    """For kernels over lists of tensors: the blocks of the same op's launches before."""
-    used = np.unique(records["signature"][records["kind"] == Kind.KERNEL])
-    over_lists = {}
-    for number in used.tolist():
-        signature = trace.signature(number)
-        name = str(signature.get("kernel", ""))
-        if any(part in name for part in _OVER_LISTS):
-            x, y, z = signature["grid"]
-            over_lists[number] = (name, x * y * z)
-    if not over_lists:
-        return
-    positions = np.flatnonzero(np.isin(records["signature"], np.array(sorted(over_lists))) & (records["op"] != 0))
-    done: dict[tuple[int, str], int] = {}
-    for at in positions.tolist():
-        name, blocks = over_lists[int(records["signature"][at])]
-        of = (int(records["op"][at]), name)
-        keys["before"][at] = done.get(of, 0)
-        done[of] = done.get(of, 0) + blocks
 
 
 @lru_cache(maxsize=4096)

@@ -104,13 +104,13 @@ def _launch(event: dict[str, Any], ops: dict[Any, dict[str, Any]], before: dict[
         return Launch("copy", direction, arguments=options, bytes=int(arguments.get("bytes", 0)), **common)
     grid, block = (tuple(int(size) for size in arguments.get(key, (1, 1, 1))) for key in ("grid", "block"))
     done = before.get((identity, event["name"]), 0)
-    before[identity, event["name"]] = done + grid[0] * grid[1] * grid[2]
+    before[identity, event["name"]] = done + (grid[1] if "CatArray" in event["name"] else grid[0] * grid[1] * grid[2])
     return Launch(
         "kernel",
         event["name"],
         grid=(grid[0], grid[1], grid[2]),
         block=(block[0], block[1], block[2]),
-        blocks_before=done,
+        before=done,
         **common,
     )
 

@@ -29,7 +29,10 @@ class Launch:
     bytes: int = 0  # of the copy or memset
     op: str = ""  # innermost op, "aten::add_"
     inputs: Sequence[Any] = ()  # of the op: Tensor, list, None or scalar
-    blocks_before: int = 0  # of launches of the same kernel for the same op before this one
+    # Which part of the op it does, as far as that is known (rank_runtime/shim/device/launch_part.h).
+    elements: int = 0  # that it goes through; 0: not known
+    outputs: int = 0  # of a reduction: its results; 0: not known
+    before: int | None = None  # of a list: chunks or tensors that the op's launches before have done; None: not known
     # Bytes behind each parameter that is a pointer; 0 for other parameters, and where they are not known. The last one
     # is a pointer. Of kernels that are launched through the driver.
     pointers: tuple[int, ...] = ()

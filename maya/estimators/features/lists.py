@@ -7,10 +7,9 @@ its parameters. So the blocks of the launches before and of this one say exactly
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from maya.estimators.features.kernel_names import list_depth, list_reads
 from maya.estimators.features.launch import Launch
+from maya.estimators.features.parts import list_part
 from maya.estimators.features.tensors import Tensor, tensors_in
 from maya.estimators.work import Kind, Work
 
@@ -69,11 +68,4 @@ def _share(launch: Launch, tensors: list[Tensor]) -> float:
     for tensor in tensors:
         whole, rest = divmod(tensor.elements, _CHUNK)
         chunks += [_CHUNK] * whole + ([rest] if rest else [])
-    total = sum(chunks)
-    if not total:
-        return 1.0
-    end = launch.blocks_before + launch.blocks
-    if end > len(chunks):  # not cut as described: by blocks, as well as is known
-        return min(1.0, launch.blocks / max(end, 1))
-    sums = [0, *accumulate(chunks)]
-    return (sums[end] - sums[launch.blocks_before]) / total
+    return list_part(chunks, launch.before, launch.blocks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from maya.estimators.features.launch import Launch
+from maya.estimators.features.parts import itemsizes, list_part, share
 from maya.estimators.features.tensors import Tensor, broadcast, tensors_in
 from maya.estimators.work import Kind, Work
 
@@ -18,13 +19,14 @@ _MOST_PER_THREAD = 32  # keys or values that a thread of CUB's kernels takes
 def concatenation(launch: Launch) -> Work | None:
     """cat and stack: reads every tensor, writes all of them."""
     lists = [value for value in launch.inputs if isinstance(value, list)]
-    tensors = [tensor for tensor in tensors_in(lists[0] if lists else launch.inputs) if tensor.elements]
-    if not tensors:
+    tensors = list(tensors_in(lists[0] if lists else launch.inputs))
+    sizes = [tensor.elements * tensor.itemsize for tensor in tensors]
+    if not sum(sizes):
         return None
-    # A launch takes at most so many tensors: the second dimension of its grid is their number.
-    count = launch.grid[1] if launch.grid[1] > 1 and launch.function.startswith("CatArray") else len(tensors)
-    share = min(1.0, count / len(tensors))
-    moved = float(sum(tensor.elements * tensor.itemsize for tensor in tensors)) * share
+    # A launch takes only so many tensors: the second dimension of its grid is their number.
+    in_batches = launch.function.startswith("CatArray")
+    count = launch.grid[1] if in_batches else len(tensors)
+    moved = sum(sizes) * (list_part(sizes, launch.before, count) if in_batches else 1.0)
     in_vectors = "aligned" in launch.function or "vectorized" in launch.function
     variant = "vectorized" if in_vectors else "strided"
     shape = {"elements": moved / tensors[0].itemsize, "operands": float(count + 1)}
@@ -107,7 +109,9 @@ def indexing(launch: Launch) -> Work | None:
     else:
         elements = float(_indexed(values[0], indices, name))
     size = values[0].itemsize
-    index_bytes = float(sum(tensor.bytes for tensor in indices))
+    part = share(launch, elements, itemsizes(tensors, elements))
+    index_bytes = sum(tensor.bytes for tensor in indices) * min(part, 1.0)
+    elements *= part
     accumulates = "add" in name or "reduce" in name or True in launch.inputs[3:4]
     read = elements * size * (2.0 if accumulates else 1.0) + index_bytes
     shape = {"elements": elements, "operands": 3.0}
@@ -134,13 +138,19 @@ def keys_and_values(launch: Launch) -> Work:
     """A kernel of a sort, a scan or a selection: reads and writes keys, and values beside them where it has any."""
     name = launch.function
     source = launch.tensors[0] if launch.tensors else None
-    capacity = float(launch.blocks * launch.threads * _MOST_PER_THREAD)
+    columns = float(source.shape[-1]) if source is not None and source.shape else 0.0
+    if "Segmented" in name and columns:  # a block for each row
+        capacity = launch.blocks * columns
+    else:
+        capacity = float(launch.blocks * launch.threads * (1 if name.startswith("fill_reverse") else _MOST_PER_THREAD))
     elements = min(float(source.elements), capacity) if source is not None else capacity / 4
     if "embedding" in launch.op and len(launch.tensors) > 1:
         elements = min(float(launch.tensors[1].elements), capacity)
+    if launch.elements:
+        elements = float(launch.elements)
     size = 8.0 if source is None or "embedding" in launch.op else float(source.itemsize)
     pair = size + 8.0  # sorted with their positions
-    if any(word in name for word in ("Histogram", "Upsweep", "PartitionKernel", "partial", "segment")):
+    if any(word in name for word in ("Histogram", "Upsweep", "PartitionKernel", "Reduce", "partial", "segment")):
         read, written = elements * size, 0.0
     elif any(word in name for word in ("Init", "ExclusiveSum", "compute_num")):
         read, written = 0.0, 32.0 * launch.blocks
@@ -150,8 +160,8 @@ def keys_and_values(launch: Launch) -> Work:
     else:
         read, written = elements * pair, elements * pair
     dtype = source.dtype if source is not None else "int64"
-    columns = float(source.shape[-1]) if source is not None and source.shape else elements
-    return Work(Kind.SORT, dtype, elements, read, written, {"elements": elements, "columns": columns}, name)
+    shape = {"elements": elements, "columns": columns or elements}
+    return Work(Kind.SORT, dtype, elements, read, written, shape, name)
 
 
 _HISTOGRAM = 1024.0  # bytes: a counter for each value of a digit of eight bits

@@ -11,6 +11,7 @@ import math
 import re
 
 from maya.estimators.features.launch import Launch
+from maya.estimators.features.parts import share
 from maya.estimators.features.tensors import Tensor, itemsize
 from maya.estimators.row_traffic import HAS_MEAN, IN_PASSES
 from maya.estimators.work import Kind, Work
@@ -23,10 +24,18 @@ def reduction(launch: Launch) -> Work | None:
     source = launch.tensors[0]
     columns, inner = _reduced(launch, source)
     rows = source.elements / columns
+    part = share(launch, source.elements, [source.itemsize])
+    elements = source.elements * part
+    if launch.outputs:
+        rows, columns = float(launch.outputs), elements / launch.outputs
+    elif inner and rows * part >= 1:
+        rows *= part
+    else:
+        columns *= part
     size = 8 if launch.op_name.startswith("arg") else source.itemsize
     shape = {"rows": rows, "columns": columns}
     variant = "inner" if inner else "outer"
-    return Work(Kind.REDUCTION, source.dtype, float(source.elements), float(source.bytes), rows * size, shape, variant)
+    return Work(Kind.REDUCTION, source.dtype, elements, source.bytes * part, rows * size, shape, variant)
 
 
 def _reduced(launch: Launch, source: Tensor) -> tuple[float, bool]:
@@ -151,17 +160,28 @@ def softmax(launch: Launch) -> Work | None:
     backward = "ackward" in launch.function or "ackward" in launch.op
     dim = next((v for v in launch.inputs if isinstance(v, int) and not isinstance(v, bool)), -1)
     columns = source.shape[dim] if source.shape and -len(source.shape) <= dim < len(source.shape) else 1
-    moved = float(source.elements * source.itemsize)
+    rows = min(source.elements / columns, _rows_of_warps(launch, columns))
+    part = rows * columns / source.elements
+    elements = rows * columns
+    moved = float(elements * source.itemsize)
     wide = itemsize("fp32") if launch.op_name == "_log_softmax" and True in launch.inputs[2:3] else source.itemsize
-    shape = {"rows": source.elements / columns, "columns": float(columns)}
+    shape = {"rows": rows, "columns": float(columns)}
     family = "log_softmax" if "log_softmax" in launch.op or "LogSoftMax" in launch.name else "softmax"
     variant = f"{family}_{'backward' if backward else 'forward'}"
     # Kernels whose block has a row, but keeps it neither in registers nor in shared memory.
     if re.search(r"cunn_SoftMax(Forward|Backward)(?!Smem|Reg)", launch.name):
         variant += IN_PASSES
-    read = 2 * moved if backward else float(source.bytes)
-    written = float(source.elements * wide)
-    return _block_a_row(launch, Work(Kind.SOFTMAX, source.dtype, 8.0 * source.elements, read, written, shape, variant))
+    read = 2 * moved if backward else source.bytes * part
+    written = float(elements * wide)
+    return _block_a_row(launch, Work(Kind.SOFTMAX, source.dtype, 8.0 * elements, read, written, shape, variant))
+
+
+def _rows_of_warps(launch: Launch, columns: int) -> float:
+    """The rows that fit the grid where each warp has one row, or two of up to 128 columns: torch launches this kernel
+    for 2**30 elements at a time. A grid of other kernels does not say."""
+    if not launch.function.startswith("softmax_warp"):
+        return math.inf
+    return float(launch.blocks * launch.block[1] * (2 if columns <= 128 else 1))
 
 
 def cross_entropy(launch: Launch) -> Work | None:

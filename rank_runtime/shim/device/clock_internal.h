@@ -41,7 +41,7 @@ bool clock_is_known(clock_host_time *time);
 /* How long something takes. */
 typedef struct {
     uint64_t ns, size;
-    uint32_t signature, op, blocks_before;
+    uint32_t signature, op;
     uint8_t kind;
     bool known;
 } clock_duration;

@@ -171,7 +171,7 @@ typedef struct {
     const void *queried;    /* the event or stream that it asks for again and again ... */
     uint32_t queries;       /* ... how often since its last record ... */
     uint32_t all_queries;   /* ... and how often for any */
-    void *list_kernels;     /* what the clock keeps about its launches over lists of tensors */
+    void *ops_in_parts;     /* what launch_part.c keeps about ops that take several launches */
     uint32_t blocks;        /* blocks that PyTorch's allocator has handed out to this thread, and the last of them: */
     struct {
         void *address;

@@ -265,11 +265,14 @@ MAYA_API maya_kernel *maya_kernel_of(const void *function);
  * name differ if their cubins do. The name is copied. */
 MAYA_API maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kernel *resources);
 MAYA_API const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel);
+typedef struct {
+    void **values;           /* point to the kernel's arguments, in order; NULL: not known */
+    const uint64_t *extents; /* the bytes behind each argument that is a pointer, 0 for others */
+    size_t extent_count;     /* up to the last pointer; 0: not known */
+} maya_launch_arguments;
+
 MAYA_API int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
-                                void *stream);
-/* The same with the bytes behind each of its parameters that is a pointer, 0 for the others. */
-MAYA_API int maya_kernel_launch_on(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
-                                   void *stream, const uint64_t *extents, size_t count);
+                                void *stream, const maya_launch_arguments *arguments);
 MAYA_API int maya_occupancy(int block_threads, size_t shared_bytes);
 
 #ifdef __cplusplus

@@ -1,11 +1,13 @@
 /* What can be launched: kernels registered by compiled code under the address of their host stub, and kernels of modules
- * that are loaded at run time, known by name. A launch becomes one record; its signature is looked up by kernel, geometry and
- * the bytes behind its pointers, so that the text is made only once. */
+ * that are loaded at run time, known by name. A launch becomes one record; its signature is looked up by kernel, geometry,
+ * the part of its op that it does (launch_part.h) and the bytes behind its pointers, so that the text is made only once. */
 
 #include "internal.h"
+#include "launch_part.h"
 #include "process.h"
 #include "recorder.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,7 @@ struct maya_kernel {
     const void *host_function; /* NULL for a kernel known by name */
     const char *name;
     const maya_cubin_kernel *resources;
+    uint8_t part_kind; /* maya_part_kind */
 };
 
 pthread_mutex_t maya_kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -133,13 +136,9 @@ typedef struct {
     const maya_kernel *kernel;
     unsigned grid[3], block[3];
     size_t shared_bytes;
+    maya_launch_part part;
     uint64_t extents[2]; /* two independent hashes of the bytes behind its pointers; 0: they are not known */
 } launch_key;
-
-typedef struct {
-    const uint64_t *bytes; /* behind each parameter that is a pointer, 0 for others */
-    size_t count;
-} launch_extents;
 
 typedef struct {
     launch_key key;
@@ -152,7 +151,8 @@ static size_t launches_size, launches_used;
 static size_t hash_launch(const launch_key *key) {
     uint64_t hash = (uintptr_t)key->kernel;
     const unsigned numbers[] = {key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
-                                (unsigned)key->shared_bytes, (unsigned)key->extents[0]};
+                                (unsigned)key->shared_bytes, (unsigned)key->extents[0], (unsigned)key->part.elements,
+                                (unsigned)key->part.outputs, (unsigned)key->part.before};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) hash = (hash ^ numbers[i]) * 0x9E3779B97F4A7C15u;
     return hash >> 20;
 }
@@ -177,9 +177,9 @@ static void grow_launches(void) {
     free(old);
 }
 
-static void hash_extents(launch_key *key, launch_extents extents) {
-    for (size_t i = 0; i < extents.count; i++) {
-        uint64_t value = extents.bytes[i] + i + 1;
+static void hash_extents(launch_key *key, const maya_launch_arguments *arguments) {
+    for (size_t i = 0; i < arguments->extent_count; i++) {
+        uint64_t value = arguments->extents[i] + i + 1;
         key->extents[0] = (key->extents[0] ^ value) * 0xFF51AFD7ED558CCDu;
         key->extents[0] ^= key->extents[0] >> 32;
         key->extents[1] = (key->extents[1] + value) * 0xC4CEB9FE1A85EC53u;
@@ -189,29 +189,34 @@ static void hash_extents(launch_key *key, launch_extents extents) {
 
 enum { NAME_LENGTH = 7900, SIGNATURE_LENGTH = NAME_LENGTH + 512 + 21 * MAYA_PARAMETERS };
 
-static uint32_t make_signature(const launch_key *key, launch_extents extents) {
+static uint32_t make_signature(const launch_key *key, const maya_launch_arguments *arguments) {
     char text[SIGNATURE_LENGTH];
     const maya_cubin_kernel *resources = key->kernel->resources;
+    const maya_launch_part *part = &key->part;
+    bool is_over_list = key->kernel->part_kind == MAYA_PART_BLOCKS || key->kernel->part_kind == MAYA_PART_TENSORS;
     size_t length = (size_t)snprintf(
         text, sizeof text, "{\"kernel\":\"%.*s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu", NAME_LENGTH,
         key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
         key->shared_bytes + (size_t)(resources ? resources->shared_bytes : 0));
 #define APPEND(...) (length += (size_t)snprintf(text + length, sizeof text - length, __VA_ARGS__))
     if (resources) APPEND(",\"registers\":%d", resources->registers);
+    if (is_over_list) APPEND(",\"before\":%" PRId64, part->before);
+    else if (part->elements) APPEND(",\"elements\":%" PRId64, part->elements);
+    if (part->outputs) APPEND(",\"outputs\":%" PRId64, part->outputs);
     if (resources && resources->source[0] && strpbrk(resources->source, "\"\\") == NULL) {
         APPEND(",\"source\":\"%s\",\"line\":%d", resources->source, resources->line);
     }
     if (resources && resources->tensor_cores) APPEND(",\"tensor_cores\":true");
-    for (size_t i = 0; i < extents.count; i++) {
-        APPEND("%s%llu", i ? "," : ",\"pointers\":[", (unsigned long long)extents.bytes[i]);
+    for (size_t i = 0; i < arguments->extent_count; i++) {
+        APPEND("%s%llu", i ? "," : ",\"pointers\":[", (unsigned long long)arguments->extents[i]);
     }
-    APPEND(extents.count ? "]}" : "}");
+    APPEND(arguments->extent_count ? "]}" : "}");
 #undef APPEND
     return maya_intern(text, length);
 }
 
 /* Under the lock, all launches there ever were. */
-static uint32_t find_signature(const launch_key *key, launch_extents extents) {
+static uint32_t find_signature(const launch_key *key, const maya_launch_arguments *arguments) {
     pthread_mutex_lock(&maya_kernels_lock);
     if (launches_used * 2 >= launches_size) grow_launches();
     launch_entry *entry = find_launch(key);
@@ -219,35 +224,31 @@ static uint32_t find_signature(const launch_key *key, launch_extents extents) {
         entry->key = *key;
         launches_used++;
     }
-    if (entry->signature == 0 && maya_is_recording()) entry->signature = make_signature(key, extents);
+    if (entry->signature == 0 && maya_is_recording()) entry->signature = make_signature(key, arguments);
     uint32_t signature = entry->signature;
     pthread_mutex_unlock(&maya_kernels_lock);
     return signature;
 }
 
 /* Without it, those that the thread made lately. */
-static uint32_t launch_signature(const launch_key *key, launch_extents extents) {
+static uint32_t launch_signature(const launch_key *key, const maya_launch_arguments *arguments) {
     enum { BITS = 8 };
     static __thread launch_entry *remembered;
     if (remembered == NULL) maya_thread_table((void **)&remembered, (1 << BITS) * sizeof *remembered);
     uint64_t mixed = (uintptr_t)key->kernel ^ (uint64_t)key->grid[0] << 24 ^ (uint64_t)key->grid[1] << 48 ^ key->block[0] ^
-                     key->extents[0];
+                     (uint64_t)key->part.elements << 8 ^ (uint64_t)key->part.before << 16 ^ key->extents[0];
     launch_entry *entry = &remembered[mixed * 0x9E3779B97F4A7C15u >> (64 - BITS)];
     bool is_known = memcmp(&entry->key, key, sizeof *key) == 0;
     /* a signature of 0: nothing was recorded when it was looked for */
-    if (!is_known || (entry->signature == 0 && maya_is_recording())) *entry = (launch_entry){*key, find_signature(key, extents)};
+    if (!is_known || (entry->signature == 0 && maya_is_recording())) {
+        *entry = (launch_entry){*key, find_signature(key, arguments)};
+    }
     return entry->signature;
 }
 
 int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
-                       void *stream) {
-    return maya_kernel_launch_on(kernel, grid, block, shared_bytes, stream, NULL, 0);
-}
-
-int maya_kernel_launch_on(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
-                          void *stream, const uint64_t *extents, size_t count) {
+                       void *stream, const maya_launch_arguments *arguments) {
     MAYA_OWN_TIME;
-    const launch_extents behind = {extents, count};
     if (maya_get_settings()->bare) return CUDA_OK;
     if (kernel == NULL) return CUDA_INVALID_DEVICE_FUNCTION;
     size_t threads = (size_t)block[0] * block[1] * block[2];
@@ -263,8 +264,12 @@ int maya_kernel_launch_on(maya_kernel *kernel, const unsigned grid[3], const uns
     memcpy(key.grid, grid, sizeof key.grid);
     memcpy(key.block, block, sizeof key.block);
     key.shared_bytes = shared_bytes;
-    hash_extents(&key, behind);
-    maya_work work = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key, behind)};
+    if (kernel->part_kind == MAYA_PART_UNSEEN) {
+        kernel->part_kind = (uint8_t)maya_part_kind_of(kernel->name, kernel->host_function == NULL && kernel->resources == NULL);
+    }
+    maya_read_part(kernel->part_kind, kernel, grid, block, arguments->values, &key.part);
+    hash_extents(&key, arguments);
+    maya_work work = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key, arguments)};
     return maya_submit(stream, &work);
 }
 

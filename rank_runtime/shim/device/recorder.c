@@ -99,6 +99,25 @@ void maya_set_op_signer(maya_op_signer signer) {
     op_signer = signer;
 }
 
+uint32_t maya_signature_with_op(uint32_t signature) {
+    static const char between[] = ",\"from\":";
+    uint32_t op = maya_this_thread()->current_op && op_signer ? op_signer() : 0;
+    const maya_string *plain = maya_string_numbered(signature), *from = maya_string_numbered(op);
+    if (plain == NULL || from == NULL || plain->length == 0)
+        return signature;
+    size_t kept = plain->length - 1, length = kept + sizeof between - 1 + from->length + 1;
+    char *text = malloc(length);
+    if (text == NULL)
+        abort();
+    memcpy(text, plain->text, kept); /* without its closing bracket */
+    memcpy(text + kept, between, sizeof between - 1);
+    memcpy(text + kept + sizeof between - 1, from->text, from->length);
+    text[length - 1] = '}';
+    uint32_t number = maya_intern(text, length);
+    free(text);
+    return number;
+}
+
 uint32_t maya_next_op(void) {
     return atomic_fetch_add_explicit(&ops_begun, 1, memory_order_relaxed) + 1;
 }

@@ -23,6 +23,9 @@ extern maya_record_listener maya_clock_listener;
  * records are still taken, because the virtual clock counts them. */
 bool maya_is_recording(void);
 
+/* The signature of a kernel with that of the op that the calling thread is in. Without locks: it may take Python's. */
+uint32_t maya_signature_with_op(uint32_t signature);
+
 /* As maya_record, for a caller that holds maya_recorder_lock because of books of its own that go with the records; only
  * while maya_is_recording. */
 void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags);

@@ -348,6 +348,12 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
         else if (stream->capture == NULL) maya_record(work->kind, record_as, work->signature, work->value, work->flags);
         else if (work->kind == MAYA_RECORD_KERNEL || work->kind == MAYA_RECORD_LIBRARY) thread->device_work++;
     }
+    maya_work captured;
+    if (stream->capture && work->kind == MAYA_RECORD_KERNEL && !(work->flags & MAYA_FLAG_FROM_GRAPH)) {
+        captured = *work;
+        captured.signature = maya_signature_with_op(work->signature); /* no op is running when the graph is launched */
+        work = &captured;
+    }
     bool only_recorded = work->run == NULL && work->start == NULL && work->release == NULL;
     if (only_recorded && stream->capture == NULL && !maya_work_is_queued()) return CUDA_OK;
     pthread_mutex_lock(&maya_engine_lock);
