@@ -117,6 +117,11 @@ def condition_of(folder: Path, code: str, *, on_device: bool = False) -> Conditi
 
 LOCK = "lock = threading.Lock(); lock.acquire()\n"
 BUSY = "threading.Thread(target=lambda: __import__('time').sleep(60), daemon=True).start()\n"
+JOINED = """
+import ctypes
+c, thread = ctypes.CDLL(None), ctypes.c_ulong()
+c.pthread_create(ctypes.byref(thread), None, c.sleep, ctypes.c_void_p(60))
+"""
 IDLE = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
 
 
@@ -135,6 +140,7 @@ IDLE = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         pytest.param(LOCK + "lock.acquire(timeout=50)  # recv()", id="time limit"),
         pytest.param(LOCK + "lock.acquire()", id="lock that nobody can free"),
         pytest.param(BUSY + "threading.Event().wait()", id="lock that a thread may free"),
+        pytest.param(JOINED + "c.pthread_join(thread, None)  # barrier()", id="end of a thread"),
     ],
 )  # fmt: skip
 def test_who_waits_outside_may_go_on(code: str, tmp_path: Path) -> None:

@@ -186,6 +186,13 @@ def futex_seconds(process: int, call: Call) -> float:
     return float(seconds + nanoseconds / 1e9 - time.clock_gettime(clock))
 
 
+def joined_thread(process: int, call: Call) -> int | None:
+    """The thread whose end a thread in pthread_join waits for: glibc waits for its number to be cleared."""
+    content = _memory(process, call.arguments[0], 4)
+    number = int(struct.unpack("i", content)[0]) if content else 0
+    return number if number > 1 and number in _numbers(f"/proc/{process}/task") else None
+
+
 class Mappings:
     """The memory of a process, read when it is first asked for."""
 

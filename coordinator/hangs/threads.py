@@ -114,6 +114,9 @@ class _Looks:
         seconds = processes.futex_seconds(self._process, call)
         if seconds <= _LASTING_SECONDS or self._memory.is_shared(call.arguments[0]):  # shared: another process frees it
             return Waits.OUTSIDE
+        if (joined := processes.joined_thread(self._process, call)) is not None:
+            # As a rank that ends its process group joins the watchdog: the thread decides, not another rank.
+            return self.waits(processes.system_call(self._process, joined), ())
         if stacks.kind_of_wait(frames) is stacks.Wait.GROUP:
             # A watchdog that has given up sleeps for a minute, and who ends its process group waits for that.
             return Waits.OUTSIDE if processes.watchdog_sleeps(self._process) else Waits.RANKS

@@ -140,7 +140,11 @@ static bool looks_without_waiting(watchdog *own, const void *event) {
 
 bool maya_watchdog_sees(const void *event, uint32_t number) {
     watchdog *own = maya_clock_runs() ? this_watchdog() : NULL;
-    return own == NULL || looks_without_waiting(own, event) || stands_still() || maya_clock_event_is_noticed(number);
+    if (own == NULL) return true;
+    bool is_seen = looks_without_waiting(own, event) || stands_still() || maya_clock_event_is_noticed(number);
+    /* It will not ask for this one again, so that another one must tell whether it looks without waiting. */
+    if (is_seen && own->first == event) own->first = NULL;
+    return is_seen;
 }
 
 /* ---- looks by the rank's time ---- */
