@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from coordinator_ranks import join
 
 from coordinator.communicators import Wait
@@ -15,6 +17,7 @@ from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.processes import Doing
 from coordinator.hangs.recorder import Entry, Group, Recorder
 from coordinator.hangs.report import Finding, Rank, make_report
+from coordinator.hangs.report_file import write_report
 from coordinator.hangs.source import backward_before, rank_condition
 from coordinator.hangs.stacks import Frame, Stacks
 from coordinator.server import Server
@@ -243,3 +246,15 @@ def test_failures_are_held_until_they_are_reported() -> None:
         assert not server.holds_failures
     finally:
         server.close()
+
+
+def test_a_report_without_room_in_its_folder_is_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere, taken = tmp_path / "elsewhere", tmp_path / "taken"
+    elsewhere.mkdir()
+    taken.write_text("a file, so that nothing can be written below it", encoding="utf-8")
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    assert write_report(tmp_path, "hang.json", {"kind": "deadlock"}) == tmp_path / "hang.json"
+    file = write_report(taken, "hang.json", {"kind": "deadlock"})
+    assert file.parent == elsewhere
+    assert json.loads(file.read_text(encoding="utf-8")) == {"kind": "deadlock"}
+    assert list(elsewhere.iterdir()) == [file]

@@ -18,7 +18,6 @@ Suspected, and reported as no_progress.json:
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -33,6 +32,7 @@ from coordinator.hangs import processes, questions, recorder, stacks, threads
 from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.processes import Doing, Pulse, Sample
 from coordinator.hangs.report import Finding, Rank, make_report
+from coordinator.hangs.report_file import write_report
 from coordinator.server import Server
 
 _QUIET_SECONDS = 0.7  # after the last message, before the first look
@@ -159,7 +159,8 @@ class Watcher:
         self._suspicion = None
         seconds = round(self._moved - suspicion.since, 1)
         self._longest = max(self._longest, seconds)
-        self._write("no_progress.json", {**suspicion.report, "seconds": seconds, "resolved": True})
+        resolved = {**suspicion.report, "seconds": seconds, "resolved": True}
+        write_report(self.settings.folder, "no_progress.json", resolved)
         return {"resumed": {"seconds": seconds}}
 
     # ---- looks ----
@@ -298,7 +299,7 @@ class Watcher:
         finding = Finding("no progress", set(), waits, now - self._moved)
         report = {**self._report(finding, self._stacks(alive)), "resolved": False}
         self._suspicion = _Suspicion(self._moved, report)
-        file = self._write("no_progress.json", report)
+        file = write_report(self.settings.folder, "no_progress.json", report)
         return {"no_progress": {"file": str(file), "seconds": report["seconds"]}}
 
     def _mismatch(self) -> dict[str, Any]:
@@ -324,14 +325,8 @@ class Watcher:
 
     def _hang(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
         report = self._report(finding, answers)
-        return {"hang": {"file": str(self._write("hang.json", report)), "kind": report["kind"]}}
-
-    def _write(self, name: str, report: dict[str, Any]) -> Path:
-        file = self.settings.folder / name
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(file)
-        return file
+        file = write_report(self.settings.folder, "hang.json", report)
+        return {"hang": {"file": str(file), "kind": report["kind"]}}
 
     def _freeze(self) -> None:
         """For a debugger: nobody goes on, not even with the error that a mismatch is."""
@@ -357,7 +352,10 @@ class Watcher:
         if self.settings.world_size > _MOST_DUMPS:
             return ""
         prefix = self.settings.folder / "flight_recorder" / "rank_"
-        prefix.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            prefix.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:  # a full disk
+            return ""
         asked = {
             known.process: f"recorder all {prefix}{rank}" for rank, known in self._ranks.items() if known.status is None
         }
