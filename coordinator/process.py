@@ -17,6 +17,7 @@ Out: lines of JSON on the report pipe, each written at once, and none longer tha
                                                                          that have said nothing for a while, or ""
     {"hang": {"file": ..., "kind": ...}}                                 ranks can never go on; the file says why
     {"no_progress": {"file": ..., "seconds": ...}}                       no rank shows any activity; who does what
+                                                                         (no file: "report" has it)
     {"resumed": {"seconds": ...}}                                        the ranks go on, after so long in all
     {"clocks": {"first": 0, "ns": [...]}}                                when it ends: clocks of ranks 0, 1, ...
     {"coordinator_done": {...}}                                          what there was, when it ends

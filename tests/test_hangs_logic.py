@@ -253,8 +253,10 @@ def test_a_report_without_room_in_its_folder_is_kept_elsewhere(tmp_path: Path, m
     elsewhere.mkdir()
     taken.write_text("a file, so that nothing can be written below it", encoding="utf-8")
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
-    assert write_report(tmp_path, "hang.json", {"kind": "deadlock"}) == tmp_path / "hang.json"
-    file = write_report(taken, "hang.json", {"kind": "deadlock"})
+    assert write_report(tmp_path, "hang.json", {"kind": "deadlock"}) == {"file": str(tmp_path / "hang.json")}
+    file = Path(write_report(taken, "hang.json", {"kind": "deadlock"})["file"])
     assert file.parent == elsewhere
     assert json.loads(file.read_text(encoding="utf-8")) == {"kind": "deadlock"}
     assert list(elsewhere.iterdir()) == [file]
+    monkeypatch.setattr(tempfile, "tempdir", str(taken))
+    assert write_report(taken, "hang.json", {"kind": "deadlock"}) == {"file": None, "report": {"kind": "deadlock"}}

@@ -19,7 +19,7 @@ _MOST_FRAMES = 6
 def lines(report: dict[str, Any]) -> list[str]:
     """The report of a hang."""
     groups = report["groups"]
-    found = [_headline(report), "", *_groups(report, "hang.json")]
+    found = [_headline(report), "", *_groups(report)]
     found += _divergence(report["divergence"])
     found += [f"  hint: {hint}" for hint in report["hints"]]
     for group in [group for group in groups if group["stack"]][:_MOST_STACKS]:
@@ -29,11 +29,11 @@ def lines(report: dict[str, Any]) -> list[str]:
 
 def warning(report: dict[str, Any]) -> list[str]:
     """The report of what may be a hang, or not."""
-    found = [f"warning: {_headline(report)}; the job goes on", "", *_groups(report, "no_progress.json")]
+    found = [f"warning: {_headline(report)}; the job goes on", "", *_groups(report)]
     return found + [f"  if they do not go on: {hint}" for hint in report["hints"]]
 
 
-def _groups(report: dict[str, Any], file: str) -> list[str]:
+def _groups(report: dict[str, Any]) -> list[str]:
     groups = report["groups"]
     lost = {rank for group in groups if group["state"] == "ended" for rank in group["ranks"]}
     lost.update(report["ranks"]["stuck"])
@@ -42,6 +42,7 @@ def _groups(report: dict[str, Any], file: str) -> list[str]:
         found += _group(group, lost)
     if len(groups) > _MOST_GROUPS:
         rest = [rank for group in groups[_MOST_GROUPS:] for rank in group["ranks"]]
+        file = "no_progress.json" if report["kind"] == "no progress" else "hang.json"
         found.append(f"  {ranks_text(rest)}: {len(groups) - _MOST_GROUPS} more groups, in {file}")
     return found
 

@@ -299,8 +299,8 @@ class Watcher:
         finding = Finding("no progress", set(), waits, now - self._moved)
         report = {**self._report(finding, self._stacks(alive)), "resolved": False}
         self._suspicion = _Suspicion(self._moved, report)
-        file = write_report(self.settings.folder, "no_progress.json", report)
-        return {"no_progress": {"file": str(file), "seconds": report["seconds"]}}
+        told = write_report(self.settings.folder, "no_progress.json", report)
+        return {"no_progress": {**told, "seconds": report["seconds"]}}
 
     def _mismatch(self) -> dict[str, Any]:
         failures = list(self.server.held_failures)
@@ -325,8 +325,7 @@ class Watcher:
 
     def _hang(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
         report = self._report(finding, answers)
-        file = write_report(self.settings.folder, "hang.json", report)
-        return {"hang": {"file": str(file), "kind": report["kind"]}}
+        return {"hang": {**write_report(self.settings.folder, "hang.json", report), "kind": report["kind"]}}
 
     def _freeze(self) -> None:
         """For a debugger: nobody goes on, not even with the error that a mismatch is."""

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from coordinator.timeline.outline import VERSION, Outline, outline
+from maya.atomic_write import write_atomically
 
 FILE = "outlines.json"
 _WORTH_KEEPING = 32 << 20  # bytes of traces: less is read within a second
@@ -52,13 +53,8 @@ def _save(folder: Path, outlines: Mapping[int, Outline], stamps: Mapping[int, li
         json.dumps(_head(stamps, allocations=allocations)),
         *(found.line(rank) for rank, found in outlines.items()),
     ]
-    temporary = folder / f"{FILE}.tmp"
-    try:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        temporary.replace(folder / FILE)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
+    with suppress(OSError):
+        write_atomically(folder / FILE, "\n".join(lines) + "\n")
 
 
 def _head(stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[str, object]:

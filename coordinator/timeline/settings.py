@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maya.atomic_write import write_atomically
 from maya.devices import Device, load_device
 from maya.hosts.costs import NO_COSTS, REFERENCE, HostCosts, HostError, load_host, without_host_time
 from netmodel.cluster import Cluster, load_cluster, with_faults
@@ -68,17 +69,10 @@ class RunSettings:
     # ---- files ----
 
     def save(self, folder: Path) -> None:
-        """Write run.json, under another name first, so that whoever finds it finds it complete."""
+        """Write run.json atomically."""
         content = {"version": VERSION, **{each.name: getattr(self, each.name) for each in fields(self)}}
         content |= {"host": self.host.table()}
-        file = folder / FILE
-        temporary = file.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            temporary.replace(file)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_atomically(folder / FILE, json.dumps(content, indent=2) + "\n")
 
     @staticmethod
     def load(folder: Path) -> RunSettings:

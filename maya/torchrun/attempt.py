@@ -12,9 +12,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from maya.torchrun.debugging import Debugging
@@ -54,6 +53,7 @@ class Outcome:
     unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, and why
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
     hang: str | None = None  # why ranks could not go on: which kind of hang
+    report: str | None = None  # the file that says more about it
     pauses: list[Pause] = field(default_factory=list)
 
     @property
@@ -141,9 +141,9 @@ class Attempt:
             elif kind == "progress":
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]
             elif kind == "hang":
-                self._hangs(Path(content["file"]), content["kind"])
+                self._hangs(content, content["kind"])
             elif kind == "no_progress":
-                self._pauses(Path(content["file"]), content["seconds"])
+                self._pauses(content)
             elif kind == "resumed":
                 self._resumed(content["seconds"])
             elif kind == "clocks":
@@ -161,15 +161,15 @@ class Attempt:
         if exit_code != 0:
             self._stop(signal.SIGTERM)
 
-    def _hangs(self, report: Path, kind: str) -> None:
+    def _hangs(self, told: Mapping[str, Any], kind: str) -> None:
         if self._deadline is not None:  # the job is being ended, and ranks wait for others that have
             return
         self._progress.close()
-        content = show(report, self._say)
+        content = show(told, self._say)
         end = ending(self._hang_options, kind)
         if end is None:
             return
-        self._outcome.hang = kind
+        self._outcome.hang, self._outcome.report = kind, told["file"]
         self._hang_end = end
         if self._hang_options.debugs:
             assert self._meeting is not None
@@ -178,21 +178,21 @@ class Attempt:
         else:
             self._hang_deadline = time.monotonic() + end.patience
 
-    def _pauses(self, report: Path, seconds: float) -> None:
+    def _pauses(self, told: Mapping[str, Any]) -> None:
         if self._deadline is not None:
             return
-        self._outcome.pauses.append(Pause(seconds, resumed=False))
+        self._outcome.pauses.append(Pause(told["seconds"], resumed=False))
         if self._hang_options.suspects:
-            self._hangs(report, NO_PROGRESS)
+            self._hangs(told, NO_PROGRESS)
             return
         self._progress.close()
-        warn(report, self._say)
+        warn(told, self._say)
 
     def _resumed(self, seconds: float) -> None:
         if self._deadline is None and self._outcome.pauses:
             self._outcome.pauses[-1] = Pause(seconds, resumed=True)
             self._progress.close()
-            self._say(f"the ranks go on, after {seconds:.0f} s")
+            self._say(f"the ranks go on, after {seconds:.0f} s without activity")
 
     def _debug(self, ready: list[int]) -> None:
         """What the user does meanwhile; when that is over, the job ends."""

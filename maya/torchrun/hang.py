@@ -11,7 +11,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def show(file: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """The report, on the terminal; what it says."""
+def show(told: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """The report, on the terminal; what it says. `told`: what the coordinator says of it (coordinator/process.py)."""
     from coordinator.hangs.text import lines
 
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    first, *others = lines(report)
-    say("\n".join([first, *others, "", f"  all of it: {file}"]))
+    report = _report(told)
+    say("\n".join([*lines(report), "", _whole_report(told)]))
     if report["recorders"]:
         folder = Path(report["recorders"]).parent
         say(
@@ -119,18 +118,22 @@ def show(file: Path, say: Callable[[str], None]) -> dict[str, Any]:
     return report
 
 
-def warn(file: Path, say: Callable[[str], None]) -> None:
+def warn(told: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """What may be a hang, on the terminal."""
     from coordinator.hangs.text import warning
 
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     advice = "if this is meant, do nothing; --hang-after SECONDS warns later, --on-hang abort ends such a job"
-    say("\n".join([*warning(report), f"  {advice}", f"  all of it: {file}"]))
+    say("\n".join([*warning(_report(told)), f"  {advice}", _whole_report(told)]))
 
 
-def report_name(kind: str) -> str:
-    """The file of the report."""
-    return "no_progress.json" if kind == NO_PROGRESS else "hang.json"
+def _report(told: Mapping[str, Any]) -> dict[str, Any]:
+    report = told["report"] if told["file"] is None else json.loads(Path(told["file"]).read_text(encoding="utf-8"))
+    assert isinstance(report, dict)
+    return report
+
+
+def _whole_report(told: Mapping[str, Any]) -> str:
+    return f"  all of it: {told['file'] or 'not written to a file, because there was no room for one'}"
 
 
 def ending(hangs: Hangs, kind: str) -> Ending | None:

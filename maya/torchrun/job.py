@@ -24,7 +24,6 @@ from maya.torchrun.attempt import Attempt, Outcome
 from maya.torchrun.debugging import PATIENCE
 from maya.torchrun.environment import Meeting, free_port, worker_variables
 from maya.torchrun.failure import failure_block, failures_of, pass_on_error_file, root_cause
-from maya.torchrun.hang import report_name
 from maya.torchrun.logs import Followed, Follower, WorkerFiles, line_prefix, make_log_folder, make_worker_files
 from maya.torchrun.progress import Progress
 from maya.torchrun.run import Run, write_summary
@@ -265,7 +264,7 @@ class Job:
             exits=outcome.exits,
             traces={rank: file for rank, file in files.items() if file.exists()},
             stopped_by=None if outcome.stopped_by is None else outcome.stopped_by.name,
-            problem=outcome.problem or (f"{outcome.hang}, see {report_name(outcome.hang)}" if outcome.hang else None),
+            problem=outcome.problem or _hang_problem(outcome, self._run_folder),
             unshared=outcome.unshared,
             coordinator=outcome.coordinator,
             pauses=outcome.pauses,
@@ -303,3 +302,10 @@ class Job:
 def _has_macro(command: tuple[str, ...]) -> bool:
     """torchrun puts the local rank in the place of ${local_rank}, so that every rank has a command of its own."""
     return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
+
+
+def _hang_problem(outcome: Outcome, folder: Path) -> str | None:
+    if outcome.hang is None or outcome.report is None:
+        return outcome.hang
+    report = Path(outcome.report)
+    return f"{outcome.hang}, see {report.name if report.parent == folder else report}"

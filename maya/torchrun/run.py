@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.assumptions import Assumption
+from maya.atomic_write import write_atomically
 from maya.torchrun.attempt import Exit, Pause
 
 VERSION = 2  # of summary.json; docs/results.md says what its keys mean
@@ -54,8 +55,8 @@ def write_summary(
     no_prediction: str | None = None,
     assumptions: Sequence[Assumption] = (),
 ) -> None:
-    """Written under another name first, so that whoever finds it finds it complete. What is predicted is the same every
-    time; what the emulation itself took is in `emulation`."""
+    """Write summary.json atomically. What is predicted is the same every time; what the emulation itself took is in
+    `emulation`."""
     content = {
         "version": VERSION,
         "script": run.script,
@@ -88,11 +89,4 @@ def write_summary(
             "pauses": [{"seconds": pause.seconds, "resumed": pause.resumed} for pause in run.pauses],
         },
     }
-    file = folder / "summary.json"
-    temporary = file.with_suffix(".tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(folder / "summary.json", json.dumps(content, indent=2) + "\n")

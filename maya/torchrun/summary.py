@@ -32,7 +32,7 @@ def _recorded(run: Run, folder: Path) -> list[str]:
         return [f"the folder {relative(folder)} was removed while the job ran, and its traces with it"]
     lost = [_lost(run.lost_traces, folder)] if run.lost_traces else []
     if not run.traces:
-        return lost or ["nothing recorded: the script asked nothing of its GPU"]
+        return lost or ["nothing recorded: the script asked nothing of its GPU, or no trace could be written"]
     rank, file = min(run.traces.items())
     shown = relative(file)
     try:
@@ -69,7 +69,7 @@ def assumptions_of(run: Run) -> list[Assumption]:
         return []
     try:
         return trace_assumptions([read(min(run.traces.items())[1])])
-    except TraceError:  # which the summary names
+    except (TraceError, OSError):  # which the summary names
         return []
 
 

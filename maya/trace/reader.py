@@ -255,7 +255,8 @@ _ROOM = "make room there, or choose another folder with --out"
 def _read_header(path: Path, data: bytes) -> Header:
     if not data:
         raise TraceError(
-            f"{path} is empty: the disk was full, or a limit reached, before anything could be written to it; {_ROOM}, "
+            f"{path} is empty: the disk was full, or a limit reached, before anything could be written to it, or the "
+            f"program was killed; {_ROOM}, "
             "and run the job again"
         )
     if not data.startswith(f.MAGIC):
