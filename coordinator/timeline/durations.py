@@ -25,7 +25,7 @@ Question = tuple[int, str, str, int]  # kind, signature, op's signature, size: a
 
 class Durations:
     """Estimates for one device. `packs` are files of the user's own; `inductor` is where torch.compile put its
-    sources, without which the sizes of compiled kernels are guessed from their grids."""
+    sources, without which the sizes of compiled kernels are the bytes behind their pointers."""
 
     def __init__(
         self, device: Device, packs: Sequence[Path] = (), inductor: Path | None = None, *, keep: Path | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 from maya.estimators.features import elementwise, lists, movement, products, rows
 from maya.estimators.features.attention import attention_kernel
@@ -83,7 +84,9 @@ def work_of(launch: Launch, sources: Sources | None = None) -> Work:
     elif launch.what == "library":
         found = library_call(launch)
     else:
-        found = _kernel(launch, sources)
+        # Sources and signatures of kernels are the program's: one that is not understood has no model, and ends no job.
+        with suppress(ArithmeticError, LookupError, TypeError, ValueError):
+            found = _kernel(launch, sources)
     return found or _unknown(launch)
 
 

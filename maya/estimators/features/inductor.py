@@ -17,6 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from maya.atomic_write import write_atomically
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.templates import Template, bytes_behind, parse_template, pointers_among
 from maya.estimators.features.tensors import itemsize
@@ -80,7 +81,8 @@ class Sources:
     """The kernels in a folder of generated sources, which may still grow."""
 
     def __init__(self, folder: str | Path, *, keep: Path | None = None) -> None:
-        """`keep`: a folder to copy those to that were of use, with a list of what for."""
+        """`keep`: a folder to copy those to that were of use, with a list of what for. If it cannot be written any
+        more, no others are kept, and a replay goes by the bytes behind the pointers of the missing ones."""
         self._folder = Path(folder)
         self._keep = keep
         self._kernels: dict[str, list[tuple[str, KernelMetadata]]] = {}  # name -> files and what they say
@@ -90,12 +92,13 @@ class Sources:
 
     def of(self, launch: Launch) -> KernelMetadata | None:
         """The kernel that was launched; None if its source is not there."""
-        key = launch.source or f"{launch.function} {launch.blocks}"
+        by_grid = f"{launch.function} {launch.blocks}"
+        key = f"{launch.source} {by_grid} {bool(launch.pointers)}"
         if key not in self._found:
             named = self._named(launch.source) if launch.source else None
             if named is not None and named.dynamic and not launch.pointers and not _fits(named, launch):
                 named = None
-            self._found[key] = named or self._find(f"{launch.function} {launch.blocks}", launch)
+            self._found[key] = named or self._find(by_grid, launch)
         return self._found[key]
 
     def _named(self, source: str) -> KernelMetadata | None:
@@ -105,8 +108,7 @@ class Sources:
             text = _text(self._folder / name)
         except OSError:
             return None
-        if self._keep is not None:
-            self._copy(name, self._keep)
+        self._copy(name)
         return parse(text)
 
     def _find(self, key: str, launch: Launch) -> KernelMetadata | None:
@@ -117,8 +119,7 @@ class Sources:
         candidates = sorted(self._kernels.get(launch.function, []), key=lambda candidate: candidate[0])
         name, found = next((each for each in candidates if _fits(each[1], launch)), (None, None))
         self._decided[key] = name
-        if self._keep is not None:
-            self._copy(name, self._keep)
+        self._copy(name)
         return found
 
     def _look_for_new(self) -> None:
@@ -130,12 +131,18 @@ class Sources:
                 name = str(path.relative_to(self._folder))
                 self._kernels.setdefault(names[0], []).append((name, parse(text)))
 
-    def _copy(self, name: str | None, keep: Path) -> None:
-        if name is not None:
-            (keep / name).parent.mkdir(parents=True, exist_ok=True)
-            (keep / name).write_text(_text(self._folder / name), encoding="utf-8")
-        keep.mkdir(parents=True, exist_ok=True)
-        (keep / _DECISIONS).write_text(json.dumps(self._decided, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    def _copy(self, name: str | None) -> None:
+        keep = self._keep
+        if keep is None:
+            return
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+            if name is not None:
+                (keep / name).parent.mkdir(exist_ok=True)
+                write_atomically(keep / name, _text(self._folder / name))
+            write_atomically(keep / _DECISIONS, json.dumps(self._decided, indent=1, sort_keys=True) + "\n")
+        except OSError:
+            self._keep = None
 
 
 def _decisions(folder: Path) -> dict[str, str | None]:

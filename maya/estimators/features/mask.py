@@ -60,10 +60,14 @@ def visible(source: str, queries: int, keys: int, query_block: int, key_block: i
     columns, column_sizes = _blocks(keys, key_block, _KEY_BLOCKS)
     shape = (rows.size, columns.size)
     names: dict[str, Any] = {"m": rows.reshape(-1, 1), "n": columns.reshape(1, -1), "off_z": 0, "off_h": 0}
-    for statement in statements:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            names[statement.targets[0].id] = _value(statement.value, names)
-    truth = _truth(names["result"])
+    try:
+        with np.errstate(all="ignore"):
+            for statement in statements:
+                if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                    names[statement.targets[0].id] = _value(statement.value, names)
+            truth = _truth(names["result"])
+    except (ArithmeticError, TypeError, ValueError):  # an operator that numpy does not have for these numbers
+        return Visible(1.0, exact=False)
     may_hold = np.broadcast_to(truth.may_hold, shape).reshape(*rows.shape, *columns.shape).any(axis=(1, 3))
     may_fail = np.broadcast_to(truth.may_fail & truth.may_hold, shape)
     weights = np.outer(row_sizes, column_sizes).astype(np.float64)

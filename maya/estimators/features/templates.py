@@ -197,7 +197,10 @@ def _convolution(template: Template) -> Work | None:
 def _attention(template: Template, launch: Launch) -> Work | None:
     sizes = template.constants
     backward = "arg_DQ" in template.pointers
-    head_dim, value_dim = sizes["QK_HEAD_DIM"], sizes.get("V_HEAD_DIM", sizes["QK_HEAD_DIM"])
+    head_dim = sizes.get("QK_HEAD_DIM", 0)
+    value_dim = sizes.get("V_HEAD_DIM", head_dim)
+    if not head_dim or not value_dim:
+        return None
     shared = sizes.get("GQA_SHARED_HEADS", 1)
     batch, heads = _batch_and_heads(template, launch)
     elements = _elements(template, launch)
