@@ -88,6 +88,8 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
         return _whole_run(timeline)
     marks = [of_program[id(one.program)] for one in timeline.classes]
     counts = [len(found) for found in marks if found]
+    if source == REPETITION:  # they are found from the end on, so that a rank may lack some at the beginning
+        marks = [found[-min(counts) :] for found in marks]
     count = min(_replayed(one, found) for one, found in zip(timeline.classes, marks, strict=True) if found)
     if not count:
         raise ValueError(_no_whole_step(timeline))
