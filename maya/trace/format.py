@@ -26,11 +26,13 @@ Checksums are CRC-32 (zlib's) of everything behind them in their header and, for
 
 What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON objects:
 
-    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes} and, of kernels by
-                   several of which torch does one op, which part of the op this launch does: "elements" that it goes
-                   through; of a reduction also "outputs"; of a list of tensors, how many chunks (foreach) or tensors
-                   (cat) the op's launches "before" have done. Of a kernel that a CUDA graph launches: "from", the
-                   signature of the op that was running when it was captured
+    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}. Of a kernel that is
+                   loaded at run time: its "registers", the "source" file and "line" it was compiled from, "pointers":
+                   the bytes behind each parameter, 0 for those that are no pointers, and "tensor_cores": true, if it
+                   has matrix instructions. Of kernels by several of which torch does one op, which part of the op this
+                   launch does: "elements" that it goes through; of a reduction also "outputs"; of a list of tensors,
+                   how many chunks (foreach) or tensors (cat) the op's launches "before" have done. Of a kernel that a
+                   CUDA graph launches: "from", the signature of the op that was running when it was captured
     LIBRARY        {"call": function, and its sizes, types and options}
     COLLECTIVE     {"call": function, "communicator": number, "ranks": …, "rank": …, "count": …, "dtype": …, "op": …,
                    "root" or "peer": …}; its value is the sequence number: of a collective on its communicator, of a
@@ -64,7 +66,7 @@ from enum import IntEnum, IntFlag
 import numpy as np
 
 MAGIC = b"MAYATRC\n"
-VERSION = 1
+VERSION = 2
 
 # magic, version, checksum, rank, process id, torch version (21201 is 2.12.1), CUDA version (13000 is 13.0), wall clock
 # at the trace's time 0 (ns since 1970), name of the GPU. 0 for a version that was not known.

@@ -1,8 +1,8 @@
 /* How long work takes (clock_internal.h): a table of what was met, and questions to the coordinator about what is new.
  *
  * In: work as the trace describes it: kind, signature, signature of its op, bytes of copies and memsets. Out: durations,
- * known at once or when the coordinator has answered. Questions gather until there are enough of them or somebody waits. maya/estimators/features/from_trace.py tells
- * works apart in the same way. */
+ * known at once or when the coordinator has answered. Questions gather until there are enough of them or somebody waits.
+ * maya/estimators/features/from_trace.py tells works apart in the same way. */
 
 #define _GNU_SOURCE
 #include "clock_internal.h"

@@ -1,5 +1,6 @@
 /* _exit, so that a process that ends without running exit handlers (os._exit, every forked child of multiprocessing)
- * still completes its collectives (drain.c), and ends its trace and its connection to the coordinator. In: the exit status. Out: none, the process is gone.
+ * still completes its collectives (drain.c), and ends its trace and its connection to the coordinator. In: the exit status.
+ * Out: none, the process is gone.
  *
  * This library is preloaded, so the program's calls arrive here; those that did not record go straight through. */
 #include <sys/syscall.h>

@@ -24,7 +24,7 @@
 #define MAYA_CUDA_VERSION 0
 #endif
 
-enum { FORMAT_VERSION = 1, PATH_BYTES = 4096 + 64 };
+enum { FORMAT_VERSION = 2, PATH_BYTES = 4096 + 64 };
 
 typedef struct {
     char magic[8];
