@@ -62,10 +62,13 @@ static int64_t most_bytes(const nccl_operation *operation) {
     return most > settings->small_bytes ? most : settings->small_bytes;
 }
 
-/* A large buffer's largest parts; of a small one all, which are at most every second byte. */
+/* A large buffer's largest parts; of a small one all, which are at most every second byte. Everything is small where
+ * everything is computed, and then known in few parts. */
 static size_t most_parts(size_t sent) {
-    enum { PARTS = 64 };
-    return (int64_t)sent <= maya_get_settings()->small_bytes && sent / 2 + 1 > PARTS ? sent / 2 + 1 : PARTS;
+    enum { OF_LARGE = 64, OF_SMALL = 32 << 10 };
+    size_t all = sent / 2 + 1;
+    if ((int64_t)sent > maya_get_settings()->small_bytes || all < OF_LARGE) return OF_LARGE;
+    return all < OF_SMALL ? all : OF_SMALL;
 }
 
 static void read_known(nccl_contribution *given, const nccl_operation *operation, size_t sent) {
