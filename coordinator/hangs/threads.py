@@ -103,8 +103,8 @@ class _Looks:
     def is_device(self, call: Call) -> bool:
         return call.is_futex and any(call.arguments[0] in addresses for addresses in self._conditions)
 
-    def waits(self, call: Call | None, frames: Sequence[Frame]) -> Waits:
-        """What a thread waits for. None: it runs, or we must not know."""
+    def waits(self, call: Call | None, frames: Sequence[Frame], *, joins: bool = True) -> Waits:
+        """What a thread waits for. None: it runs, or we must not know. `joins`: it may wait for the end of another."""
         if call is None:
             return Waits.OUTSIDE
         if not call.is_futex:
@@ -114,9 +114,10 @@ class _Looks:
         seconds = processes.futex_seconds(self._process, call)
         if seconds <= _LASTING_SECONDS or self._memory.is_shared(call.arguments[0]):  # shared: another process frees it
             return Waits.OUTSIDE
-        if (joined := processes.joined_thread(self._process, call)) is not None:
+        joined = processes.joined_thread(self._process, call) if joins else None
+        if joined is not None:
             # As a rank that ends its process group joins the watchdog: the thread decides, not another rank.
-            return self.waits(processes.system_call(self._process, joined), ())
+            return self.waits(processes.system_call(self._process, joined), (), joins=False)
         if stacks.kind_of_wait(frames) is stacks.Wait.GROUP:
             # A watchdog that has given up sleeps for a minute, and who ends its process group waits for that.
             return Waits.OUTSIDE if processes.watchdog_sleeps(self._process) else Waits.RANKS

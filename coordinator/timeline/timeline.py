@@ -61,8 +61,8 @@ class ClassTimeline:
     start_ns: Times  # of a collective: when the last member came
     end_ns: Times
     arrival_ns: Times  # of a collective: when this rank came; of others start_ns
-    reached: npt.NDArray[np.bool_]  # of each row
     # What was never reached, because the job stood still or a trace is cut short, starts and ends when the rank ends.
+    reached: npt.NDArray[np.bool_]  # of each row
     communicators: Sequence[dict[int, tuple[int, ...]]]  # for each rank: number in its trace -> ranks of the job
 
 

@@ -6,7 +6,7 @@ In: a `Program`. Out: `Mark`s, one for each step, and which steps hold more than
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
 
@@ -64,10 +64,11 @@ def optimizer_marks(program: Program) -> tuple[list[Mark], Turns]:
         if in_graph:
             marks = [mark for mark in marks if not mark.is_graph] + in_graph
         elif marks and passes.shows_training and not _trains_before(passes, marks[-1].last, span):
-            marks[-1] = Mark(
-                (*marks[-1].spans, span),
-                (*marks[-1].names, annotation.name),
-                (*marks[-1].optimizers, annotation.optimizer),
+            marks[-1] = replace(
+                marks[-1],
+                spans=(*marks[-1].spans, span),
+                names=(*marks[-1].names, annotation.name),
+                optimizers=(*marks[-1].optimizers, annotation.optimizer),
             )
         else:
             marks.append(Mark((span,), (annotation.name,), (annotation.optimizer,)))
@@ -131,8 +132,7 @@ def skipped_steps(program: Program, marks: Sequence[Mark]) -> list[int]:
         first, last = _rows_of(program, annotation)
         if not rows or passes.trains_between(rows[-1], first):
             rows.append(last)
-    ends = [mark.last for mark in marks]
-    per_step = [sum(before <= row < end for row in rows) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
+    per_step = np.diff(np.searchsorted(rows, [0, *(mark.last for mark in marks)])).tolist()
     usual = median_low(per_step[1:]) if len(per_step) > 1 else 0
     return [step for step, times in enumerate(per_step) if step and usual and times >= 2 * usual]
 

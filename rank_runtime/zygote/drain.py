@@ -48,9 +48,9 @@ def status_will_be_zero() -> bool:
     `__file__` away; it does not when an exception asks for another status. An exception that nobody caught is left in
     `sys`, and a module that is run (-m) is called by Python's own code, which keeps the status that it asks for."""
     main: Any = sys.modules.get("__main__")
-    if main is None or main.__spec__ is not None or hasattr(main, "__file__"):
+    if main is None or getattr(main, "__spec__", None) is not None or hasattr(main, "__file__"):
         return False
-    if not isinstance(main.__loader__, SourceFileLoader) or sys.flags.inspect:
+    if not isinstance(getattr(main, "__loader__", None), SourceFileLoader) or sys.flags.inspect:
         return False  # there was no script, or Python has not done with it
     if _has_failed():
         return False

@@ -43,8 +43,8 @@ static void say_lost(size_t whole, const char *limit, int64_t bytes) {
     if (said) return;
     said = true;
     maya_message("%zu bytes of integers that were written to the GPU are placeholders (zeros), and so may be others from here on: "
-                 "%s is %lld. If the program reads them, set it to more",
-                 whole, limit, (long long)bytes);
+                 "%s is %lld. If the program reads them, set %s higher",
+                 whole, limit, (long long)bytes, limit);
 }
 
 static void say_given_up(size_t whole, maya_content content, bool is_full) {

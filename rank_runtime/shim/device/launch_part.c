@@ -140,7 +140,7 @@ void maya_read_part(maya_part_kind kind, const void *kernel, const unsigned grid
     case MAYA_PART_ALL: return;
     default: break;
     }
-    if (arguments == NULL) return;
+    if (arguments == NULL || arguments[0] == NULL) return;
     bool is_torchs = kind < MAYA_PART_JIT_COUNT || kind > MAYA_PART_JIT_REDUCTION || strncmp(maya_op_name(), "aten::", 6) == 0;
     switch (kind) {
     case MAYA_PART_COUNT_32: part->elements = number_32(arguments[0]); break;

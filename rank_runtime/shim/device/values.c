@@ -188,6 +188,9 @@ void maya_values_doubt(const void *address) {
         maya_intervals_remove(&maya_known, start, end);
         maya_intervals_remove(&maya_objects, start, end);
     }
+    if (maya_intervals_cover(&maya_given_up, start, start + 1)) {
+        maya_intervals_remove(&maya_given_up, start, maya_intervals_end(&maya_given_up, start));
+    }
     pthread_mutex_unlock(&maya_values_lock);
 }
 
