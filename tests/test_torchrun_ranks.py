@@ -227,7 +227,7 @@ def test_progress() -> None:
         "0 of 8 ranks initialised",
         "5 of 8 ranks initialised",
         "8 of 8 ranks initialised",
-        "step 2",
+        "optimizer step 2",
         "1 of 8 ranks finished",
     ]
     assert Progress(1, Terminal()).seconds() is None

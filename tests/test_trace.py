@@ -84,7 +84,7 @@ def block_offsets(data: bytes) -> list[int]:
 def test_header(driver: Driver, path: Path) -> None:
     driver("launch", 1)
     header = read(path).header
-    assert (header.version, header.rank, header.gpu) == (1, 3, "Test GPU")
+    assert (header.version, header.rank, header.gpu) == (2, 3, "Test GPU")
     assert header.torch_version == header.cuda_version == ""
     assert abs(header.started_ns / 1e9 - path.stat().st_mtime) < 60
 
@@ -471,7 +471,7 @@ def test_another_version(driver: Driver, path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8:12] = struct.pack("<I", 7)
     path.write_bytes(data)
-    with pytest.raises(TraceError, match=r"format version 7; this Maya reads version 1\. Record it again"):
+    with pytest.raises(TraceError, match=r"format version 7; this Maya reads version 2\. Record it again"):
         read(path)
 
 
@@ -502,7 +502,7 @@ def test_show(driver: Driver, path: Path) -> None:
     driver("ops")
     lines = shown(path)
     head, listing = lines[: lines.index("")], lines[lines.index("") + 2 :]
-    assert head[0] == f"trace    {path}, format version 1"
+    assert head[0] == f"trace    {path}, format version 2"
     assert head[1].startswith("rank     3, process ")
     assert head[1].endswith("Test GPU")
     assert head[3] == "ended    in order"

@@ -48,6 +48,7 @@ static void after_fork_in_child(void) {
 }
 void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 void maya_coordinator_end(void) {}
+void maya_drain_at_exit(int status) { (void)status; }
 void maya_faults_end(void) {}
 /* There is no virtual clock. */
 void maya_clock_begin(void) {}
