@@ -91,7 +91,7 @@ def test_integers_displace_floating_point_contents(maya_run: MayaRun) -> None:
     for made_up in reads:
         assert "GIVEN UP" in lines[int(made_up.at.rpartition(":")[2]) - 1]
         assert made_up.given_up == made_up.times
-    assert f"{sum(made_up.times for made_up in reads)} of these reads" in run.stderr
+    assert "some of these reads are of large copies whose contents were not kept: " in run.stderr
 
 
 PROPERTY = """
