@@ -23,7 +23,7 @@ _ARITHMETIC_EFFICIENCY = 0.5
 _UNKNOWN_SECONDS = 5e-6  # of a launch of which nothing is known
 _SPREAD_WITHOUT_DATA = 0.3
 _SPREAD_OF_A_GUESS = 0.7
-# Kernels of which only the bytes are known: most take longer.
+# Only the bytes of these kernels are known: most take longer.
 _LOWER_BOUNDS = {
     "from_pointers": (0.5, "no model: once through what its pointers point to"),
     "matrix_from_pointers": (1.0, "no model: once through what its pointers point to; it has matrix instructions"),

@@ -23,7 +23,7 @@ def concatenation(launch: Launch) -> Work | None:
     sizes = [tensor.elements * tensor.itemsize for tensor in tensors]
     if not sum(sizes):
         return None
-    # A launch takes only so many tensors: the second dimension of its grid is their number.
+    # A launch takes a limited number of tensors: the second dimension of its grid.
     in_batches = launch.function.startswith("CatArray")
     count = launch.grid[1] if in_batches else len(tensors)
     moved = sum(sizes) * (list_part(sizes, launch.before, count) if in_batches else 1.0)

@@ -146,7 +146,7 @@ def _layout(constants: Mapping[str, int]) -> str:
 
 
 def _grouped(template: Template, launch: Launch) -> Work | None:
-    """Products of differing sizes of which only the sum is known: taken to be even.
+    """Products of differing sizes: only their sum is known, so they are taken to be even.
 
     Groups share out the rows of a (M), the columns of b (N) or what is summed over (K), or none of them.
     """

@@ -35,7 +35,7 @@ def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work | Non
 
 
 def from_pointers(launch: Launch) -> Work | None:
-    """A kernel of which only its arguments are known: it is taken to go once through what they point to.
+    """Only the kernel's arguments are known: it is taken to go once through what they point to.
 
     That is a lower bound, as far as the kernel touches all of its tensors: what it computes, and what it reads again,
     is not known. None: nothing is known about its pointers.
