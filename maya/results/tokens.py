@@ -26,7 +26,7 @@ from maya.trace import Kind
 
 GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
-_LARGE_TABLE = 4  # a table with one part in so many of the rows of the largest may be another vocabulary
+_LARGE_TABLE = 4  # a table with at least 1/4 of the rows of the largest may be another vocabulary
 _MESSAGES = ("ncclSend", "ncclRecv")
 _EMBEDDING = "aten::embedding"
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")

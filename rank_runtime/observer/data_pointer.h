@@ -3,7 +3,7 @@
 
 namespace maya {
 
-// From now on, whoever asks a tensor for its address in Python (Tensor.data_ptr) has the tensor's bytes noted.
+// From now on, calls of Tensor.data_ptr in Python note the tensor's bytes.
 void watch_data_pointers();
 
 }  // namespace maya

@@ -175,7 +175,7 @@ bool maya_cubin_find(const void *image, const char *name, maya_cubin_kernel *ker
     const char *names = (const char *)image + section(header, header->e_shstrndx)->sh_offset;
     bool found = false;
     int kernels = 0;
-    memset(kernel, 0, sizeof *kernel); /* its padding, too: kernels are compared byte by byte */
+    memset(kernel, 0, sizeof *kernel); /* padding included: kernels are compared byte by byte */
     for (unsigned i = 0; i < header->e_shnum; i++) {
         const Elf64_Shdr *part = section(header, i);
         const char *part_name = names + part->sh_name;

@@ -243,7 +243,7 @@ MAYA_API bool maya_captures_exist(void);
 
 /* ---- extents.c: the bytes behind pointers ---- */
 
-/* A tensor of so many bytes at `address` may be passed to the thread's next launch. */
+/* A tensor of `bytes` bytes at `address` may be passed to the thread's next launch. */
 MAYA_API void maya_note_pointer(const void *address, uint64_t bytes);
 /* How many notes the thread has made since its last launch. */
 MAYA_API uint32_t maya_noted_pointers(void);
