@@ -395,8 +395,7 @@ bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs
   if (index >= op.writes.size()) return false;
   if (op.writes[index]) return true;
   const int position = static_cast<int>(index);
-  const bool is_statistic = op.first_statistic >= 0 &&
-                            (position == op.first_statistic || position == op.first_statistic + 1);
+  const bool is_statistic = op.first_statistic >= 0 && (position == op.first_statistic || position == op.first_statistic + 1);
   return is_statistic && inputs[op.training_flag].isBool() && inputs[op.training_flag].toBool();
 }
 

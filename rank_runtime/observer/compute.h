@@ -14,11 +14,11 @@ namespace maya {
 // An op call, kept until its turn in the stream comes (and, inside a CUDA graph, for every launch of the graph).
 struct Call {
   const Operator* op = nullptr;
-  Fingerprint fingerprint;             // of the arguments
-  std::vector<Argument> arguments;     // tensors, as views
-  std::vector<c10::IValue> values;     // everything else and host tensors, by position; GPU tensors are None here
+  Fingerprint fingerprint;          // of the arguments
+  std::vector<Argument> arguments;  // tensors, as views
+  std::vector<c10::IValue> values;  // everything else and host tensors, by position; GPU tensors are None here
   std::vector<TensorView> outputs;
-  std::vector<bool> writes;            // per argument
+  std::vector<bool> writes;  // per argument
   Tally tally;
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 

@@ -23,7 +23,7 @@ namespace {
 
 struct PyObject;
 
-using Function = PyObject* (*)(PyObject* self, PyObject* arguments);
+using Function = PyObject* (*)(PyObject * self, PyObject* arguments);
 
 struct PyMethodDef {
   const char* name;
@@ -36,12 +36,12 @@ struct Python {
   int (*is_initialized)();
   int (*gil_ensure)();
   void (*gil_release)(int);
-  PyObject* (*modules)();                                    // borrowed
-  PyObject* (*get_item)(PyObject*, const char*);             // borrowed
-  PyObject* (*get_attribute)(PyObject*, const char*);        // new reference
+  PyObject* (*modules)();                              // borrowed
+  PyObject* (*get_item)(PyObject*, const char*);       // borrowed
+  PyObject* (*get_attribute)(PyObject*, const char*);  // new reference
   unsigned long long (*as_unsigned)(PyObject*);
   void (*release)(PyObject*);
-  PyObject* (*error)();                                      // borrowed
+  PyObject* (*error)();  // borrowed
   void (*clear_error)();
   PyObject* object_type;
   PyObject* descriptor_type;

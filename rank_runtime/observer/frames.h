@@ -34,29 +34,29 @@ struct Node {
 struct Frame {
   const Operator* op = nullptr;  // nullptr: a node or an annotation
   bool is_node = false;
-  const char* name = nullptr;    // of an annotation; lives as long as its RecordFunction
+  const char* name = nullptr;  // of an annotation; lives as long as its RecordFunction
   uint32_t number = 0, parent = 0;
   uint64_t start_ns = 0;
-  uint32_t work_before = 0;      // the thread's device work when the op began
+  uint32_t work_before = 0;  // the thread's device work when the op began
   uint32_t work_of_children = 0;
   uint32_t blocks_before = 0;
   int64_t sequence = -1;
-  Node around;                   // of a node: the one that is evaluated meanwhile
+  Node around;  // of a node: the one that is evaluated meanwhile
   bool may_compute = false;
   maya_content content = MAYA_CONTENT_OTHER;  // of the tensor that the op writes
-  bool is_empty_product = false;   // a matrix product of nothing
-  bool is_optimizer_step = false;  // an annotation of torch.optim's that is in no other one
-  uint32_t optimizer = 0;          // its number; 0: not known
-  int64_t most_bytes = 0;        // of its tensors together, if it is to be computed
-  bool described = false;        // `arguments` is filled in
+  bool is_empty_product = false;              // a matrix product of nothing
+  bool is_optimizer_step = false;             // an annotation of torch.optim's that is in no other one
+  uint32_t optimizer = 0;                     // its number; 0: not known
+  int64_t most_bytes = 0;                     // of its tensors together, if it is to be computed
+  bool described = false;                     // `arguments` is filled in
   Fingerprint fingerprint;
   uint32_t signature = 0;
-  Written written;               // arguments that the op writes to
-  unsigned int exceptions = 0;   // under way when the op began
+  Written written;                 // arguments that the op writes to
+  unsigned int exceptions = 0;     // under way when the op began
   const void* function = nullptr;  // its RecordFunction, to recognise the end
   std::vector<Argument> arguments;
   size_t argument_count = 0;
-  Call call;                     // values that computing needs, if may_compute
+  Call call;  // values that computing needs, if may_compute
 };
 
 // What the C++ ABI lays down about a thread's exceptions; std::uncaught_exceptions() reads the same, after two calls.
@@ -79,8 +79,8 @@ struct Thread {
   std::array<std::array<std::pair<Fingerprint, uint32_t>, 2>, 512> signatures{};
   std::array<std::pair<const std::type_info*, uint32_t>, 64> node_signatures{};  // by type of node
   std::unordered_map<std::string_view, uint32_t> name_signatures;
-  std::deque<std::string> names;    // what the views view
-  std::string node_name;            // for messages
+  std::deque<std::string> names;  // what the views view
+  std::string node_name;          // for messages
 
   // A frame for what begins now, with everything that does not depend on its kind filled in.
   Frame& push(const void* function);

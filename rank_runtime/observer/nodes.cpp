@@ -51,9 +51,7 @@ void node_begins(Thread& self, const void* function, const torch::autograd::Node
   frame.sequence = self.node.sequence;
 }
 
-void node_begins(Thread& self, const void* function) {
-  node_begins(self, function, torch::autograd::get_current_node().get());
-}
+void node_begins(Thread& self, const void* function) { node_begins(self, function, torch::autograd::get_current_node().get()); }
 
 void node_ends(Thread& self) {
   const uint32_t work = self.device->device_work - self.top()->work_before;
@@ -61,7 +59,9 @@ void node_ends(Thread& self) {
   self.pop(work);
 }
 
-std::string name_of_node(const Thread& self) { return self.node.address != nullptr ? self.node.address->name() : "autograd node"; }
+std::string name_of_node(const Thread& self) {
+  return self.node.address != nullptr ? self.node.address->name() : "autograd node";
+}
 
 // All nodes of a type have the same name, but for those that Python defines.
 uint32_t signature_of_node(Thread& self) {

@@ -35,7 +35,7 @@ template struct Reveal<&c10::Dispatcher::sequenceNumberForRunningRecordFunction,
 }  // namespace
 
 void stop_observing(const c10::OperatorHandle& handle) {
-  const bool& flag = (handle.*member(Definition())) -> op.*member(Observed());
+  const bool& flag = (handle.*member(Definition()))->op.*member(Observed());
   const_cast<volatile bool&>(flag) = false;
 }
 

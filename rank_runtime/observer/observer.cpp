@@ -350,8 +350,8 @@ uint32_t signature_of_empty_product(const Frame& frame) {
   static std::atomic<int> found{0};
   char line[512] = "", text[1024];
   if (found++ < LINES_FOUND) find_source_line(line, sizeof line);
-  const int length = std::snprintf(text, sizeof text, "{\"op\":\"%.200s\",\"empty\":true,\"at\":\"%s\"}",
-                                   frame.op->name.c_str(), line);
+  const int length =
+      std::snprintf(text, sizeof text, "{\"op\":\"%.200s\",\"empty\":true,\"at\":\"%s\"}", frame.op->name.c_str(), line);
   return maya_intern(text, static_cast<size_t>(length));
 }
 

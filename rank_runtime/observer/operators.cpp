@@ -15,8 +15,8 @@ namespace maya {
 namespace {
 
 bool counts_elements(const std::string& name) {
-  static const std::array<const char*, 6> names = {"aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim",
-                                                   "aten::unique_consecutive", "aten::_coalesce"};
+  static const std::array<const char*, 6> names = {"aten::nonzero",    "aten::_unique2",           "aten::_unique",
+                                                   "aten::unique_dim", "aten::unique_consecutive", "aten::_coalesce"};
   for (const char* candidate : names) {
     if (name == candidate) return true;
   }
@@ -26,9 +26,9 @@ bool counts_elements(const std::string& name) {
 // In-place ops whose result does not depend on what the tensor held before.
 bool overwrites(const std::string& name) {
   static const std::unordered_set<std::string> names = {
-      "aten::fill_",      "aten::zero_",        "aten::copy_",       "aten::normal_",         "aten::uniform_",
-      "aten::random_",    "aten::bernoulli_",   "aten::exponential_", "aten::geometric_",     "aten::log_normal_",
-      "aten::cauchy_",    "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::eye_", "aten::fill_diagonal_",
+      "aten::fill_",   "aten::zero_",          "aten::copy_",          "aten::normal_",    "aten::uniform_",
+      "aten::random_", "aten::bernoulli_",     "aten::exponential_",   "aten::geometric_", "aten::log_normal_",
+      "aten::cauchy_", "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::eye_",       "aten::fill_diagonal_",
   };
   return names.count(name) > 0;
 }
@@ -47,12 +47,16 @@ void find_statistics(Operator& op) {
 // Most ops that a program calls only arrange others or make views; looking at their arguments would be wasted.
 bool may_launch(const c10::OperatorHandle& handle) {
   static const std::unordered_set<std::string> allocate_or_call_others = {
-      "aten::empty",         "aten::empty_strided", "aten::empty_like",     "aten::empty_permuted", "aten::new_empty",
-      "aten::new_empty_strided", "aten::resize_",   "aten::set_",           "aten::detach_",        "aten::record_stream",
-      "aten::result_type",   "aten::_to_copy",      "aten::clone",          "aten::zero_",          "aten::zeros",
-      "aten::zeros_like",    "aten::new_zeros",     "aten::ones",           "aten::ones_like",      "aten::new_ones",
-      "aten::full",          "aten::full_like",     "aten::new_full",       "aten::rand",           "aten::rand_like",
-      "aten::randn",         "aten::randn_like",    "aten::randint",        "aten::randint_like",
+      "aten::empty",          "aten::empty_strided", "aten::empty_like",
+      "aten::empty_permuted", "aten::new_empty",     "aten::new_empty_strided",
+      "aten::resize_",        "aten::set_",          "aten::detach_",
+      "aten::record_stream",  "aten::result_type",   "aten::_to_copy",
+      "aten::clone",          "aten::zero_",         "aten::zeros",
+      "aten::zeros_like",     "aten::new_zeros",     "aten::ones",
+      "aten::ones_like",      "aten::new_ones",      "aten::full",
+      "aten::full_like",      "aten::new_full",      "aten::rand",
+      "aten::rand_like",      "aten::randn",         "aten::randn_like",
+      "aten::randint",        "aten::randint_like",
   };
   if (allocate_or_call_others.count(handle.operator_name().name) > 0) return false;
   // composed of other ops, whatever the device
@@ -71,8 +75,9 @@ bool may_launch(const c10::OperatorHandle& handle) {
 bool tallies(const std::string& name) { return name == "aten::bincount" || name == "aten::histc"; }
 
 bool is_product(std::string_view name) {
-  static constexpr std::string_view kNames[] = {"aten::mm",         "aten::addmm",       "aten::bmm",
-                                                "aten::baddbmm",    "aten::_scaled_mm",  "aten::_addmm_activation",
+  static constexpr std::string_view kNames[] = {"aten::mm",          "aten::addmm",
+                                                "aten::bmm",         "aten::baddbmm",
+                                                "aten::_scaled_mm",  "aten::_addmm_activation",
                                                 "aten::_grouped_mm", "aten::_scaled_grouped_mm"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
@@ -92,7 +97,9 @@ Operator::Results results_of(const c10::FunctionSchema& schema) {
   }
   // What these say of made-up values is put into their result, which therefore has to be known exactly.
   if (schema.name() == "aten::all" || tallies(schema.name())) return Operator::Results::kAnywhere;
-  return all_written ? Operator::Results::kArguments : all_tensors ? Operator::Results::kNewBlocks : Operator::Results::kAnywhere;
+  return all_written   ? Operator::Results::kArguments
+         : all_tensors ? Operator::Results::kNewBlocks
+                       : Operator::Results::kAnywhere;
 }
 
 Operator::Shortcut shortcut_of(const c10::OperatorName& name) {
@@ -124,8 +131,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
     const bool is_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
     made->is_out.push_back(made->writes.back() && argument.kwarg_only() && is_tensor);
     const auto type = argument.type();
-    const auto inner = type->kind() == c10::TypeKind::OptionalType ? type->expectRef<c10::OptionalType>().getElementType()
-                                                                   : type;
+    const auto inner =
+        type->kind() == c10::TypeKind::OptionalType ? type->expectRef<c10::OptionalType>().getElementType() : type;
     made->takes_generator = made->takes_generator || inner->kind() == c10::TypeKind::GeneratorType;
   }
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
@@ -171,9 +178,7 @@ const Operator* keep(const char* key, std::unique_ptr<Operator> made) {
 
 }  // namespace
 
-bool Operator::has_cpu_kernel() const {
-  return handle && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
-}
+bool Operator::has_cpu_kernel() const { return handle && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
 
 bool Operator::reads_argument(c10::ArrayRef<const c10::IValue> values, size_t index) const {
   if (index >= reads.size()) return true;

@@ -13,8 +13,8 @@
 namespace maya {
 
 struct Operator {
-  std::string name;      // "aten::add"
-  std::string overload;  // "Tensor"
+  std::string name;                           // "aten::add"
+  std::string overload;                       // "Tensor"
   std::optional<c10::OperatorHandle> handle;  // nullopt: not an operator (an autograd node, a user's annotation)
   std::vector<bool> writes;                   // per argument: the op writes to it ...
   std::vector<bool> reads;                    // ... and what it held before matters
@@ -24,16 +24,16 @@ struct Operator {
   // most; or anywhere.
   enum class Results : uint8_t { kArguments, kNewBlocks, kAnywhere } results = Results::kAnywhere;
   int first_statistic = -1, training_flag = -1;  // batch norm: positions of running_mean and of training
-  int beta = -1;  // of addmm and the like: position of the factor of the first argument, which is not read if it is 0
+  int beta = -1;           // of addmm and the like: position of the factor of the first argument, which is not read if it is 0
   bool may_launch = true;  // false: whatever it does on a device, other ops do for it
   enum class Shortcut : uint8_t { kNone, kCopy, kAddNumber } shortcut = Shortcut::kNone;  // see direct.h
   bool reports_errors = false;  // returns an "info" that the host checks: computed from made-up zeros, it would be alarming
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout
-  bool is_product = false;                    // aten::mm and the like
-  bool joins = false;                         // aten::cat
-  bool tallies = false;                       // counts into bins (bincount, histc)
-  bool counts_elements = false;               // its result has as many elements as its inputs' values say (nonzero, unique)
+  bool is_product = false;        // aten::mm and the like
+  bool joins = false;             // aten::cat
+  bool tallies = false;           // counts into bins (bincount, histc)
+  bool counts_elements = false;   // its result has as many elements as its inputs' values say (nonzero, unique)
 
   bool has_cpu_kernel() const;
   // Whether the results depend on what an argument holds.

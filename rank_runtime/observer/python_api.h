@@ -13,8 +13,8 @@ struct Python {
   int (*is_finalizing)();
   int (*gil_ensure)();
   void (*gil_release)(int);
-  PyObject* (*current_frame)();                          // borrowed
-  PyObject* (*frame_back)(PyObject*);                    // new reference, as of all that follow
+  PyObject* (*current_frame)();        // borrowed
+  PyObject* (*frame_back)(PyObject*);  // new reference, as of all that follow
   PyObject* (*frame_code)(PyObject*);
   int (*frame_line)(PyObject*);
   PyObject* (*get_attribute)(PyObject*, const char*);

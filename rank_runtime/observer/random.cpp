@@ -12,7 +12,7 @@ namespace {
 
 struct Sequence {
   at::Generator generator;
-  std::map<uint64_t, at::Generator> at_offset;     // states, to go back to
+  std::map<uint64_t, at::Generator> at_offset;  // states, to go back to
 };
 
 constexpr size_t kStatesKept = 512;  // 2.5 KB each

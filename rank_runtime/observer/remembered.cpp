@@ -9,7 +9,7 @@
 namespace maya {
 namespace {
 
-constexpr size_t kMostBytes = 80 << 10;       // read and written by one call
+constexpr size_t kMostBytes = 80 << 10;  // read and written by one call
 constexpr size_t kMostBytesInAll = 512 << 10;
 constexpr size_t kSlots = 64;
 

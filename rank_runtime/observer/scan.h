@@ -25,7 +25,7 @@ Scan scan_arguments(const Operator& op, c10::ArrayRef<const c10::IValue> inputs)
 
 // Of an op that counts into bins.
 struct Tally {
-  int64_t elements = 0;  // that are counted; 0: it is no such op, or it adds weights
+  int64_t elements = 0;                               // that are counted; 0: it is no such op, or it adds weights
   c10::ScalarType type = c10::ScalarType::Undefined;  // of the counts
 };
 

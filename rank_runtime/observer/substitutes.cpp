@@ -64,8 +64,7 @@ Substitute substitute_for(const Operator& op) {
 }
 
 std::vector<at::Tensor> gradients_of(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& forward,
-                                     const std::vector<at::Tensor>& inputs,
-                                     const std::vector<at::Tensor>& output_gradients) {
+                                     const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& output_gradients) {
   std::vector<at::Tensor> gradients;
   std::exception_ptr problem;
   // We may be on one of autograd's own threads, in the middle of the program's backward pass; a thread of its own keeps the

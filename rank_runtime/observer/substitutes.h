@@ -20,8 +20,8 @@ class Arguments {
       : op_(op), stack_(std::move(stack)), generator_(std::move(generator)) {}
 
   const c10::IValue& value(const char* name) const;
-  bool has(const char* name) const;  // there is such an argument and it is not None
-  at::Tensor tensor(const char* name) const;                 // undefined if None
+  bool has(const char* name) const;           // there is such an argument and it is not None
+  at::Tensor tensor(const char* name) const;  // undefined if None
   std::optional<at::Tensor> optional(const char* name) const;
   std::vector<at::Tensor> tensors(const char* name) const;
   int64_t integer(const char* name, int64_t otherwise = 0) const;

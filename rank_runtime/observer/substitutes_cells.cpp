@@ -1,5 +1,6 @@
 // Smaller ops that exist only for CUDA, or whose CPU kernel refuses what CUDA accepts: fused recurrent cells, softmax that
-// widens its input, scaled matrix products, gradients of RMS norms; and dropout, whose CPU kernel draws from the program's own generator.
+// widens its input, scaled matrix products, gradients of RMS norms; and dropout, whose CPU kernel draws from the program's own
+// generator.
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -42,9 +43,10 @@ Results lstm_cell_backward(const Arguments& arguments) {
     grad_out = arguments.tensor("grad_hy") * squashed;
     grad_next = grad_next + arguments.tensor("grad_hy") * out * (1 - squashed * squashed);
   }
-  const at::Tensor gates = at::cat({grad_next * cell * in * (1 - in),
-                                    grad_next * arguments.tensor("cx") * forget * (1 - forget),
-                                    grad_next * in * (1 - cell * cell), grad_out * out * (1 - out)}, 1);
+  const at::Tensor gates =
+      at::cat({grad_next * cell * in * (1 - in), grad_next * arguments.tensor("cx") * forget * (1 - forget),
+               grad_next * in * (1 - cell * cell), grad_out * out * (1 - out)},
+              1);
   const at::Tensor bias = arguments.flag("has_bias") ? gates.sum(0) : at::Tensor();
   return {gates, grad_next * forget, bias};
 }
@@ -99,8 +101,8 @@ Results softmax_backward(const Arguments& arguments) {
 
 Results log_softmax_backward(const Arguments& arguments) {
   const at::Tensor output = arguments.tensor("output");
-  return {at::_log_softmax_backward_data(arguments.tensor("grad_output"), output, arguments.integer("dim"),
-                                         output.scalar_type())};
+  return {
+      at::_log_softmax_backward_data(arguments.tensor("grad_output"), output, arguments.integer("dim"), output.scalar_type())};
 }
 
 // ---- matrix products of 8-bit floats, with scales per tensor or per row and column ----

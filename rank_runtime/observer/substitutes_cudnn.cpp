@@ -40,10 +40,10 @@ Results convolution_add_relu(const Arguments& arguments) {
 }
 
 Results batch_norm(const Arguments& arguments) {
-  auto [output, mean, inverse_deviation] = at::native_batch_norm(
-      arguments.tensor("input"), arguments.optional("weight"), arguments.optional("bias"),
-      arguments.optional("running_mean"), arguments.optional("running_var"), arguments.flag("training"),
-      arguments.number("exponential_average_factor"), arguments.number("epsilon"));
+  auto [output, mean, inverse_deviation] =
+      at::native_batch_norm(arguments.tensor("input"), arguments.optional("weight"), arguments.optional("bias"),
+                            arguments.optional("running_mean"), arguments.optional("running_var"), arguments.flag("training"),
+                            arguments.number("exponential_average_factor"), arguments.number("epsilon"));
   return {output, mean, inverse_deviation, at::Tensor()};
 }
 
@@ -100,8 +100,7 @@ struct Recurrent {
     using Packed = std::tuple<at::Tensor, at::Tensor> (*)(T, T, T, Weights, bool, int64_t, double, bool, bool);
     switch (mode) {
       case kGru: return packed ? over_packed(static_cast<Packed>(at::gru)) : plain(static_cast<Plain>(at::gru));
-      case kTanhCell:
-        return packed ? over_packed(static_cast<Packed>(at::rnn_tanh)) : plain(static_cast<Plain>(at::rnn_tanh));
+      case kTanhCell: return packed ? over_packed(static_cast<Packed>(at::rnn_tanh)) : plain(static_cast<Plain>(at::rnn_tanh));
       default: return packed ? over_packed(static_cast<Packed>(at::rnn_relu)) : plain(static_cast<Plain>(at::rnn_relu));
     }
   }
@@ -109,8 +108,8 @@ struct Recurrent {
 
 Results recurrent(const Arguments& arguments) {
   const Recurrent network(arguments);
-  auto results = network.run(arguments.tensor("input"), arguments.tensor("hx"), arguments.tensor("cx"),
-                             arguments.tensors("weight"));
+  auto results =
+      network.run(arguments.tensor("input"), arguments.tensor("hx"), arguments.tensor("cx"), arguments.tensors("weight"));
   results.resize(5);  // cell state of other networks, reserve, weight buffer: nobody reads them
   return Results(results.begin(), results.end());
 }

@@ -59,8 +59,7 @@ void for_each_stretch(const TensorView& view, const Visit& visit) {
   // innermost dimensions that are contiguous form one stretch
   size_t stretch = item;
   size_t outer = view.sizes.size();
-  while (outer > 0 && (view.sizes[outer - 1] == 1 ||
-                       static_cast<size_t>(view.strides[outer - 1]) * item == stretch)) {
+  while (outer > 0 && (view.sizes[outer - 1] == 1 || static_cast<size_t>(view.strides[outer - 1]) * item == stretch)) {
     stretch *= static_cast<size_t>(view.sizes[outer - 1]);
     outer--;
   }
@@ -86,7 +85,8 @@ bool is_known(const TensorView& view) {
 
 bool begins_made_up(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || impl->numel() == 0) return false;
+  if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || impl->numel() == 0)
+    return false;
   const auto* base = static_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl()->data());
   if (base == nullptr) return false;
   return !maya_values_are_known(base + impl->storage_offset() * static_cast<int64_t>(impl->itemsize()), impl->itemsize());

@@ -15,11 +15,11 @@ struct TensorView {
   void* data = nullptr;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  bool strided = false;  // dense layout with storage: bytes can be looked at
-  bool dense = false;    // its elements fill [data, data + bytes) without gaps
-  bool wrapped = false;  // a Python number that became a tensor: promotes types differently
+  bool strided = false;                      // dense layout with storage: bytes can be looked at
+  bool dense = false;                        // its elements fill [data, data + bytes) without gaps
+  bool wrapped = false;                      // a Python number that became a tensor: promotes types differently
   bool conjugate = false, negative = false;  // lazily conjugated or negated
-  size_t bytes = 0;      // of its elements
+  size_t bytes = 0;                          // of its elements
   c10::SmallVector<int64_t, 5> sizes, strides;
 
   bool on_gpu() const { return device.is_cuda(); }

@@ -8,9 +8,7 @@
 
 /* The device memory that a handle takes for itself when it is made; it stays allocated when the program sets a
  * workspace of its own, as torch does. An estimate: the sizes that cuBLAS's documentation recommends for one. */
-static size_t own_workspace_bytes(void) {
-    return (size_t)(maya_get_settings()->device.compute_major >= 9 ? 32 : 4) << 20;
-}
+static size_t own_workspace_bytes(void) { return (size_t)(maya_get_settings()->device.compute_major >= 9 ? 32 : 4) << 20; }
 
 MAYA_API int cublasCreate_v2(cublas_handle **handle) {
     if (handle == NULL) return CUBLAS_INVALID_VALUE;
@@ -41,29 +39,25 @@ MAYA_API int cublasGetProperty(int property, int *value) {
     return library_property(property, TOOLKIT_MAJOR, TOOLKIT_MINOR, value) ? CUBLAS_SUCCESS : CUBLAS_INVALID_VALUE;
 }
 
-MAYA_API size_t cublasGetCudartVersion(void) {
-    return MAYA_CUDA_VERSION;
-}
+MAYA_API size_t cublasGetCudartVersion(void) { return MAYA_CUDA_VERSION; }
 
 MAYA_API const char *cublasGetStatusName(int status) {
     switch (status) {
-    case CUBLAS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
-    case CUBLAS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
-    case CUBLAS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
-    case CUBLAS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
-    case CUBLAS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
-    case CUBLAS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-    case CUBLAS_LICENSE_ERROR: return "CUBLAS_STATUS_LICENSE_ERROR";
-    default: return "CUBLAS_STATUS_UNKNOWN";
+        case CUBLAS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+        case CUBLAS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+        case CUBLAS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+        case CUBLAS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+        case CUBLAS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
+        case CUBLAS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
+        case CUBLAS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+        case CUBLAS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
+        case CUBLAS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+        case CUBLAS_LICENSE_ERROR: return "CUBLAS_STATUS_LICENSE_ERROR";
+        default: return "CUBLAS_STATUS_UNKNOWN";
     }
 }
 
-MAYA_API const char *cublasGetStatusString(int status) {
-    return cublasGetStatusName(status);
-}
+MAYA_API const char *cublasGetStatusString(int status) { return cublasGetStatusName(status); }
 
 /* ---- the state of a handle ---- */
 

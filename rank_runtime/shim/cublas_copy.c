@@ -8,8 +8,7 @@
 /* `columns` columns of `rows` elements each, the starts of which lie ld elements apart. */
 static int copy_matrix(void *stream, int rows, int columns, int element_bytes, const void *source, int source_ld,
                        void *destination, int destination_ld, bool blocking) {
-    if (rows < 0 || columns < 0 || element_bytes <= 0 || source_ld <= 0 || destination_ld <= 0)
-        return CUBLAS_INVALID_VALUE;
+    if (rows < 0 || columns < 0 || element_bytes <= 0 || source_ld <= 0 || destination_ld <= 0) return CUBLAS_INVALID_VALUE;
     if (rows == 0 || columns == 0) return CUBLAS_SUCCESS;
     size_t bytes = (size_t)element_bytes;
     int error = maya_copy_submit(stream, &(maya_copy){.destination = destination,

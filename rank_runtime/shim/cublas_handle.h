@@ -28,17 +28,13 @@ typedef struct {
     int pointer_mode;
     int atomics_mode;
     int math_mode;
-    int sm_count_target;       /* 0: all */
+    int sm_count_target; /* 0: all */
     void *user_workspace;
     size_t user_workspace_bytes;
-    void *own_workspace;       /* the library's own device memory, taken when the handle is made */
+    void *own_workspace; /* the library's own device memory, taken when the handle is made */
 } cublas_handle;
 
-static inline int cublas_status(int cuda_error) {
-    return cuda_error == 0 ? CUBLAS_SUCCESS : CUBLAS_EXECUTION_FAILED;
-}
+static inline int cublas_status(int cuda_error) { return cuda_error == 0 ? CUBLAS_SUCCESS : CUBLAS_EXECUTION_FAILED; }
 
 /* A leading dimension must hold a column, even of an empty matrix. */
-static inline bool leading_dimension_holds(int64_t leading, int64_t rows) {
-    return leading >= (rows > 1 ? rows : 1);
-}
+static inline bool leading_dimension_holds(int64_t leading, int64_t rows) { return leading >= (rows > 1 ? rows : 1); }

@@ -13,14 +13,13 @@ static int vector_call(cublas_handle *handle, const char *call, const char *type
     if (n <= 0) return CUBLAS_SUCCESS;
     more_keys keys = {.used = 0};
     add_number(&keys, "incy", incy);
-    return cublas_status(maya_library_call(handle->stream,
-                                           "{\"call\":\"%s\",\"n\":%d,\"incx\":%d%s,\"type\":\"%s\"}", call, n,
+    return cublas_status(maya_library_call(handle->stream, "{\"call\":\"%s\",\"n\":%d,\"incx\":%d%s,\"type\":\"%s\"}", call, n,
                                            incx, keys.text, type));
 }
 
 /* The same for a call that also returns a scalar. */
-static int reduction_call(cublas_handle *handle, const char *call, const char *type, int n, int incx, int incy,
-                          void *result, size_t result_bytes) {
+static int reduction_call(cublas_handle *handle, const char *call, const char *type, int n, int incx, int incy, void *result,
+                          size_t result_bytes) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
     if (result == NULL) return CUBLAS_INVALID_VALUE;
     int status = vector_call(handle, call, type, n, incx, incy);
@@ -37,8 +36,8 @@ static int index_call(cublas_handle *handle, const char *call, const char *type,
 }
 
 #define TWO_VECTORS(letter, type) \
-    MAYA_API int cublas##letter##axpy_v2(cublas_handle *handle, int n, const void *alpha, const void *x, int incx, \
-                                         void *y, int incy) { \
+    MAYA_API int cublas##letter##axpy_v2(cublas_handle *handle, int n, const void *alpha, const void *x, int incx, void *y, \
+                                         int incy) { \
         return vector_call(handle, "cublas" #letter "axpy", type, n, incx, incy); \
     } \
     MAYA_API int cublas##letter##copy_v2(cublas_handle *handle, int n, const void *x, int incx, void *y, int incy) { \
@@ -70,8 +69,7 @@ ROTATE_AND_SCALE(Zd, "complex128")
 REAL_TYPES(ROTATE_MODIFIED)
 
 #define DOT(function, type, result_bytes) \
-    MAYA_API int function##_v2(cublas_handle *handle, int n, const void *x, int incx, const void *y, int incy, \
-                               void *result) { \
+    MAYA_API int function##_v2(cublas_handle *handle, int n, const void *x, int incx, const void *y, int incy, void *result) { \
         return reduction_call(handle, #function, type, n, incx, incy, result, result_bytes); \
     }
 DOT(cublasSdot, "fp32", 4)
@@ -81,8 +79,8 @@ DOT(cublasCdotc, "complex64", 8)
 DOT(cublasZdotu, "complex128", 16)
 DOT(cublasZdotc, "complex128", 16)
 
-MAYA_API int cublasDotEx(cublas_handle *handle, int n, const void *x, int x_type, int incx, const void *y, int y_type,
-                         int incy, void *result, int result_type, int compute_type) {
+MAYA_API int cublasDotEx(cublas_handle *handle, int n, const void *x, int x_type, int incx, const void *y, int y_type, int incy,
+                         void *result, int result_type, int compute_type) {
     const char *type = data_type_name(x_type);
     if (type == NULL || y_type != x_type || data_type_bits(result_type) == 0) return CUBLAS_NOT_SUPPORTED;
     return reduction_call(handle, "cublasDotEx", type, n, incx, incy, result, (size_t)data_type_bits(result_type) / 8);

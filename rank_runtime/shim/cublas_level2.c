@@ -4,7 +4,7 @@
 
 typedef struct {
     const char *call, *type;
-    int m, n, lda;               /* m rows, n columns; square matrices have m == n */
+    int m, n, lda; /* m rows, n columns; square matrices have m == n */
     bool has_trans, has_uplo, has_diag;
     int trans, uplo, diag;
 } matrix_vector;
@@ -19,25 +19,27 @@ static int level2_call(cublas_handle *handle, const matrix_vector *p) {
     add_word(&keys, "trans", p->has_trans ? trans : NULL);
     add_word(&keys, "uplo", p->has_uplo ? uplo : NULL);
     add_word(&keys, "diag", p->has_diag ? diag : NULL);
-    return cublas_status(maya_library_call(handle->stream,
-                                           "{\"call\":\"%s\",\"m\":%d,\"n\":%d,\"lda\":%d%s,\"type\":\"%s\"}",
+    return cublas_status(maya_library_call(handle->stream, "{\"call\":\"%s\",\"m\":%d,\"n\":%d,\"lda\":%d%s,\"type\":\"%s\"}",
                                            p->call, p->m, p->n, p->lda, keys.text, p->type));
 }
 
 #define GENERAL_MATRIX_VECTOR(letter, data_type) \
-    MAYA_API int cublas##letter##gemv_v2(cublas_handle *handle, int trans, int m, int n, const void *alpha, \
-                                         const void *a, int lda, const void *x, int incx, const void *beta, void *y, \
-                                         int incy) { \
-        return level2_call(handle, &(matrix_vector){.call = "cublas" #letter "gemv", .type = data_type, .m = m, \
-                                                    .n = n, .lda = lda, .has_trans = true, .trans = trans}); \
+    MAYA_API int cublas##letter##gemv_v2(cublas_handle *handle, int trans, int m, int n, const void *alpha, const void *a, \
+                                         int lda, const void *x, int incx, const void *beta, void *y, int incy) { \
+        return level2_call(handle, &(matrix_vector){.call = "cublas" #letter "gemv", \
+                                                    .type = data_type, \
+                                                    .m = m, \
+                                                    .n = n, \
+                                                    .lda = lda, \
+                                                    .has_trans = true, \
+                                                    .trans = trans}); \
     }
 ALL_TYPES(GENERAL_MATRIX_VECTOR)
 
 #define OUTER_PRODUCT(function, data_type) \
-    MAYA_API int function##_v2(cublas_handle *handle, int m, int n, const void *alpha, const void *x, int incx, \
-                               const void *y, int incy, void *a, int lda) { \
-        return level2_call(handle, &(matrix_vector){.call = #function, .type = data_type, .m = m, .n = n, \
-                                                    .lda = lda}); \
+    MAYA_API int function##_v2(cublas_handle *handle, int m, int n, const void *alpha, const void *x, int incx, const void *y, \
+                               int incy, void *a, int lda) { \
+        return level2_call(handle, &(matrix_vector){.call = #function, .type = data_type, .m = m, .n = n, .lda = lda}); \
     }
 OUTER_PRODUCT(cublasSger, "fp32")
 OUTER_PRODUCT(cublasDger, "fp64")
@@ -47,8 +49,7 @@ OUTER_PRODUCT(cublasZgeru, "complex128")
 OUTER_PRODUCT(cublasZgerc, "complex128")
 
 #define SQUARE(function, data_type) \
-    &(matrix_vector){.call = #function, .type = data_type, .m = n, .n = n, .lda = lda, .has_uplo = true, \
-                     .uplo = uplo}
+    &(matrix_vector) { .call = #function, .type = data_type, .m = n, .n = n, .lda = lda, .has_uplo = true, .uplo = uplo }
 
 #define SYMMETRIC_MATRIX_VECTOR(function, data_type) \
     MAYA_API int function##_v2(cublas_handle *handle, int uplo, int n, const void *alpha, const void *a, int lda, \
@@ -63,8 +64,8 @@ SYMMETRIC_MATRIX_VECTOR(cublasChemv, "complex64")
 SYMMETRIC_MATRIX_VECTOR(cublasZhemv, "complex128")
 
 #define RANK_1_UPDATE(function, data_type) \
-    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int n, const void *alpha, const void *x, int incx, \
-                               void *a, int lda) { \
+    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int n, const void *alpha, const void *x, int incx, void *a, \
+                               int lda) { \
         return level2_call(handle, SQUARE(function, data_type)); \
     }
 RANK_1_UPDATE(cublasSsyr, "fp32")
@@ -87,11 +88,19 @@ RANK_2_UPDATE(cublasCher2, "complex64")
 RANK_2_UPDATE(cublasZher2, "complex128")
 
 #define TRIANGULAR_MATRIX_VECTOR(function, data_type) \
-    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int trans, int diag, int n, const void *a, int lda, \
-                               void *x, int incx) { \
-        return level2_call(handle, &(matrix_vector){.call = #function, .type = data_type, .m = n, .n = n, .lda = lda, \
-                                                    .has_trans = true, .has_uplo = true, .has_diag = true, \
-                                                    .trans = trans, .uplo = uplo, .diag = diag}); \
+    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int trans, int diag, int n, const void *a, int lda, void *x, \
+                               int incx) { \
+        return level2_call(handle, &(matrix_vector){.call = #function, \
+                                                    .type = data_type, \
+                                                    .m = n, \
+                                                    .n = n, \
+                                                    .lda = lda, \
+                                                    .has_trans = true, \
+                                                    .has_uplo = true, \
+                                                    .has_diag = true, \
+                                                    .trans = trans, \
+                                                    .uplo = uplo, \
+                                                    .diag = diag}); \
     }
 TRIANGULAR_MATRIX_VECTOR(cublasStrmv, "fp32")
 TRIANGULAR_MATRIX_VECTOR(cublasDtrmv, "fp64")

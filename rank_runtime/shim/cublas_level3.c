@@ -3,13 +3,12 @@
 
 /* ---- C = A B with A symmetric or Hermitian ---- */
 
-static int symmetric_call(cublas_handle *handle, const char *call, const char *type, int side, int uplo, int m, int n,
-                          int lda, int ldb, int ldc) {
+static int symmetric_call(cublas_handle *handle, const char *call, const char *type, int side, int uplo, int m, int n, int lda,
+                          int ldb, int ldc) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
     const char *side_letter = side_name(side), *uplo_letter = fill_name(uplo);
-    if (side_letter == NULL || uplo_letter == NULL || m < 0 || n < 0 ||
-        !leading_dimension_holds(lda, side == 0 ? m : n) || !leading_dimension_holds(ldb, m) ||
-        !leading_dimension_holds(ldc, m))
+    if (side_letter == NULL || uplo_letter == NULL || m < 0 || n < 0 || !leading_dimension_holds(lda, side == 0 ? m : n) ||
+        !leading_dimension_holds(ldb, m) || !leading_dimension_holds(ldc, m))
         return CUBLAS_INVALID_VALUE;
     if (m == 0 || n == 0) return CUBLAS_SUCCESS;
     return cublas_status(maya_library_call(handle->stream,
@@ -19,8 +18,8 @@ static int symmetric_call(cublas_handle *handle, const char *call, const char *t
 }
 
 #define SYMMETRIC(function, type) \
-    MAYA_API int function##_v2(cublas_handle *handle, int side, int uplo, int m, int n, const void *alpha, \
-                               const void *a, int lda, const void *b, int ldb, const void *beta, void *c, int ldc) { \
+    MAYA_API int function##_v2(cublas_handle *handle, int side, int uplo, int m, int n, const void *alpha, const void *a, \
+                               int lda, const void *b, int ldb, const void *beta, void *c, int ldc) { \
         return symmetric_call(handle, #function, type, side, uplo, m, n, lda, ldb, ldc); \
     }
 SYMMETRIC(cublasSsymm, "fp32")
@@ -32,8 +31,8 @@ SYMMETRIC(cublasZhemm, "complex128")
 
 /* ---- C = A A' and C = A B' + B A' ---- */
 
-static int rank_k_call(cublas_handle *handle, const char *call, const char *type, int uplo, int trans, int n, int k,
-                       int lda, int ldc) {
+static int rank_k_call(cublas_handle *handle, const char *call, const char *type, int uplo, int trans, int n, int k, int lda,
+                       int ldc) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
     const char *uplo_letter = fill_name(uplo), *trans_letter = operation_name(trans);
     if (uplo_letter == NULL || trans_letter == NULL || n < 0 || k < 0 ||
@@ -47,8 +46,8 @@ static int rank_k_call(cublas_handle *handle, const char *call, const char *type
 }
 
 #define RANK_K(function, type) \
-    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int trans, int n, int k, const void *alpha, \
-                               const void *a, int lda, const void *beta, void *c, int ldc) { \
+    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int trans, int n, int k, const void *alpha, const void *a, \
+                               int lda, const void *beta, void *c, int ldc) { \
         return rank_k_call(handle, #function, type, uplo, trans, n, k, lda, ldc); \
     }
 RANK_K(cublasSsyrk, "fp32")
@@ -59,8 +58,8 @@ RANK_K(cublasCherk, "complex64")
 RANK_K(cublasZherk, "complex128")
 
 #define RANK_2K(function, type) \
-    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int trans, int n, int k, const void *alpha, \
-                               const void *a, int lda, const void *b, int ldb, const void *beta, void *c, int ldc) { \
+    MAYA_API int function##_v2(cublas_handle *handle, int uplo, int trans, int n, int k, const void *alpha, const void *a, \
+                               int lda, const void *b, int ldb, const void *beta, void *c, int ldc) { \
         return rank_k_call(handle, #function, type, uplo, trans, n, k, lda, ldc); \
     }
 RANK_2K(cublasSsyr2k, "fp32")
@@ -89,13 +88,14 @@ static int triangular_call(cublas_handle *handle, const triangular *p) {
                                            "{\"call\":\"%s\",\"m\":%d,\"n\":%d,\"batch\":%d,\"side\":\"%s\","
                                            "\"uplo\":\"%s\",\"trans\":\"%s\",\"diag\":\"%s\",\"lda\":%d,\"ldb\":%d,"
                                            "\"type\":\"%s\"}",
-                                           p->call, p->m, p->n, p->batch, side, uplo, trans, diag, p->lda, p->ldb,
-                                           p->type));
+                                           p->call, p->m, p->n, p->batch, side, uplo, trans, diag, p->lda, p->ldb, p->type));
 }
 
 #define TRIANGULAR(function, count) \
-    &(triangular){.call = function, .type = element_type, .side = side, .uplo = uplo, .trans = trans, .diag = diag, \
-                  .m = m, .n = n, .lda = lda, .ldb = ldb, .batch = count}
+    &(triangular) { \
+        .call = function, .type = element_type, .side = side, .uplo = uplo, .trans = trans, .diag = diag, .m = m, .n = n, \
+        .lda = lda, .ldb = ldb, .batch = count \
+    }
 
 #define TRIANGULAR_MATRICES(letter, type) \
     MAYA_API int cublas##letter##trmm_v2(cublas_handle *handle, int side, int uplo, int trans, int diag, int m, int n, \
@@ -109,9 +109,9 @@ static int triangular_call(cublas_handle *handle, const triangular *p) {
         static const char element_type[] = type; \
         return triangular_call(handle, TRIANGULAR("cublas" #letter "trsm", 1)); \
     } \
-    MAYA_API int cublas##letter##trsmBatched(cublas_handle *handle, int side, int uplo, int trans, int diag, int m, \
-                                             int n, const void *alpha, const void *const *a, int lda, void *const *b, \
-                                             int ldb, int batch) { \
+    MAYA_API int cublas##letter##trsmBatched(cublas_handle *handle, int side, int uplo, int trans, int diag, int m, int n, \
+                                             const void *alpha, const void *const *a, int lda, void *const *b, int ldb, \
+                                             int batch) { \
         static const char element_type[] = type; \
         return triangular_call(handle, TRIANGULAR("cublas" #letter "trsmBatched", batch)); \
     }

@@ -49,50 +49,50 @@ enum {
 
 static inline const char *data_type_name(int type) {
     switch (type) {
-    case TYPE_FP32: return "fp32";
-    case TYPE_FP64: return "fp64";
-    case TYPE_FP16: return "fp16";
-    case TYPE_INT8: return "int8";
-    case TYPE_COMPLEX64: return "complex64";
-    case TYPE_COMPLEX128: return "complex128";
-    case TYPE_COMPLEX32: return "complex32";
-    case TYPE_UINT8: return "uint8";
-    case TYPE_INT32: return "int32";
-    case TYPE_BF16: return "bf16";
-    case TYPE_COMPLEX_BF16: return "complex_bf16";
-    case TYPE_INT64: return "int64";
-    case TYPE_FP8_E4M3: return "fp8_e4m3";
-    case TYPE_FP8_E5M2: return "fp8_e5m2";
-    case TYPE_FP8_E8M0: return "fp8_e8m0";
-    case TYPE_FP6_E2M3: return "fp6_e2m3";
-    case TYPE_FP6_E3M2: return "fp6_e3m2";
-    case TYPE_FP4_E2M1: return "fp4_e2m1";
-    default: return NULL;
+        case TYPE_FP32: return "fp32";
+        case TYPE_FP64: return "fp64";
+        case TYPE_FP16: return "fp16";
+        case TYPE_INT8: return "int8";
+        case TYPE_COMPLEX64: return "complex64";
+        case TYPE_COMPLEX128: return "complex128";
+        case TYPE_COMPLEX32: return "complex32";
+        case TYPE_UINT8: return "uint8";
+        case TYPE_INT32: return "int32";
+        case TYPE_BF16: return "bf16";
+        case TYPE_COMPLEX_BF16: return "complex_bf16";
+        case TYPE_INT64: return "int64";
+        case TYPE_FP8_E4M3: return "fp8_e4m3";
+        case TYPE_FP8_E5M2: return "fp8_e5m2";
+        case TYPE_FP8_E8M0: return "fp8_e8m0";
+        case TYPE_FP6_E2M3: return "fp6_e2m3";
+        case TYPE_FP6_E3M2: return "fp6_e3m2";
+        case TYPE_FP4_E2M1: return "fp4_e2m1";
+        default: return NULL;
     }
 }
 
 /* Bits, because four-bit numbers exist; 0 for a type that is not known. */
 static inline int data_type_bits(int type) {
     switch (type) {
-    case TYPE_FP4_E2M1: return 4;
-    case TYPE_FP6_E2M3:
-    case TYPE_FP6_E3M2: return 6;
-    case TYPE_INT8:
-    case TYPE_UINT8:
-    case TYPE_FP8_E4M3:
-    case TYPE_FP8_E5M2:
-    case TYPE_FP8_E8M0: return 8;
-    case TYPE_FP16:
-    case TYPE_BF16: return 16;
-    case TYPE_FP32:
-    case TYPE_INT32:
-    case TYPE_COMPLEX32:
-    case TYPE_COMPLEX_BF16: return 32;
-    case TYPE_FP64:
-    case TYPE_INT64:
-    case TYPE_COMPLEX64: return 64;
-    case TYPE_COMPLEX128: return 128;
-    default: return 0;
+        case TYPE_FP4_E2M1: return 4;
+        case TYPE_FP6_E2M3:
+        case TYPE_FP6_E3M2: return 6;
+        case TYPE_INT8:
+        case TYPE_UINT8:
+        case TYPE_FP8_E4M3:
+        case TYPE_FP8_E5M2:
+        case TYPE_FP8_E8M0: return 8;
+        case TYPE_FP16:
+        case TYPE_BF16: return 16;
+        case TYPE_FP32:
+        case TYPE_INT32:
+        case TYPE_COMPLEX32:
+        case TYPE_COMPLEX_BF16: return 32;
+        case TYPE_FP64:
+        case TYPE_INT64:
+        case TYPE_COMPLEX64: return 64;
+        case TYPE_COMPLEX128: return 128;
+        default: return 0;
     }
 }
 
@@ -118,26 +118,24 @@ enum {
 };
 
 /* Tensor cores of compute capability 8.0 brought TF32; before that such a request runs in plain fp32. */
-static inline bool device_has_tf32(void) {
-    return maya_get_settings()->device.compute_major >= 8;
-}
+static inline bool device_has_tf32(void) { return maya_get_settings()->device.compute_major >= 8; }
 
 static inline const char *compute_type_name(int compute) {
     switch (compute) {
-    case COMPUTE_FP16: return "fp16";
-    case COMPUTE_FP16_PEDANTIC: return "fp16_pedantic";
-    case COMPUTE_FP32: return "fp32";
-    case COMPUTE_FP32_PEDANTIC: return "fp32_pedantic";
-    case COMPUTE_FP64: return "fp64";
-    case COMPUTE_FP64_PEDANTIC: return "fp64_pedantic";
-    case COMPUTE_INT32: return "int32";
-    case COMPUTE_INT32_PEDANTIC: return "int32_pedantic";
-    case COMPUTE_FP32_FAST_FP16: return "fp32_fast_fp16";
-    case COMPUTE_FP32_FAST_BF16: return "fp32_fast_bf16";
-    case COMPUTE_FP32_FAST_TF32: return device_has_tf32() ? "tf32" : "fp32";
-    case COMPUTE_FP32_EMULATED_BF16X9: return "fp32_emulated_bf16x9";
-    case COMPUTE_FP64_EMULATED: return "fp64_emulated";
-    default: return NULL;
+        case COMPUTE_FP16: return "fp16";
+        case COMPUTE_FP16_PEDANTIC: return "fp16_pedantic";
+        case COMPUTE_FP32: return "fp32";
+        case COMPUTE_FP32_PEDANTIC: return "fp32_pedantic";
+        case COMPUTE_FP64: return "fp64";
+        case COMPUTE_FP64_PEDANTIC: return "fp64_pedantic";
+        case COMPUTE_INT32: return "int32";
+        case COMPUTE_INT32_PEDANTIC: return "int32_pedantic";
+        case COMPUTE_FP32_FAST_FP16: return "fp32_fast_fp16";
+        case COMPUTE_FP32_FAST_BF16: return "fp32_fast_bf16";
+        case COMPUTE_FP32_FAST_TF32: return device_has_tf32() ? "tf32" : "fp32";
+        case COMPUTE_FP32_EMULATED_BF16X9: return "fp32_emulated_bf16x9";
+        case COMPUTE_FP64_EMULATED: return "fp64_emulated";
+        default: return NULL;
     }
 }
 
@@ -146,27 +144,21 @@ enum { OPERATION_NONE = 0, OPERATION_TRANSPOSE = 1, OPERATION_CONJUGATE_TRANSPOS
 
 static inline const char *operation_name(int operation) {
     switch (operation) {
-    case OPERATION_NONE: return "N";
-    case OPERATION_TRANSPOSE: return "T";
-    case OPERATION_CONJUGATE_TRANSPOSE: return "C";
-    default: return NULL;
+        case OPERATION_NONE: return "N";
+        case OPERATION_TRANSPOSE: return "T";
+        case OPERATION_CONJUGATE_TRANSPOSE: return "C";
+        default: return NULL;
     }
 }
 
 /* cublasFillMode_t, cusparseFillMode_t */
-static inline const char *fill_name(int fill) {
-    return fill == 0 ? "L" : fill == 1 ? "U" : NULL;
-}
+static inline const char *fill_name(int fill) { return fill == 0 ? "L" : fill == 1 ? "U" : NULL; }
 
 /* cublasSideMode_t */
-static inline const char *side_name(int side) {
-    return side == 0 ? "L" : side == 1 ? "R" : NULL;
-}
+static inline const char *side_name(int side) { return side == 0 ? "L" : side == 1 ? "R" : NULL; }
 
 /* cublasDiagType_t, cusparseDiagType_t: not a unit diagonal, or one */
-static inline const char *diagonal_name(int diagonal) {
-    return diagonal == 0 ? "N" : diagonal == 1 ? "U" : NULL;
-}
+static inline const char *diagonal_name(int diagonal) { return diagonal == 0 ? "N" : diagonal == 1 ? "U" : NULL; }
 
 /* The typed functions of these libraries (cublasSgemm, ...) come in up to four variants that differ in the element type
  * only. */
@@ -200,6 +192,7 @@ static inline int info_success(void *stream, int *info, int64_t count) {
     info_words *words = malloc(sizeof *words);
     if (words == NULL) return 2; /* cudaErrorMemoryAllocation */
     *words = (info_words){info, (size_t)count * sizeof(int)};
-    return maya_submit(stream, &(maya_work){.run = write_success, .release = free, .argument = words,
-                                            .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
+    return maya_submit(
+        stream, &(maya_work){
+                    .run = write_success, .release = free, .argument = words, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
 }

@@ -19,13 +19,9 @@ MAYA_API int cublasLtDestroy(void *handle) {
     return LT_SUCCESS;
 }
 
-MAYA_API size_t cublasLtGetVersion(void) {
-    return TOOLKIT_MAJOR * 10000 + TOOLKIT_MINOR * 100;
-}
+MAYA_API size_t cublasLtGetVersion(void) { return TOOLKIT_MAJOR * 10000 + TOOLKIT_MINOR * 100; }
 
-MAYA_API size_t cublasLtGetCudartVersion(void) {
-    return MAYA_CUDA_VERSION;
-}
+MAYA_API size_t cublasLtGetCudartVersion(void) { return MAYA_CUDA_VERSION; }
 
 MAYA_API int cublasLtGetProperty(int property, int *value) {
     return library_property(property, TOOLKIT_MAJOR, TOOLKIT_MINOR, value) ? LT_SUCCESS : LT_INVALID_VALUE;
@@ -58,23 +54,21 @@ static int destroy_descriptor(void *descriptor) {
 /* The getter and setter of one kind of descriptor. */
 #define ATTRIBUTE_FUNCTIONS(kind, structure, fields) \
     MAYA_API int kind##SetAttribute(structure *object, int attribute, const void *value, size_t bytes) { \
-        return set_attribute(object, find_attribute(fields, COUNT(fields), attribute), value, bytes) \
-                   ? LT_SUCCESS : LT_INVALID_VALUE; \
+        return set_attribute(object, find_attribute(fields, COUNT(fields), attribute), value, bytes) ? LT_SUCCESS \
+                                                                                                     : LT_INVALID_VALUE; \
     } \
-    MAYA_API int kind##GetAttribute(const structure *object, int attribute, void *value, size_t bytes, \
-                                    size_t *written) { \
+    MAYA_API int kind##GetAttribute(const structure *object, int attribute, void *value, size_t bytes, size_t *written) { \
         return get_attribute(object, find_attribute(fields, COUNT(fields), attribute), value, bytes, written) \
-                   ? LT_SUCCESS : LT_INVALID_VALUE; \
+                   ? LT_SUCCESS \
+                   : LT_INVALID_VALUE; \
     }
 
 /* ---- layout of a matrix ---- */
 
 static const attribute_field layout_fields[] = {
-    ATTRIBUTE(0, matrix_layout, type),       ATTRIBUTE(1, matrix_layout, order),
-    ATTRIBUTE(2, matrix_layout, rows),       ATTRIBUTE(3, matrix_layout, columns),
-    ATTRIBUTE(4, matrix_layout, leading),    ATTRIBUTE(5, matrix_layout, batch),
-    ATTRIBUTE(6, matrix_layout, stride),     ATTRIBUTE(7, matrix_layout, plane_offset),
-    ATTRIBUTE(8, matrix_layout, batch_mode),
+    ATTRIBUTE(0, matrix_layout, type),    ATTRIBUTE(1, matrix_layout, order),        ATTRIBUTE(2, matrix_layout, rows),
+    ATTRIBUTE(3, matrix_layout, columns), ATTRIBUTE(4, matrix_layout, leading),      ATTRIBUTE(5, matrix_layout, batch),
+    ATTRIBUTE(6, matrix_layout, stride),  ATTRIBUTE(7, matrix_layout, plane_offset), ATTRIBUTE(8, matrix_layout, batch_mode),
 };
 ATTRIBUTE_FUNCTIONS(cublasLtMatrixLayout, matrix_layout, layout_fields)
 
@@ -87,15 +81,13 @@ MAYA_API int cublasLtMatrixLayoutCreate(void **layout, int type, uint64_t rows, 
     return create_descriptor(layout, &initial, sizeof initial);
 }
 
-MAYA_API int cublasLtMatrixLayoutInit_internal(matrix_layout *layout, size_t room, int type, uint64_t rows,
-                                               uint64_t columns, int64_t leading) {
+MAYA_API int cublasLtMatrixLayoutInit_internal(matrix_layout *layout, size_t room, int type, uint64_t rows, uint64_t columns,
+                                               int64_t leading) {
     matrix_layout initial = new_layout(type, rows, columns, leading);
     return initialise_descriptor(layout, room, &initial, sizeof initial);
 }
 
-MAYA_API int cublasLtMatrixLayoutDestroy(matrix_layout *layout) {
-    return destroy_descriptor(layout);
-}
+MAYA_API int cublasLtMatrixLayoutDestroy(matrix_layout *layout) { return destroy_descriptor(layout); }
 
 /* ---- what a product does ---- */
 
@@ -140,8 +132,12 @@ static const attribute_field matmul_fields[] = {
 ATTRIBUTE_FUNCTIONS(cublasLtMatmulDesc, matmul_descriptor, matmul_fields)
 
 static matmul_descriptor new_matmul(int compute, int scale_type) {
-    return (matmul_descriptor){.compute = compute, .scale_type = scale_type, .fill = 2 /* the whole matrix */,
-                               .epilogue = 1 /* none */, .auxiliary_type = -1, .bias_type = -1};
+    return (matmul_descriptor){.compute = compute,
+                               .scale_type = scale_type,
+                               .fill = 2 /* the whole matrix */,
+                               .epilogue = 1 /* none */,
+                               .auxiliary_type = -1,
+                               .bias_type = -1};
 }
 
 MAYA_API int cublasLtMatmulDescCreate(void **descriptor, int compute, int scale_type) {
@@ -154,23 +150,24 @@ MAYA_API int cublasLtMatmulDescInit_internal(matmul_descriptor *descriptor, size
     return initialise_descriptor(descriptor, room, &initial, sizeof initial);
 }
 
-MAYA_API int cublasLtMatmulDescDestroy(matmul_descriptor *descriptor) {
-    return destroy_descriptor(descriptor);
-}
+MAYA_API int cublasLtMatmulDescDestroy(matmul_descriptor *descriptor) { return destroy_descriptor(descriptor); }
 
 /* ---- what the search for an algorithm may use ---- */
 
 static const attribute_field preference_fields[] = {
-    ATTRIBUTE(0, matmul_preference, search_mode),    ATTRIBUTE(1, matmul_preference, workspace_bytes),
-    ATTRIBUTE(3, matmul_preference, reduction_mask), ATTRIBUTE(5, matmul_preference, alignment_a),
-    ATTRIBUTE(6, matmul_preference, alignment_b),    ATTRIBUTE(7, matmul_preference, alignment_c),
-    ATTRIBUTE(8, matmul_preference, alignment_d),    ATTRIBUTE(9, matmul_preference, waves),
+    ATTRIBUTE(0, matmul_preference, search_mode),          ATTRIBUTE(1, matmul_preference, workspace_bytes),
+    ATTRIBUTE(3, matmul_preference, reduction_mask),       ATTRIBUTE(5, matmul_preference, alignment_a),
+    ATTRIBUTE(6, matmul_preference, alignment_b),          ATTRIBUTE(7, matmul_preference, alignment_c),
+    ATTRIBUTE(8, matmul_preference, alignment_d),          ATTRIBUTE(9, matmul_preference, waves),
     ATTRIBUTE(12, matmul_preference, implementation_mask),
 };
 ATTRIBUTE_FUNCTIONS(cublasLtMatmulPreference, matmul_preference, preference_fields)
 
-static const matmul_preference new_preference = {.reduction_mask = 7, .alignment_a = 256, .alignment_b = 256,
-                                                 .alignment_c = 256, .alignment_d = 256,
+static const matmul_preference new_preference = {.reduction_mask = 7,
+                                                 .alignment_a = 256,
+                                                 .alignment_b = 256,
+                                                 .alignment_c = 256,
+                                                 .alignment_d = 256,
                                                  .implementation_mask = UINT64_MAX};
 
 MAYA_API int cublasLtMatmulPreferenceCreate(void **preference) {
@@ -181,17 +178,19 @@ MAYA_API int cublasLtMatmulPreferenceInit_internal(matmul_preference *preference
     return initialise_descriptor(preference, room, &new_preference, sizeof new_preference);
 }
 
-MAYA_API int cublasLtMatmulPreferenceDestroy(matmul_preference *preference) {
-    return destroy_descriptor(preference);
-}
+MAYA_API int cublasLtMatmulPreferenceDestroy(matmul_preference *preference) { return destroy_descriptor(preference); }
 
 /* ---- how an algorithm is configured; the settings are kept, and change no time ---- */
 
 static const attribute_field algorithm_fields[] = {
-    ATTRIBUTE(0, matmul_algorithm, id),          ATTRIBUTE(1, matmul_algorithm, tile),
-    ATTRIBUTE(2, matmul_algorithm, split_k),     ATTRIBUTE(3, matmul_algorithm, reduction),
-    ATTRIBUTE(4, matmul_algorithm, swizzle),     ATTRIBUTE(5, matmul_algorithm, custom),
-    ATTRIBUTE(6, matmul_algorithm, stages),      ATTRIBUTE(7, matmul_algorithm, inner_shape),
+    ATTRIBUTE(0, matmul_algorithm, id),
+    ATTRIBUTE(1, matmul_algorithm, tile),
+    ATTRIBUTE(2, matmul_algorithm, split_k),
+    ATTRIBUTE(3, matmul_algorithm, reduction),
+    ATTRIBUTE(4, matmul_algorithm, swizzle),
+    ATTRIBUTE(5, matmul_algorithm, custom),
+    ATTRIBUTE(6, matmul_algorithm, stages),
+    ATTRIBUTE(7, matmul_algorithm, inner_shape),
     ATTRIBUTE(8, matmul_algorithm, cluster_shape),
 };
 ATTRIBUTE_FUNCTIONS(cublasLtMatmulAlgoConfig, matmul_algorithm, algorithm_fields)

@@ -8,8 +8,7 @@ typedef struct {
     uint16_t offset, bytes;
 } attribute_field;
 
-#define ATTRIBUTE(number, structure, member) \
-    {number, offsetof(structure, member), sizeof(((structure *)NULL)->member)}
+#define ATTRIBUTE(number, structure, member) {number, offsetof(structure, member), sizeof(((structure *)NULL)->member)}
 
 static inline const attribute_field *find_attribute(const attribute_field *fields, size_t count, int attribute) {
     for (size_t i = 0; i < count; i++)
@@ -26,8 +25,7 @@ static inline bool set_attribute(void *object, const attribute_field *field, con
 }
 
 /* With no room given, only the size is asked for. */
-static inline bool get_attribute(const void *object, const attribute_field *field, void *value, size_t bytes,
-                                 size_t *written) {
+static inline bool get_attribute(const void *object, const attribute_field *field, void *value, size_t bytes, size_t *written) {
     if (object == NULL || field == NULL || (bytes == 0 && written == NULL)) return false;
     if (bytes != 0 && (value == NULL || bytes != field->bytes)) return false;
     if (bytes != 0) memcpy(value, (const char *)object + field->offset, bytes);

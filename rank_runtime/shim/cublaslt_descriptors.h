@@ -17,11 +17,11 @@ enum {
 /* cublasLtMatrixLayout_t */
 typedef struct {
     uint32_t type;
-    int32_t order;           /* 0: column-major, 1: row-major; others are tiled formats */
+    int32_t order; /* 0: column-major, 1: row-major; others are tiled formats */
     uint64_t rows, columns;
     int64_t leading;
     int32_t batch;
-    uint32_t batch_mode;     /* 0: fixed stride, 1: array of pointers; 2, groups of different shapes, is not emulated */
+    uint32_t batch_mode; /* 0: fixed stride, 1: array of pointers; 2, groups of different shapes, is not emulated */
     int64_t stride;
     int64_t plane_offset;
 } matrix_layout;
@@ -74,7 +74,7 @@ typedef struct {
 
 /* cublasLtMatmulAlgo_t: 64 bytes that the program copies as it likes. */
 typedef struct {
-    uint32_t mark;           /* tells an algorithm of ours from memory that was never filled in */
+    uint32_t mark; /* tells an algorithm of ours from memory that was never filled in */
     int32_t id;
     uint32_t tile, stages;
     int32_t split_k;

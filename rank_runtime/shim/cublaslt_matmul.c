@@ -17,23 +17,23 @@ typedef struct {
 static const char *epilogue_name(uint32_t epilogue) {
     enum { RELU = 2, BIAS = 4, DRELU = 8, BGRAD = 16, GELU = 32, DGELU = 64, AUX = 128 };
     switch (epilogue) {
-    case 1: return "none";
-    case RELU: return "relu";
-    case RELU | AUX: return "relu_aux";
-    case BIAS: return "bias";
-    case RELU | BIAS: return "relu_bias";
-    case RELU | AUX | BIAS: return "relu_aux_bias";
-    case DRELU | AUX: return "drelu";
-    case DRELU | AUX | BGRAD: return "drelu_bgrad";
-    case GELU: return "gelu";
-    case GELU | AUX: return "gelu_aux";
-    case GELU | BIAS: return "gelu_bias";
-    case GELU | AUX | BIAS: return "gelu_aux_bias";
-    case DGELU | AUX: return "dgelu";
-    case DGELU | AUX | BGRAD: return "dgelu_bgrad";
-    case 256: return "bgrada";
-    case 512: return "bgradb";
-    default: return NULL;
+        case 1: return "none";
+        case RELU: return "relu";
+        case RELU | AUX: return "relu_aux";
+        case BIAS: return "bias";
+        case RELU | BIAS: return "relu_bias";
+        case RELU | AUX | BIAS: return "relu_aux_bias";
+        case DRELU | AUX: return "drelu";
+        case DRELU | AUX | BGRAD: return "drelu_bgrad";
+        case GELU: return "gelu";
+        case GELU | AUX: return "gelu_aux";
+        case GELU | BIAS: return "gelu_bias";
+        case GELU | AUX | BIAS: return "gelu_aux_bias";
+        case DGELU | AUX: return "dgelu";
+        case DGELU | AUX | BGRAD: return "dgelu_bgrad";
+        case 256: return "bgrada";
+        case 512: return "bgradb";
+        default: return NULL;
     }
 }
 
@@ -41,24 +41,22 @@ enum { SCALE_VEC16_UE4M3 = 1, SCALE_VEC32_UE8M0 = 2 };
 
 static const char *scale_mode_name(int mode) {
     switch (mode) {
-    case 0: return "tensor";
-    case SCALE_VEC16_UE4M3: return "vec16_ue4m3";
-    case SCALE_VEC32_UE8M0: return "vec32_ue8m0";
-    case 3: return "outer_vec";
-    case 4: return "vec128";
-    case 5: return "block128x128";
-    case 6: return "batch";
-    case 12: return "vec128_mn_k4_ue8m0";
-    case 13: return "vec32_mn_k4_ue8m0";
-    default: return NULL;
+        case 0: return "tensor";
+        case SCALE_VEC16_UE4M3: return "vec16_ue4m3";
+        case SCALE_VEC32_UE8M0: return "vec32_ue8m0";
+        case 3: return "outer_vec";
+        case 4: return "vec128";
+        case 5: return "block128x128";
+        case 6: return "batch";
+        case 12: return "vec128_mn_k4_ue8m0";
+        case 13: return "vec32_mn_k4_ue8m0";
+        default: return NULL;
     }
 }
 
 /* ---- what the device can do ---- */
 
-static bool is_narrow_float(uint32_t type) {
-    return data_type_bits((int)type) <= 8 && type != TYPE_INT8 && type != TYPE_UINT8;
-}
+static bool is_narrow_float(uint32_t type) { return data_type_bits((int)type) <= 8 && type != TYPE_INT8 && type != TYPE_UINT8; }
 
 static bool device_at_least(int major, int minor) {
     const maya_device_properties *device = &maya_get_settings()->device;
@@ -95,9 +93,8 @@ static int describe(const matmul_descriptor *d, const matrix_layout *a, const ma
     p->k = a_plain ? a->columns : a->rows;
     p->n = b_plain ? b->columns : b->rows;
     if ((b_plain ? b->rows : b->columns) != p->k || out->rows != p->m || out->columns != p->n || c->rows != p->m ||
-        c->columns != p->n || !leading_is_valid(a) || !leading_is_valid(b) || !leading_is_valid(c) ||
-        !leading_is_valid(out) || a->batch != out->batch || b->batch != out->batch || c->batch != out->batch ||
-        out->batch < 1)
+        c->columns != p->n || !leading_is_valid(a) || !leading_is_valid(b) || !leading_is_valid(c) || !leading_is_valid(out) ||
+        a->batch != out->batch || b->batch != out->batch || c->batch != out->batch || out->batch < 1)
         return LT_INVALID_VALUE;
     p->a_type = data_type_name((int)a->type);
     p->b_type = data_type_name((int)b->type);
@@ -145,8 +142,8 @@ static const matmul_algorithm the_algorithm = {.mark = ALGORITHM_MARK, .id = 66,
 
 MAYA_API int cublasLtMatmulAlgoGetHeuristic(void *handle, const matmul_descriptor *descriptor, const matrix_layout *a,
                                             const matrix_layout *b, const matrix_layout *c, const matrix_layout *d,
-                                            const matmul_preference *preference, int requested,
-                                            heuristic_result *results, int *found) {
+                                            const matmul_preference *preference, int requested, heuristic_result *results,
+                                            int *found) {
     if (handle == NULL) return LT_NOT_INITIALIZED;
     if (preference == NULL || requested < 1 || results == NULL || found == NULL) return LT_INVALID_VALUE;
     *found = 0;
@@ -161,8 +158,8 @@ MAYA_API int cublasLtMatmulAlgoGetHeuristic(void *handle, const matmul_descripto
     return LT_SUCCESS;
 }
 
-MAYA_API int cublasLtMatmulAlgoGetIds(void *handle, int compute, int scale_type, int a_type, int b_type, int c_type,
-                                      int d_type, int requested, int *ids, int *found) {
+MAYA_API int cublasLtMatmulAlgoGetIds(void *handle, int compute, int scale_type, int a_type, int b_type, int c_type, int d_type,
+                                      int requested, int *ids, int *found) {
     if (handle == NULL) return LT_NOT_INITIALIZED;
     if (requested < 1 || ids == NULL || found == NULL) return LT_INVALID_VALUE;
     ids[0] = the_algorithm.id;
@@ -171,8 +168,8 @@ MAYA_API int cublasLtMatmulAlgoGetIds(void *handle, int compute, int scale_type,
 }
 
 /* Any id is taken: a tuning file that was made on a real device names algorithms that only the real library knows. */
-MAYA_API int cublasLtMatmulAlgoInit(void *handle, int compute, int scale_type, int a_type, int b_type, int c_type,
-                                    int d_type, int id, matmul_algorithm *algorithm) {
+MAYA_API int cublasLtMatmulAlgoInit(void *handle, int compute, int scale_type, int a_type, int b_type, int c_type, int d_type,
+                                    int id, matmul_algorithm *algorithm) {
     if (handle == NULL) return LT_NOT_INITIALIZED;
     if (algorithm == NULL || id < 0) return LT_INVALID_VALUE;
     *algorithm = the_algorithm;
@@ -188,9 +185,7 @@ MAYA_API int cublasLtMatmulAlgoCheck(void *handle, const matmul_descriptor *desc
     problem p;
     int status = describe(descriptor, a, b, c, d, &p);
     if (status != LT_SUCCESS) return status;
-    *result = (heuristic_result){.algorithm = *algorithm,
-                                 .state = LT_SUCCESS,
-                                 .waves = wave_estimate(&p, d)};
+    *result = (heuristic_result){.algorithm = *algorithm, .state = LT_SUCCESS, .waves = wave_estimate(&p, d)};
     return LT_SUCCESS;
 }
 
@@ -200,17 +195,15 @@ MAYA_API int cublasLtMatmulAlgoCheck(void *handle, const matmul_descriptor *desc
 static bool reads_c(const matmul_descriptor *d, const void *beta) {
     static const char zero[16];
     switch (d->pointer_mode) {
-    case LT_POINTER_ALPHA_VECTOR_BETA_ZERO: return false;
-    case LT_POINTER_HOST:
-    case LT_POINTER_ALPHA_VECTOR_BETA_HOST:
-        return beta != NULL && memcmp(beta, zero, (size_t)data_type_bits(d->scale_type) / 8) != 0;
-    default: return true;
+        case LT_POINTER_ALPHA_VECTOR_BETA_ZERO: return false;
+        case LT_POINTER_HOST:
+        case LT_POINTER_ALPHA_VECTOR_BETA_HOST:
+            return beta != NULL && memcmp(beta, zero, (size_t)data_type_bits(d->scale_type) / 8) != 0;
+        default: return true;
     }
 }
 
-static const char *scale_name(const void *scale, int mode) {
-    return scale == NULL ? "none" : scale_mode_name(mode);
-}
+static const char *scale_name(const void *scale, int mode) { return scale == NULL ? "none" : scale_mode_name(mode); }
 
 MAYA_API int cublasLtMatmul(void *handle, const matmul_descriptor *descriptor, const void *alpha, const void *a_data,
                             const matrix_layout *a, const void *b_data, const matrix_layout *b, const void *beta,
@@ -242,18 +235,17 @@ MAYA_API int cublasLtMatmul(void *handle, const matmul_descriptor *descriptor, c
                  descriptor->fast_accumulation ? "true" : "false", descriptor->amax != NULL ? "true" : "false");
     if (a->order != ORDER_COLUMN || b->order != ORDER_COLUMN || d->order != ORDER_COLUMN)
         snprintf(order, sizeof order, ",\"order\":[%d,%d,%d,%d]", a->order, b->order, c->order, d->order);
-    if (descriptor->sm_count_target != 0)
-        snprintf(sm_count, sizeof sm_count, ",\"sm_count\":%d", descriptor->sm_count_target);
+    if (descriptor->sm_count_target != 0) snprintf(sm_count, sizeof sm_count, ",\"sm_count\":%d", descriptor->sm_count_target);
 
-    int error = maya_library_call(
-        stream,
-        "{\"call\":\"cublasLtMatmul\",\"m\":%llu,\"n\":%llu,\"k\":%llu,\"batch\":%d,\"transa\":\"%s\","
-        "\"transb\":\"%s\",\"lda\":%lld,\"ldb\":%lld,\"ldc\":%lld,\"ldd\":%lld%s,\"a_type\":\"%s\","
-        "\"b_type\":\"%s\",\"c_type\":\"%s\",\"d_type\":\"%s\",\"compute\":\"%s\",\"scale_type\":\"%s\","
-        "\"accumulate\":%s,\"epilogue\":\"%s\"%s%s%s%s}",
-        (unsigned long long)p.m, (unsigned long long)p.n, (unsigned long long)p.k, d->batch, p.transa, p.transb,
-        (long long)a->leading, (long long)b->leading, (long long)c->leading, (long long)d->leading, strides, p.a_type,
-        p.b_type, p.c_type, p.d_type, p.compute, p.scale_type, reads_c(descriptor, beta) ? "true" : "false", p.epilogue,
-        bias, scales, order, sm_count);
+    int error =
+        maya_library_call(stream,
+                          "{\"call\":\"cublasLtMatmul\",\"m\":%llu,\"n\":%llu,\"k\":%llu,\"batch\":%d,\"transa\":\"%s\","
+                          "\"transb\":\"%s\",\"lda\":%lld,\"ldb\":%lld,\"ldc\":%lld,\"ldd\":%lld%s,\"a_type\":\"%s\","
+                          "\"b_type\":\"%s\",\"c_type\":\"%s\",\"d_type\":\"%s\",\"compute\":\"%s\",\"scale_type\":\"%s\","
+                          "\"accumulate\":%s,\"epilogue\":\"%s\"%s%s%s%s}",
+                          (unsigned long long)p.m, (unsigned long long)p.n, (unsigned long long)p.k, d->batch, p.transa,
+                          p.transb, (long long)a->leading, (long long)b->leading, (long long)c->leading, (long long)d->leading,
+                          strides, p.a_type, p.b_type, p.c_type, p.d_type, p.compute, p.scale_type,
+                          reads_c(descriptor, beta) ? "true" : "false", p.epilogue, bias, scales, order, sm_count);
     return error == 0 ? LT_SUCCESS : LT_EXECUTION_FAILED;
 }

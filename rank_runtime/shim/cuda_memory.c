@@ -147,8 +147,20 @@ MAYA_API CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdevice
 }
 
 MAYA_API CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
-    enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, SYNC_MEMOPS = 6, BUFFER_ID = 7, IS_MANAGED = 8,
-           DEVICE_ORDINAL = 9, IPC_CAPABLE = 10, RANGE_START = 11, RANGE_SIZE = 12, MAPPED = 13 };
+    enum {
+        CONTEXT = 1,
+        MEMORY_TYPE = 2,
+        DEVICE_POINTER = 3,
+        HOST_POINTER = 4,
+        SYNC_MEMOPS = 6,
+        BUFFER_ID = 7,
+        IS_MANAGED = 8,
+        DEVICE_ORDINAL = 9,
+        IPC_CAPABLE = 10,
+        RANGE_START = 11,
+        RANGE_SIZE = 12,
+        MAPPED = 13
+    };
     maya_allocation_info info = maya_find_allocation((void *)address);
     if (info.type == MAYA_MEMORY_UNREGISTERED) return CUDA_INVALID_VALUE;
     switch (attribute) {

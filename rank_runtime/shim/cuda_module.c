@@ -85,7 +85,7 @@ MAYA_API CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, C
     (void)values;
     *state = calloc(1, sizeof **state);
     if (*state == NULL) return CUDA_OUT_OF_MEMORY;
-    snprintf((*state)->image, sizeof (*state)->image, "// linked by the virtual device");
+    snprintf((*state)->image, sizeof(*state)->image, "// linked by the virtual device");
     return CUDA_OK;
 }
 
@@ -109,15 +109,26 @@ MAYA_API CUresult cuLinkDestroy(CUlinkState state) {
 /* ---- functions ---- */
 
 MAYA_API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
-    enum { MAX_THREADS, SHARED, CONSTANT, LOCAL, REGISTERS, PTX_VERSION, BINARY_VERSION, CACHE_MODE, MAX_DYNAMIC_SHARED,
-           ATTRIBUTES = 16 };
+    enum {
+        MAX_THREADS,
+        SHARED,
+        CONSTANT,
+        LOCAL,
+        REGISTERS,
+        PTX_VERSION,
+        BINARY_VERSION,
+        CACHE_MODE,
+        MAX_DYNAMIC_SHARED,
+        ATTRIBUTES = 16
+    };
     const maya_device_properties *device = &maya_get_settings()->device;
     const maya_cubin_kernel *resources = maya_kernel_resources(function);
     switch (attribute) {
         case MAX_THREADS: *value = 1024; break;
         case SHARED: *value = resources ? resources->shared_bytes : 0; break;
         case REGISTERS: *value = resources ? resources->registers : 32; break;
-        case PTX_VERSION: case BINARY_VERSION: *value = device->compute_major * 10 + device->compute_minor; break;
+        case PTX_VERSION:
+        case BINARY_VERSION: *value = device->compute_major * 10 + device->compute_minor; break;
         case MAX_DYNAMIC_SHARED: *value = (int)device->shared_per_block; break;
         default: *value = 0; break; /* nothing constant or spilled, no preference, no cluster required */
     }

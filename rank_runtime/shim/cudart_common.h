@@ -21,4 +21,3 @@ typedef maya_graph_node *cudaGraphNode_t;
 
 /* Remember `status` as the thread's last error, if it is one, and return it. */
 cudaError_t cudart_result(int status);
-

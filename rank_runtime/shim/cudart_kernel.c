@@ -148,8 +148,8 @@ typedef struct {
 } launch_configuration;
 
 MAYA_API cudaError_t cudaLaunchKernelExC(const launch_configuration *configuration, const void *function, void **arguments) {
-    return launch(maya_kernel_of(function), configuration->grid, configuration->block, arguments,
-                  configuration->shared_bytes, configuration->stream);
+    return launch(maya_kernel_of(function), configuration->grid, configuration->block, arguments, configuration->shared_bytes,
+                  configuration->stream);
 }
 
 /* ---- what a kernel needs ---- */
@@ -167,7 +167,10 @@ MAYA_API cudaError_t cudaFuncGetAttributes(function_attributes *attributes, cons
     const maya_device_properties *device = &maya_get_settings()->device;
     int version = device->compute_major * 10 + device->compute_minor;
     *attributes = (function_attributes){
-        .max_threads_per_block = 1024, .registers = 32, .ptx_version = version, .binary_version = version,
+        .max_threads_per_block = 1024,
+        .registers = 32,
+        .ptx_version = version,
+        .binary_version = version,
         .max_dynamic_shared_bytes = (int)device->shared_per_block,
         .preferred_shared_carveout = -1,
     };

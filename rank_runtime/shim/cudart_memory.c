@@ -60,7 +60,9 @@ MAYA_API cudaError_t cudaMallocAsync(void **address, size_t size, cudaStream_t s
     return cudart_result(maya_pool_malloc(maya_current_device(), size, stream, address));
 }
 
-MAYA_API cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) { return cudart_result(maya_pool_free(address, stream)); }
+MAYA_API cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) {
+    return cudart_result(maya_pool_free(address, stream));
+}
 
 MAYA_API cudaError_t cudaDeviceGetDefaultMemPool(maya_pool_state **pool, int device) {
     if (device < 0 || device >= maya_visible_devices()->count) return cudart_result(CUDA_INVALID_DEVICE);
@@ -68,7 +70,15 @@ MAYA_API cudaError_t cudaDeviceGetDefaultMemPool(maya_pool_state **pool, int dev
     return CUDA_OK;
 }
 
-enum { POOL_REUSE_FIRST = 1, POOL_REUSE_LAST = 3, POOL_THRESHOLD = 4, POOL_RESERVED, POOL_RESERVED_HIGH, POOL_USED, POOL_USED_HIGH };
+enum {
+    POOL_REUSE_FIRST = 1,
+    POOL_REUSE_LAST = 3,
+    POOL_THRESHOLD = 4,
+    POOL_RESERVED,
+    POOL_RESERVED_HIGH,
+    POOL_USED,
+    POOL_USED_HIGH
+};
 
 MAYA_API cudaError_t cudaMemPoolGetAttribute(maya_pool_state *pool, int attribute, void *value) {
     uint64_t *number = value;
@@ -132,8 +142,13 @@ static cudaError_t copy_flat(void *to, const void *from, size_t size, cudaStream
 static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
                              cudaStream_t stream, bool blocking) {
     if (width > to_pitch || width > from_pitch) return cudart_result(12); /* invalid pitch */
-    maya_copy copy = {.destination = to, .source = from, .width = width, .rows = rows, .destination_pitch = to_pitch,
-                      .source_pitch = from_pitch, .blocking = blocking};
+    maya_copy copy = {.destination = to,
+                      .source = from,
+                      .width = width,
+                      .rows = rows,
+                      .destination_pitch = to_pitch,
+                      .source_pitch = from_pitch,
+                      .blocking = blocking};
     return cudart_result(maya_copy_submit(stream, &copy));
 }
 

@@ -107,7 +107,7 @@ MAYA_API cudaError_t cudaStreamAddCallback(cudaStream_t stream, stream_callback 
     callback_job *job = malloc(sizeof *job);
     if (job == NULL) return cudart_result(CUDA_OUT_OF_MEMORY);
     *job = (callback_job){callback, stream, user_data};
-    maya_work work = {.run = run_callback, .release = free, .argument = job, .kind = MAYA_RECORD_HOST_FUNCTION,
-                      .on_host_thread = true};
+    maya_work work = {
+        .run = run_callback, .release = free, .argument = job, .kind = MAYA_RECORD_HOST_FUNCTION, .on_host_thread = true};
     return cudart_result(maya_submit(stream, &work));
 }

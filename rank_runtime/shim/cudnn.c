@@ -70,70 +70,56 @@ dnn_status dnn_fail(dnn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(last_error, sizeof last_error, format, arguments);
     va_end(arguments);
-    if (maya_get_settings()->debug >= 1)
-        maya_message("cuDNN answers %d: %s", status, last_error);
+    if (maya_get_settings()->debug >= 1) maya_message("cuDNN answers %d: %s", status, last_error);
     return status;
 }
 
 MAYA_API const char *cudnnGetErrorString(int status) {
     for (size_t index = 0; index < sizeof status_names / sizeof *status_names; index++)
-        if (status_names[index].status == status)
-            return status_names[index].name;
+        if (status_names[index].status == status) return status_names[index].name;
     return "CUDNN_UNKNOWN_STATUS";
 }
 
 /* Reading the message clears it, so that the next reader does not take it for the answer to a later call. */
 MAYA_API void cudnnGetLastErrorString(char *message, size_t size) {
-    if (!message || size == 0)
-        return;
+    if (!message || size == 0) return;
     snprintf(message, size, "%s", last_error);
     last_error[0] = 0;
 }
 
-MAYA_API size_t cudnnGetVersion(void) {
-    return MAYA_CUDNN_VERSION;
-}
+MAYA_API size_t cudnnGetVersion(void) { return MAYA_CUDNN_VERSION; }
 
-MAYA_API size_t cudnnGetCudartVersion(void) {
-    return MAYA_CUDA_VERSION;
-}
+MAYA_API size_t cudnnGetCudartVersion(void) { return MAYA_CUDA_VERSION; }
 
 /* The newest architecture this cuDNN has kernels for, as capability * 100. */
-MAYA_API size_t cudnnGetMaxDeviceVersion(void) {
-    return 1210;
-}
+MAYA_API size_t cudnnGetMaxDeviceVersion(void) { return 1210; }
 
 MAYA_API dnn_status cudnnGetProperty(int property, int *value) {
-    if (!value)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnGetProperty: no place for the value");
+    if (!value) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnGetProperty: no place for the value");
     switch (property) {
-    case VERSION_MAJOR: *value = MAYA_CUDNN_VERSION / 10000; break;
-    case VERSION_MINOR: *value = MAYA_CUDNN_VERSION / 100 % 100; break;
-    case VERSION_PATCH: *value = MAYA_CUDNN_VERSION % 100; break;
-    default: return dnn_fail(CUDNN_STATUS_BAD_PARAM, "cudnnGetProperty: there is no property %d", property);
+        case VERSION_MAJOR: *value = MAYA_CUDNN_VERSION / 10000; break;
+        case VERSION_MINOR: *value = MAYA_CUDNN_VERSION / 100 % 100; break;
+        case VERSION_PATCH: *value = MAYA_CUDNN_VERSION % 100; break;
+        default: return dnn_fail(CUDNN_STATUS_BAD_PARAM, "cudnnGetProperty: there is no property %d", property);
     }
     return CUDNN_STATUS_SUCCESS;
 }
 
 MAYA_API dnn_status cudnnCreate(dnn_handle **handle) {
-    if (!handle)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnCreate: no place for the handle");
+    if (!handle) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnCreate: no place for the handle");
     *handle = calloc(1, sizeof **handle);
-    if (!*handle)
-        return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "cudnnCreate: no memory");
+    if (!*handle) return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "cudnnCreate: no memory");
     return CUDNN_STATUS_SUCCESS;
 }
 
 MAYA_API dnn_status cudnnDestroy(dnn_handle *handle) {
-    if (!handle)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnDestroy: no handle");
+    if (!handle) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnDestroy: no handle");
     free(handle);
     return CUDNN_STATUS_SUCCESS;
 }
 
 MAYA_API dnn_status cudnnSetStream(dnn_handle *handle, void *stream) {
-    if (!handle)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnSetStream: no handle");
+    if (!handle) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnSetStream: no handle");
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }

@@ -18,9 +18,7 @@ enum {
 
 enum { FORWARD_PRODUCTS = 2, BACKWARD_PRODUCTS = 5 };
 
-static bool is_virtual(const backend_body *tensor) {
-    return backend_flag(tensor, ATTRIBUTE_TENSOR_IS_VIRTUAL);
-}
+static bool is_virtual(const backend_body *tensor) { return backend_flag(tensor, ATTRIBUTE_TENSOR_IS_VIRTUAL); }
 
 static bool in_memory(const backend_body *tensor) {
     return tensor && !is_virtual(tensor) && !backend_flag(tensor, ATTRIBUTE_TENSOR_IS_BY_VALUE);
@@ -31,8 +29,7 @@ static bool read_tensor(const backend_body *body, dnn_tensor *tensor) {
 }
 
 static bool read_transposed(const backend_body *body, dnn_tensor *tensor) {
-    if (!read_tensor(body, tensor))
-        return false;
+    if (!read_tensor(body, tensor)) return false;
     int64_t size = tensor->dims[2], stride = tensor->strides[2];
     tensor->dims[2] = tensor->dims[3];
     tensor->strides[2] = tensor->strides[3];
@@ -61,37 +58,34 @@ static void note_pointwise(attention_problem *problem, const backend_body *opera
     const backend_body *b = backend_child(operation, ATTRIBUTE_POINTWISE_B);
     bool compares_indices = b && is_virtual(b);
     switch (pointwise_mode(operation)) {
-    case POINTWISE_GREATER_EQUAL: problem->causal |= compares_indices; break;
-    case POINTWISE_GREATER: problem->window |= compares_indices; break;
-    case POINTWISE_LESS:
-        problem->window |= compares_indices;
-        problem->padding |= in_memory(b);
-        break;
-    case POINTWISE_ADD: problem->bias |= adds_bias(operation); break;
+        case POINTWISE_GREATER_EQUAL: problem->causal |= compares_indices; break;
+        case POINTWISE_GREATER: problem->window |= compares_indices; break;
+        case POINTWISE_LESS:
+            problem->window |= compares_indices;
+            problem->padding |= in_memory(b);
+            break;
+        case POINTWISE_ADD: problem->bias |= adds_bias(operation); break;
     }
-    if (!problem->backward && in_memory(backend_child(operation, ATTRIBUTE_POINTWISE_Y)))
-        problem->stats = true;
+    if (!problem->backward && in_memory(backend_child(operation, ATTRIBUTE_POINTWISE_Y))) problem->stats = true;
 }
 
 static void note_operation(attention_problem *problem, const backend_body *operation) {
     switch (operation->kind) {
-    case KIND_OPERATION_POINTWISE: note_pointwise(problem, operation); break;
-    case KIND_DIAGONAL_BAND_MASK:
-        if (backend_enum(operation, ATTRIBUTE_MASK_COMPARISON) == POINTWISE_GREATER_EQUAL)
-            problem->causal = true;
-        else
-            problem->window = true;
-        break;
-    case KIND_OPERATION_MATMUL:
-        problem->padding |= backend_child(operation, ATTRIBUTE_MATMUL_M_OVERRIDE) ||
-                            backend_child(operation, ATTRIBUTE_MATMUL_N_OVERRIDE);
-        break;
-    case KIND_OPERATION_RNG:
-        problem->dropout =
-            1 - backend_number(backend_child(operation, ATTRIBUTE_OPERATION_RANDOM), ATTRIBUTE_RANDOM_PROBABILITY);
-        break;
-    case KIND_PAGED_CACHE_LOAD: problem->paged = true; break;
-    case KIND_SOFTMAX: problem->stats |= backend_child(operation, ATTRIBUTE_SOFTMAX_STATS) != NULL; break;
+        case KIND_OPERATION_POINTWISE: note_pointwise(problem, operation); break;
+        case KIND_DIAGONAL_BAND_MASK:
+            if (backend_enum(operation, ATTRIBUTE_MASK_COMPARISON) == POINTWISE_GREATER_EQUAL) problem->causal = true;
+            else problem->window = true;
+            break;
+        case KIND_OPERATION_MATMUL:
+            problem->padding |=
+                backend_child(operation, ATTRIBUTE_MATMUL_M_OVERRIDE) || backend_child(operation, ATTRIBUTE_MATMUL_N_OVERRIDE);
+            break;
+        case KIND_OPERATION_RNG:
+            problem->dropout =
+                1 - backend_number(backend_child(operation, ATTRIBUTE_OPERATION_RANDOM), ATTRIBUTE_RANDOM_PROBABILITY);
+            break;
+        case KIND_PAGED_CACHE_LOAD: problem->paged = true; break;
+        case KIND_SOFTMAX: problem->stats |= backend_child(operation, ATTRIBUTE_SOFTMAX_STATS) != NULL; break;
     }
 }
 
@@ -108,8 +102,7 @@ static bool find_unified(const backend_body *operation, attention_problem *probl
     const backend_body *k = backend_child(operation, backward ? ATTRIBUTE_ATTENTION_BACKWARD_K : ATTRIBUTE_ATTENTION_K);
     const backend_body *v = backend_child(operation, backward ? ATTRIBUTE_ATTENTION_BACKWARD_V : ATTRIBUTE_ATTENTION_V);
     *problem = (attention_problem){.backward = backward, .stats = backward};
-    if (!read_tensor(q, &problem->q) || !read_tensor(k, &problem->k) || !read_tensor(v, &problem->v))
-        return false;
+    if (!read_tensor(q, &problem->q) || !read_tensor(k, &problem->k) || !read_tensor(v, &problem->v)) return false;
     problem->ragged = backend_count(q, ATTRIBUTE_TENSOR_RAGGED_OFFSET) > 0;
     if (backward) {
         problem->padding = backend_child(operation, ATTRIBUTE_ATTENTION_BACKWARD_LENGTH_Q) ||
@@ -118,8 +111,7 @@ static bool find_unified(const backend_body *operation, attention_problem *probl
         return true;
     }
     const backend_body *softmax = backend_child(operation, ATTRIBUTE_ATTENTION_SOFTMAX);
-    problem->stats =
-        backend_child(operation, ATTRIBUTE_ATTENTION_STATS) || backend_child(softmax, ATTRIBUTE_SOFTMAX_STATS);
+    problem->stats = backend_child(operation, ATTRIBUTE_ATTENTION_STATS) || backend_child(softmax, ATTRIBUTE_SOFTMAX_STATS);
     problem->paged = backend_child(operation, ATTRIBUTE_ATTENTION_PAGE_TABLE) != NULL;
     problem->padding = backend_child(operation, ATTRIBUTE_ATTENTION_LENGTH_Q) ||
                        backend_child(operation, ATTRIBUTE_ATTENTION_LENGTH_KV) ||
@@ -144,10 +136,8 @@ static int find_products(const backend_body *graph, const backend_body *products
         const backend_body *operation = backend_child_at(graph, ATTRIBUTE_GRAPH_OPERATIONS, index);
         has_softmax |= operation->kind == KIND_SOFTMAX ||
                        (operation->kind == KIND_OPERATION_POINTWISE && pointwise_mode(operation) == POINTWISE_EXP);
-        if (operation->kind != KIND_OPERATION_MATMUL)
-            continue;
-        if (count == BACKWARD_PRODUCTS)
-            return 0;
+        if (operation->kind != KIND_OPERATION_MATMUL) continue;
+        if (count == BACKWARD_PRODUCTS) return 0;
         products[count++] = operation;
     }
     return has_softmax ? count : 0;
@@ -155,8 +145,7 @@ static int find_products(const backend_body *graph, const backend_body *products
 
 static bool find_composite_forward(const backend_body *products[], attention_problem *problem) {
     const backend_body *scores = products[0], *values = products[1];
-    return is_virtual(backend_child(scores, ATTRIBUTE_MATMUL_C)) &&
-           is_virtual(backend_child(values, ATTRIBUTE_MATMUL_A)) &&
+    return is_virtual(backend_child(scores, ATTRIBUTE_MATMUL_C)) && is_virtual(backend_child(values, ATTRIBUTE_MATMUL_A)) &&
            read_tensor(backend_child(scores, ATTRIBUTE_MATMUL_A), &problem->q) &&
            read_transposed(backend_child(scores, ATTRIBUTE_MATMUL_B), &problem->k) &&
            read_tensor(backend_child(values, ATTRIBUTE_MATMUL_B), &problem->v);
@@ -165,12 +154,9 @@ static bool find_composite_forward(const backend_body *products[], attention_pro
 static bool find_composite_backward(const backend_body *products[], attention_problem *problem) {
     const backend_body *scores = NULL, *gradients = NULL;
     for (int index = 0; index < BACKWARD_PRODUCTS; index++) {
-        if (!multiplies_memory(products[index]))
-            continue;
-        if (!scores)
-            scores = products[index];
-        else if (!gradients)
-            gradients = products[index];
+        if (!multiplies_memory(products[index])) continue;
+        if (!scores) scores = products[index];
+        else if (!gradients) gradients = products[index];
     }
     problem->backward = problem->stats = true;
     return gradients && read_tensor(backend_child(scores, ATTRIBUTE_MATMUL_A), &problem->q) &&
@@ -180,8 +166,7 @@ static bool find_composite_backward(const backend_body *products[], attention_pr
 
 static bool has_ragged_input(const backend_body *products[], int count) {
     for (int index = 0; index < count; index++)
-        if (backend_count(backend_child(products[index], ATTRIBUTE_MATMUL_A), ATTRIBUTE_TENSOR_RAGGED_OFFSET))
-            return true;
+        if (backend_count(backend_child(products[index], ATTRIBUTE_MATMUL_A), ATTRIBUTE_TENSOR_RAGGED_OFFSET)) return true;
     return false;
 }
 
@@ -194,8 +179,7 @@ bool backend_find_attention(const backend_body *graph, attention_problem *proble
     *problem = (attention_problem){0};
     bool found = (count == FORWARD_PRODUCTS && find_composite_forward(products, problem)) ||
                  (count == BACKWARD_PRODUCTS && find_composite_backward(products, problem));
-    if (!found)
-        return false;
+    if (!found) return false;
     problem->ragged = has_ragged_input(products, count);
     note_operations(problem, graph);
     return true;

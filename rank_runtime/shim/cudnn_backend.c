@@ -10,15 +10,15 @@ typedef struct {
 
 static size_t element_size(int type) {
     switch (type) {
-    case TYPE_HANDLE:
-    case TYPE_POINTER:
-    case TYPE_DESCRIPTOR: return sizeof(void *);
-    case TYPE_INT64:
-    case TYPE_DOUBLE: return 8;
-    case TYPE_FRACTION: return 16; /* numerator and denominator */
-    case TYPE_BOOLEAN:
-    case TYPE_CHAR: return 1;
-    default: return type >= TYPE_HANDLE && type <= TYPE_GRAPH_MODE ? 4 : 0; /* enums, int32, float */
+        case TYPE_HANDLE:
+        case TYPE_POINTER:
+        case TYPE_DESCRIPTOR: return sizeof(void *);
+        case TYPE_INT64:
+        case TYPE_DOUBLE: return 8;
+        case TYPE_FRACTION: return 16; /* numerator and denominator */
+        case TYPE_BOOLEAN:
+        case TYPE_CHAR: return 1;
+        default: return type >= TYPE_HANDLE && type <= TYPE_GRAPH_MODE ? 4 : 0; /* enums, int32, float */
     }
 }
 
@@ -44,10 +44,8 @@ static void attribute_clear(backend_attribute *attribute) {
 }
 
 void backend_body_release(backend_body *body) {
-    if (!body || atomic_fetch_sub_explicit(&body->references, 1, memory_order_acq_rel) > 1)
-        return;
-    for (int index = 0; index < body->attribute_count; index++)
-        attribute_clear(&body->attributes[index]);
+    if (!body || atomic_fetch_sub_explicit(&body->references, 1, memory_order_acq_rel) > 1) return;
+    for (int index = 0; index < body->attribute_count; index++) attribute_clear(&body->attributes[index]);
     free(body->attributes);
     free(body->plan.tensor_ids);
     free(body);
@@ -64,8 +62,7 @@ static backend_attribute *make_place(backend_body *body, int name) {
     if (body->attribute_count == body->attribute_capacity) {
         int capacity = body->attribute_capacity ? 2 * body->attribute_capacity : 4;
         backend_attribute *attributes = realloc(body->attributes, (size_t)capacity * sizeof *attributes);
-        if (!attributes)
-            return NULL;
+        if (!attributes) return NULL;
         body->attributes = attributes;
         body->attribute_capacity = capacity;
     }
@@ -82,12 +79,10 @@ dnn_status backend_set(backend_body *body, int name, int type, int64_t count, co
         free(copy);
         return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for attribute %d", name);
     }
-    if (size)
-        memcpy(copy, values, size);
+    if (size) memcpy(copy, values, size);
     *attribute = (backend_attribute){.name = name, .type = type, .count = count, .values = copy};
     backend_body **bodies = copy;
-    for (int64_t index = 0; type == TYPE_DESCRIPTOR && index < count; index++)
-        body_retain(bodies[index]);
+    for (int64_t index = 0; type == TYPE_DESCRIPTOR && index < count; index++) body_retain(bodies[index]);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -95,8 +90,7 @@ dnn_status backend_set(backend_body *body, int name, int type, int64_t count, co
 
 const backend_attribute *backend_find(const backend_body *body, int name) {
     for (int index = 0; body && index < body->attribute_count; index++)
-        if (body->attributes[index].name == name)
-            return &body->attributes[index];
+        if (body->attributes[index].name == name) return &body->attributes[index];
     return NULL;
 }
 
@@ -107,15 +101,12 @@ int64_t backend_count(const backend_body *body, int name) {
 
 const backend_body *backend_child_at(const backend_body *body, int name, int64_t index) {
     const backend_attribute *attribute = backend_find(body, name);
-    if (!attribute || attribute->type != TYPE_DESCRIPTOR || index >= attribute->count)
-        return NULL;
+    if (!attribute || attribute->type != TYPE_DESCRIPTOR || index >= attribute->count) return NULL;
     backend_body *const *bodies = attribute->values;
     return bodies[index];
 }
 
-const backend_body *backend_child(const backend_body *body, int name) {
-    return backend_child_at(body, name, 0);
-}
+const backend_body *backend_child(const backend_body *body, int name) { return backend_child_at(body, name, 0); }
 
 const int64_t *backend_int64s(const backend_body *body, int name, int64_t *count) {
     const backend_attribute *attribute = backend_find(body, name);
@@ -132,8 +123,7 @@ int64_t backend_int64(const backend_body *body, int name) {
 
 int backend_enum(const backend_body *body, int name) {
     const backend_attribute *attribute = backend_find(body, name);
-    if (!attribute || attribute->count < 1 || element_size(attribute->type) != sizeof(int))
-        return -1;
+    if (!attribute || attribute->count < 1 || element_size(attribute->type) != sizeof(int)) return -1;
     return *(const int *)attribute->values;
 }
 
@@ -144,18 +134,15 @@ bool backend_flag(const backend_body *body, int name) {
 
 double backend_number(const backend_body *body, int name) {
     const backend_attribute *attribute = backend_find(body, name);
-    if (!attribute || attribute->count < 1)
-        return 0;
-    if (attribute->type == TYPE_DOUBLE)
-        return *(const double *)attribute->values;
+    if (!attribute || attribute->count < 1) return 0;
+    if (attribute->type == TYPE_DOUBLE) return *(const double *)attribute->values;
     return attribute->type == TYPE_FLOAT ? *(const float *)attribute->values : 0;
 }
 
 /* ---- the interface ---- */
 
 MAYA_API dnn_status cudnnBackendCreateDescriptor(int kind, void **place) {
-    if (!place)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no place for the descriptor", __func__);
+    if (!place) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no place for the descriptor", __func__);
     *place = NULL;
     if (!backend_find_kind(kind)) {
         maya_unsupported_detail(__func__, "descriptor type %d of cuDNN %d", kind, MAYA_CUDNN_VERSION);
@@ -181,68 +168,56 @@ MAYA_API dnn_status cudnnBackendDestroyDescriptor(backend_descriptor *descriptor
 }
 
 static bool rule_accepts(const backend_rule *rule, int type) {
-    if (rule->type == type)
-        return true;
-    if (rule->flags & OR_INT64)
-        return type == TYPE_INT64;
+    if (rule->type == type) return true;
+    if (rule->flags & OR_INT64) return type == TYPE_INT64;
     return rule->flags & NUMBER && (type == TYPE_FLOAT || type == TYPE_DOUBLE);
 }
 
 static dnn_status set_descriptors(backend_body *body, int name, int64_t count, backend_descriptor *const *descriptors) {
     backend_body *few[64];
     backend_body **bodies = count <= 64 ? few : malloc((size_t)count * sizeof *bodies);
-    if (!bodies)
-        return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for attribute %d", name);
+    if (!bodies) return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for attribute %d", name);
     dnn_status status = CUDNN_STATUS_SUCCESS;
     for (int64_t index = 0; index < count && status == CUDNN_STATUS_SUCCESS; index++) {
         if (!descriptors[index])
-            status = dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "attribute %d: descriptor %lld is NULL", name,
-                              (long long)index);
+            status =
+                dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "attribute %d: descriptor %lld is NULL", name, (long long)index);
         else if (!descriptors[index]->body->finalized)
-            status = dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: descriptor %lld is not finalized",
-                              name, (long long)index);
-        else
-            bodies[index] = descriptors[index]->body;
+            status = dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: descriptor %lld is not finalized", name,
+                              (long long)index);
+        else bodies[index] = descriptors[index]->body;
     }
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = backend_set(body, name, TYPE_DESCRIPTOR, count, bodies);
-    if (bodies != few)
-        free(bodies);
+    if (status == CUDNN_STATUS_SUCCESS) status = backend_set(body, name, TYPE_DESCRIPTOR, count, bodies);
+    if (bodies != few) free(bodies);
     return status;
 }
 
 MAYA_API dnn_status cudnnBackendSetAttribute(backend_descriptor *descriptor, int name, int type, int64_t count,
                                              const void *values) {
     if (!descriptor || count < 0 || (count > 0 && !values))
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor, or no values for attribute %d",
-                        __func__, name);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor, or no values for attribute %d", __func__,
+                        name);
     backend_body *body = descriptor->body;
-    if (body->finalized)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: the descriptor is finalized already", __func__);
+    if (body->finalized) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: the descriptor is finalized already", __func__);
     const backend_rule *rule = backend_find_rule(body->kind, name);
     if (!rule) {
         maya_unsupported_detail(__func__, "attribute %d of descriptor type %d", name, body->kind);
-        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "%s: attribute %d of descriptor type %d", __func__, name,
-                        body->kind);
+        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "%s: attribute %d of descriptor type %d", __func__, name, body->kind);
     }
     if (!rule_accepts(rule, type))
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "%s: attribute %d has type %d, got %d", __func__, name,
                         rule->type, type);
-    if (type == TYPE_DESCRIPTOR)
-        return set_descriptors(body, name, count, values);
+    if (type == TYPE_DESCRIPTOR) return set_descriptors(body, name, count, values);
     return backend_set(body, name, type, count, values);
 }
 
 /* From here on the body is read-only and may be shared. */
 MAYA_API dnn_status cudnnBackendFinalize(backend_descriptor *descriptor) {
-    if (!descriptor)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
+    if (!descriptor) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
     backend_body *body = descriptor->body;
-    if (body->finalized)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: the descriptor is finalized already", __func__);
+    if (body->finalized) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: the descriptor is finalized already", __func__);
     dnn_status status = backend_check(body);
-    if (status == CUDNN_STATUS_SUCCESS && body->kind == KIND_EXECUTION_PLAN)
-        status = backend_prepare_plan(body);
+    if (status == CUDNN_STATUS_SUCCESS && body->kind == KIND_EXECUTION_PLAN) status = backend_prepare_plan(body);
     body->finalized = status == CUDNN_STATUS_SUCCESS;
     return status;
 }
@@ -251,8 +226,7 @@ static dnn_status fill_descriptors(const backend_attribute *attribute, int64_t c
     for (int64_t index = 0; index < count; index++) {
         backend_body *const *bodies = attribute->values;
         dnn_status status = backend_fill(descriptors[index], bodies[index]);
-        if (status != CUDNN_STATUS_SUCCESS)
-            return status;
+        if (status != CUDNN_STATUS_SUCCESS) return status;
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -273,24 +247,20 @@ dnn_status backend_fill(void *handle, backend_body *body) {
 }
 
 /* Without `values`, *count is how many there are; with it, how many were written: at most `requested`. */
-dnn_status backend_answer(const void *source, int type, int64_t available, int64_t requested, int64_t *count,
-                          void *values) {
+dnn_status backend_answer(const void *source, int type, int64_t available, int64_t requested, int64_t *count, void *values) {
     int64_t written = requested < available ? requested : available;
-    if (count)
-        *count = values ? written : available;
-    if (values && source && written > 0)
-        memcpy(values, source, (size_t)written * element_size(type));
+    if (count) *count = values ? written : available;
+    if (values && source && written > 0) memcpy(values, source, (size_t)written * element_size(type));
     return CUDNN_STATUS_SUCCESS;
 }
 
-static dnn_status get_stored(const backend_body *body, int name, int type, int64_t requested, int64_t *count,
-                             void *values) {
+static dnn_status get_stored(const backend_body *body, int name, int type, int64_t requested, int64_t *count, void *values) {
     const backend_rule *rule = backend_find_rule(body->kind, name);
     const backend_attribute *attribute = backend_find(body, name);
     if (!rule) {
         maya_unsupported_detail("cudnnBackendGetAttribute", "attribute %d of descriptor type %d", name, body->kind);
-        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendGetAttribute: attribute %d of descriptor type %d",
-                        name, body->kind);
+        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendGetAttribute: attribute %d of descriptor type %d", name,
+                        body->kind);
     }
     if (!attribute) {
         if (!(rule->flags & LIST))
@@ -299,20 +269,16 @@ static dnn_status get_stored(const backend_body *body, int name, int type, int64
     }
     if (attribute->type != type)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE,
-                        "cudnnBackendGetAttribute: attribute %d has type %d, asked for as %d", name, attribute->type,
-                        type);
-    if (type != TYPE_DESCRIPTOR)
-        return backend_answer(attribute->values, type, attribute->count, requested, count, values);
+                        "cudnnBackendGetAttribute: attribute %d has type %d, asked for as %d", name, attribute->type, type);
+    if (type != TYPE_DESCRIPTOR) return backend_answer(attribute->values, type, attribute->count, requested, count, values);
     int64_t written = requested < attribute->count ? requested : attribute->count;
-    if (count)
-        *count = values ? written : attribute->count;
+    if (count) *count = values ? written : attribute->count;
     return values ? fill_descriptors(attribute, written, values) : CUDNN_STATUS_SUCCESS;
 }
 
-MAYA_API dnn_status cudnnBackendGetAttribute(const backend_descriptor *descriptor, int name, int type,
-                                             int64_t requested, int64_t *count, void *values) {
-    if (!descriptor || requested < 0)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
+MAYA_API dnn_status cudnnBackendGetAttribute(const backend_descriptor *descriptor, int name, int type, int64_t requested,
+                                             int64_t *count, void *values) {
+    if (!descriptor || requested < 0) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
     const backend_body *body = descriptor->body;
     if (!body->finalized)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "%s: the descriptor is not finalized", __func__);
@@ -325,21 +291,17 @@ static bool pack_has(const backend_body *pack, int64_t id) {
     int64_t count;
     const int64_t *ids = backend_int64s(pack, ATTRIBUTE_PACK_IDS, &count);
     for (int64_t index = 0; index < count; index++)
-        if (ids[index] == id)
-            return true;
+        if (ids[index] == id) return true;
     return false;
 }
 
-MAYA_API dnn_status cudnnBackendExecute(dnn_handle *handle, const backend_descriptor *plan,
-                                        const backend_descriptor *pack) {
+MAYA_API dnn_status cudnnBackendExecute(dnn_handle *handle, const backend_descriptor *plan, const backend_descriptor *pack) {
     if (!handle || !plan || !pack)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: the handle, plan or variant pack is missing",
-                        __func__);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: the handle, plan or variant pack is missing", __func__);
     if (plan->body->kind != KIND_EXECUTION_PLAN || pack->body->kind != KIND_VARIANT_PACK)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: an execution plan and a variant pack are expected", __func__);
     if (!plan->body->finalized || !pack->body->finalized)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "%s: the plan or the variant pack is not finalized",
-                        __func__);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "%s: the plan or the variant pack is not finalized", __func__);
     const backend_plan *prepared = &plan->body->plan;
     for (int64_t index = 0; index < prepared->tensor_count; index++)
         if (!pack_has(pack->body, prepared->tensor_ids[index]))

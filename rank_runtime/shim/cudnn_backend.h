@@ -225,8 +225,7 @@ backend_body *backend_body_create(int kind);
 void backend_body_release(backend_body *body);
 dnn_status backend_set(backend_body *body, int name, int type, int64_t count, const void *values);
 /* Answers to cudnnBackendGetAttribute(): plain values, and one of the caller's descriptors. */
-dnn_status backend_answer(const void *source, int type, int64_t available, int64_t requested, int64_t *count,
-                          void *values);
+dnn_status backend_answer(const void *source, int type, int64_t available, int64_t requested, int64_t *count, void *values);
 dnn_status backend_fill(void *descriptor, backend_body *body);
 
 /* Readers: what is not set, or of another type, is NULL, false or zero. */
@@ -254,8 +253,8 @@ bool backend_convolution(const backend_body *operation, dnn_convolution_shape *s
 /* How many engines can run the graph. */
 int64_t backend_engine_count(const backend_body *graph);
 /* Answers a query for an attribute that is computed; *answered is false when `name` is none. */
-dnn_status backend_get_computed(const backend_body *body, int name, int type, int64_t requested, int64_t *count,
-                                void *values, bool *answered);
+dnn_status backend_get_computed(const backend_body *body, int name, int type, int64_t requested, int64_t *count, void *values,
+                                bool *answered);
 /* Makes the signature and the sizes of a plan that is being finalized. */
 dnn_status backend_prepare_plan(backend_body *body);
 

@@ -114,7 +114,7 @@ typedef struct {
 void dnn_text_append(dnn_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void dnn_text_list(dnn_text *text, const char *key, const int64_t *values, int64_t count); /* ,"key":[1,2] */
 void dnn_text_list32(dnn_text *text, const char *key, const int *values, int64_t count);
-void dnn_text_tensor(dnn_text *text, const char *key, const dnn_tensor *tensor);           /* ,"key":{...} */
+void dnn_text_tensor(dnn_text *text, const char *key, const dnn_tensor *tensor); /* ,"key":{...} */
 
 /* Put the call that `text` describes on the handle's stream; frees the text. */
 dnn_status dnn_record(dnn_handle *handle, dnn_text *text);

@@ -35,8 +35,8 @@ static const algorithm offered[][ALGORITHMS] = {
     [DNN_BACKWARD_FILTER] = {{1, true, true}, {0, false, false}},
 };
 
-static dnn_status make_shape(dnn_convolution_shape *shape, dnn_direction direction, const dnn_tensor *x,
-                             const dnn_filter *w, const dnn_tensor *y, const dnn_convolution *convolution) {
+static dnn_status make_shape(dnn_convolution_shape *shape, dnn_direction direction, const dnn_tensor *x, const dnn_filter *w,
+                             const dnn_tensor *y, const dnn_convolution *convolution) {
     if (!x || !w || !y || !convolution)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "convolution: a descriptor is missing");
     *shape = (dnn_convolution_shape){
@@ -60,24 +60,21 @@ static bool uses_tensor_cores(const dnn_convolution_shape *shape, const dnn_conv
 
 static const algorithm *find_algorithm(dnn_direction direction, int number) {
     for (int index = 0; index < ALGORITHMS; index++)
-        if (offered[direction][index].number == number)
-            return &offered[direction][index];
+        if (offered[direction][index].number == number) return &offered[direction][index];
     return NULL;
 }
 
-static int64_t workspace_of(const algorithm *choice, const dnn_convolution_shape *shape,
-                            const dnn_convolution *convolution) {
+static int64_t workspace_of(const algorithm *choice, const dnn_convolution_shape *shape, const dnn_convolution *convolution) {
     return choice->tensor_cores ? dnn_convolution_workspace(shape, uses_tensor_cores(shape, convolution)) : 0;
 }
 
 static dnn_status list_algorithms(const dnn_convolution_shape *shape, const dnn_convolution *convolution, int requested,
                                   int *returned, algorithm_result *results) {
-    if (!returned || !results || requested < 1)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "convolution: no room for algorithms");
+    if (!returned || !results || requested < 1) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "convolution: no room for algorithms");
     bool tensor_cores = uses_tensor_cores(shape, convolution);
-    int math_type = !tensor_cores                         ? CUDNN_FMA_MATH
+    int math_type = !tensor_cores                       ? CUDNN_FMA_MATH
                     : shape->x.type == CUDNN_DATA_FLOAT ? CUDNN_DEFAULT_MATH
-                                                          : CUDNN_TENSOR_OP_MATH;
+                                                        : CUDNN_TENSOR_OP_MATH;
     *returned = requested < ALGORITHMS ? requested : ALGORITHMS;
     for (int index = 0; index < *returned; index++) {
         const algorithm *choice = &offered[shape->direction][index];
@@ -96,16 +93,14 @@ static dnn_status list_algorithms(const dnn_convolution_shape *shape, const dnn_
 static dnn_status tell_workspace(const dnn_convolution_shape *shape, const dnn_convolution *convolution, int number,
                                  size_t *size) {
     const algorithm *choice = find_algorithm(shape->direction, number);
-    if (!choice)
-        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "convolution: algorithm %d is not on offer", number);
-    if (!size)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "convolution: no place for the workspace size");
+    if (!choice) return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "convolution: algorithm %d is not on offer", number);
+    if (!size) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "convolution: no place for the workspace size");
     *size = (size_t)workspace_of(choice, shape, convolution);
     return CUDNN_STATUS_SUCCESS;
 }
 
-static void describe(dnn_text *text, const char *call, const dnn_convolution_shape *shape,
-                     const dnn_convolution *convolution, int number) {
+static void describe(dnn_text *text, const char *call, const dnn_convolution_shape *shape, const dnn_convolution *convolution,
+                     int number) {
     dnn_text_append(text, "{\"call\":\"%s\"", call);
     dnn_text_tensor(text, "x", &shape->x);
     dnn_text_tensor(text, "w", &shape->w);
@@ -120,15 +115,13 @@ static void describe(dnn_text *text, const char *call, const dnn_convolution_sha
 
 static dnn_status run(dnn_handle *handle, const char *call, const dnn_convolution_shape *shape,
                       const dnn_convolution *convolution, int number, size_t workspace, const char *epilogue) {
-    if (!handle)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no handle", call);
+    if (!handle) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no handle", call);
     size_t needed;
     dnn_status status = tell_workspace(shape, convolution, number, &needed);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return status;
+    if (status != CUDNN_STATUS_SUCCESS) return status;
     if (workspace < needed)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "%s: workspace of %zu bytes, needed %zu", call,
-                        workspace, needed);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "%s: workspace of %zu bytes, needed %zu", call, workspace,
+                        needed);
     dnn_text text = {0};
     describe(&text, call, shape, convolution, number);
     dnn_text_append(&text, "%s}", epilogue);
@@ -153,19 +146,18 @@ MAYA_API dnn_status cudnnFindConvolutionForwardAlgorithmEx(dnn_handle *handle, c
     return cudnnGetConvolutionForwardAlgorithm_v7(handle, x, w, convolution, y, requested, returned, results);
 }
 
-MAYA_API dnn_status cudnnGetConvolutionForwardWorkspaceSize(dnn_handle *handle, const dnn_tensor *x,
-                                                            const dnn_filter *w, const dnn_convolution *convolution,
-                                                            const dnn_tensor *y, int number, size_t *size) {
+MAYA_API dnn_status cudnnGetConvolutionForwardWorkspaceSize(dnn_handle *handle, const dnn_tensor *x, const dnn_filter *w,
+                                                            const dnn_convolution *convolution, const dnn_tensor *y, int number,
+                                                            size_t *size) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_FORWARD, x, w, y, convolution);
     return status ? status : tell_workspace(&shape, convolution, number, size);
 }
 
-MAYA_API dnn_status cudnnConvolutionForward(dnn_handle *handle, const void *alpha, const dnn_tensor *x,
-                                            const void *x_data, const dnn_filter *w, const void *w_data,
-                                            const dnn_convolution *convolution, int number, void *workspace,
-                                            size_t workspace_size, const void *beta, const dnn_tensor *y,
-                                            void *y_data) {
+MAYA_API dnn_status cudnnConvolutionForward(dnn_handle *handle, const void *alpha, const dnn_tensor *x, const void *x_data,
+                                            const dnn_filter *w, const void *w_data, const dnn_convolution *convolution,
+                                            int number, void *workspace, size_t workspace_size, const void *beta,
+                                            const dnn_tensor *y, void *y_data) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_FORWARD, x, w, y, convolution);
     return status ? status : run(handle, __func__, &shape, convolution, number, workspace_size, "");
@@ -173,18 +165,14 @@ MAYA_API dnn_status cudnnConvolutionForward(dnn_handle *handle, const void *alph
 
 MAYA_API dnn_status cudnnConvolutionBiasActivationForward(dnn_handle *handle, const void *alpha1, const dnn_tensor *x,
                                                           const void *x_data, const dnn_filter *w, const void *w_data,
-                                                          const dnn_convolution *convolution, int number,
-                                                          void *workspace, size_t workspace_size, const void *alpha2,
-                                                          const dnn_tensor *z, const void *z_data,
-                                                          const dnn_tensor *bias, const void *bias_data,
-                                                          const dnn_activation *activation, const dnn_tensor *y,
-                                                          void *y_data) {
-    if (!activation)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no activation", __func__);
+                                                          const dnn_convolution *convolution, int number, void *workspace,
+                                                          size_t workspace_size, const void *alpha2, const dnn_tensor *z,
+                                                          const void *z_data, const dnn_tensor *bias, const void *bias_data,
+                                                          const dnn_activation *activation, const dnn_tensor *y, void *y_data) {
+    if (!activation) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no activation", __func__);
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_FORWARD, x, w, y, convolution);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return status;
+    if (status != CUDNN_STATUS_SUCCESS) return status;
     dnn_text epilogue = {0};
     dnn_text_append(&epilogue, ",\"bias\":true,\"activation\":\"%s\"", dnn_activation_name(activation->mode));
     status = run(handle, __func__, &shape, convolution, number, workspace_size, epilogue.failed ? "" : epilogue.data);
@@ -194,37 +182,34 @@ MAYA_API dnn_status cudnnConvolutionBiasActivationForward(dnn_handle *handle, co
 
 /* ---- backward, with respect to the input ---- */
 
-MAYA_API dnn_status cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn_handle *handle, const dnn_filter *w,
-                                                                const dnn_tensor *dy,
-                                                                const dnn_convolution *convolution,
-                                                                const dnn_tensor *dx, int requested, int *returned,
-                                                                algorithm_result *results) {
+MAYA_API dnn_status cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn_handle *handle, const dnn_filter *w, const dnn_tensor *dy,
+                                                                const dnn_convolution *convolution, const dnn_tensor *dx,
+                                                                int requested, int *returned, algorithm_result *results) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_BACKWARD_DATA, dx, w, dy, convolution);
     return status ? status : list_algorithms(&shape, convolution, requested, returned, results);
 }
 
-MAYA_API dnn_status cudnnFindConvolutionBackwardDataAlgorithmEx(
-    dnn_handle *handle, const dnn_filter *w, const void *w_data, const dnn_tensor *dy, const void *dy_data,
-    const dnn_convolution *convolution, const dnn_tensor *dx, void *dx_data, int requested, int *returned,
-    algorithm_result *results, void *workspace, size_t size) {
+MAYA_API dnn_status cudnnFindConvolutionBackwardDataAlgorithmEx(dnn_handle *handle, const dnn_filter *w, const void *w_data,
+                                                                const dnn_tensor *dy, const void *dy_data,
+                                                                const dnn_convolution *convolution, const dnn_tensor *dx,
+                                                                void *dx_data, int requested, int *returned,
+                                                                algorithm_result *results, void *workspace, size_t size) {
     return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, w, dy, convolution, dx, requested, returned, results);
 }
 
-MAYA_API dnn_status cudnnGetConvolutionBackwardDataWorkspaceSize(dnn_handle *handle, const dnn_filter *w,
-                                                                 const dnn_tensor *dy,
-                                                                 const dnn_convolution *convolution,
-                                                                 const dnn_tensor *dx, int number, size_t *size) {
+MAYA_API dnn_status cudnnGetConvolutionBackwardDataWorkspaceSize(dnn_handle *handle, const dnn_filter *w, const dnn_tensor *dy,
+                                                                 const dnn_convolution *convolution, const dnn_tensor *dx,
+                                                                 int number, size_t *size) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_BACKWARD_DATA, dx, w, dy, convolution);
     return status ? status : tell_workspace(&shape, convolution, number, size);
 }
 
-MAYA_API dnn_status cudnnConvolutionBackwardData(dnn_handle *handle, const void *alpha, const dnn_filter *w,
-                                                 const void *w_data, const dnn_tensor *dy, const void *dy_data,
-                                                 const dnn_convolution *convolution, int number, void *workspace,
-                                                 size_t workspace_size, const void *beta, const dnn_tensor *dx,
-                                                 void *dx_data) {
+MAYA_API dnn_status cudnnConvolutionBackwardData(dnn_handle *handle, const void *alpha, const dnn_filter *w, const void *w_data,
+                                                 const dnn_tensor *dy, const void *dy_data, const dnn_convolution *convolution,
+                                                 int number, void *workspace, size_t workspace_size, const void *beta,
+                                                 const dnn_tensor *dx, void *dx_data) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_BACKWARD_DATA, dx, w, dy, convolution);
     return status ? status : run(handle, __func__, &shape, convolution, number, workspace_size, "");
@@ -232,26 +217,24 @@ MAYA_API dnn_status cudnnConvolutionBackwardData(dnn_handle *handle, const void 
 
 /* ---- backward, with respect to the filter ---- */
 
-MAYA_API dnn_status cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn_handle *handle, const dnn_tensor *x,
-                                                                  const dnn_tensor *dy,
-                                                                  const dnn_convolution *convolution,
-                                                                  const dnn_filter *dw, int requested, int *returned,
-                                                                  algorithm_result *results) {
+MAYA_API dnn_status cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn_handle *handle, const dnn_tensor *x, const dnn_tensor *dy,
+                                                                  const dnn_convolution *convolution, const dnn_filter *dw,
+                                                                  int requested, int *returned, algorithm_result *results) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_BACKWARD_FILTER, x, dw, dy, convolution);
     return status ? status : list_algorithms(&shape, convolution, requested, returned, results);
 }
 
-MAYA_API dnn_status cudnnFindConvolutionBackwardFilterAlgorithmEx(
-    dnn_handle *handle, const dnn_tensor *x, const void *x_data, const dnn_tensor *dy, const void *dy_data,
-    const dnn_convolution *convolution, const dnn_filter *dw, void *dw_data, int requested, int *returned,
-    algorithm_result *results, void *workspace, size_t size) {
+MAYA_API dnn_status cudnnFindConvolutionBackwardFilterAlgorithmEx(dnn_handle *handle, const dnn_tensor *x, const void *x_data,
+                                                                  const dnn_tensor *dy, const void *dy_data,
+                                                                  const dnn_convolution *convolution, const dnn_filter *dw,
+                                                                  void *dw_data, int requested, int *returned,
+                                                                  algorithm_result *results, void *workspace, size_t size) {
     return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, x, dy, convolution, dw, requested, returned, results);
 }
 
 MAYA_API dnn_status cudnnGetConvolutionBackwardFilterWorkspaceSize(dnn_handle *handle, const dnn_tensor *x,
-                                                                   const dnn_tensor *dy,
-                                                                   const dnn_convolution *convolution,
+                                                                   const dnn_tensor *dy, const dnn_convolution *convolution,
                                                                    const dnn_filter *dw, int number, size_t *size) {
     dnn_convolution_shape shape;
     dnn_status status = make_shape(&shape, DNN_BACKWARD_FILTER, x, dw, dy, convolution);

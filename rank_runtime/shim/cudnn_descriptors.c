@@ -4,11 +4,9 @@
 enum { CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TENSOR_NCHW_VECT_C };
 
 static dnn_status create(void **descriptor, size_t size, const char *function) {
-    if (!descriptor)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no place for the descriptor", function);
+    if (!descriptor) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no place for the descriptor", function);
     *descriptor = calloc(1, size);
-    if (!*descriptor)
-        return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "%s: no memory", function);
+    if (!*descriptor) return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "%s: no memory", function);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -19,24 +17,18 @@ static dnn_status destroy(void *descriptor) {
 
 /* ---- tensors ---- */
 
-MAYA_API dnn_status cudnnCreateTensorDescriptor(void **descriptor) {
-    return create(descriptor, sizeof(dnn_tensor), __func__);
-}
+MAYA_API dnn_status cudnnCreateTensorDescriptor(void **descriptor) { return create(descriptor, sizeof(dnn_tensor), __func__); }
 
-MAYA_API dnn_status cudnnDestroyTensorDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyTensorDescriptor(void *descriptor) { return destroy(descriptor); }
 
-MAYA_API dnn_status cudnnSetTensorNdDescriptor(dnn_tensor *tensor, int type, int rank, const int *dims,
-                                               const int *strides) {
+MAYA_API dnn_status cudnnSetTensorNdDescriptor(dnn_tensor *tensor, int type, int rank, const int *dims, const int *strides) {
     if (!tensor || !dims || !strides)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: a descriptor or an array is missing", __func__);
     if (!dnn_type_name(type) || rank < 1 || rank > DNN_MAX_DIMS)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: data type %d, %d dimensions", __func__, type, rank);
     *tensor = (dnn_tensor){.type = type, .rank = rank};
     for (int index = 0; index < rank; index++) {
-        if (dims[index] <= 0)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: dimension %d is %d", __func__, index, dims[index]);
+        if (dims[index] <= 0) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: dimension %d is %d", __func__, index, dims[index]);
         tensor->dims[index] = dims[index];
         tensor->strides[index] = strides[index];
     }
@@ -46,30 +38,21 @@ MAYA_API dnn_status cudnnSetTensorNdDescriptor(dnn_tensor *tensor, int type, int
 /* A descriptor with more dimensions than asked for gives its first ones and says how many there are. */
 MAYA_API dnn_status cudnnGetTensorNdDescriptor(const dnn_tensor *tensor, int requested, int *type, int *rank, int *dims,
                                                int *strides) {
-    if (!tensor)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
-    if (type)
-        *type = tensor->type;
-    if (rank)
-        *rank = tensor->rank;
+    if (!tensor) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
+    if (type) *type = tensor->type;
+    if (rank) *rank = tensor->rank;
     for (int index = 0; index < requested && index < tensor->rank; index++) {
-        if (dims)
-            dims[index] = (int)tensor->dims[index];
-        if (strides)
-            strides[index] = (int)tensor->strides[index];
+        if (dims) dims[index] = (int)tensor->dims[index];
+        if (strides) strides[index] = (int)tensor->strides[index];
     }
     return CUDNN_STATUS_SUCCESS;
 }
 
 /* ---- filters ---- */
 
-MAYA_API dnn_status cudnnCreateFilterDescriptor(void **descriptor) {
-    return create(descriptor, sizeof(dnn_filter), __func__);
-}
+MAYA_API dnn_status cudnnCreateFilterDescriptor(void **descriptor) { return create(descriptor, sizeof(dnn_filter), __func__); }
 
-MAYA_API dnn_status cudnnDestroyFilterDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyFilterDescriptor(void *descriptor) { return destroy(descriptor); }
 
 /* A filter is dense: NCHW keeps the order of its dimensions, NHWC puts the channels (dimension 1) innermost. */
 static void set_dense_strides(dnn_tensor *tensor, bool channels_last) {
@@ -79,8 +62,7 @@ static void set_dense_strides(dnn_tensor *tensor, bool channels_last) {
         stride = tensor->dims[1];
     }
     for (int index = tensor->rank - 1; index >= 0; index--) {
-        if (channels_last && index == 1)
-            continue;
+        if (channels_last && index == 1) continue;
         tensor->strides[index] = stride;
         stride *= tensor->dims[index];
     }
@@ -90,24 +72,20 @@ MAYA_API dnn_status cudnnSetFilterNdDescriptor(dnn_filter *filter, int type, int
     if (!filter || !dims)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: the descriptor or the array is missing", __func__);
     if (!dnn_type_name(type) || rank < 2 || rank > DNN_MAX_DIMS || format < 0 || format > CUDNN_TENSOR_NCHW_VECT_C)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: data type %d, format %d, %d dimensions", __func__, type, format,
-                        rank);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: data type %d, format %d, %d dimensions", __func__, type, format, rank);
     *filter = (dnn_filter){.tensor = {.type = type, .rank = rank}, .format = format};
     for (int index = 0; index < rank; index++) {
-        if (dims[index] <= 0)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: dimension %d is %d", __func__, index, dims[index]);
+        if (dims[index] <= 0) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: dimension %d is %d", __func__, index, dims[index]);
         filter->tensor.dims[index] = dims[index];
     }
     set_dense_strides(&filter->tensor, format == CUDNN_TENSOR_NHWC);
     return CUDNN_STATUS_SUCCESS;
 }
 
-MAYA_API dnn_status cudnnGetFilterNdDescriptor(const dnn_filter *filter, int requested, int *type, int *format,
-                                               int *rank, int *dims) {
-    if (!filter)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
-    if (format)
-        *format = filter->format;
+MAYA_API dnn_status cudnnGetFilterNdDescriptor(const dnn_filter *filter, int requested, int *type, int *format, int *rank,
+                                               int *dims) {
+    if (!filter) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);
+    if (format) *format = filter->format;
     return cudnnGetTensorNdDescriptor(&filter->tensor, requested, type, rank, dims, NULL);
 }
 
@@ -117,20 +95,16 @@ MAYA_API dnn_status cudnnCreateConvolutionDescriptor(void **descriptor) {
     return create(descriptor, sizeof(dnn_convolution), __func__);
 }
 
-MAYA_API dnn_status cudnnDestroyConvolutionDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyConvolutionDescriptor(void *descriptor) { return destroy(descriptor); }
 
 MAYA_API dnn_status cudnnSetConvolutionNdDescriptor(dnn_convolution *convolution, int spatial_dims, const int *padding,
-                                                    const int *stride, const int *dilation, int mode,
-                                                    int compute_type) {
+                                                    const int *stride, const int *dilation, int mode, int compute_type) {
     if (!convolution || !padding || !stride || !dilation)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: a descriptor or an array is missing", __func__);
     if (spatial_dims < 1 || spatial_dims > DNN_MAX_DIMS - 2 || !dnn_type_name(compute_type))
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: %d spatial dimensions, compute type %d", __func__, spatial_dims,
                         compute_type);
-    *convolution = (dnn_convolution){
-        .spatial_dims = spatial_dims, .mode = mode, .compute_type = compute_type, .groups = 1};
+    *convolution = (dnn_convolution){.spatial_dims = spatial_dims, .mode = mode, .compute_type = compute_type, .groups = 1};
     for (int index = 0; index < spatial_dims; index++) {
         if (padding[index] < 0 || stride[index] < 1 || dilation[index] < 1)
             return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: padding %d, stride %d, dilation %d", __func__, padding[index],
@@ -143,8 +117,7 @@ MAYA_API dnn_status cudnnSetConvolutionNdDescriptor(dnn_convolution *convolution
 }
 
 MAYA_API dnn_status cudnnSetConvolutionGroupCount(dnn_convolution *convolution, int groups) {
-    if (!convolution || groups < 1)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: %d groups", __func__, groups);
+    if (!convolution || groups < 1) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: %d groups", __func__, groups);
     convolution->groups = groups;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -167,14 +140,10 @@ MAYA_API dnn_status cudnnCreateActivationDescriptor(void **descriptor) {
     return create(descriptor, sizeof(dnn_activation), __func__);
 }
 
-MAYA_API dnn_status cudnnDestroyActivationDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyActivationDescriptor(void *descriptor) { return destroy(descriptor); }
 
-MAYA_API dnn_status cudnnSetActivationDescriptor(dnn_activation *activation, int mode, int propagate_nan,
-                                                 double coefficient) {
-    if (!activation || !dnn_activation_name(mode))
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: mode %d", __func__, mode);
+MAYA_API dnn_status cudnnSetActivationDescriptor(dnn_activation *activation, int mode, int propagate_nan, double coefficient) {
+    if (!activation || !dnn_activation_name(mode)) return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: mode %d", __func__, mode);
     *activation = (dnn_activation){.mode = mode, .coefficient = coefficient};
     return CUDNN_STATUS_SUCCESS;
 }
@@ -185,17 +154,14 @@ MAYA_API dnn_status cudnnCreatePoolingDescriptor(void **descriptor) {
     return create(descriptor, sizeof(dnn_pooling), __func__);
 }
 
-MAYA_API dnn_status cudnnDestroyPoolingDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyPoolingDescriptor(void *descriptor) { return destroy(descriptor); }
 
 MAYA_API dnn_status cudnnSetPooling2dDescriptor(dnn_pooling *pooling, int mode, int propagate_nan, int window_height,
-                                                int window_width, int padding_height, int padding_width,
-                                                int stride_height, int stride_width) {
-    if (!pooling || mode < 0 || mode > 3 || window_height < 1 || window_width < 1 || stride_height < 1 ||
-        stride_width < 1)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: mode %d, window %dx%d, stride %dx%d", __func__, mode,
-                        window_height, window_width, stride_height, stride_width);
+                                                int window_width, int padding_height, int padding_width, int stride_height,
+                                                int stride_width) {
+    if (!pooling || mode < 0 || mode > 3 || window_height < 1 || window_width < 1 || stride_height < 1 || stride_width < 1)
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: mode %d, window %dx%d, stride %dx%d", __func__, mode, window_height,
+                        window_width, stride_height, stride_width);
     *pooling = (dnn_pooling){.mode = mode,
                              .window = {window_height, window_width},
                              .padding = {padding_height, padding_width},
@@ -209,9 +175,7 @@ MAYA_API dnn_status cudnnCreateDropoutDescriptor(void **descriptor) {
     return create(descriptor, sizeof(dnn_dropout), __func__);
 }
 
-MAYA_API dnn_status cudnnDestroyDropoutDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyDropoutDescriptor(void *descriptor) { return destroy(descriptor); }
 
 /* ---- spatial transformers ---- */
 
@@ -219,9 +183,7 @@ MAYA_API dnn_status cudnnCreateSpatialTransformerDescriptor(void **descriptor) {
     return create(descriptor, sizeof(dnn_spatial_transformer), __func__);
 }
 
-MAYA_API dnn_status cudnnDestroySpatialTransformerDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroySpatialTransformerDescriptor(void *descriptor) { return destroy(descriptor); }
 
 MAYA_API dnn_status cudnnSetSpatialTransformerNdDescriptor(dnn_spatial_transformer *transformer, int sampler, int type,
                                                            int rank, const int *dims) {
@@ -238,20 +200,16 @@ MAYA_API dnn_status cudnnCreateCTCLossDescriptor(void **descriptor) {
     return create(descriptor, sizeof(dnn_ctc_loss), __func__);
 }
 
-MAYA_API dnn_status cudnnDestroyCTCLossDescriptor(void *descriptor) {
-    return destroy(descriptor);
-}
+MAYA_API dnn_status cudnnDestroyCTCLossDescriptor(void *descriptor) { return destroy(descriptor); }
 
-MAYA_API dnn_status cudnnSetCTCLossDescriptor_v9(dnn_ctc_loss *loss, int compute_type, int normalization,
-                                                 int gradient_mode, int max_label_length) {
+MAYA_API dnn_status cudnnSetCTCLossDescriptor_v9(dnn_ctc_loss *loss, int compute_type, int normalization, int gradient_mode,
+                                                 int max_label_length) {
     if (!loss || !dnn_type_name(compute_type))
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: compute type %d", __func__, compute_type);
-    *loss = (dnn_ctc_loss){
-        .compute_type = compute_type, .normalization = normalization, .max_label_length = max_label_length};
+    *loss = (dnn_ctc_loss){.compute_type = compute_type, .normalization = normalization, .max_label_length = max_label_length};
     return CUDNN_STATUS_SUCCESS;
 }
 
-MAYA_API dnn_status cudnnSetCTCLossDescriptorEx(dnn_ctc_loss *loss, int compute_type, int normalization,
-                                                int gradient_mode) {
+MAYA_API dnn_status cudnnSetCTCLossDescriptorEx(dnn_ctc_loss *loss, int compute_type, int normalization, int gradient_mode) {
     return cudnnSetCTCLossDescriptor_v9(loss, compute_type, normalization, gradient_mode, 0);
 }

@@ -7,7 +7,7 @@
  */
 #include "cudnn_backend.h"
 
-enum { NOTE_TENSOR_CORE = 0 };        /* cudnnBackendNumericalNote_t */
+enum { NOTE_TENSOR_CORE = 0 };         /* cudnnBackendNumericalNote_t */
 enum { HEURISTICS_MODE_FALLBACK = 2 }; /* cudnnBackendHeurMode_t */
 
 /* What decides about a graph's engines. */
@@ -22,24 +22,20 @@ static bool is_matmul(const backend_body *operation, dnn_tensor *a) {
 
 static graph_profile profile_of(const backend_body *graph) {
     attention_problem attention;
-    if (backend_find_attention(graph, &attention))
-        return (graph_profile){.operand_type = attention.q.type};
+    if (backend_find_attention(graph, &attention)) return (graph_profile){.operand_type = attention.q.type};
     for (int64_t index = 0; index < backend_count(graph, ATTRIBUTE_GRAPH_OPERATIONS); index++) {
         const backend_body *operation = backend_child_at(graph, ATTRIBUTE_GRAPH_OPERATIONS, index);
         dnn_convolution_shape shape;
         dnn_tensor a;
         int type = backend_convolution(operation, &shape) ? shape.x.type : is_matmul(operation, &a) ? a.type : -1;
         if (type >= 0)
-            return (graph_profile){
-                .operand_type = type,
-                .has_plain_engine = type == CUDNN_DATA_FLOAT && dnn_device_has_tensor_cores_for(type)};
+            return (graph_profile){.operand_type = type,
+                                   .has_plain_engine = type == CUDNN_DATA_FLOAT && dnn_device_has_tensor_cores_for(type)};
     }
     return (graph_profile){.operand_type = -1};
 }
 
-int64_t backend_engine_count(const backend_body *graph) {
-    return profile_of(graph).has_plain_engine ? 2 : 1;
-}
+int64_t backend_engine_count(const backend_body *graph) { return profile_of(graph).has_plain_engine ? 2 : 1; }
 
 static bool uses_tensor_cores(const graph_profile *profile, int64_t engine) {
     return engine == 0 && dnn_device_has_tensor_cores_for(profile->operand_type);
@@ -74,11 +70,9 @@ static bool add_tensor_id(backend_plan *plan, const backend_body *tensor) {
         return true;
     int64_t id = backend_int64(tensor, ATTRIBUTE_TENSOR_ID);
     for (int64_t index = 0; index < plan->tensor_count; index++)
-        if (plan->tensor_ids[index] == id)
-            return true;
+        if (plan->tensor_ids[index] == id) return true;
     int64_t *ids = realloc(plan->tensor_ids, (size_t)(plan->tensor_count + 1) * sizeof *ids);
-    if (!ids)
-        return false;
+    if (!ids) return false;
     plan->tensor_ids = ids;
     plan->tensor_ids[plan->tensor_count++] = id;
     return true;
@@ -90,8 +84,7 @@ static bool collect_tensor_ids(backend_plan *plan, const backend_body *graph) {
         const backend_body *operation = backend_child_at(graph, ATTRIBUTE_GRAPH_OPERATIONS, index);
         for (int place = 0; place < operation->attribute_count; place++) {
             const backend_body *child = backend_child(operation, operation->attributes[place].name);
-            if (child && !add_tensor_id(plan, child))
-                return false;
+            if (child && !add_tensor_id(plan, child)) return false;
         }
     }
     return true;
@@ -110,15 +103,13 @@ dnn_status backend_prepare_plan(backend_body *body) {
     dnn_text_append(&text, "{\"call\":\"cudnnBackendExecute\"");
     backend_describe_graph(&text, graph);
     if (profile.operand_type >= 0)
-        dnn_text_append(&text, ",\"math\":\"%s\",\"tensor_cores\":%s",
-                        dnn_math_name(profile.operand_type, tensor_cores), tensor_cores ? "true" : "false");
+        dnn_text_append(&text, ",\"math\":\"%s\",\"tensor_cores\":%s", dnn_math_name(profile.operand_type, tensor_cores),
+                        tensor_cores ? "true" : "false");
     dnn_text_append(&text, "}");
     bool complete = !text.failed && collect_tensor_ids(plan, graph);
-    if (complete)
-        plan->signature = maya_intern(text.data, text.length);
+    if (complete) plan->signature = maya_intern(text.data, text.length);
     free(text.data);
-    return complete ? CUDNN_STATUS_SUCCESS
-                    : dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for an execution plan");
+    return complete ? CUDNN_STATUS_SUCCESS : dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for an execution plan");
 }
 
 /* ---- attributes that are computed when they are asked for ---- */
@@ -131,34 +122,28 @@ static backend_body *make_config(const backend_body *graph, int64_t index) {
                 backend_set(engine, ATTRIBUTE_ENGINE_GRAPH, TYPE_DESCRIPTOR, 1, &graph) == CUDNN_STATUS_SUCCESS &&
                 backend_set(engine, ATTRIBUTE_ENGINE_INDEX, TYPE_INT64, 1, &index) == CUDNN_STATUS_SUCCESS &&
                 backend_set(config, ATTRIBUTE_CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine) == CUDNN_STATUS_SUCCESS;
-    if (made)
-        engine->finalized = config->finalized = true;
+    if (made) engine->finalized = config->finalized = true;
     backend_body_release(engine);
-    if (made)
-        return config;
+    if (made) return config;
     backend_body_release(config);
     return NULL;
 }
 
 /* The fallback is the engine that works everywhere; all other modes rank all engines, the fastest first. */
-static dnn_status tell_heuristics(const backend_body *heuristics, int64_t requested, int64_t *count,
-                                  void **descriptors) {
+static dnn_status tell_heuristics(const backend_body *heuristics, int64_t requested, int64_t *count, void **descriptors) {
     const backend_body *graph = backend_child(heuristics, ATTRIBUTE_HEURISTICS_GRAPH);
     int64_t engines = backend_engine_count(graph);
     bool fallback = backend_enum(heuristics, ATTRIBUTE_HEURISTICS_MODE) == HEURISTICS_MODE_FALLBACK;
     int64_t first = fallback ? engines - 1 : 0;
     int64_t available = engines - first;
     int64_t written = requested < available ? requested : available;
-    if (count)
-        *count = descriptors ? written : available;
+    if (count) *count = descriptors ? written : available;
     for (int64_t index = 0; descriptors && index < written; index++) {
         backend_body *config = make_config(graph, first + index);
-        if (!config)
-            return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for an engine config");
+        if (!config) return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for an engine config");
         dnn_status status = backend_fill(descriptors[index], config);
         backend_body_release(config);
-        if (status != CUDNN_STATUS_SUCCESS)
-            return status;
+        if (status != CUDNN_STATUS_SUCCESS) return status;
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -183,45 +168,44 @@ static dnn_status tell_device(int64_t requested, int64_t *count, void *values) {
 
 static int expected_type(int kind, int name) {
     switch (name) {
-    case ATTRIBUTE_GRAPH_ENGINE_COUNT: return kind == KIND_OPERATION_GRAPH ? TYPE_INT64 : -1;
-    case ATTRIBUTE_HEURISTICS_RESULTS: return kind == KIND_ENGINE_HEURISTICS ? TYPE_DESCRIPTOR : -1;
-    case ATTRIBUTE_CONFIG_INTERMEDIATES: return kind == KIND_ENGINE_CONFIG ? TYPE_DESCRIPTOR : -1;
-    case ATTRIBUTE_CONFIG_WORKSPACE: return kind == KIND_ENGINE_CONFIG ? TYPE_INT64 : -1;
-    case ATTRIBUTE_CONFIG_SHARED_MEMORY: return kind == KIND_ENGINE_CONFIG ? TYPE_INT32 : -1;
-    case ATTRIBUTE_PLAN_WORKSPACE:
-    case ATTRIBUTE_PLAN_COMPUTED_INTERMEDIATES:
-    case ATTRIBUTE_PLAN_RUN_ONLY_INTERMEDIATES: return kind == KIND_EXECUTION_PLAN ? TYPE_INT64 : -1;
-    case ATTRIBUTE_ENGINE_KNOBS:
-    case ATTRIBUTE_ENGINE_LAYOUTS: return kind == KIND_ENGINE ? TYPE_DESCRIPTOR : -1;
-    case ATTRIBUTE_ENGINE_NUMERICAL_NOTES: return kind == KIND_ENGINE ? TYPE_NUMERICAL_NOTE : -1;
-    case ATTRIBUTE_ENGINE_BEHAVIOR_NOTES: return kind == KIND_ENGINE ? TYPE_BEHAVIOR_NOTE : -1;
-    case ATTRIBUTE_DEVICE_TEXT: return kind == KIND_DEVICE_PROPERTIES ? TYPE_CHAR : -1;
-    default: return -1;
+        case ATTRIBUTE_GRAPH_ENGINE_COUNT: return kind == KIND_OPERATION_GRAPH ? TYPE_INT64 : -1;
+        case ATTRIBUTE_HEURISTICS_RESULTS: return kind == KIND_ENGINE_HEURISTICS ? TYPE_DESCRIPTOR : -1;
+        case ATTRIBUTE_CONFIG_INTERMEDIATES: return kind == KIND_ENGINE_CONFIG ? TYPE_DESCRIPTOR : -1;
+        case ATTRIBUTE_CONFIG_WORKSPACE: return kind == KIND_ENGINE_CONFIG ? TYPE_INT64 : -1;
+        case ATTRIBUTE_CONFIG_SHARED_MEMORY: return kind == KIND_ENGINE_CONFIG ? TYPE_INT32 : -1;
+        case ATTRIBUTE_PLAN_WORKSPACE:
+        case ATTRIBUTE_PLAN_COMPUTED_INTERMEDIATES:
+        case ATTRIBUTE_PLAN_RUN_ONLY_INTERMEDIATES: return kind == KIND_EXECUTION_PLAN ? TYPE_INT64 : -1;
+        case ATTRIBUTE_ENGINE_KNOBS:
+        case ATTRIBUTE_ENGINE_LAYOUTS: return kind == KIND_ENGINE ? TYPE_DESCRIPTOR : -1;
+        case ATTRIBUTE_ENGINE_NUMERICAL_NOTES: return kind == KIND_ENGINE ? TYPE_NUMERICAL_NOTE : -1;
+        case ATTRIBUTE_ENGINE_BEHAVIOR_NOTES: return kind == KIND_ENGINE ? TYPE_BEHAVIOR_NOTE : -1;
+        case ATTRIBUTE_DEVICE_TEXT: return kind == KIND_DEVICE_PROPERTIES ? TYPE_CHAR : -1;
+        default: return -1;
     }
 }
 
-dnn_status backend_get_computed(const backend_body *body, int name, int type, int64_t requested, int64_t *count,
-                                void *values, bool *answered) {
+dnn_status backend_get_computed(const backend_body *body, int name, int type, int64_t requested, int64_t *count, void *values,
+                                bool *answered) {
     int expected = expected_type(body->kind, name);
     *answered = expected >= 0;
-    if (!*answered)
-        return CUDNN_STATUS_SUCCESS;
+    if (!*answered) return CUDNN_STATUS_SUCCESS;
     if (type != expected)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "attribute %d has type %d, asked for as %d", name,
-                        expected, type);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "attribute %d has type %d, asked for as %d", name, expected,
+                        type);
     int64_t number = 0;
     switch (name) {
-    case ATTRIBUTE_HEURISTICS_RESULTS: return tell_heuristics(body, requested, count, values);
-    case ATTRIBUTE_ENGINE_NUMERICAL_NOTES: return tell_notes(body, requested, count, values);
-    case ATTRIBUTE_DEVICE_TEXT: return tell_device(requested, count, values);
-    case ATTRIBUTE_GRAPH_ENGINE_COUNT: number = backend_engine_count(body); break;
-    case ATTRIBUTE_CONFIG_WORKSPACE: number = config_workspace(body); break;
-    case ATTRIBUTE_PLAN_WORKSPACE: number = body->plan.workspace; break;
-    case ATTRIBUTE_CONFIG_SHARED_MEMORY: {
-        int32_t shared_memory = (int32_t)maya_get_settings()->device.shared_per_block;
-        return backend_answer(&shared_memory, type, 1, requested, count, values);
-    }
-    default: return backend_answer(NULL, type, 0, requested, count, values); /* knobs, layouts, intermediates: none */
+        case ATTRIBUTE_HEURISTICS_RESULTS: return tell_heuristics(body, requested, count, values);
+        case ATTRIBUTE_ENGINE_NUMERICAL_NOTES: return tell_notes(body, requested, count, values);
+        case ATTRIBUTE_DEVICE_TEXT: return tell_device(requested, count, values);
+        case ATTRIBUTE_GRAPH_ENGINE_COUNT: number = backend_engine_count(body); break;
+        case ATTRIBUTE_CONFIG_WORKSPACE: number = config_workspace(body); break;
+        case ATTRIBUTE_PLAN_WORKSPACE: number = body->plan.workspace; break;
+        case ATTRIBUTE_CONFIG_SHARED_MEMORY: {
+            int32_t shared_memory = (int32_t)maya_get_settings()->device.shared_per_block;
+            return backend_answer(&shared_memory, type, 1, requested, count, values);
+        }
+        default: return backend_answer(NULL, type, 0, requested, count, values); /* knobs, layouts, intermediates: none */
     }
     return backend_answer(&number, type, 1, requested, count, values);
 }

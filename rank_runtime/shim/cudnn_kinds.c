@@ -85,12 +85,9 @@ static const backend_rule tensor[] = {
 /* ---- operations ---- */
 
 static const backend_rule convolution_forward[] = {
-    {ATTRIBUTE_FORWARD_X, "x", TENSOR, REQUIRED},
-    {ATTRIBUTE_FORWARD_W, "w", TENSOR, REQUIRED},
-    {ATTRIBUTE_FORWARD_Y, "y", TENSOR, REQUIRED},
-    {ATTRIBUTE_FORWARD_CONVOLUTION, "convolution", TYPE_DESCRIPTOR, REQUIRED},
-    {700, "alpha", TYPE_FLOAT, UNSAID | NUMBER},
-    {701, "beta", TYPE_FLOAT, UNSAID | NUMBER},
+    {ATTRIBUTE_FORWARD_X, "x", TENSOR, REQUIRED}, {ATTRIBUTE_FORWARD_W, "w", TENSOR, REQUIRED},
+    {ATTRIBUTE_FORWARD_Y, "y", TENSOR, REQUIRED}, {ATTRIBUTE_FORWARD_CONVOLUTION, "convolution", TYPE_DESCRIPTOR, REQUIRED},
+    {700, "alpha", TYPE_FLOAT, UNSAID | NUMBER},  {701, "beta", TYPE_FLOAT, UNSAID | NUMBER},
 };
 
 static const backend_rule convolution_backward_data[] = {
@@ -368,11 +365,8 @@ static const backend_rule operation_grouped_matmul[] = {
 };
 
 static const backend_rule operation_grouped_matmul_backward[] = {
-    {2951, "compute", TYPE_DATA_TYPE, REQUIRED},
-    {2952, "token", TENSOR, REQUIRED},
-    {2953, "dweight", TENSOR, REQUIRED},
-    {2954, "first_token_offset", TENSOR, REQUIRED},
-    {2955, "doutput", TENSOR, REQUIRED},
+    {2951, "compute", TYPE_DATA_TYPE, REQUIRED},    {2952, "token", TENSOR, REQUIRED},   {2953, "dweight", TENSOR, REQUIRED},
+    {2954, "first_token_offset", TENSOR, REQUIRED}, {2955, "doutput", TENSOR, REQUIRED},
 };
 
 static const backend_rule operation_diagonal_band_mask[] = {
@@ -413,18 +407,14 @@ static const backend_rule operation_slice[] = {
 };
 
 static const backend_rule operation_rope_forward[] = {
-    {3400, "x", TENSOR, REQUIRED},
-    {3401, "y", TENSOR, REQUIRED},
-    {3402, "frequencies", TENSOR, REQUIRED},
-    {3403, "output_scale", TYPE_FLOAT, UNSAID | NUMBER},
+    {3400, "x", TENSOR, REQUIRED},           {3401, "y", TENSOR, REQUIRED},
+    {3402, "frequencies", TENSOR, REQUIRED}, {3403, "output_scale", TYPE_FLOAT, UNSAID | NUMBER},
     {3404, "rope_dim", TYPE_INT64, 0},
 };
 
 static const backend_rule operation_rope_backward[] = {
-    {3410, "dy", TENSOR, REQUIRED},
-    {3411, "dx", TENSOR, REQUIRED},
-    {3412, "frequencies", TENSOR, REQUIRED},
-    {3413, "output_scale", TYPE_FLOAT, UNSAID | NUMBER},
+    {3410, "dy", TENSOR, REQUIRED},          {3411, "dx", TENSOR, REQUIRED},
+    {3412, "frequencies", TENSOR, REQUIRED}, {3413, "output_scale", TYPE_FLOAT, UNSAID | NUMBER},
     {3414, "rope_dim", TYPE_INT64, 0},
 };
 
@@ -545,15 +535,13 @@ static const backend_kind kinds[] = {
 };
 
 const backend_kind *backend_find_kind(int kind) {
-    if (kind < 0 || (size_t)kind >= sizeof kinds / sizeof *kinds || !kinds[kind].name)
-        return NULL;
+    if (kind < 0 || (size_t)kind >= sizeof kinds / sizeof *kinds || !kinds[kind].name) return NULL;
     return kinds[kind].since <= MAYA_CUDNN_VERSION ? &kinds[kind] : NULL;
 }
 
 const backend_rule *backend_find_rule(int kind, int attribute) {
     const backend_kind *found = backend_find_kind(kind);
     for (int index = 0; found && index < found->rule_count; index++)
-        if (found->rules[index].name == attribute)
-            return &found->rules[index];
+        if (found->rules[index].name == attribute) return &found->rules[index];
     return NULL;
 }

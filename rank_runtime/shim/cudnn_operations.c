@@ -3,11 +3,9 @@
 
 /* ---- pooling ---- */
 
-MAYA_API dnn_status cudnnPoolingForward(dnn_handle *handle, const dnn_pooling *pooling, const void *alpha,
-                                        const dnn_tensor *x, const void *x_data, const void *beta, const dnn_tensor *y,
-                                        void *y_data) {
-    static const char *const modes[] = {"max", "average_include_padding", "average_exclude_padding",
-                                        "max_deterministic"};
+MAYA_API dnn_status cudnnPoolingForward(dnn_handle *handle, const dnn_pooling *pooling, const void *alpha, const dnn_tensor *x,
+                                        const void *x_data, const void *beta, const dnn_tensor *y, void *y_data) {
+    static const char *const modes[] = {"max", "average_include_padding", "average_exclude_padding", "max_deterministic"};
     if (!handle || !pooling || !x || !y)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: the handle or a descriptor is missing", __func__);
     dnn_text text = {0};
@@ -43,17 +41,15 @@ static dnn_status keep_dropout(dnn_dropout *dropout, float probability, const ch
 MAYA_API dnn_status cudnnSetDropoutDescriptor(dnn_dropout *dropout, dnn_handle *handle, float probability, void *states,
                                               size_t states_size, unsigned long long seed) {
     dnn_status status = keep_dropout(dropout, probability, __func__);
-    if (status != CUDNN_STATUS_SUCCESS || !states)
-        return status;
-    if (!handle)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no handle", __func__);
+    if (status != CUDNN_STATUS_SUCCESS || !states) return status;
+    if (!handle) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no handle", __func__);
     dnn_text text = {0};
     dnn_text_append(&text, "{\"call\":\"%s\",\"bytes\":%zu}", __func__, states_size);
     return dnn_record(handle, &text);
 }
 
-MAYA_API dnn_status cudnnRestoreDropoutDescriptor(dnn_dropout *dropout, dnn_handle *handle, float probability,
-                                                  void *states, size_t states_size, unsigned long long seed) {
+MAYA_API dnn_status cudnnRestoreDropoutDescriptor(dnn_dropout *dropout, dnn_handle *handle, float probability, void *states,
+                                                  size_t states_size, unsigned long long seed) {
     return keep_dropout(dropout, probability, __func__);
 }
 
@@ -91,16 +87,15 @@ MAYA_API dnn_status cudnnSpatialTfGridGeneratorBackward(dnn_handle *handle, cons
 }
 
 MAYA_API dnn_status cudnnSpatialTfSamplerForward(dnn_handle *handle, const dnn_spatial_transformer *transformer,
-                                                 const void *alpha, const dnn_tensor *x, const void *x_data,
-                                                 const void *grid, const void *beta, const dnn_tensor *y,
-                                                 void *y_data) {
+                                                 const void *alpha, const dnn_tensor *x, const void *x_data, const void *grid,
+                                                 const void *beta, const dnn_tensor *y, void *y_data) {
     return record_sampler(handle, __func__, x, y);
 }
 
 MAYA_API dnn_status cudnnSpatialTfSamplerBackward(dnn_handle *handle, const dnn_spatial_transformer *transformer,
-                                                  const void *alpha, const dnn_tensor *x, const void *x_data,
-                                                  const void *beta, const dnn_tensor *dx, void *dx_data,
-                                                  const void *alpha_grid, const dnn_tensor *dy, const void *dy_data,
-                                                  const void *grid, const void *beta_grid, void *grid_gradient) {
+                                                  const void *alpha, const dnn_tensor *x, const void *x_data, const void *beta,
+                                                  const dnn_tensor *dx, void *dx_data, const void *alpha_grid,
+                                                  const dnn_tensor *dy, const void *dy_data, const void *grid,
+                                                  const void *beta_grid, void *grid_gradient) {
     return record_sampler(handle, __func__, x, dy);
 }

@@ -31,13 +31,9 @@ static const struct {
     [CUDNN_DATA_FP8_E5M3] = {"fp8_e5m3", 8},
 };
 
-static bool is_data_type(int type) {
-    return type >= 0 && (size_t)type < sizeof data_types / sizeof *data_types;
-}
+static bool is_data_type(int type) { return type >= 0 && (size_t)type < sizeof data_types / sizeof *data_types; }
 
-const char *dnn_type_name(int type) {
-    return is_data_type(type) ? data_types[type].name : NULL;
-}
+const char *dnn_type_name(int type) { return is_data_type(type) ? data_types[type].name : NULL; }
 
 int64_t dnn_type_bytes(int type, int64_t elements) {
     return is_data_type(type) ? (data_types[type].bits * elements + 7) / 8 : 0;
@@ -45,14 +41,11 @@ int64_t dnn_type_bytes(int type, int64_t elements) {
 
 int64_t dnn_tensor_elements(const dnn_tensor *tensor) {
     int64_t elements = 1;
-    for (int index = 0; index < tensor->rank; index++)
-        elements *= tensor->dims[index];
+    for (int index = 0; index < tensor->rank; index++) elements *= tensor->dims[index];
     return elements;
 }
 
-int64_t dnn_tensor_bytes(const dnn_tensor *tensor) {
-    return dnn_type_bytes(tensor->type, dnn_tensor_elements(tensor));
-}
+int64_t dnn_tensor_bytes(const dnn_tensor *tensor) { return dnn_type_bytes(tensor->type, dnn_tensor_elements(tensor)); }
 
 bool dnn_tensor_channels_last(const dnn_tensor *tensor) {
     return tensor->rank >= 3 && tensor->strides[1] == 1 && tensor->dims[1] > 1;
@@ -66,14 +59,14 @@ bool dnn_device_has_tensor_cores_for(int type) {
     const maya_device_properties *device = &maya_get_settings()->device;
     int capability = device->compute_major * 10 + device->compute_minor;
     switch (type) {
-    case CUDNN_DATA_HALF: return capability >= 70;
-    case CUDNN_DATA_INT8:
-    case CUDNN_DATA_UINT8: return capability >= 72;
-    case CUDNN_DATA_FLOAT:
-    case CUDNN_DATA_BFLOAT16: return capability >= 80;
-    case CUDNN_DATA_FP8_E4M3:
-    case CUDNN_DATA_FP8_E5M2: return capability >= 89;
-    case CUDNN_DATA_FP4_E2M1: return capability >= 100;
-    default: return false;
+        case CUDNN_DATA_HALF: return capability >= 70;
+        case CUDNN_DATA_INT8:
+        case CUDNN_DATA_UINT8: return capability >= 72;
+        case CUDNN_DATA_FLOAT:
+        case CUDNN_DATA_BFLOAT16: return capability >= 80;
+        case CUDNN_DATA_FP8_E4M3:
+        case CUDNN_DATA_FP8_E5M2: return capability >= 89;
+        case CUDNN_DATA_FP4_E2M1: return capability >= 100;
+        default: return false;
     }
 }

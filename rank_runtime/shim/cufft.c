@@ -32,8 +32,8 @@ typedef struct {
     long long batch;
     int input_type, output_type, compute_type;
     size_t work_bytes;
-    void *own_work;          /* the library's own work area */
-    bool allocates;          /* it is allocated with the plan, unless the program provides one */
+    void *own_work; /* the library's own work area */
+    bool allocates; /* it is allocated with the plan, unless the program provides one */
     void *stream;
 } fft_plan;
 
@@ -165,14 +165,13 @@ static long long dense_distance(int rank, const long long *n, int type, int othe
 }
 
 MAYA_API int cufftXtMakePlanMany(int number, int rank, long long *n, long long *input_embed, long long input_stride,
-                                 long long input_distance, int input_type, long long *output_embed,
-                                 long long output_stride, long long output_distance, int output_type, long long batch,
-                                 size_t *work_bytes, int compute_type) {
+                                 long long input_distance, int input_type, long long *output_embed, long long output_stride,
+                                 long long output_distance, int output_type, long long batch, size_t *work_bytes,
+                                 int compute_type) {
     fft_plan *plan = find_plan(number);
     if (plan == NULL || plan->made) return CUFFT_INVALID_PLAN;
     if (rank < 1 || rank > MAX_RANK || n == NULL || work_bytes == NULL) return CUFFT_INVALID_VALUE;
-    if (data_type_name(input_type) == NULL || data_type_name(output_type) == NULL ||
-        data_type_name(compute_type) == NULL ||
+    if (data_type_name(input_type) == NULL || data_type_name(output_type) == NULL || data_type_name(compute_type) == NULL ||
         (!data_type_is_complex(input_type) && !data_type_is_complex(output_type)))
         return CUFFT_INVALID_TYPE;
     if (batch < 1) return CUFFT_INVALID_SIZE;
@@ -211,15 +210,14 @@ MAYA_API int cufftXtExec(int number, void *input, void *output, int direction) {
     bool forward = complex ? direction == FORWARD : data_type_is_complex(plan->output_type);
     char sizes[80];
     int used = snprintf(sizes, sizeof sizes, "%lld", plan->n[0]);
-    for (int i = 1; i < plan->rank; i++)
-        used += snprintf(sizes + used, sizeof sizes - (size_t)used, ",%lld", plan->n[i]);
-    int error = maya_library_call(
-        plan->stream,
-        "{\"call\":\"cufftXtExec\",\"dims\":[%s],\"batch\":%lld,\"direction\":\"%s\",\"input_type\":\"%s\","
-        "\"output_type\":\"%s\",\"compute\":\"%s\",\"input_stride\":%lld,\"input_distance\":%lld,"
-        "\"output_stride\":%lld,\"output_distance\":%lld,\"in_place\":%s}",
-        sizes, plan->batch, forward ? "forward" : "inverse", data_type_name(plan->input_type),
-        data_type_name(plan->output_type), data_type_name(plan->compute_type), plan->input_stride, plan->input_distance,
-        plan->output_stride, plan->output_distance, input == output ? "true" : "false");
+    for (int i = 1; i < plan->rank; i++) used += snprintf(sizes + used, sizeof sizes - (size_t)used, ",%lld", plan->n[i]);
+    int error =
+        maya_library_call(plan->stream,
+                          "{\"call\":\"cufftXtExec\",\"dims\":[%s],\"batch\":%lld,\"direction\":\"%s\",\"input_type\":\"%s\","
+                          "\"output_type\":\"%s\",\"compute\":\"%s\",\"input_stride\":%lld,\"input_distance\":%lld,"
+                          "\"output_stride\":%lld,\"output_distance\":%lld,\"in_place\":%s}",
+                          sizes, plan->batch, forward ? "forward" : "inverse", data_type_name(plan->input_type),
+                          data_type_name(plan->output_type), data_type_name(plan->compute_type), plan->input_stride,
+                          plan->input_distance, plan->output_stride, plan->output_distance, input == output ? "true" : "false");
     return error == 0 ? CUFFT_SUCCESS : CUFFT_EXEC_FAILED;
 }

@@ -163,8 +163,7 @@ MAYA_API ssize_t cuFileRead(cufile_handle *handle, void *base, size_t size, off_
     return move(read_some, handle, (char *)base + buffer_offset, size, file_offset);
 }
 
-MAYA_API ssize_t cuFileWrite(cufile_handle *handle, const void *base, size_t size, off_t file_offset,
-                             off_t buffer_offset) {
+MAYA_API ssize_t cuFileWrite(cufile_handle *handle, const void *base, size_t size, off_t file_offset, off_t buffer_offset) {
     maya_record(MAYA_RECORD_LIBRARY, maya_stream_number(NULL), signature_of(__func__, size), 0, 0);
     return move(write_some, handle, (char *)base + buffer_offset, size, file_offset);
 }
@@ -205,14 +204,13 @@ static cufile_result submit(const char *call, void *stream, const asynchronous_t
 
 MAYA_API cufile_result cuFileReadAsync(cufile_handle *handle, void *base, size_t *size, off_t *file_offset,
                                        off_t *buffer_offset, ssize_t *moved, void *stream) {
-    return submit(__func__, stream, &(asynchronous_transfer){read_some, handle, base, size, file_offset,
-                                                             buffer_offset, moved});
+    return submit(__func__, stream, &(asynchronous_transfer){read_some, handle, base, size, file_offset, buffer_offset, moved});
 }
 
 MAYA_API cufile_result cuFileWriteAsync(cufile_handle *handle, void *base, size_t *size, off_t *file_offset,
                                         off_t *buffer_offset, ssize_t *moved, void *stream) {
-    return submit(__func__, stream, &(asynchronous_transfer){write_some, handle, base, size, file_offset,
-                                                             buffer_offset, moved});
+    return submit(__func__, stream,
+                  &(asynchronous_transfer){write_some, handle, base, size, file_offset, buffer_offset, moved});
 }
 
 MAYA_API cufile_result cuFileStreamRegister(void *stream, unsigned flags) {

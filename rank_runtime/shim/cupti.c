@@ -37,15 +37,15 @@ MAYA_API cupti_result cuptiGetVersion(uint32_t *version) {
 MAYA_API cupti_result cuptiGetResultString(cupti_result result, const char **text) {
     if (text == NULL) return CUPTI_INVALID_PARAMETER;
     switch (result) {
-    case CUPTI_SUCCESS: *text = "CUPTI_SUCCESS"; break;
-    case CUPTI_INVALID_PARAMETER: *text = "CUPTI_ERROR_INVALID_PARAMETER"; break;
-    case CUPTI_OUT_OF_MEMORY: *text = "CUPTI_ERROR_OUT_OF_MEMORY"; break;
-    case CUPTI_MAX_LIMIT_REACHED: *text = "CUPTI_ERROR_MAX_LIMIT_REACHED"; break;
-    case CUPTI_QUEUE_EMPTY: *text = "CUPTI_ERROR_QUEUE_EMPTY"; break;
-    case CUPTI_INVALID_KIND: *text = "CUPTI_ERROR_INVALID_KIND"; break;
-    case CUPTI_NOT_SUPPORTED: *text = "CUPTI_ERROR_NOT_SUPPORTED"; break;
-    case CUPTI_MULTIPLE_SUBSCRIBERS: *text = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"; break;
-    default: *text = "CUPTI_ERROR_UNKNOWN"; break;
+        case CUPTI_SUCCESS: *text = "CUPTI_SUCCESS"; break;
+        case CUPTI_INVALID_PARAMETER: *text = "CUPTI_ERROR_INVALID_PARAMETER"; break;
+        case CUPTI_OUT_OF_MEMORY: *text = "CUPTI_ERROR_OUT_OF_MEMORY"; break;
+        case CUPTI_MAX_LIMIT_REACHED: *text = "CUPTI_ERROR_MAX_LIMIT_REACHED"; break;
+        case CUPTI_QUEUE_EMPTY: *text = "CUPTI_ERROR_QUEUE_EMPTY"; break;
+        case CUPTI_INVALID_KIND: *text = "CUPTI_ERROR_INVALID_KIND"; break;
+        case CUPTI_NOT_SUPPORTED: *text = "CUPTI_ERROR_NOT_SUPPORTED"; break;
+        case CUPTI_MULTIPLE_SUBSCRIBERS: *text = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"; break;
+        default: *text = "CUPTI_ERROR_UNKNOWN"; break;
     }
     return CUPTI_SUCCESS;
 }

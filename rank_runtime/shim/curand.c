@@ -82,8 +82,7 @@ static void run_draw(void *argument) {
     maya_values_made_up(drawn->output, drawn->bytes);
 }
 
-static int draw(random_generator *generator, const char *call, const char *type, size_t size, void *output,
-                size_t count) {
+static int draw(random_generator *generator, const char *call, const char *type, size_t size, void *output, size_t count) {
     if (generator == NULL) return CURAND_NOT_INITIALIZED;
     if (count == 0) return CURAND_SUCCESS;
     if (output == NULL) return CURAND_OUT_OF_RANGE;
@@ -93,8 +92,9 @@ static int draw(random_generator *generator, const char *call, const char *type,
     if (drawn == NULL) return CURAND_ALLOCATION_FAILED;
     *drawn = (drawn_numbers){output, count * size};
     generator->offset += count;
-    int error = maya_submit(generator->stream, &(maya_work){.run = run_draw, .release = free, .argument = drawn,
-                                                            .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
+    int error = maya_submit(
+        generator->stream,
+        &(maya_work){.run = run_draw, .release = free, .argument = drawn, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
     return error == 0 ? CURAND_SUCCESS : CURAND_LAUNCH_FAILURE;
 }
 
@@ -121,8 +121,7 @@ MAYA_API int curandGenerateUniformDouble(random_generator *generator, double *ou
     return draw(generator, "curandGenerateUniformDouble", "fp64", sizeof *output, output, count);
 }
 
-MAYA_API int curandGenerateNormal(random_generator *generator, float *output, size_t count, float mean,
-                                  float deviation) {
+MAYA_API int curandGenerateNormal(random_generator *generator, float *output, size_t count, float mean, float deviation) {
     return draw_normal(generator, "curandGenerateNormal", "fp32", sizeof *output, output, count);
 }
 

@@ -10,15 +10,12 @@
 
 /* ---- the record ---- */
 
-static bool is_valid(const char *letter) {
-    return letter == NULL || letter[0] != '?';
-}
+static bool is_valid(const char *letter) { return letter == NULL || letter[0] != '?'; }
 
 int cusolver_record(cusolver_handle *handle, const dense_problem *p) {
     if (handle == NULL) return CUSOLVER_NOT_INITIALIZED;
-    if (p->type == NULL || p->m < 0 || p->n < 0 || p->k < 0 || p->nrhs < 0 || p->batch < 0 ||
-        p->lda < larger(1, p->m) || !is_valid(p->uplo) || !is_valid(p->side) || !is_valid(p->trans) ||
-        !is_valid(p->job))
+    if (p->type == NULL || p->m < 0 || p->n < 0 || p->k < 0 || p->nrhs < 0 || p->batch < 0 || p->lda < larger(1, p->m) ||
+        !is_valid(p->uplo) || !is_valid(p->side) || !is_valid(p->trans) || !is_valid(p->job))
         return CUSOLVER_INVALID_VALUE;
     int64_t batch = p->batch == 0 ? 1 : p->batch;
     int error = 0;
@@ -33,8 +30,8 @@ int cusolver_record(cusolver_handle *handle, const dense_problem *p) {
         error = maya_library_call(handle->stream,
                                   "{\"call\":\"%s\",\"m\":%lld,\"n\":%lld,\"batch\":%lld%s,\"lda\":%lld,"
                                   "\"type\":\"%s\"}",
-                                  p->call, (long long)p->m, (long long)p->n, (long long)batch, keys.text,
-                                  (long long)p->lda, p->type);
+                                  p->call, (long long)p->m, (long long)p->n, (long long)batch, keys.text, (long long)p->lda,
+                                  p->type);
     }
     if (error == 0) error = info_success(handle->stream, p->info, batch);
     return error == 0 ? CUSOLVER_SUCCESS : CUSOLVER_EXECUTION_FAILED;
@@ -47,8 +44,7 @@ int cusolver_workspace(cusolver_handle *handle, int64_t elements, int *result) {
     return CUSOLVER_SUCCESS;
 }
 
-int cusolver_workspace_bytes(cusolver_handle *handle, int64_t elements, int type, size_t *device_bytes,
-                             size_t *host_bytes) {
+int cusolver_workspace_bytes(cusolver_handle *handle, int64_t elements, int type, size_t *device_bytes, size_t *host_bytes) {
     if (handle == NULL) return CUSOLVER_NOT_INITIALIZED;
     int bits = data_type_bits(type);
     if (device_bytes == NULL || host_bytes == NULL || elements < 0 || bits == 0) return CUSOLVER_INVALID_VALUE;
@@ -92,8 +88,7 @@ MAYA_API int cusolverGetVersion(int *version) {
 }
 
 MAYA_API int cusolverGetProperty(int property, int *value) {
-    return library_property(property, TOOLKIT_MAJOR - 1, TOOLKIT_MINOR, value) ? CUSOLVER_SUCCESS
-                                                                               : CUSOLVER_INVALID_VALUE;
+    return library_property(property, TOOLKIT_MAJOR - 1, TOOLKIT_MINOR, value) ? CUSOLVER_SUCCESS : CUSOLVER_INVALID_VALUE;
 }
 
 /* ---- parameters: kept, for the program to set; they change no shape ---- */
@@ -118,12 +113,8 @@ static int destroy_parameters(solver_parameters *parameters) {
 }
 
 #define PARAMETERS(kind) \
-    MAYA_API int cusolverDnCreate##kind(solver_parameters **parameters) { \
-        return create_parameters(parameters); \
-    } \
-    MAYA_API int cusolverDnDestroy##kind(solver_parameters *parameters) { \
-        return destroy_parameters(parameters); \
-    }
+    MAYA_API int cusolverDnCreate##kind(solver_parameters **parameters) { return create_parameters(parameters); } \
+    MAYA_API int cusolverDnDestroy##kind(solver_parameters *parameters) { return destroy_parameters(parameters); }
 PARAMETERS(Params)
 PARAMETERS(GesvdjInfo)
 PARAMETERS(SyevjInfo)

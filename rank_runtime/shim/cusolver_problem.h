@@ -21,12 +21,12 @@ typedef struct {
  * value is not valid. */
 typedef struct {
     const char *call, *type;
-    int64_t m, n;                /* rows and columns; a square matrix has both */
-    int64_t k, nrhs;             /* reflectors, right-hand sides */
-    int64_t batch;               /* 0: one matrix */
+    int64_t m, n;    /* rows and columns; a square matrix has both */
+    int64_t k, nrhs; /* reflectors, right-hand sides */
+    int64_t batch;   /* 0: one matrix */
     int64_t lda;
     const char *uplo, *side, *trans, *job;
-    int *info;                   /* device memory: one word a matrix, set to 0 (success) in stream order */
+    int *info; /* device memory: one word a matrix, set to 0 (success) in stream order */
 } dense_problem;
 
 int cusolver_record(cusolver_handle *handle, const dense_problem *problem);
@@ -34,20 +34,13 @@ int cusolver_record(cusolver_handle *handle, const dense_problem *problem);
 /* Workspace sizes. All formulas are estimates in the shape of LAPACK's; cuSOLVER does not publish its own. The first
  * form counts elements, the second bytes on the device and on the host. */
 int cusolver_workspace(cusolver_handle *handle, int64_t elements, int *result);
-int cusolver_workspace_bytes(cusolver_handle *handle, int64_t elements, int type, size_t *device_bytes,
-                             size_t *host_bytes);
+int cusolver_workspace_bytes(cusolver_handle *handle, int64_t elements, int type, size_t *device_bytes, size_t *host_bytes);
 
 enum { PANEL = 64 }; /* columns that a blocked factorisation handles at once */
 
-static inline int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static inline const char *valid_or_question(const char *letter) {
-    return letter == NULL ? "?" : letter;
-}
+static inline const char *valid_or_question(const char *letter) { return letter == NULL ? "?" : letter; }
 
 /* cusolverEigMode_t: values only ("N"), or vectors as well ("V") */
-static inline const char *job_name(int job) {
-    return job == 0 ? "N" : job == 1 ? "V" : NULL;
-}
+static inline const char *job_name(int job) { return job == 0 ? "N" : job == 1 ? "V" : NULL; }

@@ -60,31 +60,31 @@ MAYA_API int cusparseGetProperty(int property, int *value) {
 
 MAYA_API const char *cusparseGetErrorName(int status) {
     switch (status) {
-    case CUSPARSE_SUCCESS: return "CUSPARSE_STATUS_SUCCESS";
-    case CUSPARSE_NOT_INITIALIZED: return "CUSPARSE_STATUS_NOT_INITIALIZED";
-    case CUSPARSE_ALLOC_FAILED: return "CUSPARSE_STATUS_ALLOC_FAILED";
-    case CUSPARSE_INVALID_VALUE: return "CUSPARSE_STATUS_INVALID_VALUE";
-    case CUSPARSE_ARCH_MISMATCH: return "CUSPARSE_STATUS_ARCH_MISMATCH";
-    case CUSPARSE_MAPPING_ERROR: return "CUSPARSE_STATUS_MAPPING_ERROR";
-    case CUSPARSE_EXECUTION_FAILED: return "CUSPARSE_STATUS_EXECUTION_FAILED";
-    case CUSPARSE_INTERNAL_ERROR: return "CUSPARSE_STATUS_INTERNAL_ERROR";
-    case CUSPARSE_MATRIX_TYPE_NOT_SUPPORTED: return "CUSPARSE_STATUS_MATRIX_TYPE_NOT_SUPPORTED";
-    case CUSPARSE_ZERO_PIVOT: return "CUSPARSE_STATUS_ZERO_PIVOT";
-    case CUSPARSE_NOT_SUPPORTED: return "CUSPARSE_STATUS_NOT_SUPPORTED";
-    case CUSPARSE_INSUFFICIENT_RESOURCES: return "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES";
-    default: return "CUSPARSE_STATUS_UNKNOWN";
+        case CUSPARSE_SUCCESS: return "CUSPARSE_STATUS_SUCCESS";
+        case CUSPARSE_NOT_INITIALIZED: return "CUSPARSE_STATUS_NOT_INITIALIZED";
+        case CUSPARSE_ALLOC_FAILED: return "CUSPARSE_STATUS_ALLOC_FAILED";
+        case CUSPARSE_INVALID_VALUE: return "CUSPARSE_STATUS_INVALID_VALUE";
+        case CUSPARSE_ARCH_MISMATCH: return "CUSPARSE_STATUS_ARCH_MISMATCH";
+        case CUSPARSE_MAPPING_ERROR: return "CUSPARSE_STATUS_MAPPING_ERROR";
+        case CUSPARSE_EXECUTION_FAILED: return "CUSPARSE_STATUS_EXECUTION_FAILED";
+        case CUSPARSE_INTERNAL_ERROR: return "CUSPARSE_STATUS_INTERNAL_ERROR";
+        case CUSPARSE_MATRIX_TYPE_NOT_SUPPORTED: return "CUSPARSE_STATUS_MATRIX_TYPE_NOT_SUPPORTED";
+        case CUSPARSE_ZERO_PIVOT: return "CUSPARSE_STATUS_ZERO_PIVOT";
+        case CUSPARSE_NOT_SUPPORTED: return "CUSPARSE_STATUS_NOT_SUPPORTED";
+        case CUSPARSE_INSUFFICIENT_RESOURCES: return "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES";
+        default: return "CUSPARSE_STATUS_UNKNOWN";
     }
 }
 
 MAYA_API const char *cusparseGetErrorString(int status) {
     switch (status) {
-    case CUSPARSE_SUCCESS: return "success";
-    case CUSPARSE_NOT_INITIALIZED: return "initialization error";
-    case CUSPARSE_ALLOC_FAILED: return "out of memory";
-    case CUSPARSE_INVALID_VALUE: return "invalid value";
-    case CUSPARSE_EXECUTION_FAILED: return "kernel launch failure";
-    case CUSPARSE_NOT_SUPPORTED: return "operation not supported";
-    default: return cusparseGetErrorName(status);
+        case CUSPARSE_SUCCESS: return "success";
+        case CUSPARSE_NOT_INITIALIZED: return "initialization error";
+        case CUSPARSE_ALLOC_FAILED: return "out of memory";
+        case CUSPARSE_INVALID_VALUE: return "invalid value";
+        case CUSPARSE_EXECUTION_FAILED: return "kernel launch failure";
+        case CUSPARSE_NOT_SUPPORTED: return "operation not supported";
+        default: return cusparseGetErrorName(status);
     }
 }
 
@@ -129,17 +129,15 @@ static int create_sparse(sparse_matrix **matrix, sparse_matrix initial) {
 }
 
 MAYA_API int cusparseCreateCsr(sparse_matrix **matrix, int64_t rows, int64_t columns, int64_t nonzeros, void *offsets,
-                               void *column_indices, void *values, int offset_type, int column_type, int index_base,
-                               int type) {
+                               void *column_indices, void *values, int offset_type, int column_type, int index_base, int type) {
     return create_sparse(matrix, (sparse_matrix){FORMAT_CSR, rows, columns, nonzeros, offsets, column_indices, values,
                                                  offset_type, column_type, index_base, type, 1, 0, 0});
 }
 
-MAYA_API int cusparseCreateCoo(sparse_matrix **matrix, int64_t rows, int64_t columns, int64_t nonzeros,
-                               void *row_indices, void *column_indices, void *values, int index_type, int index_base,
-                               int type) {
-    return create_sparse(matrix, (sparse_matrix){FORMAT_COO, rows, columns, nonzeros, row_indices, column_indices,
-                                                 values, index_type, index_type, index_base, type, 1, 0, 0});
+MAYA_API int cusparseCreateCoo(sparse_matrix **matrix, int64_t rows, int64_t columns, int64_t nonzeros, void *row_indices,
+                               void *column_indices, void *values, int index_type, int index_base, int type) {
+    return create_sparse(matrix, (sparse_matrix){FORMAT_COO, rows, columns, nonzeros, row_indices, column_indices, values,
+                                                 index_type, index_type, index_base, type, 1, 0, 0});
 }
 
 MAYA_API int cusparseDestroySpMat(sparse_matrix *matrix) {
@@ -192,8 +190,8 @@ static int create_dense(dense_matrix **matrix, dense_matrix initial) {
     return CUSPARSE_SUCCESS;
 }
 
-MAYA_API int cusparseCreateDnMat(dense_matrix **matrix, int64_t rows, int64_t columns, int64_t leading, void *values,
-                                 int type, int order) {
+MAYA_API int cusparseCreateDnMat(dense_matrix **matrix, int64_t rows, int64_t columns, int64_t leading, void *values, int type,
+                                 int order) {
     return create_dense(matrix, (dense_matrix){rows, columns, leading, type, order, 1, values});
 }
 

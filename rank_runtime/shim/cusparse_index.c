@@ -8,10 +8,10 @@
 
 typedef struct {
     int rows, nonzeros;
-    int *row_indices;          /* one a value; CSR sorting has offsets instead */
+    int *row_indices; /* one a value; CSR sorting has offsets instead */
     int *offsets;
     int *column_indices;
-    int *permutation;          /* may be NULL */
+    int *permutation; /* may be NULL */
     int index_base;
 } index_task;
 
@@ -34,9 +34,9 @@ static int submit(cusparse_handle *handle, const char *call, int columns, void (
     index_task *kept = malloc(sizeof *kept);
     if (kept == NULL) return CUSPARSE_ALLOC_FAILED;
     *kept = task;
-    return cusparse_status(maya_submit(handle->stream, &(maya_work){.run = run, .release = free, .argument = kept,
-                                                                    .kind = MAYA_RECORD_LIBRARY,
-                                                                    .unrecorded = true}));
+    return cusparse_status(maya_submit(
+        handle->stream,
+        &(maya_work){.run = run, .release = free, .argument = kept, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
 }
 
 /* ---- 0, 1, 2, ... ---- */
@@ -59,8 +59,7 @@ MAYA_API int cusparseCreateIdentityPermutation(cusparse_handle *handle, int n, i
 
 static void run_compress(void *argument) {
     const index_task *task = argument;
-    bool known = task->nonzeros <= PATTERN_LIMIT && task->rows <= PATTERN_LIMIT &&
-                 is_known(task->row_indices, task->nonzeros);
+    bool known = task->nonzeros <= PATTERN_LIMIT && task->rows <= PATTERN_LIMIT && is_known(task->row_indices, task->nonzeros);
     int next = 0;
     for (int row = 0; known && row <= task->rows; row++) {
         while (next < task->nonzeros && task->row_indices[next] - task->index_base < row) next++;
@@ -74,8 +73,11 @@ MAYA_API int cusparseXcoo2csr(cusparse_handle *handle, const int *row_indices, i
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (nonzeros < 0 || rows < 0 || offsets == NULL || index_base < 0 || index_base > 1) return CUSPARSE_INVALID_VALUE;
     return submit(handle, "cusparseXcoo2csr", 0, run_compress,
-                  (index_task){.rows = rows, .nonzeros = nonzeros, .row_indices = (int *)row_indices,
-                               .offsets = offsets, .index_base = index_base});
+                  (index_task){.rows = rows,
+                               .nonzeros = nonzeros,
+                               .row_indices = (int *)row_indices,
+                               .offsets = offsets,
+                               .index_base = index_base});
 }
 
 /* ---- sorting by row and column ---- */
@@ -110,8 +112,7 @@ static bool read_rows(const index_task *task, entry *entries) {
 static bool sort_entries(const index_task *task) {
     const int *rows = task->offsets != NULL ? task->offsets : task->row_indices;
     int64_t row_words = task->offsets != NULL ? (int64_t)task->rows + 1 : task->nonzeros;
-    if (task->nonzeros > PATTERN_LIMIT || !is_known(rows, row_words) ||
-        !is_known(task->column_indices, task->nonzeros))
+    if (task->nonzeros > PATTERN_LIMIT || !is_known(rows, row_words) || !is_known(task->column_indices, task->nonzeros))
         return false;
     entry *entries = calloc((size_t)task->nonzeros + 1, sizeof *entries);
     if (entries == NULL) return false;
@@ -157,9 +158,10 @@ MAYA_API int cusparseXcoosortByRow(cusparse_handle *handle, int m, int n, int no
                                    int *permutation, void *buffer) {
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (m < 0 || n < 0 || nonzeros < 0) return CUSPARSE_INVALID_VALUE;
-    return submit(handle, "cusparseXcoosortByRow", n, run_sort,
-                  (index_task){.rows = m, .nonzeros = nonzeros, .row_indices = rows, .column_indices = columns,
-                               .permutation = permutation});
+    return submit(
+        handle, "cusparseXcoosortByRow", n, run_sort,
+        (index_task){
+            .rows = m, .nonzeros = nonzeros, .row_indices = rows, .column_indices = columns, .permutation = permutation});
 }
 
 MAYA_API int cusparseXcsrsort_bufferSizeExt(cusparse_handle *handle, int m, int n, int nonzeros, const int *offsets,
@@ -172,6 +174,10 @@ MAYA_API int cusparseXcsrsort(cusparse_handle *handle, int m, int n, int nonzero
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (m < 0 || n < 0 || nonzeros < 0 || descriptor == NULL) return CUSPARSE_INVALID_VALUE;
     return submit(handle, "cusparseXcsrsort", n, run_sort,
-                  (index_task){.rows = m, .nonzeros = nonzeros, .offsets = (int *)offsets, .column_indices = columns,
-                               .permutation = permutation, .index_base = descriptor->index_base});
+                  (index_task){.rows = m,
+                               .nonzeros = nonzeros,
+                               .offsets = (int *)offsets,
+                               .column_indices = columns,
+                               .permutation = permutation,
+                               .index_base = descriptor->index_base});
 }

@@ -40,37 +40,31 @@ typedef enum { FORMAT_CSR = 1, FORMAT_COO = 3 } sparse_format; /* the numbers ar
 typedef struct {
     sparse_format format;
     int64_t rows, columns, nonzeros;
-    void *row_data;        /* CSR: rows + 1 offsets; COO: one row index a value */
+    void *row_data; /* CSR: rows + 1 offsets; COO: one row index a value */
     void *column_indices;
     void *values;
     int row_index_type, column_index_type;
     int index_base;
     int type;
     int batch;
-    int fill, diagonal;    /* set for triangular solves */
+    int fill, diagonal; /* set for triangular solves */
 } sparse_matrix;
 
 /* cusparseDnMatDescr_t; a vector (cusparseDnVecDescr_t) has one column */
 typedef struct {
     int64_t rows, columns, leading;
     int type;
-    int order;             /* 1: column-major, 2: row-major */
+    int order; /* 1: column-major, 2: row-major */
     int batch;
     void *values;
 } dense_matrix;
 
-static inline const char *format_name(sparse_format format) {
-    return format == FORMAT_CSR ? "csr" : "coo";
-}
+static inline const char *format_name(sparse_format format) { return format == FORMAT_CSR ? "csr" : "coo"; }
 
 static inline const char *index_type_name(int type) {
     return type == INDEX_32 ? "int32" : type == INDEX_64 ? "int64" : type == INDEX_16 ? "uint16" : NULL;
 }
 
-static inline const char *order_name(int order) {
-    return order == 1 ? "col" : "row";
-}
+static inline const char *order_name(int order) { return order == 1 ? "col" : "row"; }
 
-static inline int cusparse_status(int cuda_error) {
-    return cuda_error == 0 ? CUSPARSE_SUCCESS : CUSPARSE_EXECUTION_FAILED;
-}
+static inline int cusparse_status(int cuda_error) { return cuda_error == 0 ? CUSPARSE_SUCCESS : CUSPARSE_EXECUTION_FAILED; }

@@ -34,8 +34,8 @@ static bool is_usable(const csr_indices *m) {
 
 typedef struct {
     sparse_pattern *pattern;
-    int64_t room;            /* for columns */
-    int64_t *last_seen;      /* per column: the last row (counted from 1) that has it */
+    int64_t room;       /* for columns */
+    int64_t *last_seen; /* per column: the last row (counted from 1) that has it */
 } builder;
 
 static void builder_discard(builder *b) {
@@ -44,15 +44,14 @@ static void builder_discard(builder *b) {
 }
 
 static bool builder_start(builder *b, int64_t rows, int64_t columns, int64_t room) {
-    *b = (builder){.pattern = calloc(1, sizeof *b->pattern), .room = room,
-                   .last_seen = calloc((size_t)columns + 1, sizeof *b->last_seen)};
+    *b = (builder){
+        .pattern = calloc(1, sizeof *b->pattern), .room = room, .last_seen = calloc((size_t)columns + 1, sizeof *b->last_seen)};
     if (b->pattern != NULL) {
         b->pattern->rows = rows;
         b->pattern->offsets = calloc((size_t)rows + 1, sizeof *b->pattern->offsets);
         b->pattern->columns = malloc(((size_t)room + 1) * sizeof *b->pattern->columns);
     }
-    if (b->pattern != NULL && b->last_seen != NULL && b->pattern->offsets != NULL && b->pattern->columns != NULL)
-        return true;
+    if (b->pattern != NULL && b->last_seen != NULL && b->pattern->offsets != NULL && b->pattern->columns != NULL) return true;
     builder_discard(b);
     return false;
 }
@@ -94,8 +93,7 @@ void pattern_free(sparse_pattern *pattern) {
 
 sparse_pattern *pattern_of_sum(const csr_indices *a, const csr_indices *b) {
     builder result;
-    if (!is_usable(a) || !is_usable(b) || !builder_start(&result, a->rows, a->columns, a->nonzeros + b->nonzeros))
-        return NULL;
+    if (!is_usable(a) || !is_usable(b) || !builder_start(&result, a->rows, a->columns, a->nonzeros + b->nonzeros)) return NULL;
     for (int64_t row = 0; row < a->rows; row++) {
         builder_add_row(&result, row, a, row);
         builder_add_row(&result, row, b, row);
@@ -121,8 +119,7 @@ sparse_pattern *pattern_of_product(const csr_indices *a, const csr_indices *b) {
     builder result;
     if (products < 0 || !builder_start(&result, a->rows, b->columns, products)) return NULL;
     for (int64_t row = 0; row < a->rows; row++) {
-        for (int64_t i = row_start(a, row); i < row_start(a, row + 1); i++)
-            builder_add_row(&result, row, b, column_at(a, i));
+        for (int64_t i = row_start(a, row); i < row_start(a, row + 1); i++) builder_add_row(&result, row, b, column_at(a, i));
         builder_end_row(&result, row);
     }
     return builder_finish(&result);
@@ -158,10 +155,8 @@ static void write_indices(void *array, int type, const int64_t *indices, int64_t
 
 void pattern_write_offsets(const sparse_pattern *pattern, const csr_indices *into) {
     if (into->offsets == NULL) return;
-    if (pattern != NULL)
-        write_indices(into->offsets, into->offset_type, pattern->offsets, into->rows + 1, into->index_base);
-    else
-        maya_values_made_up(into->offsets, (size_t)(into->rows + 1) * index_bytes(into->offset_type));
+    if (pattern != NULL) write_indices(into->offsets, into->offset_type, pattern->offsets, into->rows + 1, into->index_base);
+    else maya_values_made_up(into->offsets, (size_t)(into->rows + 1) * index_bytes(into->offset_type));
 }
 
 void pattern_write_columns(const sparse_pattern *pattern, const csr_indices *into) {

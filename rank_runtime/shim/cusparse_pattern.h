@@ -14,7 +14,7 @@ enum { PATTERN_LIMIT = 1 << 20 };
 typedef struct {
     int64_t rows, columns, nonzeros;
     void *offsets, *column_indices;
-    int offset_type, column_type;      /* INDEX_32 or INDEX_64 */
+    int offset_type, column_type; /* INDEX_32 or INDEX_64 */
     int index_base;
 } csr_indices;
 
@@ -39,11 +39,9 @@ int64_t expected_products(const csr_indices *a, const csr_indices *b);
 void pattern_write_offsets(const sparse_pattern *pattern, const csr_indices *into);
 void pattern_write_columns(const sparse_pattern *pattern, const csr_indices *into);
 
-static inline size_t index_bytes(int type) {
-    return type == INDEX_64 ? 8 : 4;
-}
+static inline size_t index_bytes(int type) { return type == INDEX_64 ? 8 : 4; }
 
 static inline csr_indices csr_indices_of(const sparse_matrix *matrix) {
-    return (csr_indices){matrix->rows, matrix->columns, matrix->nonzeros, matrix->row_data, matrix->column_indices,
-                         matrix->row_index_type, matrix->column_index_type, matrix->index_base};
+    return (csr_indices){matrix->rows,           matrix->columns,        matrix->nonzeros,          matrix->row_data,
+                         matrix->column_indices, matrix->row_index_type, matrix->column_index_type, matrix->index_base};
 }

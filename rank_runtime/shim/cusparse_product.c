@@ -41,15 +41,14 @@ static int record(cusparse_handle *handle, const char *call, const sparse_matrix
         handle->stream,
         "{\"call\":\"%s\",\"format\":\"csr\",\"rows\":%lld,\"cols\":%lld,\"k\":%lld,\"nnz_a\":%lld,\"nnz_b\":%lld,"
         "\"nnz\":%lld,\"index_type\":\"%s\",\"type\":\"%s\"}",
-        call, (long long)a->rows, (long long)b->columns, (long long)a->columns, (long long)a->nonzeros,
-        (long long)b->nonzeros, (long long)c->nonzeros, index_type_name(a->column_index_type),
-        data_type_name(a->type)));
+        call, (long long)a->rows, (long long)b->columns, (long long)a->columns, (long long)a->nonzeros, (long long)b->nonzeros,
+        (long long)c->nonzeros, index_type_name(a->column_index_type), data_type_name(a->type)));
 }
 
 MAYA_API int cusparseSpGEMM_workEstimation(cusparse_handle *handle, int transa, int transb, const void *alpha,
-                                           const sparse_matrix *a, const sparse_matrix *b, const void *beta,
-                                           sparse_matrix *c, int compute, int algorithm, product_descriptor *descriptor,
-                                           size_t *bytes, void *buffer) {
+                                           const sparse_matrix *a, const sparse_matrix *b, const void *beta, sparse_matrix *c,
+                                           int compute, int algorithm, product_descriptor *descriptor, size_t *bytes,
+                                           void *buffer) {
     int status = check(handle, transa, transb, a, b, c, descriptor);
     if (status != CUSPARSE_SUCCESS) return status;
     if (buffer != NULL) return record(handle, "cusparseSpGEMM_workEstimation", a, b, c);
@@ -58,10 +57,9 @@ MAYA_API int cusparseSpGEMM_workEstimation(cusparse_handle *handle, int transa, 
     return CUSPARSE_SUCCESS;
 }
 
-MAYA_API int cusparseSpGEMM_compute(cusparse_handle *handle, int transa, int transb, const void *alpha,
-                                    const sparse_matrix *a, const sparse_matrix *b, const void *beta, sparse_matrix *c,
-                                    int compute, int algorithm, product_descriptor *descriptor, size_t *bytes,
-                                    void *buffer) {
+MAYA_API int cusparseSpGEMM_compute(cusparse_handle *handle, int transa, int transb, const void *alpha, const sparse_matrix *a,
+                                    const sparse_matrix *b, const void *beta, sparse_matrix *c, int compute, int algorithm,
+                                    product_descriptor *descriptor, size_t *bytes, void *buffer) {
     int status = check(handle, transa, transb, a, b, c, descriptor);
     if (status != CUSPARSE_SUCCESS) return status;
     csr_indices left = csr_indices_of(a), right = csr_indices_of(b);
@@ -97,9 +95,9 @@ static void release_copy(void *argument) {
     free(argument);
 }
 
-MAYA_API int cusparseSpGEMM_copy(cusparse_handle *handle, int transa, int transb, const void *alpha,
-                                 const sparse_matrix *a, const sparse_matrix *b, const void *beta, sparse_matrix *c,
-                                 int compute, int algorithm, product_descriptor *descriptor) {
+MAYA_API int cusparseSpGEMM_copy(cusparse_handle *handle, int transa, int transb, const void *alpha, const sparse_matrix *a,
+                                 const sparse_matrix *b, const void *beta, sparse_matrix *c, int compute, int algorithm,
+                                 product_descriptor *descriptor) {
     int status = check(handle, transa, transb, a, b, c, descriptor);
     if (status == CUSPARSE_SUCCESS) status = record(handle, "cusparseSpGEMM_copy", a, b, c);
     if (status != CUSPARSE_SUCCESS) return status;
@@ -108,7 +106,8 @@ MAYA_API int cusparseSpGEMM_copy(cusparse_handle *handle, int transa, int transb
     *task = (copy_task){csr_indices_of(c), descriptor->pattern, c->values,
                         (size_t)c->nonzeros * (size_t)data_type_bits(c->type) / 8};
     descriptor->pattern = NULL;
-    return cusparse_status(maya_submit(handle->stream, &(maya_work){.run = run_copy, .release = release_copy,
-                                                                    .argument = task, .kind = MAYA_RECORD_LIBRARY,
-                                                                    .unrecorded = true}));
+    return cusparse_status(maya_submit(
+        handle->stream,
+        &(maya_work){
+            .run = run_copy, .release = release_copy, .argument = task, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
 }

@@ -30,7 +30,7 @@ typedef struct {
     bool structured;
     int64_t rows, columns, leading;
     int type;
-    int order;           /* 1: column-major, 2: row-major */
+    int order; /* 1: column-major, 2: row-major */
     int batch;
     int64_t stride;
 } sparselt_matrix;
@@ -75,21 +75,24 @@ MAYA_API int cusparseLtDestroy(sparselt_handle *handle) {
     return SPARSELT_SUCCESS;
 }
 
-static bool is_open(const sparselt_handle *handle) {
-    return handle != NULL && handle->mark == HANDLE_MARK;
-}
+static bool is_open(const sparselt_handle *handle) { return handle != NULL && handle->mark == HANDLE_MARK; }
 
 /* ---- matrices ---- */
 
 static int describe_matrix(const sparselt_handle *handle, sparselt_matrix *matrix, int64_t rows, int64_t columns,
                            int64_t leading, int type, int order, bool structured) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
-    if (matrix == NULL || rows <= 0 || columns <= 0 || order < 1 || order > 2 ||
-        leading < (order == 1 ? rows : columns))
+    if (matrix == NULL || rows <= 0 || columns <= 0 || order < 1 || order > 2 || leading < (order == 1 ? rows : columns))
         return SPARSELT_INVALID_VALUE;
     if (data_type_name(type) == NULL) return SPARSELT_NOT_SUPPORTED;
-    *matrix = (sparselt_matrix){.mark = MATRIX_MARK, .structured = structured, .rows = rows, .columns = columns,
-                                .leading = leading, .type = type, .order = order, .batch = 1};
+    *matrix = (sparselt_matrix){.mark = MATRIX_MARK,
+                                .structured = structured,
+                                .rows = rows,
+                                .columns = columns,
+                                .leading = leading,
+                                .type = type,
+                                .order = order,
+                                .batch = 1};
     return SPARSELT_SUCCESS;
 }
 
@@ -99,8 +102,8 @@ MAYA_API int cusparseLtDenseDescriptorInit(const sparselt_handle *handle, sparse
 }
 
 MAYA_API int cusparseLtStructuredDescriptorInit(const sparselt_handle *handle, sparselt_matrix *matrix, int64_t rows,
-                                                int64_t columns, int64_t leading, uint32_t alignment, int type,
-                                                int order, int sparsity) {
+                                                int64_t columns, int64_t leading, uint32_t alignment, int type, int order,
+                                                int sparsity) {
     return describe_matrix(handle, matrix, rows, columns, leading, type, order, true);
 }
 
@@ -126,44 +129,54 @@ static const char *compute_name(int compute) {
     return compute >= 0 && compute <= 2 ? names[compute] : NULL;
 }
 
-MAYA_API int cusparseLtMatmulDescriptorInit(const sparselt_handle *handle, sparselt_matmul *matmul, int transa,
-                                            int transb, const sparselt_matrix *a, const sparselt_matrix *b,
-                                            const sparselt_matrix *c, const sparselt_matrix *d, int compute) {
+MAYA_API int cusparseLtMatmulDescriptorInit(const sparselt_handle *handle, sparselt_matmul *matmul, int transa, int transb,
+                                            const sparselt_matrix *a, const sparselt_matrix *b, const sparselt_matrix *c,
+                                            const sparselt_matrix *d, int compute) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
     if (matmul == NULL || a == NULL || b == NULL || c == NULL || d == NULL || operation_name(transa) == NULL ||
-        operation_name(transb) == NULL || compute_name(compute) == NULL || a->mark != MATRIX_MARK ||
-        b->mark != MATRIX_MARK || d->mark != MATRIX_MARK || a->structured == b->structured)
+        operation_name(transb) == NULL || compute_name(compute) == NULL || a->mark != MATRIX_MARK || b->mark != MATRIX_MARK ||
+        d->mark != MATRIX_MARK || a->structured == b->structured)
         return SPARSELT_INVALID_VALUE;
     int64_t m = transa == OPERATION_NONE ? a->rows : a->columns, k = transa == OPERATION_NONE ? a->columns : a->rows;
     int64_t n = transb == OPERATION_NONE ? b->columns : b->rows, kb = transb == OPERATION_NONE ? b->rows : b->columns;
     if (k != kb || d->rows != m || d->columns != n) return SPARSELT_INVALID_VALUE;
-    *matmul = (sparselt_matmul){.mark = MATMUL_MARK, .transa = transa, .transb = transb, .compute = compute, .a = *a,
-                                .b = *b, .c = *c, .d = *d};
+    *matmul = (sparselt_matmul){
+        .mark = MATMUL_MARK, .transa = transa, .transb = transb, .compute = compute, .a = *a, .b = *b, .c = *c, .d = *d};
     return SPARSELT_SUCCESS;
 }
 
 MAYA_API int cusparseLtMatmulDescSetAttribute(const sparselt_handle *handle, sparselt_matmul *matmul, int attribute,
                                               const void *value, size_t bytes) {
-    enum { RELU = 0, GELU = 3, ALPHA_VECTOR = 5, BETA_VECTOR = 6, BIAS_POINTER = 8, SPARSE_POINTER = 9,
-           A_SCALE_MODE = 10, B_SCALE_MODE = 11, D_SCALE_MODE = 13, D_OUT_SCALE_MODE = 14, LAST_SCALE_POINTER = 19 };
+    enum {
+        RELU = 0,
+        GELU = 3,
+        ALPHA_VECTOR = 5,
+        BETA_VECTOR = 6,
+        BIAS_POINTER = 8,
+        SPARSE_POINTER = 9,
+        A_SCALE_MODE = 10,
+        B_SCALE_MODE = 11,
+        D_SCALE_MODE = 13,
+        D_OUT_SCALE_MODE = 14,
+        LAST_SCALE_POINTER = 19
+    };
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
-    if (matmul == NULL || matmul->mark != MATMUL_MARK || value == NULL || attribute < 0 ||
-        attribute > LAST_SCALE_POINTER)
+    if (matmul == NULL || matmul->mark != MATMUL_MARK || value == NULL || attribute < 0 || attribute > LAST_SCALE_POINTER)
         return SPARSELT_INVALID_VALUE;
     void *field = NULL;
     size_t field_bytes = sizeof(int);
     switch (attribute) {
-    case RELU: field = &matmul->relu; break;
-    case GELU: field = &matmul->gelu; break;
-    case ALPHA_VECTOR: field = &matmul->alpha_vector; break;
-    case BETA_VECTOR: field = &matmul->beta_vector; break;
-    case A_SCALE_MODE: field = &matmul->a_scale_mode; break;
-    case B_SCALE_MODE: field = &matmul->b_scale_mode; break;
-    case D_SCALE_MODE: field = &matmul->d_scale_mode; break;
-    case D_OUT_SCALE_MODE: field = &matmul->d_out_scale_mode; break;
-    case BIAS_POINTER: field = &matmul->bias, field_bytes = sizeof(void *); break;
-    case SPARSE_POINTER: field = &matmul->sparse_matrix, field_bytes = sizeof(void *); break;
-    default: return SPARSELT_SUCCESS; /* bounds of an activation, strides and addresses: no time depends on them */
+        case RELU: field = &matmul->relu; break;
+        case GELU: field = &matmul->gelu; break;
+        case ALPHA_VECTOR: field = &matmul->alpha_vector; break;
+        case BETA_VECTOR: field = &matmul->beta_vector; break;
+        case A_SCALE_MODE: field = &matmul->a_scale_mode; break;
+        case B_SCALE_MODE: field = &matmul->b_scale_mode; break;
+        case D_SCALE_MODE: field = &matmul->d_scale_mode; break;
+        case D_OUT_SCALE_MODE: field = &matmul->d_out_scale_mode; break;
+        case BIAS_POINTER: field = &matmul->bias, field_bytes = sizeof(void *); break;
+        case SPARSE_POINTER: field = &matmul->sparse_matrix, field_bytes = sizeof(void *); break;
+        default: return SPARSELT_SUCCESS; /* bounds of an activation, strides and addresses: no time depends on them */
     }
     if (bytes != field_bytes) return SPARSELT_INVALID_VALUE;
     memcpy(field, value, bytes);
@@ -176,8 +189,8 @@ MAYA_API int cusparseLtMatmulAlgSelectionInit(const sparselt_handle *handle, spa
                                               const sparselt_matmul *matmul, int algorithm) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
     if (selection == NULL || matmul == NULL || matmul->mark != MATMUL_MARK) return SPARSELT_INVALID_VALUE;
-    *selection = (sparselt_selection){.mark = SELECTION_MARK, .iterations = 5, .split_k = 1, .split_k_mode = 1,
-                                      .split_k_buffers = 0};
+    *selection =
+        (sparselt_selection){.mark = SELECTION_MARK, .iterations = 5, .split_k = 1, .split_k_mode = 1, .split_k_buffers = 0};
     return SPARSELT_SUCCESS;
 }
 
@@ -189,17 +202,17 @@ enum { CONFIG_ID = 0, CONFIG_MAX_ID = 1, SEARCH_ITERATIONS = 2, SPLIT_K = 3, SPL
 
 static int *selection_field(sparselt_selection *selection, int attribute) {
     switch (attribute) {
-    case CONFIG_ID: return &selection->id;
-    case SEARCH_ITERATIONS: return &selection->iterations;
-    case SPLIT_K: return &selection->split_k;
-    case SPLIT_K_MODE: return &selection->split_k_mode;
-    case SPLIT_K_BUFFERS: return &selection->split_k_buffers;
-    default: return NULL;
+        case CONFIG_ID: return &selection->id;
+        case SEARCH_ITERATIONS: return &selection->iterations;
+        case SPLIT_K: return &selection->split_k;
+        case SPLIT_K_MODE: return &selection->split_k_mode;
+        case SPLIT_K_BUFFERS: return &selection->split_k_buffers;
+        default: return NULL;
     }
 }
 
-MAYA_API int cusparseLtMatmulAlgSetAttribute(const sparselt_handle *handle, sparselt_selection *selection,
-                                             int attribute, const void *value, size_t bytes) {
+MAYA_API int cusparseLtMatmulAlgSetAttribute(const sparselt_handle *handle, sparselt_selection *selection, int attribute,
+                                             const void *value, size_t bytes) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
     if (selection == NULL || selection->mark != SELECTION_MARK || value == NULL) return SPARSELT_INVALID_VALUE;
     int *field = selection_field(selection, attribute);
@@ -208,13 +221,13 @@ MAYA_API int cusparseLtMatmulAlgSetAttribute(const sparselt_handle *handle, spar
     return SPARSELT_SUCCESS;
 }
 
-MAYA_API int cusparseLtMatmulAlgGetAttribute(const sparselt_handle *handle, const sparselt_selection *selection,
-                                             int attribute, void *value, size_t bytes) {
+MAYA_API int cusparseLtMatmulAlgGetAttribute(const sparselt_handle *handle, const sparselt_selection *selection, int attribute,
+                                             void *value, size_t bytes) {
     static const int one_algorithm = 1;
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
     if (selection == NULL || selection->mark != SELECTION_MARK || value == NULL) return SPARSELT_INVALID_VALUE;
-    const int *field = attribute == CONFIG_MAX_ID ? &one_algorithm
-                                                  : selection_field((sparselt_selection *)selection, attribute);
+    const int *field =
+        attribute == CONFIG_MAX_ID ? &one_algorithm : selection_field((sparselt_selection *)selection, attribute);
     if (field == NULL || bytes != sizeof *field) return SPARSELT_INVALID_VALUE;
     memcpy(value, field, bytes);
     return SPARSELT_SUCCESS;
@@ -225,8 +238,7 @@ MAYA_API int cusparseLtMatmulAlgGetAttribute(const sparselt_handle *handle, cons
 MAYA_API int cusparseLtMatmulPlanInit(const sparselt_handle *handle, sparselt_plan *plan, const sparselt_matmul *matmul,
                                       const sparselt_selection *selection) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
-    if (plan == NULL || matmul == NULL || matmul->mark != MATMUL_MARK || selection == NULL ||
-        selection->mark != SELECTION_MARK)
+    if (plan == NULL || matmul == NULL || matmul->mark != MATMUL_MARK || selection == NULL || selection->mark != SELECTION_MARK)
         return SPARSELT_INVALID_VALUE;
     *plan = (sparselt_plan){.mark = PLAN_MARK, .matmul = *matmul};
     return SPARSELT_SUCCESS;
@@ -266,24 +278,24 @@ static int multiply(const sparselt_handle *handle, const sparselt_plan *plan, co
         "\"c_type\":\"%s\",\"compute\":\"%s\",\"accumulate\":%s,\"activation\":\"%s\",\"bias\":%s,"
         "\"alpha_vector\":%s%s}",
         call, (long long)p->d.rows, (long long)p->d.columns,
-        (long long)(p->transa == OPERATION_NONE ? p->a.columns : p->a.rows), p->d.batch,
-        p->a.structured ? "a" : "b", operation_name(p->transa), operation_name(p->transb), (long long)p->a.leading,
-        (long long)p->b.leading, (long long)p->d.leading, data_type_name(p->a.type), data_type_name(p->b.type),
-        data_type_name(p->d.type), compute_name(p->compute), reads_c(p, beta) ? "true" : "false", activation,
-        p->bias != NULL ? "true" : "false", p->alpha_vector ? "true" : "false", scales);
+        (long long)(p->transa == OPERATION_NONE ? p->a.columns : p->a.rows), p->d.batch, p->a.structured ? "a" : "b",
+        operation_name(p->transa), operation_name(p->transb), (long long)p->a.leading, (long long)p->b.leading,
+        (long long)p->d.leading, data_type_name(p->a.type), data_type_name(p->b.type), data_type_name(p->d.type),
+        compute_name(p->compute), reads_c(p, beta) ? "true" : "false", activation, p->bias != NULL ? "true" : "false",
+        p->alpha_vector ? "true" : "false", scales);
     return error == 0 ? SPARSELT_SUCCESS : SPARSELT_EXECUTION_FAILED;
 }
 
-MAYA_API int cusparseLtMatmul(const sparselt_handle *handle, const sparselt_plan *plan, const void *alpha,
-                              const void *a, const void *b, const void *beta, const void *c, void *d, void *workspace,
-                              void **streams, int32_t stream_count) {
+MAYA_API int cusparseLtMatmul(const sparselt_handle *handle, const sparselt_plan *plan, const void *alpha, const void *a,
+                              const void *b, const void *beta, const void *c, void *d, void *workspace, void **streams,
+                              int32_t stream_count) {
     return multiply(handle, plan, "cusparseLtMatmul", beta, streams, stream_count);
 }
 
 /* A search runs the product a few times and keeps the plan as it is: there is one algorithm. */
-MAYA_API int cusparseLtMatmulSearch(const sparselt_handle *handle, sparselt_plan *plan, const void *alpha,
-                                    const void *a, const void *b, const void *beta, const void *c, void *d,
-                                    void *workspace, void **streams, int32_t stream_count) {
+MAYA_API int cusparseLtMatmulSearch(const sparselt_handle *handle, sparselt_plan *plan, const void *alpha, const void *a,
+                                    const void *b, const void *beta, const void *c, void *d, void *workspace, void **streams,
+                                    int32_t stream_count) {
     return multiply(handle, plan, "cusparseLtMatmulSearch", beta, streams, stream_count);
 }
 
@@ -301,13 +313,12 @@ MAYA_API int cusparseLtSpMMACompressedSize2(const sparselt_handle *handle, const
     return SPARSELT_SUCCESS;
 }
 
-MAYA_API int cusparseLtSpMMACompress2(const sparselt_handle *handle, const sparselt_matrix *matrix, int is_a,
-                                      int operation, const void *dense, void *compressed, void *buffer, void *stream) {
+MAYA_API int cusparseLtSpMMACompress2(const sparselt_handle *handle, const sparselt_matrix *matrix, int is_a, int operation,
+                                      const void *dense, void *compressed, void *buffer, void *stream) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
     if (matrix == NULL || matrix->mark != MATRIX_MARK || !matrix->structured || operation_name(operation) == NULL)
         return SPARSELT_INVALID_VALUE;
-    int error = maya_library_call(stream,
-                                  "{\"call\":\"cusparseLtSpMMACompress2\",\"rows\":%lld,\"cols\":%lld,\"type\":\"%s\"}",
+    int error = maya_library_call(stream, "{\"call\":\"cusparseLtSpMMACompress2\",\"rows\":%lld,\"cols\":%lld,\"type\":\"%s\"}",
                                   (long long)matrix->rows, (long long)matrix->columns, data_type_name(matrix->type));
     return error == 0 ? SPARSELT_SUCCESS : SPARSELT_EXECUTION_FAILED;
 }

@@ -72,8 +72,10 @@ nccl_result nccl_check_ready(nccl_communicator *communicator, const char *functi
     if (result != NCCL_SUCCESS) return result;
     result = nccl_settle(communicator);
     if (result == NCCL_IN_PROGRESS) {
-        return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the communicator is not ready: ncclCommGetAsyncError has not said "
-                         "ncclSuccess yet", function);
+        return nccl_fail(NCCL_INVALID_ARGUMENT,
+                         "%s: the communicator is not ready: ncclCommGetAsyncError has not said "
+                         "ncclSuccess yet",
+                         function);
     }
     if (result != NCCL_SUCCESS) return nccl_fail(result, "%s: %s", function, communicator->error);
     if (communicator->gone || communicator->finalized) {
@@ -115,8 +117,8 @@ MAYA_API nccl_result ncclGetVersion(int *version) {
 MAYA_API nccl_result ncclGetUniqueId(nccl_unique_id *identifier) {
     if (identifier == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the identifier is NULL", __func__);
     memset(identifier, 0, sizeof *identifier);
-    int length = snprintf(identifier->bytes, sizeof identifier->bytes, "maya rank %d process %d ",
-                          maya_get_settings()->rank, (int)getpid());
+    int length = snprintf(identifier->bytes, sizeof identifier->bytes, "maya rank %d process %d ", maya_get_settings()->rank,
+                          (int)getpid());
     if (getrandom(identifier->bytes + length + 1, 16, 0) != 16) return nccl_fail(NCCL_SYSTEM_ERROR, "getrandom failed");
     return NCCL_SUCCESS;
 }
@@ -137,8 +139,8 @@ static nccl_result check_config(const nccl_config *config, const char *function)
 static bool has_option(const nccl_config *config, size_t end) { return config != NULL && config->size >= end; }
 
 /* A communicator that has met nobody yet; NULL without memory. A configuration that is not given is that of `parent`. */
-static nccl_communicator *new_communicator(const char *function, int ranks, int rank, int device,
-                                           const nccl_config *config, const nccl_communicator *parent) {
+static nccl_communicator *new_communicator(const char *function, int ranks, int rank, int device, const nccl_config *config,
+                                           const nccl_communicator *parent) {
     static uint32_t asked_for;
     nccl_communicator *made = calloc(1, sizeof *made);
     if (made == NULL) return NULL;
@@ -148,10 +150,11 @@ static nccl_communicator *new_communicator(const char *function, int ranks, int 
         .function = function,
         .device = device,
         .blocking = config ? config->blocking != 0 : parent == NULL || parent->blocking,
-        .shares_buffers = parent && has_option(config, offsetof(nccl_config, split_shares) + sizeof(int)) &&
-                          config->split_shares == 1,
+        .shares_buffers =
+            parent && has_option(config, offsetof(nccl_config, split_shares) + sizeof(int)) && config->split_shares == 1,
         .channel_limit = has_option(config, offsetof(nccl_config, max_channels) + sizeof(int)) && config->max_channels > 0
-                             ? config->max_channels : 0,
+                             ? config->max_channels
+                             : 0,
         .references = 1,
         .state = NCCL_IN_PROGRESS,
         .ranks = ranks,
@@ -200,19 +203,17 @@ static nccl_result create(const char *function, nccl_communicator **handle, int 
     return begin_life(handle, made, nccl_join(made, identifiers, (size_t)identifier_count * sizeof *identifiers));
 }
 
-MAYA_API nccl_result ncclCommInitRank(nccl_communicator **communicator, int ranks, nccl_unique_id identifier,
-                                      int rank) {
+MAYA_API nccl_result ncclCommInitRank(nccl_communicator **communicator, int ranks, nccl_unique_id identifier, int rank) {
     return create(__func__, communicator, ranks, rank, maya_current_device(), &identifier, 1, NULL);
 }
 
-MAYA_API nccl_result ncclCommInitRankConfig(nccl_communicator **communicator, int ranks, nccl_unique_id identifier,
-                                            int rank, const nccl_config *config) {
+MAYA_API nccl_result ncclCommInitRankConfig(nccl_communicator **communicator, int ranks, nccl_unique_id identifier, int rank,
+                                            const nccl_config *config) {
     return create(__func__, communicator, ranks, rank, maya_current_device(), &identifier, 1, config);
 }
 
-MAYA_API nccl_result ncclCommInitRankScalable(nccl_communicator **communicator, int ranks, int rank,
-                                              int identifier_count, const nccl_unique_id *identifiers,
-                                              const nccl_config *config) {
+MAYA_API nccl_result ncclCommInitRankScalable(nccl_communicator **communicator, int ranks, int rank, int identifier_count,
+                                              const nccl_unique_id *identifiers, const nccl_config *config) {
     if (identifiers == NULL || identifier_count < 1 || identifier_count > ranks) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %d identifiers for %d ranks", __func__, identifier_count, ranks);
     }

@@ -22,12 +22,11 @@ typedef struct {
     bool has_infinity;
 } format;
 
-static const format half = {.fraction_bits = 10, .bias = 15, .infinity = 0x7c00, .nan = 0x7e00, .sign = 0x8000,
-                            .has_infinity = true};
+static const format half = {
+    .fraction_bits = 10, .bias = 15, .infinity = 0x7c00, .nan = 0x7e00, .sign = 0x8000, .has_infinity = true};
 /* No infinity: numbers that are too large become not a number; the largest is 448. */
 static const format e4m3 = {.fraction_bits = 3, .bias = 7, .infinity = 0x7e, .nan = 0x7f, .sign = 0x80};
-static const format e5m2 = {.fraction_bits = 2, .bias = 15, .infinity = 0x7c, .nan = 0x7e, .sign = 0x80,
-                            .has_infinity = true};
+static const format e5m2 = {.fraction_bits = 2, .bias = 15, .infinity = 0x7c, .nan = 0x7e, .sign = 0x80, .has_infinity = true};
 
 static double double_of(unsigned bits, const format *format) {
     unsigned magnitude_bits = bits & (format->sign - 1);
@@ -73,14 +72,10 @@ static uint16_t bfloat_of_double(double value) {
 
 static const format *small_format(nccl_type type) {
     switch (type) {
-    case NCCL_FLOAT16:
-        return &half;
-    case NCCL_FLOAT8_E4M3:
-        return &e4m3;
-    case NCCL_FLOAT8_E5M2:
-        return &e5m2;
-    default:
-        return NULL;
+        case NCCL_FLOAT16: return &half;
+        case NCCL_FLOAT8_E4M3: return &e4m3;
+        case NCCL_FLOAT8_E5M2: return &e5m2;
+        default: return NULL;
     }
 }
 

@@ -2,9 +2,9 @@
  * those travel that are known, one part after the other.
  *
  * Bytes travel if the larger of an operation's buffers is small (settings->small_bytes) or at most MAYA_COLLECTIVE_BYTES.
- * Integers, by which programs steer, travel at any size that memory is kept for; objects, which are uint8 vectors from the host,
- * up to MAYA_OBJECT_BYTES, and larger ones are an error: nobody could unpickle zeros. Where no bytes arrive, the receive buffer
- * is made up, except, if none arrive at all, for what this rank itself contributes to it.
+ * Integers, by which programs steer, travel at any size that memory is kept for; objects, which are uint8 vectors from the
+ * host, up to MAYA_OBJECT_BYTES, and larger ones are an error: nobody could unpickle zeros. Where no bytes arrive, the receive
+ * buffer is made up, except, if none arrive at all, for what this rank itself contributes to it.
  *
  * A few integers travel even if they are made up, as long as there is something in them: counts by which ranks tell each other
  * how much they are going to send. They stay made up. */
@@ -49,9 +49,10 @@ static bool is_guess(const nccl_operation *operation, size_t sent) {
 static void say_not_carried(const nccl_operation *operation, size_t sent, int64_t larger) {
     static _Atomic bool said;
     if (is_floating(operation->type) || !maya_values_are_dirty(operation->send, sent) || atomic_exchange(&said, true)) return;
-    maya_message("NCCL: %lld bytes of integers are received as placeholders (zeros), and so may be others from here on: "
-                 "MAYA_KEPT_BYTES is %lld. If the program reads them, set it to more",
-                 (long long)larger, (long long)maya_get_settings()->kept_bytes);
+    maya_message(
+        "NCCL: %lld bytes of integers are received as placeholders (zeros), and so may be others from here on: "
+        "MAYA_KEPT_BYTES is %lld. If the program reads them, set it to more",
+        (long long)larger, (long long)maya_get_settings()->kept_bytes);
 }
 
 /* The largest buffer whose contents travel. */
@@ -123,22 +124,18 @@ static size_t own_part(const nccl_operation *operation, const char **source, cha
     *source = operation->send;
     *target = operation->receive;
     switch (operation->call) {
-    case NCCL_ALL_GATHER:
-    case NCCL_GATHER:
-        *target += offset;
-        return bytes;
-    case NCCL_ALL_TO_ALL:
-        *source += offset;
-        *target += offset;
-        return bytes;
-    case NCCL_SCATTER:
-        if (operation->peer != operation->communicator->rank) return 0;
-        *source += offset;
-        return bytes;
-    case NCCL_BROADCAST:
-        return operation->peer == operation->communicator->rank ? bytes : 0;
-    default:
-        return 0;
+        case NCCL_ALL_GATHER:
+        case NCCL_GATHER: *target += offset; return bytes;
+        case NCCL_ALL_TO_ALL:
+            *source += offset;
+            *target += offset;
+            return bytes;
+        case NCCL_SCATTER:
+            if (operation->peer != operation->communicator->rank) return 0;
+            *source += offset;
+            return bytes;
+        case NCCL_BROADCAST: return operation->peer == operation->communicator->rank ? bytes : 0;
+        default: return 0;
     }
 }
 
@@ -178,8 +175,9 @@ bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_
         if (guessed) maya_values_guessed(operation->receive, buffer);
         return kept || content != MAYA_CONTENT_OBJECT;
     }
-    maya_message("NCCL: the coordinator answers an operation that receives %zu bytes with %zu that do not fit; they are left out",
-                 buffer, size);
+    maya_message(
+        "NCCL: the coordinator answers an operation that receives %zu bytes with %zu that do not fit; they are left out",
+        buffer, size);
     nccl_write_nothing(operation);
     return true;
 }

@@ -17,15 +17,13 @@ bool nccl_is_reduction(const nccl_operation *operation) {
 
 bool nccl_has_peer(const nccl_operation *operation) {
     switch (operation->call) {
-    case NCCL_REDUCE:
-    case NCCL_BROADCAST:
-    case NCCL_GATHER:
-    case NCCL_SCATTER:
-    case NCCL_SEND:
-    case NCCL_RECEIVE:
-        return true;
-    default:
-        return false;
+        case NCCL_REDUCE:
+        case NCCL_BROADCAST:
+        case NCCL_GATHER:
+        case NCCL_SCATTER:
+        case NCCL_SEND:
+        case NCCL_RECEIVE: return true;
+        default: return false;
     }
 }
 
@@ -35,17 +33,12 @@ size_t nccl_send_bytes(const nccl_operation *operation) {
     size_t bytes = operation->count * nccl_type_size(operation->type);
     size_t all = bytes * (size_t)operation->communicator->ranks;
     switch (operation->call) {
-    case NCCL_REDUCE_SCATTER:
-    case NCCL_ALL_TO_ALL:
-        return all;
-    case NCCL_BROADCAST:
-        return is_root(operation) ? bytes : 0;
-    case NCCL_SCATTER:
-        return is_root(operation) ? all : 0;
-    case NCCL_RECEIVE:
-        return 0;
-    default:
-        return bytes;
+        case NCCL_REDUCE_SCATTER:
+        case NCCL_ALL_TO_ALL: return all;
+        case NCCL_BROADCAST: return is_root(operation) ? bytes : 0;
+        case NCCL_SCATTER: return is_root(operation) ? all : 0;
+        case NCCL_RECEIVE: return 0;
+        default: return bytes;
     }
 }
 
@@ -53,17 +46,12 @@ size_t nccl_receive_bytes(const nccl_operation *operation) {
     size_t bytes = operation->count * nccl_type_size(operation->type);
     size_t all = bytes * (size_t)operation->communicator->ranks;
     switch (operation->call) {
-    case NCCL_ALL_GATHER:
-    case NCCL_ALL_TO_ALL:
-        return all;
-    case NCCL_REDUCE:
-        return is_root(operation) ? bytes : 0;
-    case NCCL_GATHER:
-        return is_root(operation) ? all : 0;
-    case NCCL_SEND:
-        return 0;
-    default:
-        return bytes;
+        case NCCL_ALL_GATHER:
+        case NCCL_ALL_TO_ALL: return all;
+        case NCCL_REDUCE: return is_root(operation) ? bytes : 0;
+        case NCCL_GATHER: return is_root(operation) ? all : 0;
+        case NCCL_SEND: return 0;
+        default: return bytes;
     }
 }
 
@@ -129,29 +117,51 @@ static nccl_result post(const char *function, nccl_operation operation) {
 
 MAYA_API nccl_result ncclAllReduce(const void *send, void *receive, size_t count, nccl_type type, int operator,
                                    nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_ALL_REDUCE, .send = send, .receive = receive, .count = count,
-                                           .type = type, .operator = operator, .communicator = communicator,
+    return post(__func__, (nccl_operation){.call = NCCL_ALL_REDUCE,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .operator = operator,
+                                           .communicator = communicator,
                                            .stream = stream});
 }
 
 MAYA_API nccl_result ncclReduce(const void *send, void *receive, size_t count, nccl_type type, int operator, int root,
                                 nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_REDUCE, .send = send, .receive = receive, .count = count,
-                                           .type = type, .operator = operator, .peer = root,
-                                           .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_REDUCE,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .operator = operator,
+                                           .peer = root,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
-MAYA_API nccl_result ncclReduceScatter(const void *send, void *receive, size_t receive_count, nccl_type type,
-                                       int operator, nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_REDUCE_SCATTER, .send = send, .receive = receive,
-                                           .count = receive_count, .type = type, .operator = operator,
-                                           .communicator = communicator, .stream = stream});
+MAYA_API nccl_result ncclReduceScatter(const void *send, void *receive, size_t receive_count, nccl_type type, int operator,
+                                       nccl_communicator *communicator, void *stream) {
+    return post(__func__, (nccl_operation){.call = NCCL_REDUCE_SCATTER,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = receive_count,
+                                           .type = type,
+                                           .operator = operator,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 MAYA_API nccl_result ncclBroadcast(const void *send, void *receive, size_t count, nccl_type type, int root,
                                    nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_BROADCAST, .send = send, .receive = receive, .count = count,
-                                           .type = type, .peer = root, .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_BROADCAST,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .peer = root,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 MAYA_API nccl_result ncclBcast(void *buffer, size_t count, nccl_type type, int root, nccl_communicator *communicator,
@@ -161,39 +171,70 @@ MAYA_API nccl_result ncclBcast(void *buffer, size_t count, nccl_type type, int r
 
 MAYA_API nccl_result ncclAllGather(const void *send, void *receive, size_t send_count, nccl_type type,
                                    nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_ALL_GATHER, .send = send, .receive = receive,
-                                           .count = send_count, .type = type, .communicator = communicator,
+    return post(__func__, (nccl_operation){.call = NCCL_ALL_GATHER,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = send_count,
+                                           .type = type,
+                                           .communicator = communicator,
                                            .stream = stream});
 }
 
 MAYA_API nccl_result ncclAlltoAll(const void *send, void *receive, size_t count, nccl_type type,
                                   nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_ALL_TO_ALL, .send = send, .receive = receive, .count = count,
-                                           .type = type, .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_ALL_TO_ALL,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 MAYA_API nccl_result ncclGather(const void *send, void *receive, size_t count, nccl_type type, int root,
                                 nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_GATHER, .send = send, .receive = receive, .count = count,
-                                           .type = type, .peer = root, .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_GATHER,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .peer = root,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 MAYA_API nccl_result ncclScatter(const void *send, void *receive, size_t count, nccl_type type, int root,
                                  nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_SCATTER, .send = send, .receive = receive, .count = count,
-                                           .type = type, .peer = root, .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_SCATTER,
+                                           .send = send,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .peer = root,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 MAYA_API nccl_result ncclSend(const void *send, size_t count, nccl_type type, int peer, nccl_communicator *communicator,
                               void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_SEND, .send = send, .count = count, .type = type, .peer = peer,
-                                           .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_SEND,
+                                           .send = send,
+                                           .count = count,
+                                           .type = type,
+                                           .peer = peer,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 MAYA_API nccl_result ncclRecv(void *receive, size_t count, nccl_type type, int peer, nccl_communicator *communicator,
                               void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_RECEIVE, .receive = receive, .count = count, .type = type,
-                                           .peer = peer, .communicator = communicator, .stream = stream});
+    return post(__func__, (nccl_operation){.call = NCCL_RECEIVE,
+                                           .receive = receive,
+                                           .count = count,
+                                           .type = type,
+                                           .peer = peer,
+                                           .communicator = communicator,
+                                           .stream = stream});
 }
 
 /* ---- operators a program makes itself ---- */

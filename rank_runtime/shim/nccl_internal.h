@@ -51,8 +51,9 @@ typedef enum {
     NCCL_TYPES,
 } nccl_type;
 _Static_assert(NCCL_INT8 == 0 && NCCL_UINT8 == 1 && NCCL_INT32 == 2 && NCCL_UINT32 == 3 && NCCL_INT64 == 4 &&
-               NCCL_UINT64 == 5 && NCCL_FLOAT16 == 6 && NCCL_FLOAT32 == 7 && NCCL_FLOAT64 == 8 && NCCL_BFLOAT16 == 9 &&
-               NCCL_FLOAT8_E4M3 == 10 && NCCL_FLOAT8_E5M2 == 11, "ncclDataType_t");
+                   NCCL_UINT64 == 5 && NCCL_FLOAT16 == 6 && NCCL_FLOAT32 == 7 && NCCL_FLOAT64 == 8 && NCCL_BFLOAT16 == 9 &&
+                   NCCL_FLOAT8_E4M3 == 10 && NCCL_FLOAT8_E5M2 == 11,
+               "ncclDataType_t");
 
 /* Reduction operators; those a program makes itself follow the built-in ones. */
 enum {
@@ -64,7 +65,8 @@ enum {
     NCCL_BUILT_IN_OPERATORS = MAYA_REDUCTION_PREMULSUM,
 };
 _Static_assert(NCCL_SUM == 0 && NCCL_PRODUCT == 1 && NCCL_MAXIMUM == 2 && NCCL_MINIMUM == 3 && NCCL_AVERAGE == 4 &&
-               NCCL_BUILT_IN_OPERATORS == 5, "ncclRedOp_t");
+                   NCCL_BUILT_IN_OPERATORS == 5,
+               "ncclRedOp_t");
 
 typedef enum {
     NCCL_ALL_REDUCE = MAYA_CALL_ALL_REDUCE,
@@ -94,27 +96,27 @@ typedef struct nccl_communicator {
     const char *function; /* that made it */
     int device;
     bool blocking;
-    bool shares_buffers;  /* with the communicator that it was split from */
-    int channel_limit;    /* of the configuration; 0: none */
+    bool shares_buffers; /* with the communicator that it was split from */
+    int channel_limit;   /* of the configuration; 0: none */
     nccl_scaled_sum scaled_sums[NCCL_MAX_SCALED_SUMS];
 
     /* guarded by nccl_lock */
-    int references;    /* the handle's, and one for each operation under way or captured */
-    nccl_result state; /* NCCL_IN_PROGRESS until the members have met; what has gone wrong since */
-    char error[512];   /* the same in words */
-    int ranks, rank;   /* -1 until the members have met, for one that was made from another */
+    int references;     /* the handle's, and one for each operation under way or captured */
+    nccl_result state;  /* NCCL_IN_PROGRESS until the members have met; what has gone wrong since */
+    char error[512];    /* the same in words */
+    int ranks, rank;    /* -1 until the members have met, for one that was made from another */
     int64_t identifier; /* the coordinator's; 0: it does not know of it */
     int64_t *members;   /* ranks of the job; NULL for a communicator of one rank that met nobody */
     int64_t instance;
-    bool settled;      /* recorded and paid for ... */
-    int64_t charged;   /* ... with so many bytes of device memory */
-    bool finalized;    /* no further operations */
-    bool gone;         /* destroyed, aborted or revoked: what is still under way is dropped */
-    bool destroyed;    /* after all its operations; only a graph can come with others */
-    bool abandoned;    /* the program has ended, and a member left before it had joined an operation */
-    int outstanding;   /* operations handed to a stream that are not complete */
-    int delivering;    /* answers that are just being written to memory */
-    int64_t offspring; /* splits and shrinks so far */
+    bool settled;              /* recorded and paid for ... */
+    int64_t charged;           /* ... with so many bytes of device memory */
+    bool finalized;            /* no further operations */
+    bool gone;                 /* destroyed, aborted or revoked: what is still under way is dropped */
+    bool destroyed;            /* after all its operations; only a graph can come with others */
+    bool abandoned;            /* the program has ended, and a member left before it had joined an operation */
+    int outstanding;           /* operations handed to a stream that are not complete */
+    int delivering;            /* answers that are just being written to memory */
+    int64_t offspring;         /* splits and shrinks so far */
     uint64_t collectives;      /* operations so far */
     uint64_t *sent, *received; /* the same per peer; NULL before the first */
 } nccl_communicator;
@@ -213,7 +215,7 @@ typedef struct {
     int64_t *known; /* from malloc, as in maya_values_known_parts */
     size_t known_count;
     bool guessed; /* what is called known is partly made up */
-    bool lost; /* there is an object in the send buffer, and it is too large to be carried */
+    bool lost;    /* there is an object in the send buffer, and it is too large to be carried */
 } nccl_contribution;
 
 /* What the operation sends, as its send buffer is now. */

@@ -68,14 +68,12 @@ static nccl_result enroll(const char *function, const nccl_communicator *communi
     return NCCL_SUCCESS;
 }
 
-static nccl_result check_registration(const char *function, const nccl_communicator *communicator,
-                                      const registration *handle) {
+static nccl_result check_registration(const char *function, const nccl_communicator *communicator, const registration *handle) {
     nccl_result result = nccl_check_communicator(communicator, function);
     if (result != NCCL_SUCCESS) return result;
     bool ours = handle != NULL && handle->magic == REGISTRATION_MAGIC && handle->communicator == communicator;
     if (ours) return NCCL_SUCCESS;
-    return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %p was not registered with this communicator", function,
-                     (const void *)handle);
+    return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: %p was not registered with this communicator", function, (const void *)handle);
 }
 
 static nccl_result withdraw(const char *function, const nccl_communicator *communicator, registration *handle) {
@@ -86,8 +84,7 @@ static nccl_result withdraw(const char *function, const nccl_communicator *commu
     return NCCL_SUCCESS;
 }
 
-MAYA_API nccl_result ncclCommRegister(const nccl_communicator *communicator, void *address, size_t size,
-                                      void **handle) {
+MAYA_API nccl_result ncclCommRegister(const nccl_communicator *communicator, void *address, size_t size, void **handle) {
     return enroll(__func__, communicator, address, size, (registration **)handle);
 }
 
@@ -95,8 +92,8 @@ MAYA_API nccl_result ncclCommDeregister(const nccl_communicator *communicator, v
     return withdraw(__func__, communicator, handle);
 }
 
-MAYA_API nccl_result ncclCommWindowRegister(nccl_communicator *communicator, void *address, size_t size,
-                                            registration **window, int flags) {
+MAYA_API nccl_result ncclCommWindowRegister(nccl_communicator *communicator, void *address, size_t size, registration **window,
+                                            int flags) {
     (void)flags;
     return enroll(__func__, communicator, address, size, window);
 }

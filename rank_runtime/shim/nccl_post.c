@@ -275,8 +275,8 @@ void nccl_operation_failed(const maya_failed *message) {
     post *item = begin_delivery(message->token);
     if (item == NULL) return;
     nccl_communicator *communicator = item->operation.communicator;
-    nccl_result result = message->result > NCCL_SUCCESS && message->result <= NCCL_TIMEOUT ? (nccl_result)message->result
-                                                                                         : NCCL_INTERNAL_ERROR;
+    nccl_result result =
+        message->result > NCCL_SUCCESS && message->result <= NCCL_TIMEOUT ? (nccl_result)message->result : NCCL_INTERNAL_ERROR;
     pthread_mutex_lock(&nccl_lock);
     bool first = communicator->state == NCCL_SUCCESS;
     nccl_note_error(communicator, result, message->text.bytes, message->text.size);
@@ -401,8 +401,8 @@ static nccl_result check_own_message(const nccl_operation *operations, size_t co
     }
     size_t bytes = one->count * nccl_type_size(one->type), other_bytes = other->count * nccl_type_size(other->type);
     if (bytes != other_bytes) {
-        return nccl_fail(NCCL_INVALID_USAGE, "%s of %zu bytes to the own rank meets %s of %zu bytes", function, bytes,
-                         missing, other_bytes);
+        return nccl_fail(NCCL_INVALID_USAGE, "%s of %zu bytes to the own rank meets %s of %zu bytes", function, bytes, missing,
+                         other_bytes);
     }
     if (one->stream != other->stream && one->communicator->ranks == 1) {
         maya_unsupported_detail(function, "a message to the own rank whose two ends are on different streams");
@@ -495,8 +495,12 @@ static int submit_record(post *item) {
         operation->sequence = next_sequence(operation);
         pthread_mutex_unlock(&nccl_lock);
     }
-    maya_work work = {.kind = MAYA_RECORD_COLLECTIVE, .signature = nccl_signature(operation), .value = operation->sequence,
-                      .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0, .argument = item, .renew = renew_number,
+    maya_work work = {.kind = MAYA_RECORD_COLLECTIVE,
+                      .signature = nccl_signature(operation),
+                      .value = operation->sequence,
+                      .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0,
+                      .argument = item,
+                      .renew = renew_number,
                       .ticket = is_local(item) ? NULL : &item->ticket};
     return submit(operation, &work);
 }
@@ -508,7 +512,7 @@ nccl_result nccl_post(nccl_operation *operations, size_t count) {
         if (result != NCCL_SUCCESS) return result;
     }
     look_around(operations, count);
-    post **items = calloc(count, sizeof *items);           /* where each operation is, until its stream has it ... */
+    post **items = calloc(count, sizeof *items);             /* where each operation is, until its stream has it ... */
     stream_posts **streams = calloc(count, sizeof *streams); /* ... and those that begin with it */
     if (items == NULL || streams == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
     nccl_result result = NCCL_SUCCESS;
@@ -524,8 +528,8 @@ nccl_result nccl_post(nccl_operation *operations, size_t count) {
     }
     for (size_t i = 0; i < count; i++) {
         if (streams[i] == NULL) continue;
-        maya_work work = {.start = start_posts, .release = release_posts, .argument = streams[i], .renew = renew_posts,
-                          .unrecorded = true};
+        maya_work work = {
+            .start = start_posts, .release = release_posts, .argument = streams[i], .renew = renew_posts, .unrecorded = true};
         int status = submit(&operations[i], &work);
         if (error == 0) error = status;
     }

@@ -2,10 +2,10 @@
  *
  * {"call":"ncclAllReduce","communicator":1,"ranks":8,"rank":3,"count":1024,"dtype":"bf16","op":"sum"}
  *
- * ("root", or "peer" and "shared_bytes", where the call has them); its value is the sequence number: of a collective on its communicator, of a
- * message among those from its sender to its receiver. The number is not part of the signature because signatures are
- * interned: a training step posts the same few again and again. A communicator is named by its number in this process; what
- * it is says one record when its members have met:
+ * ("root", or "peer" and "shared_bytes", where the call has them); its value is the sequence number: of a collective on its
+ * communicator, of a message among those from its sender to its receiver. The number is not part of the signature because
+ * signatures are interned: a training step posts the same few again and again. A communicator is named by its number in this
+ * process; what it is says one record when its members have met:
  *
  * {"call":"ncclCommInitRankConfig","communicator":1,"ranks":8,"rank":3,"members":"0-56:8","instance":0}
  *
@@ -19,11 +19,10 @@
 
 uint32_t nccl_signature(const nccl_operation *operation) {
     static const char *const calls[] = {
-        [NCCL_ALL_REDUCE] = "ncclAllReduce",         [NCCL_REDUCE] = "ncclReduce",
-        [NCCL_REDUCE_SCATTER] = "ncclReduceScatter", [NCCL_BROADCAST] = "ncclBroadcast",
-        [NCCL_ALL_GATHER] = "ncclAllGather",         [NCCL_ALL_TO_ALL] = "ncclAlltoAll",
-        [NCCL_GATHER] = "ncclGather",                [NCCL_SCATTER] = "ncclScatter",
-        [NCCL_SEND] = "ncclSend",                    [NCCL_RECEIVE] = "ncclRecv",
+        [NCCL_ALL_REDUCE] = "ncclAllReduce", [NCCL_REDUCE] = "ncclReduce",        [NCCL_REDUCE_SCATTER] = "ncclReduceScatter",
+        [NCCL_BROADCAST] = "ncclBroadcast",  [NCCL_ALL_GATHER] = "ncclAllGather", [NCCL_ALL_TO_ALL] = "ncclAlltoAll",
+        [NCCL_GATHER] = "ncclGather",        [NCCL_SCATTER] = "ncclScatter",      [NCCL_SEND] = "ncclSend",
+        [NCCL_RECEIVE] = "ncclRecv",
     };
     static const char *const types[NCCL_TYPES] = {"int8", "uint8", "int32", "uint32", "int64",    "uint64",
                                                   "fp16", "fp32",  "fp64",  "bf16",   "fp8_e4m3", "fp8_e5m2"};

@@ -87,14 +87,14 @@ static nvml_result answer_text(nvml_result checked, char *target, unsigned size,
 
 MAYA_API const char *nvmlErrorString(nvml_result result) {
     switch (result) {
-    case NVML_SUCCESS: return "Success";
-    case NVML_UNINITIALIZED: return "Uninitialized";
-    case NVML_INVALID_ARGUMENT: return "Invalid Argument";
-    case NVML_NOT_SUPPORTED: return "Not Supported";
-    case NVML_NOT_FOUND: return "Not Found";
-    case NVML_INSUFFICIENT_SIZE: return "Insufficient Size";
-    case NVML_VERSION_MISMATCH: return "Argument version mismatch";
-    default: return "Unknown Error";
+        case NVML_SUCCESS: return "Success";
+        case NVML_UNINITIALIZED: return "Uninitialized";
+        case NVML_INVALID_ARGUMENT: return "Invalid Argument";
+        case NVML_NOT_SUPPORTED: return "Not Supported";
+        case NVML_NOT_FOUND: return "Not Found";
+        case NVML_INSUFFICIENT_SIZE: return "Insufficient Size";
+        case NVML_VERSION_MISMATCH: return "Argument version mismatch";
+        default: return "Unknown Error";
     }
 }
 
@@ -103,12 +103,12 @@ MAYA_API const char *nvmlErrorString(nvml_result result) {
 /* The driver that came with a CUDA release. */
 static const char *driver_version(void) {
     switch (MAYA_CUDA_VERSION / 10) {
-    case 1260: return "560.35.05";
-    case 1280: return "570.86.15";
-    case 1290: return "575.57.08";
-    case 1300: return "580.65.06";
-    case 1310: return "590.44.01";
-    default: return MAYA_CUDA_VERSION < 12060 ? "550.54.15" : "595.45.04";
+        case 1260: return "560.35.05";
+        case 1280: return "570.86.15";
+        case 1290: return "575.57.08";
+        case 1300: return "580.65.06";
+        case 1310: return "590.44.01";
+        default: return MAYA_CUDA_VERSION < 12060 ? "550.54.15" : "595.45.04";
     }
 }
 

@@ -39,8 +39,7 @@ MAYA_API nvml_result nvmlDeviceGetPcieSpeed(const nvml_device *device, unsigned 
 }
 
 /* The traffic of the last 20 ms: nothing is measured. */
-MAYA_API nvml_result nvmlDeviceGetPcieThroughput(const nvml_device *device, unsigned counter,
-                                                 unsigned *kilobytes_per_second) {
+MAYA_API nvml_result nvmlDeviceGetPcieThroughput(const nvml_device *device, unsigned counter, unsigned *kilobytes_per_second) {
     enum { COUNTERS = 2 };
     return counter < COUNTERS ? nvml_answer(device, kilobytes_per_second, 0) : NVML_INVALID_ARGUMENT;
 }
@@ -60,12 +59,12 @@ static nvlink nvlink_of_device(void) {
     enum { NVLINK_2 = 2, NVLINK_3 = 4, NVLINK_4 = 6, NVLINK_5 = 7 };
     if (strstr(maya_get_settings()->device.name, "PCIe") != NULL) return (nvlink){0};
     switch (nvml_compute_capability()) {
-    case 70: return (nvlink){6, NVLINK_2, 25781};
-    case 80: return (nvlink){12, NVLINK_3, 25781};
-    case 90: return (nvlink){18, NVLINK_4, 26562};
-    case 100:
-    case 103: return (nvlink){18, NVLINK_5, 53125};
-    default: return (nvlink){0};
+        case 70: return (nvlink){6, NVLINK_2, 25781};
+        case 80: return (nvlink){12, NVLINK_3, 25781};
+        case 90: return (nvlink){18, NVLINK_4, 26562};
+        case 100:
+        case 103: return (nvlink){18, NVLINK_5, 53125};
+        default: return (nvlink){0};
     }
 }
 
@@ -112,8 +111,7 @@ MAYA_API nvml_result nvmlDeviceGetNvLinkRemoteDeviceType(const nvml_device *devi
     return answer_link(device, link, type, REMOTE_SWITCH);
 }
 
-MAYA_API nvml_result nvmlDeviceGetNvLinkRemotePciInfo_v2(const nvml_device *device, unsigned link,
-                                                         nvml_pci_info *info) {
+MAYA_API nvml_result nvmlDeviceGetNvLinkRemotePciInfo_v2(const nvml_device *device, unsigned link, nvml_pci_info *info) {
     /* A board's links are spread evenly over its switches. */
     enum { FIRST_SWITCH_BUS = 0xc0, SWITCHES = 4 };
     nvml_result result = check_link(device, link, info);
@@ -135,8 +133,7 @@ MAYA_API nvml_result nvmlDeviceGetP2PStatus(const nvml_device *one, const nvml_d
     return nvml_answer(one, status, possible ? STATUS_OK : STATUS_NOT_SUPPORTED);
 }
 
-MAYA_API nvml_result nvmlDeviceGetTopologyCommonAncestor(const nvml_device *one, const nvml_device *other,
-                                                         unsigned *level) {
+MAYA_API nvml_result nvmlDeviceGetTopologyCommonAncestor(const nvml_device *one, const nvml_device *other, unsigned *level) {
     enum { SAME_BOARD = 0, SAME_CPU = 40, OTHER_CPU = 50, DEVICES_PER_CPU = 4 };
     nvml_result result = nvml_check(one, level);
     if (result == NVML_SUCCESS) result = nvml_check(other, level);
@@ -205,34 +202,24 @@ static void answer_field(const nvml_device *device, nvml_field_value *field) {
     field->result = NVML_SUCCESS;
     field->value.large = 0;
     switch (field->field) {
-    case MEMORY_TEMPERATURE:
-        field->value.number = nvml_temperature_celsius(device);
-        break;
-    case ENERGY:
-        field->type = TYPE_UNSIGNED_LONG_LONG;
-        field->value.large = nvml_energy_millijoules(device);
-        break;
-    case LINK_COUNT:
-        field->value.number = nvlink_of_device().links;
-        break;
-    case POWER:
-    case POWER_NOW:
-        field->value.number = nvml_power_milliwatts(device);
-        break;
-    case HIGHEST_LIMIT:
-    case DEFAULT_LIMIT:
-    case CURRENT_LIMIT:
-        field->value.number = nvml_power_limit_milliwatts();
-        break;
-    case LOWEST_LIMIT:
-        field->value.number = 200000;
-        break;
-    default:
-        if (field->field >= FIRST_LINK_SPEED && field->field <= LINK_SPEED && nvlink_of_device().links > 0) {
-            field->value.number = nvlink_of_device().megabytes_per_second;
-        } else {
-            field->result = NVML_NOT_SUPPORTED;
-        }
+        case MEMORY_TEMPERATURE: field->value.number = nvml_temperature_celsius(device); break;
+        case ENERGY:
+            field->type = TYPE_UNSIGNED_LONG_LONG;
+            field->value.large = nvml_energy_millijoules(device);
+            break;
+        case LINK_COUNT: field->value.number = nvlink_of_device().links; break;
+        case POWER:
+        case POWER_NOW: field->value.number = nvml_power_milliwatts(device); break;
+        case HIGHEST_LIMIT:
+        case DEFAULT_LIMIT:
+        case CURRENT_LIMIT: field->value.number = nvml_power_limit_milliwatts(); break;
+        case LOWEST_LIMIT: field->value.number = 200000; break;
+        default:
+            if (field->field >= FIRST_LINK_SPEED && field->field <= LINK_SPEED && nvlink_of_device().links > 0) {
+                field->value.number = nvlink_of_device().megabytes_per_second;
+            } else {
+                field->result = NVML_NOT_SUPPORTED;
+            }
     }
 }
 

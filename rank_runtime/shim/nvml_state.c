@@ -112,20 +112,17 @@ MAYA_API nvml_result nvmlDeviceGetComputeRunningProcesses(const nvml_device *dev
 
 static nvml_result no_processes(const nvml_device *device, unsigned *count) { return nvml_answer(device, count, 0); }
 
-MAYA_API nvml_result nvmlDeviceGetGraphicsRunningProcesses_v3(const nvml_device *device, unsigned *count,
-                                                              void *processes) {
+MAYA_API nvml_result nvmlDeviceGetGraphicsRunningProcesses_v3(const nvml_device *device, unsigned *count, void *processes) {
     (void)processes;
     return no_processes(device, count);
 }
 
-MAYA_API nvml_result nvmlDeviceGetGraphicsRunningProcesses_v2(const nvml_device *device, unsigned *count,
-                                                              void *processes) {
+MAYA_API nvml_result nvmlDeviceGetGraphicsRunningProcesses_v2(const nvml_device *device, unsigned *count, void *processes) {
     (void)processes;
     return no_processes(device, count);
 }
 
-MAYA_API nvml_result nvmlDeviceGetMPSComputeRunningProcesses_v3(const nvml_device *device, unsigned *count,
-                                                                void *processes) {
+MAYA_API nvml_result nvmlDeviceGetMPSComputeRunningProcesses_v3(const nvml_device *device, unsigned *count, void *processes) {
     (void)processes;
     return no_processes(device, count);
 }
@@ -150,13 +147,11 @@ static nvml_result idle_engine(const nvml_device *device, unsigned *utilization,
     return result == NVML_SUCCESS ? nvml_answer(device, sampling_microseconds, 167000) : result;
 }
 
-MAYA_API nvml_result nvmlDeviceGetEncoderUtilization(const nvml_device *device, unsigned *utilization,
-                                                     unsigned *period) {
+MAYA_API nvml_result nvmlDeviceGetEncoderUtilization(const nvml_device *device, unsigned *utilization, unsigned *period) {
     return idle_engine(device, utilization, period);
 }
 
-MAYA_API nvml_result nvmlDeviceGetDecoderUtilization(const nvml_device *device, unsigned *utilization,
-                                                     unsigned *period) {
+MAYA_API nvml_result nvmlDeviceGetDecoderUtilization(const nvml_device *device, unsigned *utilization, unsigned *period) {
     return idle_engine(device, utilization, period);
 }
 
@@ -183,17 +178,14 @@ MAYA_API nvml_result nvmlDeviceGetTemperatureV(const nvml_device *device, nvml_t
     return nvmlDeviceGetTemperature(device, temperature->sensor, (unsigned *)&temperature->celsius);
 }
 
-MAYA_API nvml_result nvmlDeviceGetTemperatureThreshold(const nvml_device *device, unsigned threshold,
-                                                       unsigned *celsius) {
+MAYA_API nvml_result nvmlDeviceGetTemperatureThreshold(const nvml_device *device, unsigned threshold, unsigned *celsius) {
     static const unsigned char limits[] = {92 /* shutdown */, 89 /* slowdown */, 95 /* memory */, 87 /* GPU */};
     if (threshold >= sizeof limits) return NVML_NOT_SUPPORTED;
     return nvml_answer(device, celsius, limits[threshold]);
 }
 
 /* The boards of the catalogue are cooled by their chassis. */
-MAYA_API nvml_result nvmlDeviceGetNumFans(const nvml_device *device, unsigned *fans) {
-    return nvml_answer(device, fans, 0);
-}
+MAYA_API nvml_result nvmlDeviceGetNumFans(const nvml_device *device, unsigned *fans) { return nvml_answer(device, fans, 0); }
 
 MAYA_API nvml_result nvmlDeviceGetFanSpeed(const nvml_device *device, unsigned *percent) {
     nvml_result result = nvml_check(device, percent);
@@ -306,8 +298,8 @@ MAYA_API nvml_result nvmlDeviceGetSupportedMemoryClocks(const nvml_device *devic
     return NVML_SUCCESS;
 }
 
-MAYA_API nvml_result nvmlDeviceGetSupportedGraphicsClocks(const nvml_device *device, unsigned memory_mhz,
-                                                          unsigned *count, unsigned *mhz) {
+MAYA_API nvml_result nvmlDeviceGetSupportedGraphicsClocks(const nvml_device *device, unsigned memory_mhz, unsigned *count,
+                                                          unsigned *mhz) {
     nvml_result result = nvml_check(device, count);
     if (result != NVML_SUCCESS) return result;
     if (memory_mhz != clock_mhz(CLOCK_MEMORY)) return NVML_NOT_FOUND;

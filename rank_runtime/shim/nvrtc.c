@@ -83,9 +83,8 @@ MAYA_API nvrtc_result nvrtcGetSupportedArchs(int *supported) {
 
 /* ---- programs ---- */
 
-MAYA_API nvrtc_result nvrtcCreateProgram(nvrtc_program **created, const char *source, const char *file_name,
-                                         int header_count, const char *const *headers,
-                                         const char *const *include_names) {
+MAYA_API nvrtc_result nvrtcCreateProgram(nvrtc_program **created, const char *source, const char *file_name, int header_count,
+                                         const char *const *headers, const char *const *include_names) {
     (void)file_name, (void)headers, (void)include_names;
     if (created == NULL || source == NULL || header_count < 0) return NVRTC_INVALID_INPUT;
     nvrtc_program *made = calloc(1, sizeof *made);

@@ -48,8 +48,7 @@ MAYA_API int nvshmemx_get_uniqueid(nvshmem_unique_id *id) {
     return getrandom(id->bytes, sizeof id->bytes, 0) == sizeof id->bytes ? NVSHMEM_SUCCESS : NVSHMEM_ERROR;
 }
 
-MAYA_API int nvshmemx_set_attr_uniqueid_args(int rank, int ranks, const nvshmem_unique_id *id,
-                                             nvshmem_attributes *attributes) {
+MAYA_API int nvshmemx_set_attr_uniqueid_args(int rank, int ranks, const nvshmem_unique_id *id, nvshmem_attributes *attributes) {
     if (attributes == NULL || id == NULL || rank < 0 || rank >= ranks) return NVSHMEM_ERROR;
     attributes->unique_id.id = id;
     attributes->unique_id.rank = rank;
@@ -57,9 +56,8 @@ MAYA_API int nvshmemx_set_attr_uniqueid_args(int rank, int ranks, const nvshmem_
     return NVSHMEM_SUCCESS;
 }
 
-MAYA_API int nvshmemid_hostlib_init_attr(int requested, int *provided, unsigned flags,
-                                         const nvshmem_attributes *attributes, nvshmem_version device_library,
-                                         int (*initialise_device)(void **, void **)) {
+MAYA_API int nvshmemid_hostlib_init_attr(int requested, int *provided, unsigned flags, const nvshmem_attributes *attributes,
+                                         nvshmem_version device_library, int (*initialise_device)(void **, void **)) {
     (void)device_library, (void)initialise_device; /* hands the state over to kernels */
     enum { WITH_UNIQUE_ID = 1 << 3 };
     if (!(flags & WITH_UNIQUE_ID) || attributes == NULL || attributes->unique_id.ranks != 1) {
@@ -173,8 +171,8 @@ MAYA_API void nvshmemx_getmem_on_stream(void *target, const void *source, size_t
     if (is_this_pe(__func__, pe)) submit(__func__, stream, (transfer){target, source, size, NULL, 0, false});
 }
 
-MAYA_API void nvshmemx_putmem_signal_on_stream(void *target, const void *source, size_t size, uint64_t *signal,
-                                               uint64_t value, int operation, int pe, void *stream) {
+MAYA_API void nvshmemx_putmem_signal_on_stream(void *target, const void *source, size_t size, uint64_t *signal, uint64_t value,
+                                               int operation, int pe, void *stream) {
     enum { SIGNAL_ADD = 10 };
     transfer work = {target, source, size, signal, value, operation == SIGNAL_ADD};
     if (is_this_pe(__func__, pe)) submit(__func__, stream, work);

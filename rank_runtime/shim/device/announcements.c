@@ -62,7 +62,8 @@ MAYA_API void OP_CONSTRUCTOR(void *function, void *callbacks) {
 MAYA_API void ANNOUNCE_OP(void *function, const void *schema, uint16_t key, uint64_t keys, const void *inputs, size_t count) {
     static void (*announce)(void *, const void *, uint16_t, uint64_t, const void *, size_t);
     if (observer && observer->op_begins(function, schema, keys, inputs, count)) return;
-    if (announce == NULL) announce = (void (*)(void *, const void *, uint16_t, uint64_t, const void *, size_t))NEED(ANNOUNCE_OP);
+    if (announce == NULL)
+        announce = (void (*)(void *, const void *, uint16_t, uint64_t, const void *, size_t))NEED(ANNOUNCE_OP);
     announce(function, schema, key, keys, inputs, count);
 }
 

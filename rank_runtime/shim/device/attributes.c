@@ -7,6 +7,7 @@
 
 int maya_device_attribute(int attribute) {
     const maya_device_properties *device = &maya_get_settings()->device;
+    /* clang-format off */
     switch (attribute) {
         case 1: return 1024;                        /* threads per block */
         case 2: case 3: return 1024;                /* block dimensions */
@@ -80,6 +81,7 @@ int maya_device_attribute(int attribute) {
         case 130: case 131: case 132: case 133: case 134: return 0; /* NUMA, multicast, MPS */
         default: break;
     }
+    /* clang-format on */
     if (attribute >= 42 && attribute <= 77) return 32768; /* the remaining texture and surface limits */
     return attribute > 0 && attribute < 256 ? 0 : -1;
 }

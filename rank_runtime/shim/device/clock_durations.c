@@ -22,9 +22,9 @@ const clock_duration clock_nothing = {.known = true};
 static clock_duration **chunks; /* durations by number, CHUNK in each: they do not move */
 static size_t chunk_capacity;
 static uint32_t duration_count;
-static uint32_t *slots;         /* numbers plus 1; open addressing, at most half full */
+static uint32_t *slots; /* numbers plus 1; open addressing, at most half full */
 static size_t slot_count;
-static uint32_t asked;          /* numbers below this the coordinator has been asked for */
+static uint32_t asked; /* numbers below this the coordinator has been asked for */
 static _Atomic uint32_t unasked;
 static bool lost;
 
@@ -38,8 +38,7 @@ static size_t hash_of(const clock_duration *key) {
 }
 
 static bool is_same(const clock_duration *one, const clock_duration *other) {
-    return one->signature == other->signature && one->op == other->op && one->size == other->size &&
-           one->kind == other->kind;
+    return one->signature == other->signature && one->op == other->op && one->size == other->size && one->kind == other->kind;
 }
 
 static uint32_t *slot_of(const clock_duration *key) {
@@ -112,8 +111,11 @@ static size_t take_questions(maya_ask *questions, size_t room) {
     for (; count < room && asked < duration_count; asked++) {
         const clock_duration *duration = numbered(asked);
         if (duration->known) continue;
-        questions[count++] = (maya_ask){.number = asked, .record = duration->kind, .signature = text_of(duration->signature),
-                                        .op = text_of(duration->op), .size = (int64_t)duration->size};
+        questions[count++] = (maya_ask){.number = asked,
+                                        .record = duration->kind,
+                                        .signature = text_of(duration->signature),
+                                        .op = text_of(duration->op),
+                                        .size = (int64_t)duration->size};
     }
     atomic_fetch_sub_explicit(&unasked, (uint32_t)count, memory_order_relaxed);
     pthread_mutex_unlock(&maya_recorder_lock);

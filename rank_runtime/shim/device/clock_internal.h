@@ -13,7 +13,7 @@ typedef struct clock_moment {
     bool known;
     void (*then)(void *argument, uint64_t ns); /* NULL, or who is told ... */
     void *argument;
-    struct clock_moment *next_due;             /* ... when the lock is let go */
+    struct clock_moment *next_due; /* ... when the lock is let go */
 } clock_moment;
 
 /* A time of the host: `ns` after the end of a wait, if there is one that has not ended. */
@@ -25,7 +25,7 @@ typedef struct {
 struct maya_clock_wait {
     uint32_t references;
     bool known;
-    uint64_t ns;            /* when it ended */
+    uint64_t ns; /* when it ended */
     uint32_t group;
     clock_host_time before; /* when it began */
     uint64_t reached;       /* what the thread waits for, as far as that is known ... */

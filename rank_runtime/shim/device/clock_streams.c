@@ -15,9 +15,9 @@ typedef enum { WORK, MARK, WAIT, COLLECTIVE } entry_kind;
 
 typedef struct {
     uint8_t kind;
-    bool counts;             /* WORK: takes longer beside a collective */
-    uint32_t other;          /* WAIT: the stream of the event */
-    uint64_t collectives;    /* WAIT: how many that stream had been given when the event was recorded */
+    bool counts;          /* WORK: takes longer beside a collective */
+    uint32_t other;       /* WAIT: the stream of the event */
+    uint64_t collectives; /* WAIT: how many that stream had been given when the event was recorded */
     clock_host_time ready;
     const clock_duration *duration; /* WORK, COLLECTIVE of this rank alone */
     union {
@@ -46,15 +46,15 @@ typedef struct {
 
 typedef struct {
     uint64_t cursor;
-    uint32_t home;              /* the default stream of its device */
-    bool blocking;              /* waits for that stream, and it for this one */
-    entry *entries;             /* what stands before: a ring */
+    uint32_t home;  /* the default stream of its device */
+    bool blocking;  /* waits for that stream, and it for this one */
+    entry *entries; /* what stands before: a ring */
     size_t first, count, capacity;
     clock_moment *last_arrival; /* at the collective that was recorded last */
     uint64_t collectives;       /* recorded so far */
     clock_unseen *unseen;       /* of them, and of those that were waited for */
     spans works, collective_spans;
-    settled_pair *settled;      /* by stream: of how many of its collectives the overlap with our work is accounted for */
+    settled_pair *settled; /* by stream: of how many of its collectives the overlap with our work is accounted for */
     size_t settled_count;
 } clock_stream;
 
@@ -222,25 +222,25 @@ static bool run_collective(clock_stream *stream, entry *head) {
 static bool run_head(clock_stream *stream) {
     entry *head = &stream->entries[stream->first];
     switch ((entry_kind)head->kind) {
-    case WORK:
-        if (!clock_is_known(&head->ready) || !head->duration->known) return false;
-        run_work(stream, head->ready.ns, head->duration, head->counts);
-        break;
-    case MARK:
-        if (!clock_is_known(&head->ready)) return false;
-        stream->cursor = later(stream->cursor, head->ready.ns);
-        clock_set(head->moment, stream->cursor);
-        clock_release(head->moment);
-        break;
-    case WAIT:
-        if (!head->moment->known) return false;
-        settle(stream, head->other, head->collectives);
-        stream->cursor = later(stream->cursor, head->moment->ns);
-        clock_release(head->moment);
-        break;
-    case COLLECTIVE:
-        if (!run_collective(stream, head)) return false;
-        break;
+        case WORK:
+            if (!clock_is_known(&head->ready) || !head->duration->known) return false;
+            run_work(stream, head->ready.ns, head->duration, head->counts);
+            break;
+        case MARK:
+            if (!clock_is_known(&head->ready)) return false;
+            stream->cursor = later(stream->cursor, head->ready.ns);
+            clock_set(head->moment, stream->cursor);
+            clock_release(head->moment);
+            break;
+        case WAIT:
+            if (!head->moment->known) return false;
+            settle(stream, head->other, head->collectives);
+            stream->cursor = later(stream->cursor, head->moment->ns);
+            clock_release(head->moment);
+            break;
+        case COLLECTIVE:
+            if (!run_collective(stream, head)) return false;
+            break;
     }
     pop(stream);
     return true;

@@ -1,7 +1,7 @@
 /* Contents that a program writes to device memory: copies, fills, and what collectives bring.
  *
- * In: bytes from the host, from elsewhere on the device or from other ranks. Out: the same bytes, known, or, where large contents
- * have no room (kept.h), placeholders that are marked as given up. */
+ * In: bytes from the host, from elsewhere on the device or from other ranks. Out: the same bytes, known, or, where large
+ * contents have no room (kept.h), placeholders that are marked as given up. */
 
 #include "internal.h"
 #include "kept.h"
@@ -19,22 +19,25 @@ static void say_full(void) {
     const maya_settings *settings = maya_get_settings();
     if (said || settings->rank != 0) return;
     said = true;
-    maya_message("contents of large floating-point copies are placeholders (zeros) from here on: the %lld bytes that a rank keeps "
-                 "of them are used up. Values of up to %lld bytes are always kept. If the program reads larger ones back, set "
-                 "MAYA_KEPT_BYTES to more",
-                 (long long)settings->kept_bytes, (long long)settings->small_bytes);
+    maya_message(
+        "contents of large floating-point copies are placeholders (zeros) from here on: the %lld bytes that a rank keeps "
+        "of them are used up. Values of up to %lld bytes are always kept. If the program reads larger ones back, set "
+        "MAYA_KEPT_BYTES to more",
+        (long long)settings->kept_bytes, (long long)settings->small_bytes);
 }
 
-/* An object that is sent is an error in any rank (nccl_post.c). Storages that torch.load copies to the GPU look like objects. */
+/* An object that is sent is an error in any rank (nccl_post.c). Storages that torch.load copies to the GPU look like objects.
+ */
 static void say_objects_full(void) {
     static bool said;
     const maya_settings *settings = maya_get_settings();
     if (said || settings->rank != 0) return;
     said = true;
-    maya_message("contents of large uint8 copies (pickled objects, what torch.load reads) are placeholders (zeros) from here on: "
-                 "the %lld bytes that a rank keeps of them are used up. If the program reads them back or sends them, set "
-                 "MAYA_OBJECT_BYTES to more",
-                 (long long)settings->object_bytes);
+    maya_message(
+        "contents of large uint8 copies (pickled objects, what torch.load reads) are placeholders (zeros) from here on: "
+        "the %lld bytes that a rank keeps of them are used up. If the program reads them back or sends them, set "
+        "MAYA_OBJECT_BYTES to more",
+        (long long)settings->object_bytes);
 }
 
 /* Programs may steer by these, so that every rank says it. */
@@ -42,9 +45,10 @@ static void say_lost(size_t whole, const char *limit, int64_t bytes) {
     static bool said;
     if (said) return;
     said = true;
-    maya_message("%zu bytes of integers that were written to the GPU are placeholders (zeros), and so may be others from here on: "
-                 "%s is %lld. If the program reads them, set %s higher",
-                 whole, limit, (long long)bytes, limit);
+    maya_message(
+        "%zu bytes of integers that were written to the GPU are placeholders (zeros), and so may be others from here on: "
+        "%s is %lld. If the program reads them, set %s higher",
+        whole, limit, (long long)bytes, limit);
 }
 
 static void say_given_up(size_t whole, maya_content content, bool is_full) {
@@ -151,8 +155,8 @@ static void copy_in(char *destination, const char *source, size_t size, size_t w
 
 /* ---- copies from device memory ---- */
 
-/* The parts of [start, end) for which there is no room at the destination, and for each kind of large contents the kind as which
- * they are kept there. */
+/* The parts of [start, end) for which there is no room at the destination, and for each kind of large contents the kind as
+ * which they are kept there. */
 static void find_left_out(uintptr_t start, uintptr_t end, maya_intervals *left_out, maya_content kept_as[MAYA_CONTENTS]) {
     maya_interval part;
     for (int content = 0; content < MAYA_CONTENTS; content++) {

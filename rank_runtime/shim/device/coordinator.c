@@ -26,7 +26,7 @@ enum {
     WELCOME_MILLISECONDS = 300000, /* a thousand ranks may connect at once, on two cores */
     GOODBYE_MILLISECONDS = 1000,
     STACK_BYTES = 256 << 10,
-    BATCH_HEADER = 5,        /* msgpack's largest array header */
+    BATCH_HEADER = 5, /* msgpack's largest array header */
 };
 
 typedef struct {
@@ -41,8 +41,8 @@ typedef struct {
 } batch;
 
 pthread_mutex_t maya_connect_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool tried, said; /* said: the user has been told of the problem */
-static char problem[1536]; /* why there is no connection ... */
+static bool tried, said;    /* said: the user has been told of the problem */
+static char problem[1536];  /* why there is no connection ... */
 static _Atomic bool failed; /* ... if this is true */
 static pid_t connected_process;
 
@@ -206,52 +206,51 @@ static bool handle_message(maya_unpacker *from, frames *received, size_t *next_p
     const maya_receiver *told = receiver;
     if (told == NULL && is_for_receiver(kind)) return false;
     switch (kind) {
-    case MAYA_KIND_WELCOME: {
-        maya_welcome message;
-        if (!maya_unpack_welcome(from, count, &message)) return false;
-        welcome = true;
-        return true;
-    }
-    case MAYA_KIND_REFUSED: {
-        maya_refused message;
-        if (!maya_unpack_refused(from, count, &message)) return false;
-        refuse("the coordinator refuses this process: %.*s", (int)message.text.size, message.text.bytes);
-        return true;
-    }
-    case MAYA_KIND_JOINED:
-        if (!maya_unpack_joined(from, count, &joined)) return false;
-        told->joined(&joined);
-        return true;
-    case MAYA_KIND_REQUEST_FAILED: {
-        maya_request_failed message;
-        if (!maya_unpack_request_failed(from, count, &message)) return false;
-        told->request_failed(&message);
-        return true;
-    }
-    case MAYA_KIND_DONE: {
-        if (!maya_unpack_done(from, count, &done) || (done.payload && *next_payload == received->count)) return false;
-        zmq_msg *frame = done.payload ? &received->items[(*next_payload)++] : NULL;
-        told->done(&done, frame ? zmq.msg_data(frame) : NULL, frame ? zmq.msg_size(frame) : 0);
-        return true;
-    }
-    case MAYA_KIND_FAILED: {
-        maya_failed message;
-        if (!maya_unpack_failed(from, count, &message)) return false;
-        told->failed(&message);
-        return true;
-    }
-    case MAYA_KIND_ABANDONED: {
-        maya_abandoned message;
-        if (!maya_unpack_abandoned(from, count, &message)) return false;
-        told->abandoned(&message);
-        return true;
-    }
-    case MAYA_KIND_TIMES:
-        if (!maya_unpack_times(from, count, &times) || times.numbers.count != times.ns.count) return false;
-        maya_clock_times(times.numbers.items, times.ns.items, times.ns.count);
-        return true;
-    default:
-        return false;
+        case MAYA_KIND_WELCOME: {
+            maya_welcome message;
+            if (!maya_unpack_welcome(from, count, &message)) return false;
+            welcome = true;
+            return true;
+        }
+        case MAYA_KIND_REFUSED: {
+            maya_refused message;
+            if (!maya_unpack_refused(from, count, &message)) return false;
+            refuse("the coordinator refuses this process: %.*s", (int)message.text.size, message.text.bytes);
+            return true;
+        }
+        case MAYA_KIND_JOINED:
+            if (!maya_unpack_joined(from, count, &joined)) return false;
+            told->joined(&joined);
+            return true;
+        case MAYA_KIND_REQUEST_FAILED: {
+            maya_request_failed message;
+            if (!maya_unpack_request_failed(from, count, &message)) return false;
+            told->request_failed(&message);
+            return true;
+        }
+        case MAYA_KIND_DONE: {
+            if (!maya_unpack_done(from, count, &done) || (done.payload && *next_payload == received->count)) return false;
+            zmq_msg *frame = done.payload ? &received->items[(*next_payload)++] : NULL;
+            told->done(&done, frame ? zmq.msg_data(frame) : NULL, frame ? zmq.msg_size(frame) : 0);
+            return true;
+        }
+        case MAYA_KIND_FAILED: {
+            maya_failed message;
+            if (!maya_unpack_failed(from, count, &message)) return false;
+            told->failed(&message);
+            return true;
+        }
+        case MAYA_KIND_ABANDONED: {
+            maya_abandoned message;
+            if (!maya_unpack_abandoned(from, count, &message)) return false;
+            told->abandoned(&message);
+            return true;
+        }
+        case MAYA_KIND_TIMES:
+            if (!maya_unpack_times(from, count, &times) || times.numbers.count != times.ns.count) return false;
+            maya_clock_times(times.numbers.items, times.ns.items, times.ns.count);
+            return true;
+        default: return false;
     }
 }
 
@@ -262,8 +261,10 @@ static void handle_batch(frames *received) {
     bool understood = maya_unpack_array(&from, &messages);
     while (understood && messages-- > 0) understood = handle_message(&from, received, &next_payload);
     if (!understood || from.at != from.end || next_payload != received->count) {
-        refuse("the coordinator says what this process does not understand; its messages are not of version %d, or a "
-               "program that is no coordinator listens at %s", MAYA_MESSAGES_VERSION, maya_get_settings()->coordinator);
+        refuse(
+            "the coordinator says what this process does not understand; its messages are not of version %d, or a "
+            "program that is no coordinator listens at %s",
+            MAYA_MESSAGES_VERSION, maya_get_settings()->coordinator);
     }
 }
 
@@ -413,11 +414,11 @@ static bool open_sockets(const maya_settings *settings) {
 
 static void say_hello(const maya_settings *settings) {
     maya_pack_hello(maya_outgoing_begin(), &(maya_hello){
-        .version = MAYA_MESSAGES_VERSION,
-        .secret = {settings->coordinator_secret, strlen(settings->coordinator_secret)},
-        .rank = settings->rank,
-        .process = getpid(),
-    });
+                                               .version = MAYA_MESSAGES_VERSION,
+                                               .secret = {settings->coordinator_secret, strlen(settings->coordinator_secret)},
+                                               .rank = settings->rank,
+                                               .process = getpid(),
+                                           });
     maya_outgoing_end(NULL, 0);
 }
 
@@ -492,8 +493,9 @@ void maya_coordinator_after_fork(void) {
     connected_process = 0;
     tried = true;
     said = failed = false;
-    refuse("this process was forked from a rank, and only the rank itself can join communicators; start ranks with "
-           "maya-torchrun");
+    refuse(
+        "this process was forked from a rank, and only the rank itself can join communicators; start ranks with "
+        "maya-torchrun");
 }
 
 void maya_coordinator_begin_rank(void) {

@@ -2,8 +2,8 @@
  *
  * Out: messages, in the order in which they are added to the batch; one thread of ours owns the socket and sends what has
  * gathered whenever it gets to it. In: what the coordinator answers, handed to the receiver in that thread. The connection is
- * made when a communicator of several ranks, or by the virtual clock a time, is first wanted, lives as long as the process, and is not made twice: a
- * coordinator that is gone has ended the run.
+ * made when a communicator of several ranks, or by the virtual clock a time, is first wanted, lives as long as the process, and
+ * is not made twice: a coordinator that is gone has ended the run.
  *
  * A forked child has no connection: what it inherits of one it leaves alone. */
 #pragma once
@@ -23,7 +23,8 @@ typedef struct {
     void (*lost)(const char *why);
 } maya_receiver;
 
-/* Connects, if that has not been tried yet; `receiver` may be NULL for who sends nothing that it is told of. NULL, or why there is no connection: valid as long as the process. */
+/* Connects, if that has not been tried yet; `receiver` may be NULL for who sends nothing that it is told of. NULL, or why there
+ * is no connection: valid as long as the process. */
 MAYA_API const char *maya_coordinator_connect(const maya_receiver *receiver);
 
 /* Threads wait on `condition` for nothing but answers of the coordinator (stacks.c tells it so). */
@@ -38,4 +39,3 @@ MAYA_API void maya_outgoing_send(void);
 
 /* Whether this very process has a connection that still serves. */
 bool maya_coordinator_is_connected(void);
-

@@ -21,17 +21,17 @@ typedef struct {
 typedef struct {
     maya_copy copy;
     maya_copy_kind kind;
-    bool snapshot;  /* source is our own copy of pageable memory, taken when the copy was submitted */
-    bool unread;    /* source is pageable memory that is too large to keep, and may be gone by the time of the copy */
+    bool snapshot;        /* source is our own copy of pageable memory, taken when the copy was submitted */
+    bool unread;          /* source is pageable memory that is too large to keep, and may be gone by the time of the copy */
     maya_content content; /* of a copy from the host */
-    bool armed;     /* made-up values read as `answer` (maya_answer_next_read) */
+    bool armed;           /* made-up values read as `answer` (maya_answer_next_read) */
     bool is_guess;
     int64_t answer;
     maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
-    bool made_up;   /* out: the host got bytes that nothing produced ... */
-    bool given_up;  /* ... because contents of large copies are not kept */
-    bool at_once;   /* out: the submitting thread ran it */
-    _Atomic bool done; /* out: it ran */
+    bool made_up;        /* out: the host got bytes that nothing produced ... */
+    bool given_up;       /* ... because contents of large copies are not kept */
+    bool at_once;        /* out: the submitting thread ran it */
+    _Atomic bool done;   /* out: it ran */
     pthread_t submitter;
     int references; /* the queue's and the submitting thread's */
 } copy_job;
@@ -71,8 +71,8 @@ static void find_reader(maya_reader *reader) {
 static void report_made_up(const copy_job *job, const maya_reader *reader) {
     char text[1024];
     size_t size = job->copy.width * job->copy.rows;
-    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line,
-                          size, job->given_up ? ",\"given_up\":true" : "");
+    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line, size,
+                          job->given_up ? ",\"given_up\":true" : "");
     maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(text, (size_t)length), size, 0);
     if (maya_get_settings()->strict_values) {
         maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", *reader->op ? reader->op : "the program",
@@ -135,9 +135,7 @@ static maya_copy_kind kind_by_address(const maya_copy *copy) {
     return from_device ? (to_device ? MAYA_DTOD : MAYA_DTOH) : (to_device ? MAYA_HTOD : MAYA_HTOH);
 }
 
-static bool is_pageable(const void *address) {
-    return maya_find_allocation(address).type == MAYA_MEMORY_UNREGISTERED;
-}
+static bool is_pageable(const void *address) { return maya_find_allocation(address).type == MAYA_MEMORY_UNREGISTERED; }
 
 static uint32_t copy_signature(maya_copy_kind kind, bool pageable, bool between_devices) {
     static const char *const names[] = {"HtoH", "HtoD", "DtoH", "DtoD"};
@@ -173,8 +171,8 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
         return CUDA_CAPTURE_UNSUPPORTED;
     }
     if (job->kind == MAYA_DTOH && pageable && !capturing) copy->blocking = true;
-    bool between_devices = job->kind == MAYA_DTOD &&
-                           maya_address_device(copy->source) != maya_address_device(copy->destination);
+    bool between_devices =
+        job->kind == MAYA_DTOD && maya_address_device(copy->source) != maya_address_device(copy->destination);
     size_t bytes = copy->width * copy->rows;
     bool waits = copy->blocking && !capturing;
     /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own. */
@@ -193,8 +191,12 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     }
     job->references = 2;
     job->submitter = pthread_self();
-    maya_work work = {.run = run_copy, .release = release_copy, .argument = job, .kind = MAYA_RECORD_MEMCPY,
-                      .signature = copy_signature(job->kind, pageable, between_devices), .value = bytes};
+    maya_work work = {.run = run_copy,
+                      .release = release_copy,
+                      .argument = job,
+                      .kind = MAYA_RECORD_MEMCPY,
+                      .signature = copy_signature(job->kind, pageable, between_devices),
+                      .value = bytes};
     int status = maya_submit(stream, &work);
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
     /* The stream was idle when we looked, and yet something stood before the copy. */
@@ -245,8 +247,12 @@ int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t patte
     fill_job *job = malloc(sizeof *job);
     if (job == NULL) return CUDA_OUT_OF_MEMORY;
     *job = (fill_job){address, pattern, pattern_size, width, rows, pitch};
-    maya_work work = {.run = run_fill, .release = free, .argument = job, .kind = MAYA_RECORD_MEMSET,
-                      .signature = fill_signature(pattern), .value = width * rows};
+    maya_work work = {.run = run_fill,
+                      .release = free,
+                      .argument = job,
+                      .kind = MAYA_RECORD_MEMSET,
+                      .signature = fill_signature(pattern),
+                      .value = width * rows};
     int status = maya_submit(stream, &work);
     return status == CUDA_OK && blocking && maya_address_device(address) < 0 ? maya_stream_synchronize(stream) : status;
 }

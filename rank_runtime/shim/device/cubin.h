@@ -6,9 +6,9 @@
 enum { MAYA_PARAMETERS = 128, MAYA_SOURCE_NAME = 96 };
 
 typedef struct {
-    int registers;    /* per thread */
-    int shared_bytes; /* static, per block */
-    int parameters;   /* how many, as far as room allows ... */
+    int registers;                             /* per thread */
+    int shared_bytes;                          /* static, per block */
+    int parameters;                            /* how many, as far as room allows ... */
     uint16_t parameter_bytes[MAYA_PARAMETERS]; /* ... and the size of each */
     /* From the debug information of a cubin with one kernel, which Triton's are: */
     char source[MAYA_SOURCE_NAME]; /* the file it was compiled from, without its folder; "" if that is not known */

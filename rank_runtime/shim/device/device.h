@@ -30,7 +30,7 @@ extern "C" {
 typedef enum { MAYA_COMPUTE_NONE, MAYA_COMPUTE_SMALL, MAYA_COMPUTE_ALL } maya_compute_mode;
 
 typedef struct {
-    char name[128];             /* as torch.cuda.get_device_name() shows it */
+    char name[128]; /* as torch.cuda.get_device_name() shows it */
     int compute_major, compute_minor;
     int sm_count;
     int clock_khz, memory_clock_khz, memory_bus_bits;
@@ -38,48 +38,48 @@ typedef struct {
     int registers_per_sm;
     int64_t shared_per_block, shared_per_block_optin, shared_per_sm, reserved_shared_per_block;
     int64_t l2_bytes;
-    int64_t memory_bytes;       /* what cudaGetDeviceProperties reports */
-    int64_t context_bytes;      /* what a process pays for its context, outside any allocator */
+    int64_t memory_bytes;  /* what cudaGetDeviceProperties reports */
+    int64_t context_bytes; /* what a process pays for its context, outside any allocator */
     int power_watts;
 } maya_device_properties;
 
 /* What the CPU of a training node spends, in ns; coordinator/timeline/settings.py has the same. */
 typedef struct {
-    uint64_t op;         /* an ATen op, with the Python around it */
-    uint64_t latency;    /* from a launch to its start on an idle device */
-    uint64_t wake;       /* until a thread goes on that waited for the device */
+    uint64_t op;      /* an ATen op, with the Python around it */
+    uint64_t latency; /* from a launch to its start on an idle device */
+    uint64_t wake;    /* until a thread goes on that waited for the device */
     uint64_t clock_read;
-    uint64_t overlap;    /* per mille: how much longer work takes while a collective runs beside it */
-    uint64_t calls[32];  /* by kind of record */
+    uint64_t overlap;   /* per mille: how much longer work takes while a collective runs beside it */
+    uint64_t calls[32]; /* by kind of record */
 } maya_clock_costs;
 
 typedef struct {
     int rank;
-    int node_devices;           /* devices of the node */
+    int node_devices; /* devices of the node */
     maya_device_properties device;
     maya_compute_mode compute;
-    int64_t compute_bytes;      /* an op is small when its tensors together are no larger */
-    int64_t small_bytes;        /* contents up to this size are always kept and carried, whatever the limits below say: all that
-                                 * an op could be computed from, and at least 64 KiB */
-    int64_t copy_bytes;         /* a copy keeps its bytes up to this size ... */
-    int64_t kept_bytes;         /* ... and while no more than this is kept of large contents in all */
-    int64_t collective_bytes;   /* a collective carries the contents of buffers up to this size */
-    int64_t object_bytes;       /* uint8 tensors (pickled objects) keep and carry theirs up to this size */
-    char coordinator[256];      /* where the ranks meet; empty: there are no others */
+    int64_t compute_bytes;    /* an op is small when its tensors together are no larger */
+    int64_t small_bytes;      /* contents up to this size are always kept and carried, whatever the limits below say: all that
+                               * an op could be computed from, and at least 64 KiB */
+    int64_t copy_bytes;       /* a copy keeps its bytes up to this size ... */
+    int64_t kept_bytes;       /* ... and while no more than this is kept of large contents in all */
+    int64_t collective_bytes; /* a collective carries the contents of buffers up to this size */
+    int64_t object_bytes;     /* uint8 tensors (pickled objects) keep and carry theirs up to this size */
+    char coordinator[256];    /* where the ranks meet; empty: there are no others */
     char coordinator_secret[256];
-    char zmq_path[4096];        /* the ZeroMQ library */
-    bool observe_all;           /* also ops that cannot launch anything are announced to observers (torch.profiler) */
-    bool strict_values;         /* reading a made-up value is an error */
-    int world_size;             /* 0: not said */
+    char zmq_path[4096]; /* the ZeroMQ library */
+    bool observe_all;    /* also ops that cannot launch anything are announced to observers (torch.profiler) */
+    bool strict_values;  /* reading a made-up value is an error */
+    int world_size;      /* 0: not said */
     int ranks_per_node;
-    bool virtual_clock;         /* the program is shown the time that its cluster would have (virtual_clock.h) ... */
-    maya_clock_costs costs;     /* ... whose host takes this long */
-    bool measure_host;          /* the trace says what the program took on the processor (host_time.h) */
-    bool bare;                  /* benchmark baseline: every call succeeds, nothing is recorded or computed */
-    char trace_path[4096];      /* empty: no trace */
-    char observer_path[4096];   /* libmaya_observer.so; empty: ops are not observed */
-    int64_t schedule_seed;      /* by which the order of events is another one (schedule.h); -1: none */
-    int debug;                  /* MAYA_DEBUG: 1 says which ops could not be computed, and why */
+    bool virtual_clock;       /* the program is shown the time that its cluster would have (virtual_clock.h) ... */
+    maya_clock_costs costs;   /* ... whose host takes this long */
+    bool measure_host;        /* the trace says what the program took on the processor (host_time.h) */
+    bool bare;                /* benchmark baseline: every call succeeds, nothing is recorded or computed */
+    char trace_path[4096];    /* empty: no trace */
+    char observer_path[4096]; /* libmaya_observer.so; empty: ops are not observed */
+    int64_t schedule_seed;    /* by which the order of events is another one (schedule.h); -1: none */
+    int debug;                /* MAYA_DEBUG: 1 says which ops could not be computed, and why */
 } maya_settings;
 
 MAYA_API extern const maya_settings *maya_known_settings; /* NULL: they have not been read yet */
@@ -118,13 +118,13 @@ MAYA_API void maya_unsupported_detail(const char *function, const char *format, 
 /* ---- recorder.c: the trace of this rank; the format is described in maya/trace/format.py ---- */
 
 typedef enum {
-    MAYA_RECORD_OP = 1,            /* an ATen op that did device work: value = duration ns | sequence number << 32; stream = parent op */
-    MAYA_RECORD_ANNOTATION = 2,    /* torch.profiler.record_function; as OP */
-    MAYA_RECORD_KERNEL = 3,        /* a kernel launch */
-    MAYA_RECORD_LIBRARY = 4,       /* a library call that occupies the device (GEMM, convolution, attention, FFT, ...) */
-    MAYA_RECORD_MEMCPY = 5,        /* value = bytes; signature says the direction */
-    MAYA_RECORD_MEMSET = 6,        /* value = bytes */
-    MAYA_RECORD_MALLOC = 7,        /* device memory taken from the device; value = address or handle, signature says the bytes */
+    MAYA_RECORD_OP = 1, /* an ATen op that did device work: value = duration ns | sequence number << 32; stream = parent op */
+    MAYA_RECORD_ANNOTATION = 2, /* torch.profiler.record_function; as OP */
+    MAYA_RECORD_KERNEL = 3,     /* a kernel launch */
+    MAYA_RECORD_LIBRARY = 4,    /* a library call that occupies the device (GEMM, convolution, attention, FFT, ...) */
+    MAYA_RECORD_MEMCPY = 5,     /* value = bytes; signature says the direction */
+    MAYA_RECORD_MEMSET = 6,     /* value = bytes */
+    MAYA_RECORD_MALLOC = 7,     /* device memory taken from the device; value = address or handle, signature says the bytes */
     MAYA_RECORD_FREE = 8,
     MAYA_RECORD_BLOCK_ALLOC = 9,   /* memory handed out by PyTorch's allocator; value = 1, 2, ..., signature says the bytes */
     MAYA_RECORD_BLOCK_FREE = 10,   /* value = that of the BLOCK_ALLOC that it takes back */
@@ -133,11 +133,11 @@ typedef enum {
     MAYA_RECORD_SYNCHRONIZE = 13,  /* the host waited: signature says for a stream, an event or the device */
     MAYA_RECORD_HOST_FUNCTION = 14,
     MAYA_RECORD_COLLECTIVE = 15,
-    MAYA_RECORD_GRAPH_LAUNCH = 16, /* value = graph number; the graph's work follows, flagged */
-    MAYA_RECORD_STREAM_CREATE = 17,/* value = priority (two's complement) */
-    MAYA_RECORD_MADE_UP_READ = 18, /* the host read bytes that no computation produced; value = bytes */
-    MAYA_RECORD_THREAD = 19,       /* the first record of every thread but number 1; signature says its name */
-    MAYA_RECORD_HOST_DELAY = 20,   /* the host slept, or read its clock; value = ns */
+    MAYA_RECORD_GRAPH_LAUNCH = 16,  /* value = graph number; the graph's work follows, flagged */
+    MAYA_RECORD_STREAM_CREATE = 17, /* value = priority (two's complement) */
+    MAYA_RECORD_MADE_UP_READ = 18,  /* the host read bytes that no computation produced; value = bytes */
+    MAYA_RECORD_THREAD = 19,        /* the first record of every thread but number 1; signature says its name */
+    MAYA_RECORD_HOST_DELAY = 20,    /* the host slept, or read its clock; value = ns */
 } maya_record_kind;
 
 enum { MAYA_FLAG_FROM_GRAPH = 1, MAYA_FLAG_GROUPED = 2 };
@@ -183,8 +183,8 @@ MAYA_API maya_thread *maya_this_thread(void);
 /* A new op number (1, 2, ...), unique in this process. */
 MAYA_API uint32_t maya_next_op(void);
 /* Record an op that ended: OP or ANNOTATION. sequence: autograd's number, UINT32_MAX for none. */
-MAYA_API void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
-                             uint64_t start_ns, uint64_t duration_ns, uint32_t sequence);
+MAYA_API void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature, uint64_t start_ns,
+                             uint64_t duration_ns, uint32_t sequence);
 /* Number of the signature of the op that the calling thread is in; set by the op observer, for the virtual clock. */
 typedef uint32_t (*maya_op_signer)(void);
 MAYA_API void maya_set_op_signer(maya_op_signer signer);
@@ -202,11 +202,11 @@ typedef struct maya_stream maya_stream;
 typedef struct maya_event maya_event;
 
 typedef struct maya_work {
-    void (*run)(void *argument);      /* what happens to memory; may be NULL */
+    void (*run)(void *argument); /* what happens to memory; may be NULL */
     /* Instead of run, for asynchronous work: starts it, without waiting for anything. The stream stands still until
      * maya_work_done(stream), from any thread, also before start returns. */
     void (*start)(void *argument, maya_stream *stream);
-    void (*release)(void *argument);  /* frees the argument after its last run; may be NULL */
+    void (*release)(void *argument); /* frees the argument after its last run; may be NULL */
     /* For work that is not the same at every launch of a graph that has captured it: called at each, in the launching
      * thread; puts the argument, its release and the value of this launch into a copy of the work. */
     void (*renew)(struct maya_work *work);
@@ -215,9 +215,9 @@ typedef struct maya_work {
     uint32_t signature;
     uint64_t value;
     uint8_t flags;
-    bool on_host_thread;              /* run is the user's own function: never in the calling thread */
-    bool unrecorded;                  /* leaves no record (the effect of something already recorded) */
-    void **ticket;                    /* of a COLLECTIVE that is posted: where to put the clock's ticket for it */
+    bool on_host_thread; /* run is the user's own function: never in the calling thread */
+    bool unrecorded;     /* leaves no record (the effect of something already recorded) */
+    void **ticket;       /* of a COLLECTIVE that is posted: where to put the clock's ticket for it */
 } maya_work;
 
 /* Take over `work` (its argument is released in every case). 0 or a cudaError_t. */
@@ -226,8 +226,8 @@ MAYA_API int maya_submit(void *stream, const maya_work *work);
 MAYA_API void maya_work_done(maya_stream *stream);
 /* The same, so many ns of real time later. */
 MAYA_API void maya_work_done_after(maya_stream *stream, uint64_t ns);
-/* library_call.c: a call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key is
- * "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
+/* library_call.c: a call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key
+ * is "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
 MAYA_API int maya_library_call(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* true while work submitted to `stream` is captured into a graph instead of done. */
 MAYA_API bool maya_stream_is_capturing(void *stream);
@@ -266,8 +266,8 @@ typedef enum {
  * says that they are known, is. Held for a short time, by any number of threads. */
 MAYA_API void maya_values_hold(void);
 MAYA_API void maya_values_release(void);
-MAYA_API void maya_values_known(const void *address, size_t size);    /* just written for real */
-MAYA_API void maya_values_made_up(const void *address, size_t size);  /* overwritten by something not computed: zeroed */
+MAYA_API void maya_values_known(const void *address, size_t size);   /* just written for real */
+MAYA_API void maya_values_made_up(const void *address, size_t size); /* overwritten by something not computed: zeroed */
 MAYA_API bool maya_values_are_known(const void *address, size_t size);
 /* Which of these bytes are known, as offsets: start, end, start, end, ... into `offsets`, which has room for that many
  * numbers; the number of numbers. Where there is no room for all parts, these are the largest. */

@@ -5,9 +5,9 @@
  * the collectives that its streams hold. A rank that fails does not.
  *
  * In: the end of the program, from three places. Python's own end calls maya_complete_collectives() while the interpreter, its
- * process groups and their watchdogs still live (rank_runtime/zygote/ending.py); exit() and _exit() do so for what is left. Out:
- * a Drain to the coordinator, which answers calls that can never complete with Abandoned; the coordinator's watcher finds ranks
- * that wait for each other, since a drain counts as the host waiting for its streams.
+ * process groups and their watchdogs still live (rank_runtime/zygote/ending.py); exit() and _exit() do so for what is left.
+ * Out: a Drain to the coordinator, which answers calls that can never complete with Abandoned; the coordinator's watcher finds
+ * ranks that wait for each other, since a drain counts as the host waiting for its streams.
  *
  * A signal ends the wait: its handler, if it is Python's, can only run when the wait is over. */
 
@@ -62,8 +62,9 @@ MAYA_API bool maya_complete_collectives(void) {
         sem_init(&completed, 0, 0);
         is_waiting = maya_start_thread(wait_for_streams, NULL, STACK);
         if (!is_waiting) {
-            maya_message("cannot start a thread, so collectives that are queued at the end of the program are lost; raise the "
-                         "process limit (ulimit -u)");
+            maya_message(
+                "cannot start a thread, so collectives that are queued at the end of the program are lost; raise the "
+                "process limit (ulimit -u)");
             return true;
         }
     }

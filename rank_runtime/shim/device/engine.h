@@ -6,10 +6,10 @@
 
 typedef struct queued_work {
     maya_work work;
-    uint64_t position;           /* which of the stream's pieces of work this is */
-    maya_stream *awaited;        /* not NULL: wait until `awaited` has completed `awaited_position` */
+    uint64_t position;    /* which of the stream's pieces of work this is */
+    maya_stream *awaited; /* not NULL: wait until `awaited` has completed `awaited_position` */
     uint64_t awaited_position;
-    const void *watched;         /* not NULL: wait until this memory compares with `value` */
+    const void *watched; /* not NULL: wait until this memory compares with `value` */
     uint64_t watched_value;
     bool watched_wide;
     unsigned comparison;
@@ -43,8 +43,8 @@ struct maya_event {
     maya_stream *stream;
     uint64_t position;
     uint64_t host_ns;
-    maya_capture *capture;        /* last recorded inside this capture ... */
-    uint64_t capture_id;          /* ... if its id is still this one */
+    maya_capture *capture;       /* last recorded inside this capture ... */
+    uint64_t capture_id;         /* ... if its id is still this one */
     struct shared_event *shared; /* not NULL: exported to or opened from another process */
 };
 

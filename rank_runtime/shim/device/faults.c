@@ -149,7 +149,9 @@ static void happen(const fault *happening) {
 
 maya_call_fault maya_fault_at_call(char *text, size_t size) {
     static const maya_call_fault results[KINDS] = {
-        [RAISE] = MAYA_CALL_RAISES, [DROP] = MAYA_CALL_DROPPED, [FAIL] = MAYA_CALL_FAILS,
+        [RAISE] = MAYA_CALL_RAISES,
+        [DROP] = MAYA_CALL_DROPPED,
+        [FAIL] = MAYA_CALL_FAILS,
     };
     if (count == 0) return MAYA_CALL_IS_FINE;
     fault happening;
@@ -230,10 +232,10 @@ void maya_fault_at_step(void) {
 static bool exhausts_now(const fault *candidate, uint64_t size) {
     if (candidate->kind != EXHAUST) return false;
     switch (candidate->at) {
-    case ALLOCATION: return candidate->number == reached[ALLOCATION];
-    case BYTES: return size >= candidate->number;
-    case STEP: return reached[STEP] >= candidate->number;
-    default: return false;
+        case ALLOCATION: return candidate->number == reached[ALLOCATION];
+        case BYTES: return size >= candidate->number;
+        case STEP: return reached[STEP] >= candidate->number;
+        default: return false;
     }
 }
 

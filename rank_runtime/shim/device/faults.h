@@ -19,8 +19,8 @@ typedef enum {
 MAYA_API maya_call_fault maya_fault_at_call(char *text, size_t size);
 /* An optimizer step has ended. */
 void maya_fault_at_step(void);
-/* The host asks for memory of the device. true: there is none. It stays so for all attempts at that size, until the host asks how
- * much there is: PyTorch's allocator gives back what it can and tries again, and asks when it gives up. */
+/* The host asks for memory of the device. true: there is none. It stays so for all attempts at that size, until the host asks
+ * how much there is: PyTorch's allocator gives back what it can and tries again, and asks when it gives up. */
 bool maya_fault_at_allocation(size_t size);
 /* The host asks how much memory is free: true if it has just been told that there is none. */
 bool maya_fault_explains(void);

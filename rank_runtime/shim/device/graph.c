@@ -130,8 +130,8 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
     size_t records = maya_graph_nodes(graph, NULL, 0) + (elsewhere ? 4 : 0);
     char text[64];
     int length = snprintf(text, sizeof text, "{\"graph\":%u,\"records\":%zu}", graph->number, records);
-    maya_work launch = {.kind = MAYA_RECORD_GRAPH_LAUNCH, .signature = maya_intern(text, (size_t)length),
-                        .value = graph->number};
+    maya_work launch = {
+        .kind = MAYA_RECORD_GRAPH_LAUNCH, .signature = maya_intern(text, (size_t)length), .value = graph->number};
     int status = maya_submit_to(stream, &launch, stream->number);
     if (elsewhere && graph->begins == 0) {
         graph->begins = maya_new_event_number();
@@ -218,8 +218,11 @@ int maya_capture_info_of(void *handle, maya_capture_info *info) {
     if (stream->capture) {
         last = last_node_of(stream->capture->graph, stream->number);
         *info = (maya_capture_info){
-            .status = MAYA_CAPTURE_ACTIVE, .id = stream->capture->id, .graph = stream->capture->graph,
-            .dependencies = &last, .dependency_count = last ? 1 : 0,
+            .status = MAYA_CAPTURE_ACTIVE,
+            .id = stream->capture->id,
+            .graph = stream->capture->graph,
+            .dependencies = &last,
+            .dependency_count = last ? 1 : 0,
         };
     }
     pthread_mutex_unlock(&maya_engine_lock);

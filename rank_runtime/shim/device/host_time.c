@@ -15,9 +15,9 @@
 enum { LONG_NS = 20000 };
 
 typedef struct {
-    uint32_t depth;      /* of Maya's own code */
-    uint64_t spent_ns;   /* not yet taken */
-    uint64_t left_ns;    /* when Maya's own code was left last; 0: never */
+    uint32_t depth;                           /* of Maya's own code */
+    uint64_t spent_ns;                        /* not yet taken */
+    uint64_t left_ns;                         /* when Maya's own code was left last; 0: never */
     uint64_t processor_ns, processor_read_ns; /* the thread's processor time, and when it was that */
 } host_time;
 

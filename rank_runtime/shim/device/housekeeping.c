@@ -6,8 +6,8 @@
  * long enough for a hundred looks. So where many ranks share a processor these threads look less often, in proportion.
  *
  * In: calls of pthread_cond_timedwait, as std::condition_variable makes them; this library is loaded before the C library, so
- * its function of that name is the one that is called. Out: the same calls, those of housekeeping threads with a later deadline.
- * Whoever wakes such a thread up, to end it, wakes it up as before. */
+ * its function of that name is the one that is called. Out: the same calls, those of housekeeping threads with a later
+ * deadline. Whoever wakes such a thread up, to end it, wakes it up as before. */
 #define _GNU_SOURCE
 #include "internal.h"
 #include "process.h"

@@ -13,7 +13,7 @@ typedef struct maya_string {
     uint64_t hash;
     uint32_t number;
     uint32_t length;
-    char text[];                      /* not terminated */
+    char text[]; /* not terminated */
 } maya_string;
 
 /* The string numbered next after `previous` (NULL: the first); NULL when there is none yet. */

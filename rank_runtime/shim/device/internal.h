@@ -30,7 +30,7 @@ typedef enum {
 typedef struct {
     maya_memory_type type;
     int device;
-    void *base;  /* start of the allocation */
+    void *base; /* start of the allocation */
     size_t size;
     uint64_t number; /* a new one for every allocation */
 } maya_allocation_info;
@@ -161,8 +161,8 @@ typedef struct {
 } maya_copy;
 
 MAYA_API int maya_copy_submit(void *stream, const maya_copy *copy);
-MAYA_API int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width,
-                              size_t rows, size_t pitch, bool blocking);
+MAYA_API int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width, size_t rows,
+                              size_t pitch, bool blocking);
 /* Arms an answer for the device-to-host copies of the op the calling thread is in (see observer/): a copy of 1 to 8 made-up
  * bytes reads as `answer`. count: how many copies are answered; guessed: these reads are still reported as made up. */
 MAYA_API void maya_answer_next_read(int64_t answer, int count, bool guessed);

@@ -150,9 +150,17 @@ static size_t launches_size, launches_used;
 
 static size_t hash_launch(const launch_key *key) {
     uint64_t hash = (uintptr_t)key->kernel;
-    const unsigned numbers[] = {key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
-                                (unsigned)key->shared_bytes, (unsigned)key->extents[0], (unsigned)key->part.elements,
-                                (unsigned)key->part.outputs, (unsigned)key->part.before};
+    const unsigned numbers[] = {key->grid[0],
+                                key->grid[1],
+                                key->grid[2],
+                                key->block[0],
+                                key->block[1],
+                                key->block[2],
+                                (unsigned)key->shared_bytes,
+                                (unsigned)key->extents[0],
+                                (unsigned)key->part.elements,
+                                (unsigned)key->part.outputs,
+                                (unsigned)key->part.before};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) hash = (hash ^ numbers[i]) * 0x9E3779B97F4A7C15u;
     return hash >> 20;
 }
@@ -194,10 +202,10 @@ static uint32_t make_signature(const launch_key *key, const maya_launch_argument
     const maya_cubin_kernel *resources = key->kernel->resources;
     const maya_launch_part *part = &key->part;
     bool is_over_list = key->kernel->part_kind == MAYA_PART_BLOCKS || key->kernel->part_kind == MAYA_PART_TENSORS;
-    size_t length = (size_t)snprintf(
-        text, sizeof text, "{\"kernel\":\"%.*s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu", NAME_LENGTH,
-        key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1], key->block[2],
-        key->shared_bytes + (size_t)(resources ? resources->shared_bytes : 0));
+    size_t length =
+        (size_t)snprintf(text, sizeof text, "{\"kernel\":\"%.*s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu",
+                         NAME_LENGTH, key->kernel->name, key->grid[0], key->grid[1], key->grid[2], key->block[0], key->block[1],
+                         key->block[2], key->shared_bytes + (size_t)(resources ? resources->shared_bytes : 0));
 #define APPEND(...) (length += (size_t)snprintf(text + length, sizeof text - length, __VA_ARGS__))
     if (resources) APPEND(",\"registers\":%d", resources->registers);
     if (is_over_list) APPEND(",\"before\":%" PRId64, part->before);
@@ -246,8 +254,8 @@ static uint32_t launch_signature(const launch_key *key, const maya_launch_argume
     return entry->signature;
 }
 
-int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
-                       void *stream, const maya_launch_arguments *arguments) {
+int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes, void *stream,
+                       const maya_launch_arguments *arguments) {
     MAYA_OWN_TIME;
     if (maya_get_settings()->bare) return CUDA_OK;
     if (kernel == NULL) return CUDA_INVALID_DEVICE_FUNCTION;
@@ -265,7 +273,8 @@ int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsign
     memcpy(key.block, block, sizeof key.block);
     key.shared_bytes = shared_bytes;
     if (kernel->part_kind == MAYA_PART_UNSEEN) {
-        kernel->part_kind = (uint8_t)maya_part_kind_of(kernel->name, kernel->host_function == NULL && kernel->resources == NULL);
+        kernel->part_kind =
+            (uint8_t)maya_part_kind_of(kernel->name, kernel->host_function == NULL && kernel->resources == NULL);
     }
     maya_read_part(kernel->part_kind, kernel, grid, block, arguments->values, &key.part);
     hash_extents(&key, arguments);

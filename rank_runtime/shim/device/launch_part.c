@@ -22,11 +22,11 @@ static maya_part_kind count_in_first_argument(const char *name) {
     for (const char *at = strstr(name, "Ev"); at; at = strstr(at + 1, "Ev")) last = at;
     if (last == NULL) return MAYA_PART_ALL;
     switch (last[2]) {
-    case 'i':
-    case 'j': return MAYA_PART_COUNT_32;
-    case 'l':
-    case 'm': return MAYA_PART_COUNT_64;
-    default: return MAYA_PART_ALL;
+        case 'i':
+        case 'j': return MAYA_PART_COUNT_32;
+        case 'l':
+        case 'm': return MAYA_PART_COUNT_64;
+        default: return MAYA_PART_ALL;
     }
 }
 
@@ -36,12 +36,9 @@ static const struct {
     const char *name, *parameters;
     int count; /* which of them is the number of items */
 } of_cub[] = {
-    {"16DeviceScanKernelI", "EvT0_T1_T2_iT3_T4_T5_", 6},
-    {"23DeviceSelectSweepKernelI", "EvT0_T1_T2_T3_T4_T5_T6_T7_i", 7},
-    {"29DeviceRadixSortOnesweepKernelI", "_T4_iiT6_", 8},
-    {"30DeviceRadixSortHistogramKernelI", "EvPT2_PKT1_S", 2},
-    {"18DeviceReduceKernelI", "EvT0_PT3_T1_N", 2},
-    {"28DeviceReduceSingleTileKernelI", "EvT0_T1_T2_T3_T4_T6_", 2},
+    {"16DeviceScanKernelI", "EvT0_T1_T2_iT3_T4_T5_", 6},  {"23DeviceSelectSweepKernelI", "EvT0_T1_T2_T3_T4_T5_T6_T7_i", 7},
+    {"29DeviceRadixSortOnesweepKernelI", "_T4_iiT6_", 8}, {"30DeviceRadixSortHistogramKernelI", "EvPT2_PKT1_S", 2},
+    {"18DeviceReduceKernelI", "EvT0_PT3_T1_N", 2},        {"28DeviceReduceSingleTileKernelI", "EvT0_T1_T2_T3_T4_T6_", 2},
 };
 
 maya_part_kind maya_part_kind_of(const char *name, bool is_compiled_at_run_time) {
@@ -131,28 +128,28 @@ static uint32_t add_up(maya_thread *thread, const void *kernel, uint32_t count) 
 
 /* ---- a launch ---- */
 
-void maya_read_part(maya_part_kind kind, const void *kernel, const unsigned grid[3], const unsigned block[3],
-                    void **arguments, maya_launch_part *part) {
+void maya_read_part(maya_part_kind kind, const void *kernel, const unsigned grid[3], const unsigned block[3], void **arguments,
+                    maya_launch_part *part) {
     switch (kind) {
-    case MAYA_PART_BLOCKS: part->before = add_up(maya_this_thread(), kernel, grid[0] * grid[1] * grid[2]); return;
-    case MAYA_PART_TENSORS: part->before = add_up(maya_this_thread(), kernel, grid[1]); return;
-    case MAYA_PART_UNSEEN:
-    case MAYA_PART_ALL: return;
-    default: break;
+        case MAYA_PART_BLOCKS: part->before = add_up(maya_this_thread(), kernel, grid[0] * grid[1] * grid[2]); return;
+        case MAYA_PART_TENSORS: part->before = add_up(maya_this_thread(), kernel, grid[1]); return;
+        case MAYA_PART_UNSEEN:
+        case MAYA_PART_ALL: return;
+        default: break;
     }
     if (arguments == NULL || arguments[0] == NULL) return;
     bool is_torchs = kind < MAYA_PART_JIT_COUNT || kind > MAYA_PART_JIT_REDUCTION || strncmp(maya_op_name(), "aten::", 6) == 0;
     switch (kind) {
-    case MAYA_PART_COUNT_32: part->elements = number_32(arguments[0]); break;
-    case MAYA_PART_COUNT_64: part->elements = number_64(arguments[0]); break;
-    case MAYA_PART_JIT_COUNT:
-        if (is_torchs) part->elements = if_plausible(number_32(arguments[0]), grid, block);
-        break;
-    case MAYA_PART_REDUCTION:
-    case MAYA_PART_JIT_REDUCTION:
-        if (is_torchs) read_reduction(arguments[0], grid, block, part);
-        break;
-    default: part->elements = number_32(arguments[kind - MAYA_PART_ARGUMENT]); break;
+        case MAYA_PART_COUNT_32: part->elements = number_32(arguments[0]); break;
+        case MAYA_PART_COUNT_64: part->elements = number_64(arguments[0]); break;
+        case MAYA_PART_JIT_COUNT:
+            if (is_torchs) part->elements = if_plausible(number_32(arguments[0]), grid, block);
+            break;
+        case MAYA_PART_REDUCTION:
+        case MAYA_PART_JIT_REDUCTION:
+            if (is_torchs) read_reduction(arguments[0], grid, block, part);
+            break;
+        default: part->elements = number_32(arguments[kind - MAYA_PART_ARGUMENT]); break;
     }
     if (part->elements < 0) part->elements = 0;
 }

@@ -55,9 +55,14 @@ static bool read_format(conversions *read, const char *format) {
         for (; *at == 'l' || *at == 'z'; at++) is_long = true;
         char kind;
         switch (*at) {
-            case 'd': case 'i': case 'u': case 'x': case 'c': kind = is_long ? LONG_WORD : WORD; break;
+            case 'd':
+            case 'i':
+            case 'u':
+            case 'x':
+            case 'c': kind = is_long ? LONG_WORD : WORD; break;
             case 's': kind = TEXT; break;
-            case 'g': case 'f': kind = NUMBER; break;
+            case 'g':
+            case 'f': kind = NUMBER; break;
             case '%': continue;
             default: return false;
         }

@@ -25,7 +25,8 @@ static bool is_loopback(const struct sockaddr *address, socklen_t length) {
 
 MAYA_API int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, socklen_t host_length, char *service,
                          socklen_t service_length, int flags) {
-    int (*real)(const struct sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int) = dlsym(RTLD_NEXT, "getnameinfo");
+    int (*real)(const struct sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int) =
+        dlsym(RTLD_NEXT, "getnameinfo");
     bool named = host != NULL && host_length > 0 && !(flags & NI_NUMERICHOST);
     if (!named || address == NULL || !is_loopback(address, length))
         return real(address, length, host, host_length, service, service_length, flags);

@@ -34,9 +34,9 @@ typedef struct {
 
 pthread_mutex_t maya_memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static device_memory devices[MAYA_MAX_DEVICES];
-static maya_regions regions;      /* every allocation, device, host and reserved, by address */
+static maya_regions regions; /* every allocation, device, host and reserved, by address */
 static uint64_t allocation_count;
-static bool displaced;            /* some device is not at its preferred address */
+static bool displaced; /* some device is not at its preferred address */
 static _Atomic bool shared_memory_exists;
 
 /* ---- address space ---- */
@@ -51,8 +51,10 @@ static int reserve_device(int device) {
         base = mmap(NULL, DEVICE_SPAN, PROT_READ | PROT_WRITE, flags, -1, 0);
     }
     if (base == MAP_FAILED) {
-        maya_message("cannot reserve %zu GiB of address space for device %d: %s; allow it with 'ulimit -v unlimited' and "
-                     "'sysctl vm.overcommit_memory=0'", (size_t)(DEVICE_SPAN >> 30), device, strerror(errno));
+        maya_message(
+            "cannot reserve %zu GiB of address space for device %d: %s; allow it with 'ulimit -v unlimited' and "
+            "'sysctl vm.overcommit_memory=0'",
+            (size_t)(DEVICE_SPAN >> 30), device, strerror(errno));
         return CUDA_OUT_OF_MEMORY;
     }
     /* a huge page behind one written byte would make 1024 ranks impossible */
@@ -132,9 +134,14 @@ static int allocate(int device, size_t size, maya_region_kind kind, void **addre
         if (charge(device, bytes)) {
             if (small) change_page_users(device, start, start + rounded, true, true);
             maya_regions_insert(&regions, (maya_region){
-                .start = start, .size = rounded, .requested = size, .kind = kind, .device = device,
-                .file_descriptor = -1, .number = ++allocation_count,
-            });
+                                              .start = start,
+                                              .size = rounded,
+                                              .requested = size,
+                                              .kind = kind,
+                                              .device = device,
+                                              .file_descriptor = -1,
+                                              .number = ++allocation_count,
+                                          });
             *address = (void *)start;
             status = CUDA_OK;
         }
@@ -151,7 +158,8 @@ uint32_t maya_bytes_signature(size_t size) {
         uint32_t signature;
     } *remembered;
     if (remembered == NULL) maya_thread_table((void **)&remembered, (1 << BITS) * sizeof *remembered);
-    size_t slot = (size_t)((uint64_t)size * 0x9E3779B97F4A7C15u >> (64 - BITS)); /* sizes are often multiples of large powers of two */
+    size_t slot =
+        (size_t)((uint64_t)size * 0x9E3779B97F4A7C15u >> (64 - BITS)); /* sizes are often multiples of large powers of two */
     if (remembered[slot].signature == 0 || remembered[slot].size != size) {
         char text[48];
         int length = snprintf(text, sizeof text, "{\"bytes\":%zu}", size);
@@ -197,8 +205,8 @@ int maya_device_free(void *address) {
     }
     maya_region region = *found;
     bool small = region.start - devices[device].base < SMALL_ZONE;
-    devices[device].used -= small
-        ? change_page_users(device, region.start, region.start + region.size, false, true) : (int64_t)region.size;
+    devices[device].used -=
+        small ? change_page_users(device, region.start, region.start + region.size, false, true) : (int64_t)region.size;
     if (region.file_descriptor >= 0) {
         make_private(region.start, region.size);
         close(region.file_descriptor);
@@ -220,8 +228,11 @@ maya_allocation_info maya_find_allocation(const void *address) {
     const maya_region *region = maya_regions_containing(&regions, (uintptr_t)address);
     if (region != NULL) {
         info = (maya_allocation_info){
-            .type = types[region->kind], .device = region->device, .base = (void *)region->start,
-            .size = region->requested, .number = region->number,
+            .type = types[region->kind],
+            .device = region->device,
+            .base = (void *)region->start,
+            .size = region->requested,
+            .number = region->number,
         };
     }
     pthread_mutex_unlock(&maya_memory_lock);
@@ -237,9 +248,14 @@ static int remember_host(uintptr_t start, size_t size, maya_region_kind kind) {
     bool free_range = !maya_regions_overlap(&regions, start, size);
     if (free_range) {
         maya_regions_insert(&regions, (maya_region){
-            .start = start, .size = size, .requested = size, .kind = kind, .device = maya_current_device(),
-            .file_descriptor = -1, .number = ++allocation_count,
-        });
+                                          .start = start,
+                                          .size = size,
+                                          .requested = size,
+                                          .kind = kind,
+                                          .device = maya_current_device(),
+                                          .file_descriptor = -1,
+                                          .number = ++allocation_count,
+                                      });
     }
     pthread_mutex_unlock(&maya_memory_lock);
     return free_range ? CUDA_OK : CUDA_HOST_ALREADY_REGISTERED;
@@ -312,7 +328,9 @@ int maya_ipc_export(void *address, unsigned char handle[64]) {
         }
         region->file_descriptor = file;
     }
-    ipc_handle out = {.process = getpid(), .file_descriptor = region->file_descriptor, .size = region->size,
+    ipc_handle out = {.process = getpid(),
+                      .file_descriptor = region->file_descriptor,
+                      .size = region->size,
                       .offset = (uintptr_t)address - region->start};
     memcpy(out.magic, ipc_magic, sizeof out.magic);
     pthread_mutex_unlock(&maya_memory_lock);
@@ -343,9 +361,14 @@ int maya_ipc_open(const unsigned char handle[64], int device, void **address) {
         close(file);
     } else {
         maya_regions_insert(&regions, (maya_region){
-            .start = start, .size = in.size, .requested = in.size, .kind = MAYA_REGION_IMPORTED, .device = device,
-            .file_descriptor = file, .number = ++allocation_count,
-        });
+                                          .start = start,
+                                          .size = in.size,
+                                          .requested = in.size,
+                                          .kind = MAYA_REGION_IMPORTED,
+                                          .device = device,
+                                          .file_descriptor = file,
+                                          .number = ++allocation_count,
+                                      });
         *address = (void *)(start + in.offset);
     }
     pthread_mutex_unlock(&maya_memory_lock);
@@ -381,9 +404,14 @@ int maya_reserve_range(int device, size_t size, size_t alignment, void **address
     uintptr_t start = maya_regions_find_gap(&regions, zone, devices[device].base + DEVICE_SPAN, size, alignment);
     if (start != 0) {
         maya_regions_insert(&regions, (maya_region){
-            .start = start, .size = size, .requested = size, .kind = MAYA_REGION_RESERVED, .device = device,
-            .file_descriptor = -1, .number = ++allocation_count,
-        });
+                                          .start = start,
+                                          .size = size,
+                                          .requested = size,
+                                          .kind = MAYA_REGION_RESERVED,
+                                          .device = device,
+                                          .file_descriptor = -1,
+                                          .number = ++allocation_count,
+                                      });
         *address = (void *)start;
     }
     pthread_mutex_unlock(&maya_memory_lock);

@@ -10,7 +10,7 @@ enum {
     FIXSTR = 0xa0,   /* and the length in the low five bits */
     FALSE = 0xc2,
     TRUE = 0xc3,
-    BIN8 = 0xc4, /* BIN16, BIN32 follow */
+    BIN8 = 0xc4,  /* BIN16, BIN32 follow */
     UINT8 = 0xcc, /* UINT16, UINT32, UINT64 follow */
     INT8 = 0xd0,  /* INT16, INT32, INT64 follow */
     STR8 = 0xd9,  /* STR16, STR32 follow */

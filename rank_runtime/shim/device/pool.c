@@ -126,6 +126,7 @@ int maya_pool_free(void *address, void *stream) {
     maya_work work = {.run = give_back, .argument = found, .unrecorded = true};
     int status = maya_submit(stream, &work);
     /* what exceeds the threshold goes back at the next synchronisation; no later point would be observable */
-    if (status == CUDA_OK && maya_stream_query(stream) == CUDA_OK) maya_pool_trim(found->device, pools[found->device].release_threshold);
+    if (status == CUDA_OK && maya_stream_query(stream) == CUDA_OK)
+        maya_pool_trim(found->device, pools[found->device].release_threshold);
     return status;
 }

@@ -60,8 +60,8 @@ void maya_thread_table(void **slot, size_t bytes) {
 /* ---- forks ---- */
 
 static pthread_mutex_t *const locks[] = {
-    &maya_connect_lock, &maya_pool_lock,   &maya_kernels_lock, &maya_vmm_lock,      &maya_context_lock,
-    &maya_memory_lock,  &maya_blocks_lock, &maya_values_lock,  &maya_engine_lock,   &maya_outgoing_lock,
+    &maya_connect_lock,  &maya_pool_lock,      &maya_kernels_lock,  &maya_vmm_lock,    &maya_context_lock,
+    &maya_memory_lock,   &maya_blocks_lock,    &maya_values_lock,   &maya_engine_lock, &maya_outgoing_lock,
     &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock,
 };
 enum { LOCKS = sizeof locks / sizeof *locks };
@@ -110,7 +110,8 @@ __attribute__((constructor)) static void at_load(void) {
  *
  * What survives, because the parent's libraries hold on to it: registered kernels, interned strings, streams, events, graphs,
  * device allocations with their contents (charged to the rank, too), the op observer if it was loaded, and the numbers that
- * were given to all of these. A parent that has only imported torch, or initialised CUDA, leaves nothing of them but kernels. */
+ * were given to all of these. A parent that has only imported torch, or initialised CUDA, leaves nothing of them but kernels.
+ */
 MAYA_API void maya_begin_rank(void) {
     maya_contexts_begin_rank(); /* first: needs the settings that the parent was charged by */
     maya_settings_begin_rank();

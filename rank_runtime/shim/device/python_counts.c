@@ -1,10 +1,10 @@
 /* Python's counts of references, while torch boxes tensors to announce an op.
  *
  * A tensor that Python owns counts, for Python, once more while C++ has references of its own. Boxing an op's arguments makes
- * such references, and drops them as soon as the op is announced; for each, torch takes Python's lock twice, which is a sixth of
- * what announcing an op costs. Here both are left out: a count that boxing would have raised is owed, and no longer is when it
- * would have been lowered. Whoever called the op has a reference in Python for as long as that takes. What is still owed when
- * the op ends, because somebody else took a reference meanwhile, is made good.
+ * such references, and drops them as soon as the op is announced; for each, torch takes Python's lock twice, which is a sixth
+ * of what announcing an op costs. Here both are left out: a count that boxing would have raised is owed, and no longer is when
+ * it would have been lowered. Whoever called the op has a reference in Python for as long as that takes. What is still owed
+ * when the op ends, because somebody else took a reference meanwhile, is made good.
  *
  * In: calls of two functions of libc10.so, whose places these take, as announcements.c does; the beginning and the end of
  * boxing. Out: the same calls, if they matter. */
@@ -15,7 +15,7 @@
 
 #define INCREF _ZNK3c1010TensorImpl15incref_pyobjectEv
 #define DECREF _ZNK3c1010TensorImpl15decref_pyobjectEv
-#define NEED(name) (count_function)maya_need_function("libc10.so", MAYA_TEXT_OF(name))
+#define NEED(name) (count_function) maya_need_function("libc10.so", MAYA_TEXT_OF(name))
 
 typedef void (*count_function)(const void *tensor);
 

@@ -55,8 +55,8 @@ static record staged[STAGED];
 static maya_column columns[COLUMNS];
 static uint64_t previous[FIRST_BY_KIND];
 static uint64_t previous_by_kind[COLUMNS - FIRST_BY_KIND][KINDS];
-static uint32_t buffered;               /* records in the columns, and ... */
-static uint32_t staged_count;           /* ... before them, in `staged` */
+static uint32_t buffered;                           /* records in the columns, and ... */
+static uint32_t staged_count;                       /* ... before them, in `staged` */
 static uint64_t host_times[MAYA_RECORDS_PER_BLOCK]; /* of all of these, if they are measured */
 static uint64_t block_began_ns;
 static uint64_t last_ns;                /* of the last record that is no op */
@@ -81,8 +81,7 @@ uint64_t maya_now_ns(void) {
     uint64_t start = atomic_load_explicit(&clock_start_ns, memory_order_relaxed);
     uint64_t now = maya_clock_ns();
     if (!start) {
-        if (atomic_compare_exchange_strong(&clock_start_ns, &start, now))
-            return 0;
+        if (atomic_compare_exchange_strong(&clock_start_ns, &start, now)) return 0;
         now = maya_clock_ns(); /* another thread has begun, perhaps after we looked at the clock */
     }
     return now > start ? now - start : 0;
@@ -90,25 +89,20 @@ uint64_t maya_now_ns(void) {
 
 maya_thread *maya_this_thread(void) {
     static __thread maya_thread thread;
-    if (!thread.number)
-        thread.number = atomic_fetch_add(&threads_seen, 1) + 1;
+    if (!thread.number) thread.number = atomic_fetch_add(&threads_seen, 1) + 1;
     return &thread;
 }
 
-void maya_set_op_signer(maya_op_signer signer) {
-    op_signer = signer;
-}
+void maya_set_op_signer(maya_op_signer signer) { op_signer = signer; }
 
 uint32_t maya_signature_with_op(uint32_t signature) {
     static const char between[] = ",\"from\":";
     uint32_t op = maya_this_thread()->current_op && op_signer ? op_signer() : 0;
     const maya_string *plain = maya_string_numbered(signature), *from = maya_string_numbered(op);
-    if (plain == NULL || from == NULL || plain->length == 0)
-        return signature;
+    if (plain == NULL || from == NULL || plain->length == 0) return signature;
     size_t kept = plain->length - 1, length = kept + sizeof between - 1 + from->length + 1;
     char *text = malloc(length);
-    if (text == NULL)
-        abort();
+    if (text == NULL) abort();
     memcpy(text, plain->text, kept); /* without its closing bracket */
     memcpy(text + kept, between, sizeof between - 1);
     memcpy(text + kept + sizeof between - 1, from->text, from->length);
@@ -118,9 +112,7 @@ uint32_t maya_signature_with_op(uint32_t signature) {
     return number;
 }
 
-uint32_t maya_next_op(void) {
-    return atomic_fetch_add_explicit(&ops_begun, 1, memory_order_relaxed) + 1;
-}
+uint32_t maya_next_op(void) { return atomic_fetch_add_explicit(&ops_begun, 1, memory_order_relaxed) + 1; }
 
 /* ---- writing; the caller holds the lock ---- */
 
@@ -137,47 +129,45 @@ static bool write_strings(void) {
             pieces[++count] = (struct iovec){(void *)string->text, string->length};
             last = string;
         }
-        if (!count)
-            return true;
+        if (!count) return true;
         pieces[0] = (struct iovec){lengths, (size_t)(end - lengths)};
-        if (!maya_trace_file_append(MAYA_BLOCK_STRINGS, count, pieces, 1 + (int)count))
-            return false;
+        if (!maya_trace_file_append(MAYA_BLOCK_STRINGS, count, pieces, 1 + (int)count)) return false;
         last_written = last;
         written.strings += count;
     }
 }
 
-#define ENCODE(column, field)                                                    \
-    do {                                                                         \
-        uint8_t *to = maya_column_open(&columns[column]);                        \
-        uint64_t before = previous[column];                                      \
-        for (uint32_t i = 0; i < staged_count; before = staged[i++].field)       \
-            to = maya_column_append(to, staged[i].field, before);                \
-        previous[column] = before;                                               \
-        maya_column_close(&columns[column], to);                                 \
+#define ENCODE(column, field) \
+    do { \
+        uint8_t *to = maya_column_open(&columns[column]); \
+        uint64_t before = previous[column]; \
+        for (uint32_t i = 0; i < staged_count; before = staged[i++].field) \
+            to = maya_column_append(to, staged[i].field, before); \
+        previous[column] = before; \
+        maya_column_close(&columns[column], to); \
     } while (0)
 
-#define ENCODE_IN_RUNS(column, field)                                            \
-    do {                                                                         \
-        uint8_t *to = maya_column_open(&columns[column]);                        \
-        uint64_t before = previous[column];                                      \
-        uint32_t zeros = columns[column].zeros;                                  \
-        for (uint32_t i = 0; i < staged_count; before = staged[i++].field)       \
+#define ENCODE_IN_RUNS(column, field) \
+    do { \
+        uint8_t *to = maya_column_open(&columns[column]); \
+        uint64_t before = previous[column]; \
+        uint32_t zeros = columns[column].zeros; \
+        for (uint32_t i = 0; i < staged_count; before = staged[i++].field) \
             to = maya_column_append_in_runs(to, &zeros, staged[i].field, before); \
-        previous[column] = before;                                               \
-        columns[column].zeros = zeros;                                           \
-        maya_column_close(&columns[column], to);                                 \
+        previous[column] = before; \
+        columns[column].zeros = zeros; \
+        maya_column_close(&columns[column], to); \
     } while (0)
 
-#define ENCODE_BY_KIND(column, field)                                            \
-    do {                                                                         \
-        uint8_t *to = maya_column_open(&columns[column]);                        \
-        for (uint32_t i = 0; i < staged_count; i++) {                            \
+#define ENCODE_BY_KIND(column, field) \
+    do { \
+        uint8_t *to = maya_column_open(&columns[column]); \
+        for (uint32_t i = 0; i < staged_count; i++) { \
             uint64_t *before = &previous_by_kind[column - FIRST_BY_KIND][staged[i].kind]; \
-            to = maya_column_append(to, staged[i].field, *before);               \
-            *before = staged[i].field;                                           \
-        }                                                                        \
-        maya_column_close(&columns[column], to);                                 \
+            to = maya_column_append(to, staged[i].field, *before); \
+            *before = staged[i].field; \
+        } \
+        maya_column_close(&columns[column], to); \
     } while (0)
 
 static void encode_staged(void) {
@@ -195,41 +185,35 @@ static void encode_staged(void) {
 
 static bool write_host_times(void) {
     static uint8_t bytes[MAYA_RECORDS_PER_BLOCK * MAYA_LONGEST_VARINT];
-    if (!maya_measures_host || !buffered)
-        return true;
+    if (!maya_measures_host || !buffered) return true;
     uint8_t *end = bytes;
-    for (uint32_t i = 0; i < buffered; i++)
-        end = maya_varint(end, host_times[i]);
+    for (uint32_t i = 0; i < buffered; i++) end = maya_varint(end, host_times[i]);
     return maya_trace_file_append(MAYA_BLOCK_HOST_TIMES, buffered, &(struct iovec){bytes, (size_t)(end - bytes)}, 1);
 }
 
 static bool write_records(void) {
     encode_staged();
-    if (!buffered)
-        return true;
+    if (!buffered) return true;
     uint32_t lengths[COLUMNS];
     struct iovec pieces[1 + COLUMNS] = {{lengths, sizeof lengths}};
     for (int i = 0; i < COLUMNS; i++) {
         lengths[i] = maya_column_significant(&columns[i]);
         pieces[1 + i] = (struct iovec){columns[i].bytes, lengths[i]};
     }
-    if (!maya_trace_file_append(MAYA_BLOCK_RECORDS, buffered, pieces, 1 + COLUMNS))
-        return false;
+    if (!maya_trace_file_append(MAYA_BLOCK_RECORDS, buffered, pieces, 1 + COLUMNS)) return false;
     written.records += buffered;
     return true;
 }
 
 static void empty_buffer(void) {
-    for (int i = 0; i < COLUMNS; i++)
-        columns[i].length = columns[i].zeros = 0;
+    for (int i = 0; i < COLUMNS; i++) columns[i].length = columns[i].zeros = 0;
     memset(previous, 0, sizeof previous);
     memset(previous_by_kind, 0, sizeof previous_by_kind);
     buffered = staged_count = 0;
 }
 
 static void flush(void) {
-    if (maya_trace_file_is_open() && !(write_strings() && write_host_times() && write_records()))
-        file_is_lost = true;
+    if (maya_trace_file_is_open() && !(write_strings() && write_host_times() && write_records())) file_is_lost = true;
     empty_buffer();
 }
 
@@ -274,22 +258,18 @@ void maya_record_end(void) {
     if (state != RECORDING || recording_process != getpid()) /* a vfork child has our memory, but is not us */
         return;
     for (int attempt = 0; pthread_mutex_trylock(&maya_recorder_lock); attempt++) {
-        if (attempt == 1000)
-            return;
+        if (attempt == 1000) return;
         usleep(1000);
     }
     flush();
-    if (maya_trace_file_is_open())
-        maya_trace_file_append(MAYA_BLOCK_END, 0, &(struct iovec){&written, sizeof written}, 1);
+    if (maya_trace_file_is_open()) maya_trace_file_append(MAYA_BLOCK_END, 0, &(struct iovec){&written, sizeof written}, 1);
     maya_trace_file_close();
     state = OFF;
     pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 /* The last of the rank's libraries to be unloaded: what torch still frees while it is torn down is in the trace. */
-__attribute__((destructor)) static void at_unload(void) {
-    maya_record_end();
-}
+__attribute__((destructor)) static void at_unload(void) { maya_record_end(); }
 
 /* ---- recording ---- */
 
@@ -314,8 +294,7 @@ bool maya_is_recording(void) {
     recorder_state now = atomic_load_explicit(&state, memory_order_acquire);
     if (now == UNDECIDED) {
         pthread_mutex_lock(&deciding);
-        if (state == UNDECIDED)
-            decide();
+        if (state == UNDECIDED) decide();
         pthread_mutex_unlock(&deciding);
         now = state;
     }
@@ -325,39 +304,33 @@ bool maya_is_recording(void) {
 /* What a replay does not heed passes its time on to the thread's next record. */
 static bool bears_host_time(uint8_t kind) {
     switch ((maya_record_kind)kind) {
-    case MAYA_RECORD_OP:
-    case MAYA_RECORD_ANNOTATION:
-    case MAYA_RECORD_BLOCK_ALLOC:
-    case MAYA_RECORD_BLOCK_FREE:
-    case MAYA_RECORD_MADE_UP_READ:
-    case MAYA_RECORD_THREAD: return false;
-    default: return true;
+        case MAYA_RECORD_OP:
+        case MAYA_RECORD_ANNOTATION:
+        case MAYA_RECORD_BLOCK_ALLOC:
+        case MAYA_RECORD_BLOCK_FREE:
+        case MAYA_RECORD_MADE_UP_READ:
+        case MAYA_RECORD_THREAD: return false;
+        default: return true;
     }
 }
 
 /* Into the buffer that will be written. */
 static void buffer(const record *record, maya_thread *thread, uint64_t now_ns) {
-    if (!buffered)
-        block_began_ns = now_ns;
+    if (!buffered) block_began_ns = now_ns;
     staged[staged_count] = *record;
-    if (maya_measures_host)
-        host_times[buffered] = bears_host_time(record->kind) ? maya_take_host_time(thread) : 0;
-    if (++staged_count == STAGED)
-        encode_staged();
+    if (maya_measures_host) host_times[buffered] = bears_host_time(record->kind) ? maya_take_host_time(thread) : 0;
+    if (++staged_count == STAGED) encode_staged();
     written.made_up_reads += record->kind == MAYA_RECORD_MADE_UP_READ;
-    if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS)
-        flush();
+    if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS) flush();
 }
 
 static void stage(const record *given, maya_thread *thread, uint64_t now_ns) {
     record record = *given;
     record.thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
     record.ops = thread->ops_uncounted;
-    if (maya_clock_listener)
-        maya_clock_listener(thread, &record);
+    if (maya_clock_listener) maya_clock_listener(thread, &record);
     thread->ops_uncounted = 0;
-    if (!file_is_lost)
-        buffer(&record, thread, now_ns);
+    if (!file_is_lost) buffer(&record, thread, now_ns);
 }
 
 static void stage_thread(maya_thread *thread, uint64_t now_ns) {
@@ -379,8 +352,7 @@ static void stage_delay(maya_thread *thread, uint64_t now_ns) {
 
 /* Times never go back in the order of submission: read under the lock, and processors may differ by a few nanoseconds. */
 static uint64_t not_before_last(uint64_t now_ns) {
-    if (now_ns > last_ns)
-        last_ns = now_ns;
+    if (now_ns > last_ns) last_ns = now_ns;
     return last_ns;
 }
 
@@ -389,12 +361,9 @@ static uint64_t not_before_last(uint64_t now_ns) {
 static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (state != RECORDING) /* it ended while the caller waited for the lock */
         return;
-    if (!file_is_lost && !maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns))
-        file_is_lost = true;
-    if (!thread->is_recorded && thread->number > 1)
-        stage_thread(thread, not_before_last(now_ns));
-    if (thread->delay_ns)
-        stage_delay(thread, not_before_last(now_ns));
+    if (!file_is_lost && !maya_trace_file_is_open() && !maya_trace_file_open(date_ns() - now_ns)) file_is_lost = true;
+    if (!thread->is_recorded && thread->number > 1) stage_thread(thread, not_before_last(now_ns));
+    if (thread->delay_ns) stage_delay(thread, not_before_last(now_ns));
     stage(record, thread, now_ns);
 }
 
@@ -402,8 +371,7 @@ void maya_record_delay_locked(void) {
     maya_thread *thread = maya_this_thread();
     uint64_t delay_ns = thread->delay_ns;
     thread->delay_ns = 0;
-    if (delay_ns && state == RECORDING)
-        maya_record_locked(MAYA_RECORD_HOST_DELAY, 0, 0, delay_ns, 0);
+    if (delay_ns && state == RECORDING) maya_record_locked(MAYA_RECORD_HOST_DELAY, 0, 0, delay_ns, 0);
 }
 
 void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
@@ -411,15 +379,13 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
     maya_thread *thread = maya_this_thread();
     if (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY)
         thread->device_work++; /* also without a trace: the op observer goes by it */
-    if (!maya_is_recording())
-        return;
+    if (!maya_is_recording()) return;
     if (maya_clock_listener && (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY))
         thread->op_signature = thread->current_op && op_signer ? op_signer() : 0; /* before the lock: it may take Python's */
     pthread_mutex_lock(&maya_recorder_lock);
     maya_record_locked(kind, stream_number, signature, value, flags);
     pthread_mutex_unlock(&maya_recorder_lock);
-    if (maya_clock_listener)
-        maya_clock_after_record();
+    if (maya_clock_listener) maya_clock_after_record();
 }
 
 void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
@@ -428,22 +394,30 @@ void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t 
     bool is_block = kind == MAYA_RECORD_BLOCK_ALLOC || kind == MAYA_RECORD_BLOCK_FREE;
     uint64_t now_ns = is_block && last_ns ? last_ns : not_before_last(maya_now_ns());
     record record = {
-        .host_ns = now_ns, .signature = signature, .op = thread->current_op, .stream = stream_number,
-        .value = value, .kind = (uint8_t)kind, .flags = flags,
+        .host_ns = now_ns,
+        .signature = signature,
+        .op = thread->current_op,
+        .stream = stream_number,
+        .value = value,
+        .kind = (uint8_t)kind,
+        .flags = flags,
     };
     append(&record, thread, now_ns);
 }
 
-void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature,
-                    uint64_t start_ns, uint64_t duration_ns, uint32_t sequence) {
-    if (!maya_is_recording())
-        return;
+void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature, uint64_t start_ns,
+                    uint64_t duration_ns, uint32_t sequence) {
+    if (!maya_is_recording()) return;
     bool is_long = duration_ns > UINT32_MAX; /* four seconds: an annotation around an epoch */
     uint64_t duration = is_long ? duration_ns / 1000 : duration_ns;
     record record = {
-        .host_ns = start_ns, .signature = signature, .op = op, .stream = parent,
+        .host_ns = start_ns,
+        .signature = signature,
+        .op = op,
+        .stream = parent,
         .value = (uint64_t)sequence << 32 | (duration < UINT32_MAX ? duration : UINT32_MAX),
-        .kind = (uint8_t)kind, .flags = is_long ? MAYA_FLAG_MICROSECONDS : 0,
+        .kind = (uint8_t)kind,
+        .flags = is_long ? MAYA_FLAG_MICROSECONDS : 0,
     };
     pthread_mutex_lock(&maya_recorder_lock);
     append(&record, maya_this_thread(), start_ns + duration_ns);

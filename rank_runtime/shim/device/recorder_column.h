@@ -13,15 +13,14 @@ enum { MAYA_RECORDS_PER_BLOCK = 4096, MAYA_LONGEST_VARINT = 10 };
 
 typedef struct {
     uint32_t length;
-    uint32_t zeros;       /* in a column of runs: zeros so far that are not in `bytes` yet */
+    uint32_t zeros; /* in a column of runs: zeros so far that are not in `bytes` yet */
     uint8_t bytes[MAYA_RECORDS_PER_BLOCK * MAYA_LONGEST_VARINT]; /* pages beyond `length` are never touched */
 } maya_column;
 
 /* The length without the zeros at the end: what is written. Only a zero ends with a byte of zero. */
 static inline uint32_t maya_column_significant(const maya_column *column) {
     uint32_t length = column->length;
-    while (length && column->bytes[length - 1] == 0)
-        length--;
+    while (length && column->bytes[length - 1] == 0) length--;
     return length;
 }
 

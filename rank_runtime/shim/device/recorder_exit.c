@@ -15,10 +15,7 @@ MAYA_API _Noreturn void _exit(int status) {
     maya_faults_end();
     maya_coordinator_end();
     maya_record_end();
-    for (;;)
-        syscall(SYS_exit_group, status);
+    for (;;) syscall(SYS_exit_group, status);
 }
 
-MAYA_API _Noreturn void _Exit(int status) {
-    _exit(status);
-}
+MAYA_API _Noreturn void _Exit(int status) { _exit(status); }

@@ -43,8 +43,8 @@ typedef struct {
     char magic[4];
     uint32_t checksum; /* of everything after it, the payload included */
     uint32_t kind;
-    uint32_t bytes;    /* of the payload */
-    uint32_t count;    /* of the records or strings in it */
+    uint32_t bytes; /* of the payload */
+    uint32_t count; /* of the records or strings in it */
 } block_header;
 _Static_assert(sizeof(block_header) == 20, "the header is written as it lies in memory, without gaps");
 
@@ -62,8 +62,7 @@ static uint32_t crc_tables[8][256];
 static void prepare_checksums(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
         crc_tables[0][byte] = crc;
     }
     for (int zeros = 1; zeros < 8; zeros++)
@@ -82,11 +81,9 @@ static uint32_t checksum(uint32_t so_far, const void *data, size_t length) {
         word ^= crc;
         crc = 0;
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++)
-            crc ^= crc_tables[7 - i][word >> 8 * i & 0xFF];
+        for (int i = 0; i < 8; i++) crc ^= crc_tables[7 - i][word >> 8 * i & 0xFF];
     }
-    for (; length; length--, byte++)
-        crc = crc >> 8 ^ crc_tables[0][(crc ^ *byte) & 0xFF];
+    for (; length; length--, byte++) crc = crc >> 8 ^ crc_tables[0][(crc ^ *byte) & 0xFF];
     return ~crc;
 }
 
@@ -140,12 +137,10 @@ static int write_pieces(struct iovec *pieces, int count) {
 
 static block_header header_of(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
     block_header header = {.magic = {'M', 'B', 'L', 'K'}, .kind = kind, .count = count};
-    for (int i = 0; i < piece_count; i++)
-        header.bytes += (uint32_t)pieces[i].iov_len;
+    for (int i = 0; i < piece_count; i++) header.bytes += (uint32_t)pieces[i].iov_len;
     size_t checked = offsetof(block_header, kind);
     header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
-    for (int i = 0; i < piece_count; i++)
-        header.checksum = checksum(header.checksum, pieces[i].iov_base, pieces[i].iov_len);
+    for (int i = 0; i < piece_count; i++) header.checksum = checksum(header.checksum, pieces[i].iov_base, pieces[i].iov_len);
     return header;
 }
 
@@ -153,10 +148,8 @@ static block_header header_of(maya_block_kind kind, uint32_t count, const struct
 static void end_early(int error) {
     if (descriptor < 0) /* the program has closed it */
         descriptor = open(path, O_WRONLY | O_CLOEXEC);
-    if (!descriptor_is_still_ours())
-        return;
-    if (ftruncate(descriptor, whole_bytes) < 0 || lseek(descriptor, whole_bytes, SEEK_SET) < 0 || whole_bytes == 0)
-        return;
+    if (!descriptor_is_still_ours()) return;
+    if (ftruncate(descriptor, whole_bytes) < 0 || lseek(descriptor, whole_bytes, SEEK_SET) < 0 || whole_bytes == 0) return;
     uint32_t number = (uint32_t)error;
     struct iovec pieces[2] = {{0}, {&number, sizeof number}};
     block_header header = header_of(MAYA_BLOCK_CUT, 0, pieces + 1, 1);
@@ -166,18 +159,18 @@ static void end_early(int error) {
 }
 
 static bool stop(const char *what, int error) {
-    maya_message("cannot %s the trace file %s: %s; the trace ends here, the program and its clocks go on (the file's folder, "
-                 "maya-torchrun's --out, must exist and have room)", what, path, strerror(error));
+    maya_message(
+        "cannot %s the trace file %s: %s; the trace ends here, the program and its clocks go on (the file's folder, "
+        "maya-torchrun's --out, must exist and have room)",
+        what, path, strerror(error));
     maya_trace_file_close();
     return false;
 }
 
 static bool write_all(struct iovec *pieces, int count) {
     size_t bytes = 0;
-    for (int i = 0; i < count; i++)
-        bytes += pieces[i].iov_len;
-    if (!descriptor_is_still_ours())
-        descriptor = -1;
+    for (int i = 0; i < count; i++) bytes += pieces[i].iov_len;
+    if (!descriptor_is_still_ours()) descriptor = -1;
     int error = descriptor < 0 ? EBADF : write_pieces(pieces, count);
     if (error) {
         end_early(error);
@@ -205,13 +198,11 @@ static int open_locked(void) {
         close(opened);
         opened = moved;
     }
-    if (opened < 0)
-        return -1;
+    if (opened < 0) return -1;
     int error = 0;
     if (flock(opened, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) /* else: a file system without locks */
         error = errno;
-    else if (ftruncate(opened, 0) < 0 && errno != EINVAL)             /* EINVAL: a pipe or a device */
-        error = errno;
+    else if (ftruncate(opened, 0) < 0 && errno != EINVAL) /* EINVAL: a pipe or a device */ error = errno;
     if (error) {
         close(opened);
         errno = error;
@@ -220,24 +211,19 @@ static int open_locked(void) {
     return opened;
 }
 
-bool maya_trace_file_is_open(void) {
-    return descriptor >= 0;
-}
+bool maya_trace_file_is_open(void) { return descriptor >= 0; }
 
 bool maya_trace_file_open(uint64_t started_ns) {
     const maya_settings *settings = maya_get_settings();
-    if (is_forked_child)
-        name_after_process();
-    else
-        snprintf(path, sizeof path, "%s", settings->trace_path);
+    if (is_forked_child) name_after_process();
+    else snprintf(path, sizeof path, "%s", settings->trace_path);
     descriptor = open_locked();
     if (descriptor < 0 && errno == EWOULDBLOCK) { /* the program started others like itself: they inherit the setting */
         name_after_process();
         descriptor = open_locked();
     }
     struct stat status;
-    if (descriptor < 0 || fstat(descriptor, &status) < 0)
-        return stop("open", errno);
+    if (descriptor < 0 || fstat(descriptor, &status) < 0) return stop("open", errno);
     file_device = status.st_dev;
     file_inode = status.st_ino;
     whole_bytes = 0;
@@ -267,8 +253,7 @@ bool maya_trace_file_append(maya_block_kind kind, uint32_t count, const struct i
 }
 
 void maya_trace_file_close(void) {
-    if (descriptor >= 0)
-        close(descriptor);
+    if (descriptor >= 0) close(descriptor);
     descriptor = -1;
 }
 

@@ -16,8 +16,8 @@ typedef enum {
 
 typedef struct {
     uintptr_t start;
-    size_t size;         /* as occupied */
-    size_t requested;    /* as asked for */
+    size_t size;      /* as occupied */
+    size_t requested; /* as asked for */
     maya_region_kind kind;
     int device;
     int file_descriptor; /* of the memory file behind a shared region; -1 for a private one */

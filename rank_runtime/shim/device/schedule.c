@@ -31,7 +31,8 @@ uint64_t maya_schedule_ns(maya_scheduled what, uint64_t which) {
 void maya_sleep_ns(uint64_t ns) {
     if (ns == 0) return;
     struct timespec left = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-    while (nanosleep(&left, &left) != 0) {}
+    while (nanosleep(&left, &left) != 0) {
+    }
 }
 
 void maya_schedule_begin_rank(void) { maya_sleep_ns(maya_schedule_ns(MAYA_RANK_BEGINS, 0)); }

@@ -131,10 +131,7 @@ static bool set_cost(maya_clock_costs *costs, const char *key, const char *text)
         const char *key;
         uint64_t *cost;
     } others[] = {
-        {"op", &costs->op},
-        {"latency", &costs->latency},
-        {"wake", &costs->wake},
-        {"clock_read", &costs->clock_read},
+        {"op", &costs->op},           {"latency", &costs->latency}, {"wake", &costs->wake}, {"clock_read", &costs->clock_read},
         {"overlap", &costs->overlap},
     };
     uint64_t *cost = NULL;
@@ -159,7 +156,8 @@ static void read_costs(maya_clock_costs *costs) {
         if (*item == '\0') continue;
         char *equals = strchr(item, '=');
         if (equals) *equals = '\0';
-        if (!equals || !set_cost(costs, item, equals + 1)) refuse("MAYA_CLOCK_COSTS", text, "op=4000;latency=3000;kernel=5000;...");
+        if (!equals || !set_cost(costs, item, equals + 1))
+            refuse("MAYA_CLOCK_COSTS", text, "op=4000;latency=3000;kernel=5000;...");
     }
     free(copy);
 }

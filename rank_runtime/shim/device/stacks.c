@@ -74,7 +74,8 @@ static void *hold_lock(void *argument) {
     void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
     int state = ensure();
     sem_post(&lock->taken);
-    while (sem_wait(&lock->to_release) != 0) {}
+    while (sem_wait(&lock->to_release) != 0) {
+    }
     release(state);
     leave_lock(lock);
     return NULL;
@@ -103,7 +104,8 @@ static python_lock *take_lock(void) {
     until.tv_nsec += LOCK_MILLISECONDS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
-    while (sem_timedwait(&lock->taken, &until) != 0 && errno == EINTR) {}
+    while (sem_timedwait(&lock->taken, &until) != 0 && errno == EINTR) {
+    }
     return lock;
 }
 

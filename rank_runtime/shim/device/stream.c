@@ -21,13 +21,13 @@
 #include <time.h>
 
 pthread_mutex_t maya_engine_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;      /* for host threads that wait, see wait_until */
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;       /* for host threads that wait, see wait_until */
 static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two threads */
 static maya_stream *all_streams;
 static uint32_t stream_count;
-static uint32_t queued_streams;   /* streams with queued or asynchronous work */
-static bool any_blocking;         /* a stream that waits for the default stream, and it for that one */
-static bool workers_started[2];   /* for everything, for host functions */
+static uint32_t queued_streams; /* streams with queued or asynchronous work */
+static bool any_blocking;       /* a stream that waits for the default stream, and it for that one */
+static bool workers_started[2]; /* for everything, for host functions */
 static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
 static uint32_t homes[MAYA_MAX_DEVICES]; /* of devices in use: 1 + the number of the default stream */
 static bool any_home;
@@ -43,8 +43,7 @@ static void record_creation(uint32_t number, bool blocking, int priority, uint32
     if (blocking && home) snprintf(text, sizeof text, "{\"blocking\":true,\"home\":%u}", home);
     else if (blocking) snprintf(text, sizeof text, "{\"blocking\":true}");
     else if (home) snprintf(text, sizeof text, "{\"home\":%u}", home);
-    maya_record(MAYA_RECORD_STREAM_CREATE, number, *text ? maya_intern(text, strlen(text)) : 0, (uint64_t)(int64_t)priority,
-                0);
+    maya_record(MAYA_RECORD_STREAM_CREATE, number, *text ? maya_intern(text, strlen(text)) : 0, (uint64_t)(int64_t)priority, 0);
     maya_clock_stream_created(number, blocking, home);
 }
 
@@ -66,7 +65,11 @@ static maya_stream *new_stream(int device, unsigned flags, int priority, bool is
     maya_stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) return NULL;
     *stream = (maya_stream){
-        .device = device, .flags = flags, .priority = priority, .is_legacy = is_legacy, .host_waits_for = UINT64_MAX,
+        .device = device,
+        .flags = flags,
+        .priority = priority,
+        .is_legacy = is_legacy,
+        .host_waits_for = UINT64_MAX,
     };
     pthread_mutex_lock(&maya_engine_lock);
     stream->number = is_legacy ? home : ++stream_count;
@@ -144,8 +147,9 @@ static bool compares(const queued_work *item) {
     uint64_t seen = item->watched_wide ? __atomic_load_n((const uint64_t *)item->watched, __ATOMIC_ACQUIRE)
                                        : __atomic_load_n((const uint32_t *)item->watched, __ATOMIC_ACQUIRE);
     switch (item->comparison & 3u) {
-        case 0: return item->watched_wide ? (int64_t)(seen - item->watched_value) >= 0
-                                          : (int32_t)((uint32_t)seen - (uint32_t)item->watched_value) >= 0;
+        case 0:
+            return item->watched_wide ? (int64_t)(seen - item->watched_value) >= 0
+                                      : (int32_t)((uint32_t)seen - (uint32_t)item->watched_value) >= 0;
         case 1: return seen == item->watched_value;
         case 2: return (seen & item->watched_value) != 0;
         default: return ~(seen | item->watched_value | (item->watched_wide ? 0 : ~(uint64_t)UINT32_MAX)) != 0;
@@ -418,7 +422,9 @@ void maya_streams_leave_capture(const maya_capture *capture) {
 /* Records that the host waits. By the virtual clock the wait ends with maya_clock_end_wait. */
 static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number, uint64_t value) {
     static const char *const names[] = {
-        [MAYA_WAIT_STREAM] = "stream", [MAYA_WAIT_EVENT] = "event", [MAYA_WAIT_DEVICE] = "device",
+        [MAYA_WAIT_STREAM] = "stream",
+        [MAYA_WAIT_EVENT] = "event",
+        [MAYA_WAIT_DEVICE] = "device",
     };
     const maya_thread *thread = maya_this_thread();
     if (thread->waits_unrecorded || thread->debugs || !maya_is_recording()) return NULL;
@@ -649,7 +655,8 @@ int maya_stream_wait_event(void *handle, maya_event *event) {
     if (event->stream && event->stream != stream && !is_complete(event)) {
         enqueue(stream, (queued_work){.awaited = event->stream, .awaited_position = event->position});
     } else if (event->stream == NULL && !is_complete(event)) {
-        enqueue(stream, (queued_work){.watched = (const void *)&event->shared->completed, .watched_wide = true,
+        enqueue(stream, (queued_work){.watched = (const void *)&event->shared->completed,
+                                      .watched_wide = true,
                                       .watched_value = event->shared->recorded});
     }
     pthread_mutex_unlock(&maya_engine_lock);

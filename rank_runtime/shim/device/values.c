@@ -135,7 +135,8 @@ static bool take_out(maya_intervals *set, uintptr_t start, uintptr_t end) {
 
 void maya_values_forget(uintptr_t start, uintptr_t end) {
     maya_interval part;
-    for (uintptr_t from = start; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) zero(part.start, part.end);
+    for (uintptr_t from = start; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end)
+        zero(part.start, part.end);
     bool was_dirty = take_out(&maya_dirty, start, end), was_known = take_out(&maya_known, start, end);
     bool was_object = take_out(&maya_objects, start, end), was_given_up = take_out(&maya_given_up, start, end);
     if (was_dirty) maya_kept_remove(start, end);
@@ -271,7 +272,8 @@ maya_object maya_values_find_object(const void *address, size_t size) {
     maya_object found = MAYA_NO_OBJECT;
     maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
-    for (uintptr_t from = start; found != MAYA_LOST_OBJECT && maya_intervals_next(&maya_objects, from, end, &part); from = part.end) {
+    for (uintptr_t from = start; found != MAYA_LOST_OBJECT && maya_intervals_next(&maya_objects, from, end, &part);
+         from = part.end) {
         found = maya_intervals_cover(&maya_known, part.start, part.end) ? MAYA_OBJECT : MAYA_LOST_OBJECT;
     }
     pthread_mutex_unlock(&maya_values_lock);
@@ -305,4 +307,3 @@ size_t maya_values_known_parts(const void *address, size_t size, int64_t *offset
     pthread_mutex_unlock(&maya_values_lock);
     return count;
 }
-

@@ -5,10 +5,12 @@
 
 #include <pthread.h>
 
-extern maya_intervals maya_known;    /* written by the host or by a computation that was really done on known inputs */
-extern maya_intervals maya_dirty;    /* may differ from zero: known, or what tiny ops computed from made-up inputs */
-extern maya_intervals maya_objects;  /* copied from a uint8 vector on the host, kept or not; sending one that is not is an error */
-extern maya_intervals maya_given_up; /* contents that the program wrote and that are not kept; for reports of placeholder reads */
+extern maya_intervals maya_known; /* written by the host or by a computation that was really done on known inputs */
+extern maya_intervals maya_dirty; /* may differ from zero: known, or what tiny ops computed from made-up inputs */
+extern maya_intervals
+    maya_objects; /* copied from a uint8 vector on the host, kept or not; sending one that is not is an error */
+extern maya_intervals
+    maya_given_up; /* contents that the program wrote and that are not kept; for reports of placeholder reads */
 
 /* Taken to write by who gives up contents (tried only), to read by maya_values_hold. */
 extern pthread_rwlock_t maya_hold_lock;

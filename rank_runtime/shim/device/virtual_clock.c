@@ -111,18 +111,16 @@ static void listen(maya_thread *thread, const maya_trace_record *record) {
     if (!costs_nothing(record)) host->ns += costs()->calls[record->kind];
     clock_host_time ready = {host->after, host->ns + costs()->latency};
     switch ((maya_record_kind)record->kind) {
-    case MAYA_RECORD_KERNEL:
-    case MAYA_RECORD_LIBRARY:
-    case MAYA_RECORD_MEMSET:
-        clock_add_work(record->stream, ready, clock_duration_of(thread, record), true);
-        break;
-    case MAYA_RECORD_MEMCPY: clock_add_work(record->stream, ready, clock_duration_of(thread, record), false); break;
-    case MAYA_RECORD_HOST_FUNCTION: clock_add_work(record->stream, ready, &clock_nothing, false); break;
-    case MAYA_RECORD_EVENT_RECORD: clock_add_event(record->stream, ready, (uint32_t)record->value); break;
-    case MAYA_RECORD_STREAM_WAIT: clock_add_wait(record->stream, (uint32_t)record->value); break;
-    case MAYA_RECORD_COLLECTIVE: add_collective(thread, record, ready); break;
-    case MAYA_RECORD_HOST_DELAY: host->ns += record->value; break;
-    default: break;
+        case MAYA_RECORD_KERNEL:
+        case MAYA_RECORD_LIBRARY:
+        case MAYA_RECORD_MEMSET: clock_add_work(record->stream, ready, clock_duration_of(thread, record), true); break;
+        case MAYA_RECORD_MEMCPY: clock_add_work(record->stream, ready, clock_duration_of(thread, record), false); break;
+        case MAYA_RECORD_HOST_FUNCTION: clock_add_work(record->stream, ready, &clock_nothing, false); break;
+        case MAYA_RECORD_EVENT_RECORD: clock_add_event(record->stream, ready, (uint32_t)record->value); break;
+        case MAYA_RECORD_STREAM_WAIT: clock_add_wait(record->stream, (uint32_t)record->value); break;
+        case MAYA_RECORD_COLLECTIVE: add_collective(thread, record, ready); break;
+        case MAYA_RECORD_HOST_DELAY: host->ns += record->value; break;
+        default: break;
     }
 }
 
@@ -304,7 +302,8 @@ static uint64_t time_of(clock_moment *moment) {
 bool maya_clock_event_is_past(uint32_t number) {
     pthread_mutex_lock(&maya_recorder_lock);
     const clock_event *event = clock_find_event(number);
-    bool is_past = event == NULL || (clock_host_has_seen(event->unseen) && time_of(event->moment) <= now_of(maya_this_thread()));
+    bool is_past =
+        event == NULL || (clock_host_has_seen(event->unseen) && time_of(event->moment) <= now_of(maya_this_thread()));
     unlock();
     return is_past;
 }

@@ -65,7 +65,8 @@ bool maya_clock_elapsed(uint32_t start, uint32_t end, int64_t *ns);
 
 /* Have torch's watchdogs seen the end of all collectives before it? */
 bool maya_clock_event_is_noticed(uint32_t event);
-/* The calling thread's clock has passed a multiple of the interval since the last call, and from now on the watchdogs see more. */
+/* The calling thread's clock has passed a multiple of the interval since the last call, and from now on the watchdogs see more.
+ */
 bool maya_clock_passes(uint64_t interval_ns);
 /* When the rank recorded something or a collective ended last, by the time of this machine (maya_now_ns). */
 uint64_t maya_clock_last_news_ns(void);

@@ -23,9 +23,9 @@ typedef struct physical {
     int device;
     size_t size;
     unsigned handle_types;
-    int references;        /* handles held by the program */
-    int file_descriptor;   /* -1 while private */
-    bool imported;         /* somebody else pays for it */
+    int references;      /* handles held by the program */
+    int file_descriptor; /* -1 while private */
+    bool imported;       /* somebody else pays for it */
     struct physical *next;
 } physical;
 
@@ -104,8 +104,8 @@ int maya_vmm_create(int device, size_t size, unsigned handle_types, uint64_t *ha
     if (status == CUDA_OK) status = maya_device_charge(device, (int64_t)size);
     if (status != CUDA_OK) return status;
     pthread_mutex_lock(&maya_vmm_lock);
-    physical *memory = add_memory((physical){.device = device, .size = size, .handle_types = handle_types,
-                                             .file_descriptor = -1});
+    physical *memory =
+        add_memory((physical){.device = device, .size = size, .handle_types = handle_types, .file_descriptor = -1});
     if (memory) {
         *handle = memory->number;
         record(MAYA_RECORD_MALLOC, memory);
@@ -142,8 +142,8 @@ int maya_vmm_retain_by_address(const void *address, uint64_t *handle) {
 }
 
 static bool map_file(const physical *memory, uintptr_t start, size_t size, size_t offset) {
-    return mmap((void *)start, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file_descriptor,
-                (off_t)offset) != MAP_FAILED;
+    return mmap((void *)start, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file_descriptor, (off_t)offset) !=
+           MAP_FAILED;
 }
 
 /* Put the memory into a file, where its present mapping (if any) and further ones share it. */
@@ -198,8 +198,8 @@ int maya_vmm_unmap(void *address, size_t size) {
         *link = map->next;
         maya_values_forget_without_zeroing((void *)map->start, map->size);
         /* fresh zero pages in place of whatever was mapped */
-        mmap((void *)map->start, map->size, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        mmap((void *)map->start, map->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0);
         madvise((void *)map->start, map->size, MADV_NOHUGEPAGE);
         drop_if_unused(map->memory);
         free(map);
@@ -223,8 +223,11 @@ int maya_vmm_import(int file_descriptor, uint64_t *handle) {
     maya_note_shared_memory();
     if (own < 0 || fstat(own, &about) != 0) return CUDA_INVALID_VALUE;
     pthread_mutex_lock(&maya_vmm_lock);
-    physical *memory = add_memory((physical){.device = maya_current_device(), .size = (size_t)about.st_size,
-                                             .handle_types = 1, .file_descriptor = own, .imported = true});
+    physical *memory = add_memory((physical){.device = maya_current_device(),
+                                             .size = (size_t)about.st_size,
+                                             .handle_types = 1,
+                                             .file_descriptor = own,
+                                             .imported = true});
     if (memory) *handle = memory->number;
     pthread_mutex_unlock(&maya_vmm_lock);
     return memory ? CUDA_OK : CUDA_OUT_OF_MEMORY;

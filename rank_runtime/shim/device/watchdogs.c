@@ -23,20 +23,20 @@
 
 enum { NS_PER_MS = 1000000, NS_PER_SECOND = 1000000000 };
 
-static const uint64_t LOOK_NS = 100 * NS_PER_MS;            /* torch's interval, in the rank's time */
-static const int64_t MARGIN_NS = NS_PER_MS;                 /* torch goes by another clock, and would go on waiting */
-static const int64_t SELDOM_NS = 900 * NS_PER_MS;           /* after torch's deadline: who has just looked cannot be asked to */
+static const uint64_t LOOK_NS = 100 * NS_PER_MS;  /* torch's interval, in the rank's time */
+static const int64_t MARGIN_NS = NS_PER_MS;       /* torch goes by another clock, and would go on waiting */
+static const int64_t SELDOM_NS = 900 * NS_PER_MS; /* after torch's deadline: who has just looked cannot be asked to */
 static const int64_t LONGEST_LOOK_NS = 10LL * NS_PER_SECOND; /* after that something is wrong with the thread */
-static const uint64_t STANDSTILL_NS = 5ULL * NS_PER_SECOND; /* a rank without news for so long does not go on ... */
-enum { RANKS_PER_PROCESSOR = 4 };                           /* ... if no more than these share a processor */
+static const uint64_t STANDSTILL_NS = 5ULL * NS_PER_SECOND;  /* a rank without news for so long does not go on ... */
+enum { RANKS_PER_PROCESSOR = 4 };                            /* ... if no more than these share a processor */
 
 typedef struct watchdog {
     struct watchdog *next;
-    pthread_cond_t *condition;    /* that it waits for; NULL: it looks */
-    uint64_t begun, ended;        /* the number of the request after which its last look began, and of the last that is over */
-    bool is_stuck;                /* a look took too long: nobody waits for it any more */
-    const void *first;            /* what it asked for first since it waited ... */
-    uint32_t times;               /* ... and how often */
+    pthread_cond_t *condition; /* that it waits for; NULL: it looks */
+    uint64_t begun, ended;     /* the number of the request after which its last look began, and of the last that is over */
+    bool is_stuck;             /* a look took too long: nobody waits for it any more */
+    const void *first;         /* what it asked for first since it waited ... */
+    uint32_t times;            /* ... and how often */
 } watchdog;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all of this; no other lock is taken under it */
@@ -103,8 +103,8 @@ static bool is_past(const struct timespec *time) {
     return !is_before(&now, time);
 }
 
-bool maya_watchdog_waits(maya_timed_wait wait, pthread_cond_t *condition, pthread_mutex_t *held, const struct timespec *deadline,
-                         const struct timespec *latest, int *error) {
+bool maya_watchdog_waits(maya_timed_wait wait, pthread_cond_t *condition, pthread_mutex_t *held,
+                         const struct timespec *deadline, const struct timespec *latest, int *error) {
     if (!maya_clock_runs()) return false;
     watchdog *own = this_watchdog();
     if (own == NULL) own = join();

@@ -10,8 +10,10 @@ const char *maya_load_zmq(zmq_functions *functions, const char *path) {
     void *library = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (library == NULL) {
         const char *error = *path ? dlerror() : "the variable is not set";
-        snprintf(problem, sizeof problem, "MAYA_ZMQ does not name the ZeroMQ library: %s; start the program with "
-                 "maya-torchrun, which sets it", error);
+        snprintf(problem, sizeof problem,
+                 "MAYA_ZMQ does not name the ZeroMQ library: %s; start the program with "
+                 "maya-torchrun, which sets it",
+                 error);
         return problem;
     }
     const struct {
