@@ -15,8 +15,9 @@ import numpy as np
 
 from coordinator import intervals
 from coordinator.arithmetic import ITEM_BYTES, Buffer, Reducer
+from coordinator.descriptions import call_text
 from coordinator.intervals import Intervals
-from coordinator.texts import call_text, ranks_text
+from maya.util.ranks import ranks_text
 from rank_runtime.messages import Call, Post
 
 Signature = tuple[int, int, int, int, int]  # call, count, data type, reduction, root: what all members must agree on

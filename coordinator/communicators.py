@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 from coordinator.arithmetic import Buffer
 from coordinator.collectives import ROOTED, Collective, send_bytes, signature_of
+from coordinator.descriptions import post_text
 from coordinator.point_to_point import Channel
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR
 from coordinator.sequences import Sequences
-from coordinator.texts import post_text, ranks_text
-from coordinator.times import NO_TIMES, Times
+from coordinator.time_model import NO_TIMES, Times
+from maya.util.ranks import ranks_text
 from rank_runtime.messages import Abandoned, Call, Done, Failed, FromCoordinator, Post
 
 Outgoing = tuple[int, FromCoordinator, Buffer | None]  # to which rank

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
-from coordinator.texts import ranks_text
+from maya.util.ranks import ranks_text
 from rank_runtime.messages import Join, RequestFailed, Shrink, Split
 
 DUPLICATE_GPU = "Duplicate GPU detected"  # how NCCL's text begins

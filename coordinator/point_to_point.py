@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from coordinator.arithmetic import ITEM_BYTES, Buffer
+from coordinator.descriptions import post_text
 from coordinator.results import INVALID_USAGE
 from coordinator.sequences import Sequences
-from coordinator.texts import post_text
-from coordinator.times import NO_TIMES, Times
+from coordinator.time_model import NO_TIMES, Times
 from rank_runtime.messages import Done, Failed, Post
 
 BUFFER_BYTES = 4 << 20

@@ -42,11 +42,11 @@ from typing import Any
 import zmq
 
 from coordinator.hangs.watcher import Watcher, WatcherSettings
-from coordinator.limits import LimitError, allow_descriptors
 from coordinator.server import Server, ServerError
 from coordinator.store import Store, StoreError
-from coordinator.texts import ranks_text
-from coordinator.times import NO_TIMES, RunTimes
+from coordinator.time_model import NO_TIMES, RunTimes
+from maya.util.open_files import LimitError, allow_descriptors
+from maya.util.ranks import ranks_text
 
 SUCCESS, FAILED = 0, 1
 

@@ -20,7 +20,7 @@ import zmq
 from coordinator.arithmetic import Buffer
 from coordinator.communicators import Outgoing
 from coordinator.state import State
-from coordinator.times import NO_TIMES, Times
+from coordinator.time_model import NO_TIMES, Times
 from rank_runtime.messages import (
     VERSION,
     Bye,

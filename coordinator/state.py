@@ -19,7 +19,7 @@ from coordinator.collectives import Collective
 from coordinator.communicators import Communicator, Outgoing, Wait
 from coordinator.membership import Dividing, Joining, Outcome
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
-from coordinator.times import NO_TIMES, Times
+from coordinator.time_model import NO_TIMES, Times
 from rank_runtime.messages import (
     Alive,
     Ask,

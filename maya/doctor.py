@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import psutil
 
-from netmodel.units import format_bytes
+from maya.util.units import format_bytes
 from rank_runtime.build.errors import BuildError
 from rank_runtime.build.toolchain import Compiler, find_c_compiler, find_cxx_compiler
 from rank_runtime.build.torch_install import TorchInstall, find_torch

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.timeline.settings import HostCosts
+from maya.replay.run_settings import HostCosts
 from maya.trace import Flag, Kind, Trace
 
 _BUFFERED = 4 << 20

@@ -67,7 +67,7 @@ def maya_run(build: Build, tmp_path: Path) -> Callable[..., Run]:
         script.write_text(textwrap.dedent(script_text), encoding="utf-8")
         folder = tmp_path / f"run{number}"
         ended = subprocess.run(
-            [sys.executable, "-m", "maya.torchrun", "--out", str(folder), *options, str(script), *script_arguments],
+            [sys.executable, "-m", "maya.launcher", "--out", str(folder), *options, str(script), *script_arguments],
             cwd=tmp_path,
             env={**os.environ, **(environment or {})},
             capture_output=True,

@@ -46,7 +46,7 @@ class Launched:
 def launch(folder: Path, script: Path, ranks: int, *options: str, **variables: str) -> Launched:
     """`folder`: the run's own is made in it."""
     words = ["--nproc", str(ranks), "--out", str(folder / "out"), "--no-trace", *options, str(script)]
-    command = [sys.executable, "-m", "maya.torchrun", *words]
+    command = [sys.executable, "-m", "maya.launcher", *words]
     environment = {**os.environ, **variables}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     return Launched(ended.returncode, ended.stdout + ended.stderr, folder / "out")

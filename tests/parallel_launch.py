@@ -42,7 +42,7 @@ class Launched:
 
 def maya_torchrun(folder: Path, ranks: int, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> Launched:
     """On virtual GPUs."""
-    words = ["-m", "maya.torchrun", "--nproc", str(ranks), "--out", str(folder / "out"), *options]
+    words = ["-m", "maya.launcher", "--nproc", str(ranks), "--out", str(folder / "out"), *options]
     return _launch(folder, [*words, str(script), *arguments], with_examples(os.environ))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 from parallel_launch import EXAMPLES, maya_torchrun
 
-from maya.cli import main
+from maya.cli.main import main
 
 
 def record_once(session: Path) -> Path:

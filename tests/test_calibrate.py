@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from maya.cli import main
+from maya.cli.main import main
 from maya.devices import load_device
-from maya.estimators.attention import attention_work
 from maya.estimators.estimator import Estimator
-from maya.estimators.gemm import gemm_work
-from maya.estimators.measurements_file import MeasurementsError, read_measurements
+from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.models.attention import attention_work
+from maya.estimators.models.gemm import gemm_work
 from maya.estimators.pack import Pack
-from maya.estimators.work import Kind, Origin, Work
+from maya.estimators.training.measurements_file import MeasurementsError, read_measurements
 
 COLUMNS = ("device", "kind", "variant", "dtype", "shape", "flops", "bytes_read", "bytes_written", "time_us")
 

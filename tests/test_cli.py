@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from maya import __version__, cli
+from maya import __version__
+from maya.cli.main import main
 from rank_runtime.environment import RANK_VARIABLES, SETUP_VARIABLES
 
 
 def maya(*words: str) -> Result:
-    return CliRunner().invoke(cli.main, list(words))
+    return CliRunner().invoke(main, list(words))
 
 
 def test_version() -> None:

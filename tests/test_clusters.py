@@ -8,11 +8,11 @@ import pytest
 from cluster_files import FABRICS, load_text, text_of
 
 from maya.devices import load_device
-from netmodel.build import build_topology
+from maya.util.units import NANOSECONDS, format_nanoseconds, format_rate
 from netmodel.cluster import ClusterError, cluster_names, load_cluster
-from netmodel.fabrics import FatTree
-from netmodel.faults import Fault
-from netmodel.units import NANOSECONDS, format_nanoseconds, format_rate
+from netmodel.cluster.fabrics import FatTree
+from netmodel.cluster.faults import Fault
+from netmodel.topology import build_topology
 
 _FILE = """
 name = "two GPUs"

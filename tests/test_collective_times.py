@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from maya.cli import main
-from netmodel.algorithms.group import make_group
-from netmodel.algorithms.tree import depth, double_tree
-from netmodel.analytic import AnalyticNetwork
-from netmodel.build import build_topology
+from maya.cli.main import main
 from netmodel.cluster import load_cluster
-from netmodel.collective import Collective, Estimate, Transfer
-from netmodel.link_kind import LinkKind
-from netmodel.nccl_settings import NcclSettingsError, read_settings
+from netmodel.collectives.algorithms.group import make_group
+from netmodel.collectives.algorithms.tree import depth, double_tree
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import Collective, Estimate, Transfer
+from netmodel.collectives.nccl_settings import NcclSettingsError, read_settings
+from netmodel.topology import build_topology
+from netmodel.topology.link_kind import LinkKind
 
 MB, GB = 2**20, 2**30
 
@@ -196,7 +196,7 @@ def test_more_connections_find_more_ways_through_switches_that_hash() -> None:
 
 def test_a_slow_nic_slows_the_ring_that_uses_it() -> None:
     from netmodel.cluster import with_faults
-    from netmodel.faults import parse_fault
+    from netmodel.cluster.faults import parse_fault
 
     cluster = load_cluster("dgx-h100")
     slow = AnalyticNetwork(build_topology(with_faults(cluster, [parse_fault("node1/nic3=25%")]), 16))

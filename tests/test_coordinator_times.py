@@ -11,8 +11,8 @@ from coordinator_ranks import Ranks, post
 
 from coordinator.point_to_point import BUFFER_BYTES
 from coordinator.state import State
-from coordinator.timeline.settings import NO_COSTS, RunSettings
-from coordinator.times import RunTimes
+from coordinator.time_model import RunTimes
+from maya.replay.run_settings import NO_COSTS, RunSettings
 from maya.trace import Kind
 from rank_runtime.messages import Alive, Ask, Call, DataType, Done, Post, Times
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from maya.devices import Device, DeviceError, device_names, load_device
-from netmodel.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
+from maya.util.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
 
 CATALOGUE = ["a100-40", "a100-80", "a40", "b200", "gb200", "h100", "h100-96-500w", "h100-pcie", "h200", "l40s", "v100"]
 DEVICE_HEADER = Path(__file__).parents[1] / "rank_runtime" / "shim" / "device" / "device.h"

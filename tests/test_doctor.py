@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from maya import cli, doctor
+from maya import doctor
+from maya.cli.main import main
 from maya.doctor import Check, Verdict
 from rank_runtime.build.errors import BuildError
 from rank_runtime.build.toolchain import Compiler
@@ -83,7 +84,7 @@ def test_cpu_only_torch(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_fit() -> None:
-    result = CliRunner().invoke(cli.main, ["doctor"])
+    result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0, result.output
     assert "FAIL" not in result.output
     assert "torch" in result.output
@@ -92,7 +93,7 @@ def test_this_machine_is_fit() -> None:
 def test_a_failed_check_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Check("memory", Verdict.FAIL, "none", "buy some")
     monkeypatch.setattr(doctor, "examine", lambda: iter([failed]))
-    result = CliRunner().invoke(cli.main, ["doctor"])
+    result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "FAIL  memory" in result.output
     assert "buy some" in result.output

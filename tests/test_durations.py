@@ -7,10 +7,10 @@ from pathlib import Path
 
 from conftest import Run
 
-from coordinator.timeline.durations import Durations
 from maya.devices import load_device
 from maya.estimators.features import Launch, works_of
 from maya.estimators.features.inductor import Sources
+from maya.replay.kernel_durations import Durations
 from maya.trace import Flag, Kind, read
 
 SCRIPT = """

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from maya import cli
-from maya.estimators.questions import OPS
+from maya.cli.main import main
+from maya.estimators.ops import OPS
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[1] / "scripts" / "examples" / "llama_layer.py"
 
 
 def estimate(*words: str) -> Result:
-    return CliRunner().invoke(cli.main, ["estimate", *words])
+    return CliRunner().invoke(main, ["estimate", *words])
 
 
 def ask(words: str) -> Result:

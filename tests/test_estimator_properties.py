@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.devices import device_names, load_device
-from maya.estimators import memory_bound
-from maya.estimators.attention import attention_work
 from maya.estimators.estimator import Estimator
-from maya.estimators.gemm import LAYOUTS, gemm_work
-from maya.estimators.limits import limit_of
-from maya.estimators.questions import works_for
-from maya.estimators.work import Estimate, Kind, Origin, Work
+from maya.estimators.kernel import Estimate, Kind, Origin, Work
+from maya.estimators.models import memory_bound
+from maya.estimators.models.attention import attention_work
+from maya.estimators.models.bottleneck import limit_of
+from maya.estimators.models.gemm import LAYOUTS, gemm_work
+from maya.estimators.ops import works_for
 
 TILE_EFFECTS = 0.15  # a larger work may fit the device's tiles and waves better than a smaller one
 EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maya.devices import device_names, load_device
-from maya.estimators.attention import attention_work, causal_pairs, window_pairs
 from maya.estimators.batch import Batch, batches
-from maya.estimators.bounds import roofline
 from maya.estimators.estimator import Estimator
-from maya.estimators.gemm import gemm_work
+from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.models.attention import attention_work, causal_pairs, window_pairs
+from maya.estimators.models.bounds import roofline
+from maya.estimators.models.gemm import gemm_work
 from maya.estimators.pack import FOLDER, Model, Pack, PackError, Packs, key_of, write_pack
-from maya.estimators.training import Size, grow
-from maya.estimators.work import Kind, Origin, Work
+from maya.estimators.training.model_training import Size, grow
 
 ESTIMATORS = {name: Estimator(load_device(name)) for name in ("a100-80", "h100", "b200", "v100")}
 

@@ -9,11 +9,11 @@ from itertools import product
 import pytest
 
 from maya.devices import load_device
-from maya.estimators.attention import attention_work
 from maya.estimators.estimator import Estimator
-from maya.estimators.gemm import LAYOUTS, gemm_work
-from maya.estimators.questions import works_for
-from maya.estimators.work import Work
+from maya.estimators.kernel import Work
+from maya.estimators.models.attention import attention_work
+from maya.estimators.models.gemm import LAYOUTS, gemm_work
+from maya.estimators.ops import works_for
 
 # (the one with more, the one with less)
 PAIRS = [("a100-80", "a100-40"), ("h200", "h100"), ("h100", "h100-pcie"), ("h100", "h100-96-500w")]

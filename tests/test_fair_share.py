@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netmodel.fair_share import FlowTable, fair_rates, stack
+from netmodel.flow.fair_share import FlowTable, fair_rates, stack
 
 _AMOUNTS = st.sampled_from([0.25, 1.0, 1.75, 3.0])
 _FLOWS = st.lists(st.dictionaries(st.integers(0, 5), _AMOUNTS, min_size=1), min_size=1, max_size=12)

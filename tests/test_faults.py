@@ -99,7 +99,7 @@ def start(build: Build, tmp_path: Path) -> Iterator[Start]:
         (tmp_path / "tmp").mkdir(exist_ok=True)
         mark = f"MAYA_TEST_MARK={uuid.uuid4().hex}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "maya.torchrun", "--out", "run", *(words or ["train.py"])],
+            [sys.executable, "-m", "maya.launcher", "--out", "run", *(words or ["train.py"])],
             cwd=tmp_path,
             env={**os.environ, **dict([mark.split("=")]), "TMPDIR": str(tmp_path / "tmp"), **(environment or {})},
             stdout=subprocess.PIPE,

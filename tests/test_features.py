@@ -13,9 +13,9 @@ from maya.devices import load_device
 from maya.estimators.estimator import Estimator
 from maya.estimators.features import Launch, Tensor, TracedWork, work_of, works_of
 from maya.estimators.features.inductor import parse
-from maya.estimators.features.kineto import ProfileError, read_profile
+from maya.estimators.features.kineto_trace import ProfileError, read_profile
 from maya.estimators.features.launch import function_name
-from maya.estimators.work import Kind, Origin, Work
+from maya.estimators.kernel import Kind, Origin, Work
 from maya.trace import read
 
 ONE_OF_EVERYTHING = """

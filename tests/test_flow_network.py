@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netmodel.build import build_topology
 from netmodel.cluster import load_cluster
-from netmodel.collective import Collective
-from netmodel.demand import Links, demand_of
-from netmodel.fair_share import fair_rates, stack
+from netmodel.collectives.collective import Collective
+from netmodel.collectives.plan import Flow, Plan
 from netmodel.flow import Finished, FlowNetwork
-from netmodel.plan import Flow, Plan
-from netmodel.topology import LinkKind, Topology, Vertex
+from netmodel.flow.demand import Links, demand_of
+from netmodel.flow.fair_share import fair_rates, stack
+from netmodel.topology import Topology, build_topology
+from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.topology import Vertex
 
 GB = 10**9
 _EFFICIENCY = np.ones(len(LinkKind))

@@ -13,11 +13,11 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 from conftest import Run
 
-from maya.cli import main
+from maya.cli.main import main
+from maya.launcher.prediction import predicted
+from maya.launcher.summary_file import Run as FinishedRun
+from maya.launcher.terminal_summary import summary
 from maya.results.predict import predict
-from maya.torchrun.prediction import predicted
-from maya.torchrun.run import Run as FinishedRun
-from maya.torchrun.summary import summary
 
 STEPS, CUT_AT = 8, 4
 # The last rank's trace can be written as far as the argument says: "nothing" or "half".

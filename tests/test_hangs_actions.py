@@ -17,7 +17,7 @@ from rank_runtime.build import Build
 
 def command(folder: Path, script: Path, *options: str, ranks: int = 2) -> list[str]:
     words = ["--nproc", str(ranks), "--out", str(folder / "out"), "--no-trace", *options, str(script)]
-    return [sys.executable, "-m", "maya.torchrun", *words]
+    return [sys.executable, "-m", "maya.launcher", *words]
 
 
 # ---- what follows ----

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hang_launch import ROOT, SCRIPTS
 
-from maya.torchrun.debugging import blamed
+from maya.launcher.debugging import blamed
 from rank_runtime.build import Build
 
 DEBUGGER = ROOT / "rank_runtime" / "debugger.py"
@@ -67,7 +67,7 @@ def on_terminal(folder: Path, script: str, ranks: int, action: str, *options: st
     process, descriptor = pty.fork()
     if process == 0:
         os.chdir(ROOT)
-        command = [sys.executable, "-m", "maya.torchrun", *words, str(folder / f"{script}.py")]
+        command = [sys.executable, "-m", "maya.launcher", *words, str(folder / f"{script}.py")]
         os.execv(command[0], command)
     try:
         yield Terminal(process, descriptor)
@@ -176,7 +176,7 @@ def test_without_a_terminal_it_is_refused_before_anything_starts(tmp_path: Path)
         ("pdb:x", "'pdb:x' is none of report, abort, wait, pdb and pdb:RANK"),
     ):
         words = ["--nproc", "2", "--out", str(tmp_path / "out"), "--on-hang", action, "none.py"]
-        command = [sys.executable, "-m", "maya.torchrun", *words]
+        command = [sys.executable, "-m", "maya.launcher", *words]
         ended = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 2
         assert expected in ended.stderr

@@ -12,16 +12,16 @@ import pytest
 from coordinator_ranks import join
 
 from coordinator.communicators import Wait
-from coordinator.hangs import stacks, text
 from coordinator.hangs.deadlock import Condition, stuck_ranks
+from coordinator.hangs.flight_recorder import Entry, Group, Recorder
+from coordinator.hangs.hang_report import Finding, Rank, make_report
 from coordinator.hangs.processes import Doing
-from coordinator.hangs.recorder import Entry, Group, Recorder
-from coordinator.hangs.report import Finding, Rank, make_report
 from coordinator.hangs.report_file import write_report
-from coordinator.hangs.source import backward_before, rank_condition
-from coordinator.hangs.stacks import Frame, Stacks
+from coordinator.hangs.user_source import backward_before, rank_condition
 from coordinator.server import Server
 from coordinator.state import State
+from maya.hangs import python_stacks, report_text
+from maya.hangs.python_stacks import Frame, Stacks
 from rank_runtime.messages import Call, DataType, Done, Drain, Failed, Post, Reduction
 
 FREE, CALLS, MEETS, ENDED = Condition.FREE, Condition.CALLS, Condition.MEETS, Condition.ENDED
@@ -95,14 +95,14 @@ Thread 0x00007f0000000001 (most recent call first):
 
 
 def test_stacks_are_read() -> None:
-    told = stacks.parse(ANSWER)
+    told = python_stacks.parse(ANSWER)
     assert told.awaited_streams == (3,)
     assert told.main[1] == Frame("/home/me/train.py", 30, "step")
     assert told.conditions == (range(0x7F0000001000, 0x7F0000001030),)
     assert told.others[0].identity == 0x7F0000000002
     assert [frame.place for frame in told.others[0].frames] == ["threading.py:320", "load.py:7"]
-    assert stacks.users_frame(told.main) == told.main[1]
-    assert not stacks.parse(b"").known
+    assert python_stacks.users_frame(told.main) == told.main[1]
+    assert not python_stacks.parse(b"").known
 
 
 def test_conditions_around_a_line_are_found() -> None:
@@ -166,7 +166,7 @@ def test_a_report_groups_ranks_by_what_they_do() -> None:
 
 def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
     report = report_of(1024, {7, 300})
-    found = text.lines(report)
+    found = report_text.lines(report)
     assert len(found) < 30
     assert max(map(len, found)) < 200
     assert "ranks 0-6, 8-299, 301-1023: wait in all_reduce #1" in found[2]
@@ -175,7 +175,7 @@ def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
 
 
 def test_a_rank_that_may_still_come_is_late() -> None:
-    shown = "\n".join(text.warning(report_of(8, {2, 7}, "no progress")))
+    shown = "\n".join(report_text.warning(report_of(8, {2, 7}, "no progress")))
     assert "ranks 2, 7 have not called it yet" in shown
     assert "never" not in shown
     assert "the job goes on" in shown
@@ -224,7 +224,7 @@ def test_calls_of_a_program_that_has_ended() -> None:
     recorders = {0: Recorder(groups, (reduce,)), 1: Recorder(groups, (receive, reduce))}
     members = {0: Rank(0, Doing.STANDS, None, told(50)), 1: Rank(1, Doing.STANDS, None, told(60))}
     finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
-    said = "\n".join(text.lines(make_report(finding, members, state, lambda _: recorders, str)))
+    said = "\n".join(report_text.lines(make_report(finding, members, state, lambda _: recorders, str)))
     assert "rank 1 has called it, and queued it behind another call" in said
     assert "2,048 bytes, queued when the rank ended\n      called at train.py:30\n      rank 0 never sent it" in said
     assert "train.py:60" not in said, "of a program that has ended, no stack is the program's"

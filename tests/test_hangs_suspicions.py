@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from hang_launch import ROOT, SCRIPTS, Launched
 
-from coordinator.hangs import processes, stacks, threads
+from coordinator.hangs import processes, thread_waits
 from coordinator.hangs.deadlock import Condition
+from maya.hangs import python_stacks
 from rank_runtime.build import Build
 
 SOCKET = ("socket", "thread", "workers", "outstanding", "collective thread", "gloo")
@@ -61,7 +62,7 @@ def test_a_correct_program_is_warned_of_and_goes_on(kind: str, build: Build, tmp
     folder, path = tmp_path / "out", tmp_path / "awaited"
     options = ["--nproc", "2", "--out", str(folder), "--no-trace", "--hang-after", "2"]
     script = [str(SCRIPTS / "correct" / "waits_outside.py"), kind, str(path)]
-    command = [sys.executable, "-m", "maya.torchrun", *options, *script]
+    command = [sys.executable, "-m", "maya.launcher", *options, *script]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         with outside(kind, path):
             while not (folder / "no_progress.json").exists() and process.poll() is None:
@@ -89,7 +90,7 @@ faulthandler.dump_traceback_later(0.3, file=sys.stdout)
 
 
 @contextmanager
-def standing(folder: Path, code: str) -> Iterator[tuple[int, stacks.Stacks]]:
+def standing(folder: Path, code: str) -> Iterator[tuple[int, python_stacks.Stacks]]:
     """A process that runs the code, and what a rank would tell of it, once its threads stand still."""
     script = folder / "child.py"
     script.write_text(_CHILD + code, encoding="utf-8")
@@ -100,7 +101,7 @@ def standing(folder: Path, code: str) -> Iterator[tuple[int, stacks.Stacks]]:
             answer = b"main " + child.stdout.readline() + b"python\n"
             while b"in <module>\n" not in answer:
                 answer += child.stdout.readline()
-            yield child.pid, stacks.parse(answer)
+            yield child.pid, python_stacks.parse(answer)
         finally:
             child.kill()
 
@@ -111,8 +112,8 @@ def condition_of(folder: Path, code: str, *, on_device: bool = False) -> Conditi
         call = processes.system_call(process)
         assert call is not None
         device = (range(call.arguments[0], call.arguments[0] + 48),) if on_device else ()
-        told = stacks.Stacks(told.main, told.others, (), device, known=True)
-        return threads.condition(process, told, True, None)
+        told = python_stacks.Stacks(told.main, told.others, (), device, known=True)
+        return thread_waits.condition(process, told, True, None)
 
 
 LOCK = "lock = threading.Lock(); lock.acquire()\n"

@@ -13,10 +13,10 @@ from parallel_launch import maya_torchrun
 from recorded_run import maya
 from trace_writer import TraceWriter
 
-from coordinator.timeline.null import NullDurations, NullNetwork, null_settings
-from coordinator.timeline.settings import NO_COSTS, HostCosts, RunSettings, SettingsError
-from coordinator.timeline.simulate import simulate
-from coordinator.timeline.timeline import Timeline
+from maya.replay.null_model import NullDurations, NullNetwork, null_settings
+from maya.replay.run_settings import NO_COSTS, HostCosts, RunSettings, SettingsError
+from maya.replay.simulate import simulate
+from maya.replay.timeline import Timeline
 from maya.results import conclude
 from maya.trace import Kind, read
 

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 from recorded_run import maya
 
-from maya.torchrun.arguments import parse as parse_command
-from maya.torchrun.faults import EVERY_ATTEMPT, Fault, FaultError, LinkFault, parse, read_file
-from maya.torchrun.injection import Injection
+from maya.launcher.arguments import parse as parse_command
+from maya.launcher.injected_faults import (
+    EVERY_ATTEMPT,
+    Fault,
+    FaultError,
+    LinkFault,
+    parse,
+    read_file,
+)
+from maya.launcher.injection_options import Injection
 from rank_runtime.build import Build
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +59,7 @@ def run(folder: Path, *options: str, script: str | Path = TRAIN, ranks: int = 2)
         (folder / "train.py").write_text(textwrap.dedent(script), encoding="utf-8")
         script = folder / "train.py"
     words = ["--nproc", str(ranks), "--out", str(folder / "out"), *options, str(script)]
-    command = [sys.executable, "-m", "maya.torchrun", *words]
+    command = [sys.executable, "-m", "maya.launcher", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 

@@ -14,7 +14,7 @@ import pytest
 from trace_writer import FROM_GRAPH, GROUPED
 from training_traces import COMMUNICATION, TrainingWriter, tensor, timeline_of
 
-from coordinator.timeline.settings import HostCosts
+from maya.replay.run_settings import HostCosts
 from maya.results import Result, conclude
 from maya.results.cluster_trace import drawn_ranks, write_cluster_trace
 from maya.results.kineto import write_rank_trace

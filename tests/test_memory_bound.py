@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 from maya.devices import device_names, load_device
-from maya.estimators.bounds import LAUNCH_SECONDS
-from maya.estimators.curve_training import hold_out
-from maya.estimators.curves import Curve, Observation, fit
 from maya.estimators.estimator import Estimator
 from maya.estimators.features.library import convolution_work
-from maya.estimators.sources.moving import copy, elementwise, norm_backward, norm_forward, over_rows
-from maya.estimators.work import Kind, Origin, Work
+from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.models.bounds import LAUNCH_SECONDS
+from maya.estimators.models.curves import Curve, Observation, fit
+from maya.estimators.training.curve_training import hold_out
+from maya.estimators.training.sources.memory_bound_kernels import (
+    copy,
+    elementwise,
+    norm_backward,
+    norm_forward,
+    over_rows,
+)
 
 SIZES = [2.0**exponent for exponent in range(10, 31, 2)]
 

@@ -10,17 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 import netmodel
-from netmodel.algorithms.group import make_group
-from netmodel.algorithms.message_routes import MOST_FLOWS, Messages, Routed, route_messages
-from netmodel.algorithms.messages import all_pairs
-from netmodel.analytic import AnalyticNetwork
-from netmodel.build import build_topology
 from netmodel.cluster import load_cluster, with_faults
-from netmodel.collective import Collective, Transfer
-from netmodel.faults import parse_fault
-from netmodel.topology import Topology
+from netmodel.cluster.faults import parse_fault
+from netmodel.collectives.algorithms.group import make_group
+from netmodel.collectives.algorithms.p2p import all_pairs
+from netmodel.collectives.algorithms.p2p_routes import MOST_FLOWS, Messages, Routed, route_messages
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import Collective, Transfer
+from netmodel.topology import Topology, build_topology
 
-PRESETS = sorted(path.stem for path in (Path(netmodel.__file__).parent / "clusters").glob("*.toml"))
+PRESETS = sorted(path.stem for path in (Path(netmodel.__file__).parent / "cluster" / "catalogue").glob("*.toml"))
 GPUS = 72  # 5,112 messages
 
 

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 from cluster_files import FABRICS, text_of
 
-from maya import cli
+from maya.cli.main import main
 from netmodel.cluster import cluster_names
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
 def _show(*words: str) -> Result:
-    return CliRunner().invoke(cli.main, ["net", "show", *words])
+    return CliRunner().invoke(main, ["net", "show", *words])
 
 
 def test_the_catalogue_is_listed() -> None:
@@ -30,7 +30,7 @@ def test_the_catalogue_is_listed() -> None:
 
 
 def test_commands_are_listed() -> None:
-    result = CliRunner().invoke(cli.main, ["net"])
+    result = CliRunner().invoke(main, ["net"])
     assert "show" in result.output
 
 

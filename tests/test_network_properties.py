@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from netmodel.analytic import AnalyticNetwork
-from netmodel.build import build_topology
 from netmodel.cluster import cluster_names, load_cluster
-from netmodel.collective import OPERATIONS, Collective, Transfer
-from netmodel.fabrics.fat_tree import FatTree
+from netmodel.cluster.fabrics.fat_tree import FatTree
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import OPERATIONS, Collective, Transfer
+from netmodel.collectives.nccl_settings import read_settings
 from netmodel.flow import FlowNetwork
-from netmodel.nccl_settings import read_settings
-from netmodel.topology import LinkKind, Topology
+from netmodel.topology import Topology, build_topology
+from netmodel.topology.link_kind import LinkKind
 
 _GPUS = 64
 _SYMMETRIC = [operation for operation in OPERATIONS if operation != "send_recv"]  # the order of members says nothing

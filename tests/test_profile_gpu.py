@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
-from maya import cli
+from maya.cli.main import main
 from maya.estimators.features import works_of
-from maya.estimators.measurements_file import read_measurements
 from maya.estimators.pack import key_of
+from maya.estimators.training.measurements_file import read_measurements
 from maya.trace import read
 from netmodel.calibration.measurements import read_measurements as read_collectives
 
@@ -94,13 +94,13 @@ def test_kernels(maya_run: MayaRun, tmp_path: Path) -> None:
 
     # And it becomes a pack, from which what was measured is answered as it was measured.
     pack = tmp_path / "own.npz"
-    result = CliRunner().invoke(cli.main, ["calibrate", str(out), "--gpu", "h100", "--out", str(pack)])
+    result = CliRunner().invoke(main, ["calibrate", str(out), "--gpu", "h100", "--out", str(pack)])
     assert result.exit_code == 0, result.output
     gemm = next(row.work for row in timed if row.work.kind.value == "gemm" and row.work.shape["batch"] == 1)
     shape = [word for name in ("m", "n", "k") for word in (f"--{name}", str(int(gemm.shape[name])))]
     words = ["estimate", "--op", "gemm", *shape, "--dtype", gemm.dtype, "--layout", gemm.variant, "--gpu", "h100"]
-    assert "  measured " in CliRunner().invoke(cli.main, [*words, "--pack", str(pack)]).output
-    assert "  measured " not in CliRunner().invoke(cli.main, words).output
+    assert "  measured " in CliRunner().invoke(main, [*words, "--pack", str(pack)]).output
+    assert "  measured " not in CliRunner().invoke(main, words).output
 
 
 def test_collectives(maya_run: MayaRun, tmp_path: Path) -> None:

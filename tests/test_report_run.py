@@ -13,8 +13,8 @@ from browser import needs_browser, open_page
 from recorded_run import maya, record_once
 from trace_writer import GROUPED, TraceWriter
 
-from coordinator.timeline.settings import NO_COSTS, RunSettings
-from coordinator.timeline.simulate import simulate
+from maya.replay.run_settings import NO_COSTS, RunSettings
+from maya.replay.simulate import simulate
 from maya.report import collect
 from maya.results import CLASSES, conclude
 

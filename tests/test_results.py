@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from training_traces import COMMUNICATION, TrainingWriter, tensor, timeline_of
 
-from coordinator.timeline.timeline import Timeline
-from maya.estimators.work import Origin
+from maya.estimators.kernel import Origin
+from maya.replay.timeline import Timeline
 from maya.results import Options, conclude
 from maya.results.document import document
 from maya.results.memory import memory_course, nccl_bytes
 from maya.results.origins import top_items
 from maya.results.predict import parse_ranks
 from maya.results.result import OptionError
-from maya.results.text import lines_of
+from maya.results.terminal_text import lines_of
 from maya.trace import Kind
 
 MS = 1_000_000

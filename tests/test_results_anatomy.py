@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_traces import COMMUNICATION, TrainingWriter, timeline_of
 
-from coordinator.timeline.settings import HostCosts
-from coordinator.timeline.timeline import Timeline
+from maya.replay.run_settings import HostCosts
+from maya.replay.timeline import Timeline
 from maya.results.anatomy import Anatomy, dissect
 from maya.results.classes import CLASSES, NUMBER, TimeClass
 from maya.results.partition import Window, divide
@@ -133,8 +133,8 @@ def test_ranks_without_a_trace_are_idle(tmp_path: Path) -> None:
     rank.train(steps=3)
     timeline = timeline_of(tmp_path, [TrainingWriter(0), rank])
     (tmp_path / "rank0.trace").unlink()
-    from coordinator.timeline.null import NullDurations, NullNetwork
-    from coordinator.timeline.simulate import simulate
+    from maya.replay.null_model import NullDurations, NullNetwork
+    from maya.replay.simulate import simulate
 
     timeline = simulate(tmp_path, timeline.settings, durations=NullDurations(), network=NullNetwork())
     assert of_rank(anatomy_of(timeline), 0) == {"idle": 7}

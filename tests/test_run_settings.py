@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.timeline.settings import NO_COSTS, HostCosts, RunSettings, SettingsError, nccl_variables
 from maya.devices import DeviceError, flattened, load_device
 from maya.hosts import HostError, load_host
+from maya.replay.run_settings import (
+    NO_COSTS,
+    HostCosts,
+    RunSettings,
+    SettingsError,
+    nccl_variables,
+)
 from maya.trace import Kind
 from netmodel.cluster import ClusterError, load_cluster
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.timeline.network import CollectiveTimes
-from coordinator.timeline.simulate import simulate
+from maya.replay.collective_times import CollectiveTimes
+from maya.replay.simulate import simulate
 from maya.trace import read
 from maya.trace.streams import find_streams
 from netmodel.cluster import load_cluster

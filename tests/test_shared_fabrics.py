@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from maya.net import net
-from netmodel.analytic import AnalyticNetwork
-from netmodel.build import build_topology
+from maya.cli.net import net
 from netmodel.cluster import load_cluster, with_faults
-from netmodel.collective import Collective, Transfer
-from netmodel.fabrics.fat_tree import FatTree
-from netmodel.faults import parse_fault
+from netmodel.cluster.fabrics.fat_tree import FatTree
+from netmodel.cluster.faults import parse_fault
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import Collective, Transfer
 from netmodel.flow import Finished, FlowNetwork
-from netmodel.link_use import busiest_links
+from netmodel.flow.link_use import busiest_links
+from netmodel.topology import build_topology
 
 _EXAMPLES = Path(__file__).parents[1] / "scripts" / "examples" / "networks"
 _GPUS = 128

@@ -19,7 +19,7 @@ from maya.estimators.estimator import Estimator
 from maya.estimators.features import work_of, works_of
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.tensors import Tensor
-from maya.estimators.work import Work
+from maya.estimators.kernel import Work
 from maya.trace import Flag, Kind, read
 
 # Each op takes a vector and goes through all of it; an annotation says which op, which type and how many elements.

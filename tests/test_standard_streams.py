@@ -25,7 +25,7 @@ from test_faults import processes_with
 from maya.trace import read
 from rank_runtime.build import Build
 
-LAUNCH = "from maya.torchrun import main; raise SystemExit(main())"
+LAUNCH = "from maya.launcher import main; raise SystemExit(main())"
 TRAIN = """
     import os, torch
     print("to stdout")
@@ -137,7 +137,7 @@ def test_the_launcher_fails(launch: Launch, where: str, error: str) -> None:
     """It says so, and takes everything along that it has started."""
     module, function = where.split(".", 1)
     program = f"""if True:
-        from maya.torchrun import {module}
+        from maya.launcher import {module}
         def fail(*_):
             raise {error}("injected")
         {module}.{function} = fail
@@ -169,9 +169,9 @@ def test_the_launcher_ends_before_the_zygote_has_begun(launch: Launch) -> None:
     """A zygote notices that its launcher is gone even if it never saw it."""
     program = f"""if True:
         import os
-        from maya.torchrun import zygote
-        begin = zygote.Zygote.__enter__
-        zygote.Zygote.__enter__ = lambda self: os._exit(3)
+        from maya.launcher import zygote_process
+        begin = zygote_process.ZygoteProcess.__enter__
+        zygote_process.ZygoteProcess.__enter__ = lambda self: os._exit(3)
         {LAUNCH}
     """
     assert launch(WAIT, "--nproc", "2", program=program).wait(60) == 3

@@ -11,11 +11,11 @@ import pytest
 from timeline_text import ends, text_of
 from trace_writer import GROUPED, TraceWriter
 
-from coordinator.timeline.null import MILLISECOND, NullDurations, NullNetwork, null_settings
-from coordinator.timeline.recording import read_recording
-from coordinator.timeline.settings import NO_COSTS, HostCosts
-from coordinator.timeline.simulate import simulate
-from coordinator.timeline.timeline import Timeline
+from maya.replay.null_model import MILLISECOND, NullDurations, NullNetwork, null_settings
+from maya.replay.recording import read_recording
+from maya.replay.run_settings import NO_COSTS, HostCosts
+from maya.replay.simulate import simulate
+from maya.replay.timeline import Timeline
 from maya.trace import Kind
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -349,7 +349,7 @@ def test_several_processes_read_what_one_would(tmp_path: Path, monkeypatch: pyte
         rank.kernel("a" if rank.rank != 3 else "b")
         rank.collective(1, stream=0)
     alone = text_of(replay(tmp_path, ranks))
-    monkeypatch.setattr("coordinator.timeline.outlines._WORTH_KEEPING", 0)
+    monkeypatch.setattr("maya.replay.trace_digests._WORTH_KEEPING", 0)
     assert text_of(replay(tmp_path, ranks)) == alone
     assert (tmp_path / "outlines.json").is_file()
     assert text_of(simulate(tmp_path, null_settings(5), durations=NullDurations(), network=NullNetwork())) == alone

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coordinator.timeline.network import CollectiveTimes
-from netmodel.analytic import AnalyticNetwork
-from netmodel.build import build_topology
+from maya.replay.collective_times import CollectiveTimes
 from netmodel.cluster import load_cluster
-from netmodel.collective import Collective, Transfer
-from netmodel.nccl_settings import read_settings
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import Collective, Transfer
+from netmodel.collectives.nccl_settings import read_settings
+from netmodel.topology import build_topology
 
 NODE = tuple(range(8))
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from timeline_text import ends, text_of
 from trace_writer import FROM_GRAPH, GROUPED, TraceWriter
 
-from coordinator.timeline.null import NullDurations, NullNetwork, null_settings
-from coordinator.timeline.settings import HostCosts
-from coordinator.timeline.simulate import simulate
+from maya.replay.null_model import NullDurations, NullNetwork, null_settings
+from maya.replay.run_settings import HostCosts
+from maya.replay.simulate import simulate
 from maya.trace import Kind, read
 
 WORK_NS, NETWORK_NS = 50_000, 130_001

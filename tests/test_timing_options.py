@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import Run
 
-from coordinator.timeline.settings import RunSettings
 from maya.devices import load_device
-from maya.torchrun.arguments import fitting_cluster, parse
+from maya.launcher.arguments import fitting_cluster, parse
+from maya.replay.run_settings import RunSettings
 from netmodel.cluster import cluster_path, load_cluster
 
 

@@ -14,11 +14,17 @@ from cluster_files import FABRICS, load_text, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netmodel.bisection import bisection_rate
-from netmodel.build import build_topology
-from netmodel.cluster import Cluster, ClusterError, cluster_names, load_cluster, with_faults
-from netmodel.faults import Fault, parse_fault
-from netmodel.topology import LinkKind, Topology
+from netmodel.cluster import (
+    Cluster,
+    ClusterError,
+    cluster_names,
+    load_cluster,
+    with_faults,
+)
+from netmodel.cluster.faults import Fault, parse_fault
+from netmodel.topology import Topology, build_topology
+from netmodel.topology.bisection import bisection_rate
+from netmodel.topology.link_kind import LinkKind
 
 
 @cache

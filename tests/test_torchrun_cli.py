@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maya.torchrun.arguments import Streams, parse
-from maya.torchrun.environment import Meeting, worker_variables
-from maya.torchrun.failure import Failure, failure_block
+from maya.launcher.arguments import Streams, parse
+from maya.launcher.failure import Failure, failure_block
+from maya.launcher.worker_environment import Meeting, worker_variables
 from rank_runtime.build import Build
 from rank_runtime.environment import RANK_VARIABLES, VariableError, rank_environment
 
@@ -565,7 +565,7 @@ def test_children_of_a_failed_worker_are_killed(maya_run: MayaRun) -> None:
 def launcher(folder: Path, *words: str) -> subprocess.Popen[str]:
     """A maya-torchrun under way; the test waits for it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "maya.torchrun", *words],
+        [sys.executable, "-m", "maya.launcher", *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

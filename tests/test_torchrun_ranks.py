@@ -20,10 +20,10 @@ import pytest
 
 from maya.devices import load_device
 from maya.doctor import Verdict
-from maya.torchrun import limits
-from maya.torchrun.failure import Failure, failure_block
-from maya.torchrun.logs import Followed
-from maya.torchrun.progress import Progress
+from maya.launcher import capacity
+from maya.launcher.failure import Failure, failure_block
+from maya.launcher.logs import Followed
+from maya.launcher.progress import Progress
 from rank_runtime.build import Build
 from rank_runtime.environment import rank_environment
 
@@ -154,7 +154,7 @@ def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
     command = "echo $RANK of $WORLD_SIZE on $0 ${local_rank}"
     words = ["--nproc", "3", "--tee", "1", "--no-python", "/bin/sh", "-c", command, "$LOCAL_RANK"]
     ended = subprocess.run(
-        [sys.executable, "-m", "maya.torchrun", *words], cwd=tmp_path, capture_output=True, text=True, timeout=180
+        [sys.executable, "-m", "maya.launcher", *words], cwd=tmp_path, capture_output=True, text=True, timeout=180
     )
     assert ended.returncode == 0, ended.stderr
     lines = [f"[default{rank}]:{rank} of 3 on $LOCAL_RANK {rank}" for rank in range(3)]
@@ -236,18 +236,18 @@ def test_progress() -> None:
 @pytest.mark.parametrize(
     ("check", "verdict", "advice"),
     [
-        (limits.check_open_files(1024, 1 << 20), Verdict.OK, ""),
-        (limits.check_open_files(1024, resource.RLIM_INFINITY), Verdict.OK, ""),
-        (limits.check_open_files(1024, 1024), Verdict.FAIL, "1024 ranks need 2112"),
-        (limits.check_processes(1024, None, ""), Verdict.OK, ""),
-        (limits.check_processes(1024, 32000, "kernel.pid_max"), Verdict.OK, ""),
-        (limits.check_processes(4096, 32000, "kernel.pid_max"), Verdict.WARN, "about 49152 with their threads"),
-        (limits.check_processes(1024, 500, "pids.max"), Verdict.FAIL, "raise pids.max"),
-        (limits.check_memory(1024, 24 << 30, shared=True), Verdict.OK, ""),
-        (limits.check_memory(1024, 12 << 30, shared=True), Verdict.WARN, "1024 ranks need about 18.6 GiB"),
-        (limits.check_memory(1024, 2 << 30, shared=True), Verdict.FAIL, "use fewer ranks"),
-        (limits.check_memory(64, 24 << 30, shared=False), Verdict.OK, ""),
-        (limits.check_memory(256, 24 << 30, shared=False), Verdict.WARN, "256 ranks need about 63.1 GiB"),
+        (capacity.check_open_files(1024, 1 << 20), Verdict.OK, ""),
+        (capacity.check_open_files(1024, resource.RLIM_INFINITY), Verdict.OK, ""),
+        (capacity.check_open_files(1024, 1024), Verdict.FAIL, "1024 ranks need 2112"),
+        (capacity.check_processes(1024, None, ""), Verdict.OK, ""),
+        (capacity.check_processes(1024, 32000, "kernel.pid_max"), Verdict.OK, ""),
+        (capacity.check_processes(4096, 32000, "kernel.pid_max"), Verdict.WARN, "about 49152 with their threads"),
+        (capacity.check_processes(1024, 500, "pids.max"), Verdict.FAIL, "raise pids.max"),
+        (capacity.check_memory(1024, 24 << 30, shared=True), Verdict.OK, ""),
+        (capacity.check_memory(1024, 12 << 30, shared=True), Verdict.WARN, "1024 ranks need about 18.6 GiB"),
+        (capacity.check_memory(1024, 2 << 30, shared=True), Verdict.FAIL, "use fewer ranks"),
+        (capacity.check_memory(64, 24 << 30, shared=False), Verdict.OK, ""),
+        (capacity.check_memory(256, 24 << 30, shared=False), Verdict.WARN, "256 ranks need about 63.1 GiB"),
     ],
 )
 def test_limits(check: Any, verdict: Verdict, advice: str) -> None:
@@ -256,7 +256,7 @@ def test_limits(check: Any, verdict: Verdict, advice: str) -> None:
 
 
 def test_limits_of_this_machine() -> None:
-    assert [check.subject for check in limits.examine(2, shared=True)] == ["open files", "processes", "memory"]
+    assert [check.subject for check in capacity.examine(2, shared=True)] == ["open files", "processes", "memory"]
 
 
 def test_a_failure_of_many_ranks_is_told_in_few_lines() -> None:

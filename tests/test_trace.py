@@ -23,12 +23,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from maya.cli.trace import parse_kinds, show
 from maya.trace import Flag, Kind, Trace, TraceError, read, summarise
 from maya.trace import format as trace_format
 from maya.trace.columns import BlockRun, decode_varints, unfold
 from maya.trace.demangle import demangle
 from maya.trace.flops import flops_of, gemm_flops
-from maya.trace.show import parse_kinds, show
 
 DEVICE = Path(__file__).parents[1] / "rank_runtime" / "shim" / "device"
 STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-I", str(DEVICE)]

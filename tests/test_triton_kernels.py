@@ -15,8 +15,8 @@ from maya.estimators.features.inductor import parse
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.mask import visible
 from maya.estimators.features.templates import template_work
-from maya.estimators.work import Kind as WorkKind
-from maya.estimators.work import Origin, Work
+from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.kernel import Origin, Work
 from maya.trace import Kind, read
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import pytest
 from conftest import Run
 from parallel_launch import maya_torchrun
 
-from coordinator.timeline.settings import RunSettings
-from coordinator.timeline.simulate import simulate
-from coordinator.timeline.timeline import Timeline
+from maya.replay.run_settings import RunSettings
+from maya.replay.simulate import simulate
+from maya.replay.timeline import Timeline
 from maya.trace import Kind, read
 from rank_runtime.build import Build
 

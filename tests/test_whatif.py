@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from recorded_run import maya, record_once
 
-from coordinator.timeline.settings import NO_COSTS, RunSettings
+from maya.replay.run_settings import NO_COSTS, RunSettings
 from maya.whatif.changes import Wanted, change
 from netmodel.cluster import cluster_path
 

@@ -77,7 +77,7 @@ def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = No
     """Each rank's output goes to a file of its own: what they write to one place is mixed within lines."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     ended = subprocess.run(
-        [sys.executable, "-m", "maya.torchrun", "--out", str(folder / "run"), "--no-trace", "--redirects", "1", *words],
+        [sys.executable, "-m", "maya.launcher", "--out", str(folder / "run"), "--no-trace", "--redirects", "1", *words],
         cwd=folder,
         env={**os.environ, **(environment or {})},
         capture_output=True,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coordinator.timeline.timeline import Timeline
+from maya.replay.timeline import Timeline
 
 
 def text_of(timeline: Timeline) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 
 from trace_writer import TraceWriter
 
-from coordinator.timeline.null import NullDurations, NullNetwork, null_settings
-from coordinator.timeline.settings import NO_COSTS, HostCosts
-from coordinator.timeline.simulate import simulate
-from coordinator.timeline.timeline import Timeline
+from maya.replay.null_model import NullDurations, NullNetwork, null_settings
+from maya.replay.run_settings import NO_COSTS, HostCosts
+from maya.replay.simulate import simulate
+from maya.replay.timeline import Timeline
 from maya.trace import Kind
 
 COMMUNICATION = 5  # a stream

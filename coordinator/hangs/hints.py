@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from coordinator.hangs.source import mentions, rank_condition
+from coordinator.hangs.user_source import mentions, rank_condition
 from coordinator.membership import DUPLICATE_GPU
-from coordinator.texts import ranks_text
+from maya.util.ranks import ranks_text
 
 _MOST = 3
 _OWN_GPU = (

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from maya.atomic_write import write_atomically
+from maya.util.files import write_atomically
 
 
 def write_report(folder: Path, name: str, report: dict[str, Any]) -> dict[str, Any]:

@@ -28,12 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.communicators import Wait
-from coordinator.hangs import processes, questions, recorder, stacks, threads
+from coordinator.hangs import flight_recorder, processes, thread_waits
 from coordinator.hangs.deadlock import Condition, stuck_ranks
+from coordinator.hangs.hang_report import Finding, Rank, make_report
 from coordinator.hangs.processes import Doing, Pulse, Sample
-from coordinator.hangs.report import Finding, Rank, make_report
 from coordinator.hangs.report_file import write_report
 from coordinator.server import Server
+from maya.hangs import python_stacks
+from rank_runtime import introspection
 
 _QUIET_SECONDS = 0.7  # after the last message, before the first look
 _APART_SECONDS = 0.5  # between two looks
@@ -253,8 +255,8 @@ class Watcher:
         for rank in self._ranks:
             condition = self._condition(rank, standing, rank in has_waits)
             if rank in standing:
-                told, process = answers.get(rank, stacks.Stacks()), self._ranks[rank].process
-                condition = threads.condition(process, told, rank in has_waits, self.settings.store_port)
+                told, process = answers.get(rank, python_stacks.Stacks()), self._ranks[rank].process
+                condition = thread_waits.condition(process, told, rank in has_waits, self.settings.store_port)
             conditions[rank] = condition
         cost = (time.monotonic() - now) / _SHARE
         self._ask_again = min(_MOST_ASKED_AGAIN, max(_LEAST_ASKED_AGAIN, cost))
@@ -282,11 +284,11 @@ class Watcher:
         after = processes.pulse(known.process, time.monotonic())
         return known.sample is not None and after is not None and after.stands_since(known.sample.pulse)
 
-    def _stacks(self, ranks: set[int]) -> dict[int, stacks.Stacks]:
+    def _stacks(self, ranks: set[int]) -> dict[int, python_stacks.Stacks]:
         process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
         seconds = 3.0 + 0.01 * len(process_of)
-        answers = questions.ask(self.server.endpoint, dict.fromkeys(process_of, "stacks"), seconds)
-        return {process_of[process]: stacks.parse(answer) for process, answer in answers.items()}
+        answers = introspection.ask(self.server.endpoint, dict.fromkeys(process_of, "stacks"), seconds)
+        return {process_of[process]: python_stacks.parse(answer) for process, answer in answers.items()}
 
     # ---- reports ----
 
@@ -310,12 +312,14 @@ class Watcher:
         finding = Finding("mismatch", ranks, waits, 0.0, failures[-1][1])
         return self._hang(finding, self._stacks(set(self._ranks)))
 
-    def _report(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
+    def _report(self, finding: Finding, answers: Mapping[int, python_stacks.Stacks]) -> dict[str, Any]:
         missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing}
         others = sorted(self._ranks)[:_MOST_OTHERS]
         answers = {**answers, **self._stacks(missing.union(others).intersection(self._ranks).difference(answers))}
         ranks = {
-            rank: Rank(rank, known.doing, known.status, answers.get(rank, stacks.Stacks()), self._is_in_store(known))
+            rank: Rank(
+                rank, known.doing, known.status, answers.get(rank, python_stacks.Stacks()), self._is_in_store(known)
+            )
             for rank, known in self._ranks.items()
         }
         report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders)
@@ -323,7 +327,7 @@ class Watcher:
             self._freeze()
         return report
 
-    def _hang(self, finding: Finding, answers: Mapping[int, stacks.Stacks]) -> dict[str, Any]:
+    def _hang(self, finding: Finding, answers: Mapping[int, python_stacks.Stacks]) -> dict[str, Any]:
         report = self._report(finding, answers)
         return {"hang": {**write_report(self.settings.folder, "hang.json", report), "kind": report["kind"]}}
 
@@ -336,15 +340,15 @@ class Watcher:
                     os.killpg(known.process, signal.SIGSTOP)
 
     def _is_in_store(self, known: _Known) -> bool:
-        return known.status is None and threads.is_in_store(known.process, self.settings.store_port)
+        return known.status is None and thread_waits.is_in_store(known.process, self.settings.store_port)
 
-    def _recorders(self, ranks: list[int]) -> dict[int, recorder.Recorder]:
+    def _recorders(self, ranks: list[int]) -> dict[int, flight_recorder.Recorder]:
         """Flight recorders of some ranks."""
         process_of = {
             self._ranks[rank].process: rank for rank in ranks[:_MOST_RECORDERS] if self._ranks[rank].status is None
         }
-        answers = questions.ask(self.server.endpoint, dict.fromkeys(process_of, "recorder all"), _RECORDER_SECONDS)
-        return {process_of[process]: recorder.parse(answer) for process, answer in answers.items()}
+        answers = introspection.ask(self.server.endpoint, dict.fromkeys(process_of, "recorder all"), _RECORDER_SECONDS)
+        return {process_of[process]: flight_recorder.parse(answer) for process, answer in answers.items()}
 
     def _write_recorders(self) -> str:
         """Those of all ranks, for torchfrtrace; how their files' names begin, or nothing."""
@@ -358,4 +362,4 @@ class Watcher:
         asked = {
             known.process: f"recorder all {prefix}{rank}" for rank, known in self._ranks.items() if known.status is None
         }
-        return str(prefix) if any(questions.ask(self.server.endpoint, asked, _RECORDER_SECONDS).values()) else ""
+        return str(prefix) if any(introspection.ask(self.server.endpoint, asked, _RECORDER_SECONDS).values()) else ""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from maya.devices.device import Device
-from netmodel.settings_file import Catalogue, as_table, did_you_mean, listed
+from maya.util.catalogue import Catalogue, as_table
+from maya.util.suggestions import did_you_mean, listed
 
 _FIELDS: dict[str, Field[Any]] = {f.metadata["key"]: f for f in fields(Device) if "key" in f.metadata}
 _BASE = "based_on"

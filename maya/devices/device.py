@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from netmodel.units import BITS, BYTES, BYTES_PER_SECOND, FLOPS, HERTZ, WATTS
+from maya.util.units import BITS, BYTES, BYTES_PER_SECOND, FLOPS, HERTZ, WATTS
 
 _LARGEST_COUNT = 2**31 - 1  # CUDA reports counts as C ints
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.work import Kind, Origin, Work
+from maya.estimators.kernel import Kind, Origin, Work
 
 Floats = npt.NDArray[np.float64]
 

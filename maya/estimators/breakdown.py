@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.bounds import peak_flops
 from maya.estimators.estimator import Estimator
 from maya.estimators.features import TracedWorks
-from maya.estimators.limits import TENSOR_KINDS
-from maya.estimators.work import Estimate, Kind, Origin
+from maya.estimators.kernel import Estimate, Kind, Origin
+from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bounds import peak_flops
 from maya.trace import Kind as RecordKind
 from maya.trace import Trace
-from netmodel.settings_file import did_you_mean
+from maya.util.suggestions import did_you_mean
 
 
 @dataclass

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators import attention, convolution, gemm, libraries, memory_bound, roofline
 from maya.estimators.batch import Batch, Times, batches
+from maya.estimators.kernel import Estimate, Kind, Origin, Work
+from maya.estimators.models import attention, convolution, gemm, library_calls, memory_bound, roofline
 from maya.estimators.pack import Packs, key_of
-from maya.estimators.work import Estimate, Kind, Origin, Work
 
 Evaluate = Callable[[Device, Packs, Batch], Times]
 
@@ -29,9 +29,9 @@ ESTIMATORS: dict[Kind, Evaluate] = {
     Kind.ATTENTION: attention.evaluate,
     Kind.CONVOLUTION: convolution.evaluate,
     Kind.TRANSFER: memory_bound.evaluate_transfer,
-    Kind.RNN: libraries.evaluate_rnn,
-    Kind.FFT: libraries.evaluate_fft,
-    Kind.LINEAR_ALGEBRA: libraries.evaluate_linear_algebra,
+    Kind.RNN: library_calls.evaluate_rnn,
+    Kind.FFT: library_calls.evaluate_fft,
+    Kind.LINEAR_ALGEBRA: library_calls.evaluate_linear_algebra,
     **dict.fromkeys(memory_bound.KINDS, memory_bound.evaluate),
 }
 

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from maya.devices import Device, DeviceError, device_names, load_device
 from maya.estimators.batch import Batch, Floats
-from maya.estimators.forest import Forest, Trees
-from maya.estimators.work import Origin, Work
+from maya.estimators.kernel import Origin, Work
+from maya.estimators.models.forest import Forest, Trees
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "packs"

@@ -14,8 +14,9 @@ from typing import Any
 
 from maya.devices import Device
 from maya.trace.format import Kind
-from netmodel.settings_file import Catalogue, did_you_mean
-from netmodel.units import NANOSECONDS
+from maya.util.catalogue import Catalogue
+from maya.util.suggestions import did_you_mean
+from maya.util.units import NANOSECONDS
 
 REFERENCE = "reference"
 

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.timeline.timeline import ClassTimeline
 from maya import __version__
+from maya.replay.timeline import ClassTimeline
 from maya.report.content import Bar, Behaviour, Content, Figure, Memory, Part, Share, Steps, Streams, Traffic
+from maya.report.labels import Words
 from maya.report.lanes import count_events, streams_of
 from maya.report.rankings import collective_table, kernel_table
-from maya.report.settings import settings_tables
-from maya.report.words import Words
+from maya.report.settings_tables import settings_tables
 from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.results.memory import memory_course
-from maya.results.words import bytes_text, ranges, share_text, small, time_text
+from maya.util.ranks import ranges
+from maya.util.text import bytes_text, share_text, small, time_text
 
 _MOST_EVENTS = 40_000  # on the whole page
 _MOST_STEPS = 3

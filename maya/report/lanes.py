@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline
+from maya.replay.timeline import ClassTimeline
 from maya.report.content import Lane, Streams, WorkRow
-from maya.report.words import Words
+from maya.report.labels import Words
 
 _FIRST_JOINED_NS = 1_000
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline, Timeline
-from maya.net.bench import bus_factor
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.report.content import Table, WorkRow
-from maya.report.words import Words, call_name, members_of
+from maya.report.labels import Words, call_name, members_of
 from maya.results.steps import Steps
+from netmodel.collectives.collective import bus_factor
 
 _MOST_KERNELS = 30
 _MOST_COLLECTIVES = 30

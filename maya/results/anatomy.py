@@ -17,11 +17,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.results.classes import CLASSES, NUMBER, SHARED, TITLES, TimeClass, classify, messages
 from maya.results.partition import Partition, Window, divide
 from maya.results.steps import ClassSteps, Steps
-from maya.results.words import time_text
+from maya.util.text import time_text
 
 Times = npt.NDArray[np.int64]
 

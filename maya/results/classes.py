@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import Program
-from maya.estimators.memory_bound import KINDS as MEMORY_BOUND_KINDS
-from maya.estimators.work import Kind as WorkKind
+from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.models.memory_bound import KINDS as MEMORY_BOUND_KINDS
+from maya.replay.timeline import Program
 from maya.trace import Kind
 
 MESSAGES = frozenset({"ncclSend", "ncclRecv"})

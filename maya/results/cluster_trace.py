@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline
+from maya.replay.timeline import ClassTimeline
 from maya.results.classes import CLASSES, TITLES, classify
 from maya.results.drawing import class_of, stream_number
 from maya.results.result import Result
 from maya.results.trace_file import Event, process, span, thread, write_trace
-from maya.results.words import ranges
+from maya.util.ranks import ranges
 
 NAME = "cluster_trace.json.gz"
 MOST_RANKS = 64

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.threads import HEEDED, thread_groups
-from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.replay.thread_groups import HEEDED, thread_groups
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.results.host_spans import HostSpans, host_spans
 from maya.results.result import Result
 from maya.trace import Kind

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.settings import HostCosts
-from coordinator.timeline.threads import thread_groups
+from maya.replay.run_settings import HostCosts
+from maya.replay.thread_groups import thread_groups
 from maya.trace import Flag, Kind, Trace
 
 Times = npt.NDArray[np.int64]

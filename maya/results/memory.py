@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.trace import Kind, Trace
 
 Times = npt.NDArray[np.int64]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline, Timeline
 from maya.estimators.features.from_trace import TracedWork
-from maya.estimators.work import Origin
+from maya.estimators.kernel import Origin
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.results.classes import CLASSES, TimeClass, classify
 from maya.results.steps import ClassSteps, Steps
 

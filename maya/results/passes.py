@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import Program
-from maya.estimators.limits import TENSOR_KINDS
-from maya.estimators.work import Kind as WorkKind
+from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.replay.timeline import Program
 from maya.trace import Trace
 
 Rows = npt.NDArray[np.intp]

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.timeline.recording import Recording, read_recording
-from coordinator.timeline.settings import RunSettings
-from coordinator.timeline.simulate import simulate
+from maya.replay.recording import Recording, read_recording
+from maya.replay.run_settings import RunSettings
+from maya.replay.simulate import simulate
 from maya.results.cluster_trace import write_cluster_trace
 from maya.results.kineto import write_rank_trace
 from maya.results.result import OptionError, Options, Result, conclude

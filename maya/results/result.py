@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from coordinator.timeline.cut_traces import cut_short
-from coordinator.timeline.timeline import Timeline
 from maya.assumptions import STEPS, Assumption, wall_clock
+from maya.replay.timeline import Timeline
+from maya.replay.truncated_traces import cut_short
 from maya.results.anatomy import Anatomy, dissect
 from maya.results.assumptions import trace_assumptions
 from maya.results.memory import Memory, find_memory
@@ -22,7 +22,7 @@ from maya.results.steps import Steps, find_steps
 from maya.results.throughput import Throughput, find_throughput
 from maya.results.traffic import Traffic, find_traffic
 from maya.results.without_model import WithoutModel, find_without_model
-from netmodel.settings_file import did_you_mean
+from maya.util.suggestions import did_you_mean
 
 
 class OptionError(ValueError):

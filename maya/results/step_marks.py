@@ -12,7 +12,7 @@ from statistics import median_low
 
 import numpy as np
 
-from coordinator.timeline.timeline import Program
+from maya.replay.timeline import Program
 from maya.results.passes import Passes, any_between, passes_of
 from maya.results.step_turns import Turns, find_turns
 from maya.trace import Flag, Kind, Trace

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import Program
+from maya.replay.timeline import Program
 from maya.results.passes import Passes, Rows, in_backward, passes_of
 from maya.results.step_marks import Mark
 from maya.results.step_repetition import REPETITION

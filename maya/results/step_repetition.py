@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import Program
-from maya.estimators.limits import TENSOR_KINDS
-from maya.estimators.work import Kind as WorkKind
+from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.replay.timeline import Program
 from maya.results.step_marks import Mark
 
 REPETITION = "repetition"

@@ -21,13 +21,13 @@ from statistics import median_low
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import ClassTimeline, Timeline
-from maya.estimators.limits import TENSOR_KINDS
-from maya.estimators.work import Kind as WorkKind
+from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.results.step_marks import Mark, annotation_marks, annotations_named, optimizer_marks, skipped_steps
 from maya.results.step_passes import BACKWARD, REDUCTION, UPDATE, pass_marks
 from maya.results.step_repetition import REPETITION, repetition_marks
-from netmodel.settings_file import did_you_mean
+from maya.util.suggestions import did_you_mean
 
 Times = npt.NDArray[np.int64]
 

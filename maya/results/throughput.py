@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import Program, Timeline
-from maya.estimators.bounds import peak_flops
-from maya.estimators.limits import TENSOR_KINDS
+from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bounds import peak_flops
+from maya.replay.timeline import Program, Timeline
 from maya.results.passes import in_backward
 from maya.results.steps import Steps
 from maya.results.tokens import GIVEN, NotSure, Samples, find_samples

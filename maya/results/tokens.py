@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.timeline import Program, Timeline
+from maya.replay.timeline import Program, Timeline
 from maya.results.passes import in_backward, passes_of
 from maya.results.steps import ClassSteps, Steps
 from maya.trace import Kind

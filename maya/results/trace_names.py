@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coordinator.timeline.timeline import CollectiveCall
 from maya.estimators.features.from_trace import TracedWork
+from maya.replay.timeline import CollectiveCall
 from maya.trace.demangle import demangle
 
 _NCCL_TYPES = {

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.timeline.network import DTYPES
-from coordinator.timeline.timeline import CollectiveCall, Timeline
+from maya.replay.collective_times import DTYPES
+from maya.replay.timeline import CollectiveCall, Timeline
 from maya.results.steps import Steps
 
 Bytes = npt.NDArray[np.int64]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.timeline.timeline import Timeline
 from maya.estimators.features.from_trace import TracedWork
+from maya.replay.timeline import Timeline
 from maya.results.steps import Steps
-from maya.results.words import bytes_text, share_text
+from maya.util.text import bytes_text, share_text
 
 _MATTERS = 0.05  # share of launches, bytes or time from which on the step may take noticeably longer
 _MATTERS_ON_TENSOR_CORES = 0.01  # share of bytes; there, a byte may stand for hundreds of operations

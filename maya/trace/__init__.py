@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
+from maya.trace.counts import MadeUpRead, Summary, summarise
 from maya.trace.format import Flag, Kind
 from maya.trace.reader import Header, Trace, TraceError, read
-from maya.trace.summary import MadeUpRead, Summary, summarise
 
 __all__ = ["Flag", "Header", "Kind", "MadeUpRead", "Summary", "Trace", "TraceError", "read", "summarise"]

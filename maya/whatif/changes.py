@@ -10,17 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import click
-
-from coordinator.timeline.settings import RunSettings, SettingsError, split_changes
 from maya.devices import Device
-from maya.net.sizes import RanksType
-from maya.results.words import ranges
-from maya.torchrun.timing import TimingError, parse_changes
+from maya.launcher.timing_options import TimingError, parse_changes
+from maya.replay.run_settings import RunSettings, SettingsError, split_changes
+from maya.util.catalogue import Catalogue
+from maya.util.ranks import parse_ranks, ranges
+from maya.util.suggestions import did_you_mean
+from maya.util.units import format_bytes, format_nanoseconds, format_rate
 from netmodel.cluster import ClusterError, cluster_path
-from netmodel.faults import parse_fault
-from netmodel.settings_file import Catalogue, did_you_mean
-from netmodel.units import format_bytes, format_nanoseconds, format_rate
+from netmodel.cluster.faults import parse_fault
 
 _TABLES = ("node", "fabric", "calibration", "host")
 _SLOWEST = 100  # times as long; more than that is a mistake in writing
@@ -149,8 +147,8 @@ def _slow_ranks(texts: Iterable[str], world_size: int) -> dict[int, int]:
         ranks_text, colon, factor_text = text.rpartition(":")
         try:
             factor = round(float(factor_text) * 1000) if colon else 0
-            ranks = RanksType().convert(ranks_text, None, None) if colon else ()
-        except (ValueError, OverflowError, click.ClickException):
+            ranks = parse_ranks(ranks_text) if colon else ()
+        except (ValueError, OverflowError):
             factor, ranks = 0, ()
         if not ranks or not 0 < factor <= _SLOWEST * 1000:
             raise SettingsError(

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.timeline.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import ClassTimeline, Timeline
 from maya.results import CLASSES, TITLES, Result, TimeClass
-from maya.results.words import bytes_text, share_text
+from maya.util.text import bytes_text, share_text
 
 _SHORT_NS = 10_000_000  # a step that is better told in microseconds
 _TINY = 1000  # one part in so many

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from netmodel.parameters import Parameters, written_parameters
+from netmodel.cluster.parameters import Parameters, written_parameters
 
 _TABLE = re.compile(r"\s*\[+\s*([A-Za-z0-9_-]+)")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from netmodel.calibration.measurements import Measurement
 from netmodel.calibration.structure import NAMES, Structure, from_vector, predictions, structure_of, to_vector
 from netmodel.cluster import Cluster
-from netmodel.parameters import Parameters
+from netmodel.cluster.parameters import Parameters
 
 MEGABYTE = 2**20
 _OUTLIER = 0.15  # of log time: what is farther off counts linearly

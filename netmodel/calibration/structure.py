@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.algorithms import hides_latency
-from netmodel.algorithms.common import COUPLING, Draft, busiest
-from netmodel.analytic import AnalyticNetwork
-from netmodel.build import build_topology
 from netmodel.calibration.measurements import Measurement
 from netmodel.cluster import Cluster
-from netmodel.collective import Collective
-from netmodel.link_kind import LinkKind
-from netmodel.nccl_settings import NcclSettings
-from netmodel.parameters import ENGINES, Engine, Parameters, engine_names
-from netmodel.plan import Plan
+from netmodel.cluster.parameters import ENGINES, Engine, Parameters, engine_names
+from netmodel.collectives.algorithms import hides_latency
+from netmodel.collectives.algorithms.common import COUPLING, Draft, busiest
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import Collective
+from netmodel.collectives.nccl_settings import NcclSettings
+from netmodel.collectives.plan import Plan
+from netmodel.topology import build_topology
+from netmodel.topology.link_kind import LinkKind
 
 _FIGURES = tuple(field.name for field in fields(Engine))
 _COMMON = ("local_step", "tree_fill", "proxy_step_ns", "gpu_channel_rate", "network_channel_rate")

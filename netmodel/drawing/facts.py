@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from netmodel.bisection import bisection_rate
+from maya.util.units import format_nanoseconds, format_rate
 from netmodel.cluster import Cluster
-from netmodel.fabrics import FatTree, Wiring
+from netmodel.cluster.fabrics import FatTree, Wiring
 from netmodel.topology import Topology
-from netmodel.units import format_nanoseconds, format_rate
+from netmodel.topology.bisection import bisection_rate
 
 LEVEL_NAMES = ("leaf", "spine", "core")
 

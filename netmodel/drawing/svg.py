@@ -10,16 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from netmodel.build import wire_fabric
+from maya.util.units import format_rate
 from netmodel.cluster import Cluster
+from netmodel.cluster.fabrics import Wiring
+from netmodel.cluster.fabrics.torus import Ring, Torus
+from netmodel.cluster.faults import Fault
 from netmodel.drawing import facts
 from netmodel.drawing.canvas import MARGIN, WIDTH, Canvas, Point
-from netmodel.fabrics import Wiring
-from netmodel.fabrics.torus import Ring, Torus
-from netmodel.faults import Fault
-from netmodel.node import NVSWITCH, wire_node
 from netmodel.topology import Topology
-from netmodel.units import format_rate
+from netmodel.topology.build import wire_fabric
+from netmodel.topology.node import NVSWITCH, wire_node
 
 _NVLINK, _PCIE, _NETWORK, _SLOW, _LOST = "#76b900", "#8b949e", "#1f6fb2", "#e67700", "#d6336c"
 

@@ -14,7 +14,7 @@ from maya.estimators.features.kernel_names import first_number, pointers
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.parts import itemsizes, share
 from maya.estimators.features.tensors import Tensor, broadcast, itemsize
-from maya.estimators.work import Kind, Work
+from maya.estimators.kernel import Kind, Work
 
 _MOST_PER_THREAD = 16  # elements; torch's kernels do 4, 8 or 16
 _USUAL_PER_THREAD = 4

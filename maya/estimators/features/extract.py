@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
-from maya.estimators.features import elementwise, lists, movement, products, rows
-from maya.estimators.features.attention import attention_kernel
+from maya.estimators.features import elementwise, gemms, lists, memory_bound, rows
+from maya.estimators.features.attention_kernels import attention_kernel
 from maya.estimators.features.inductor import Sources
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.library import library_call
 from maya.estimators.features.triton import from_pointers, triton
-from maya.estimators.work import Kind, Work
+from maya.estimators.kernel import Kind, Work
 
 Extractor = Callable[[Launch], Work | None]
 
@@ -25,11 +25,11 @@ Extractor = Callable[[Launch], Work | None]
 _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
-        (r"reshape_and_cache|rotary|rope_|_rope", movement.in_place),
+        (r"reshape_and_cache|rotary|rope_|_rope", memory_bound.in_place),
         (r"flash_(fwd|bwd)|[Ff]lash_?[Aa]tt|fmha|attention_kernel", attention_kernel),
         (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
         (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
-        (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", products.product_kernel),
+        (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", gemms.product_kernel),
         (
             r"fused_dropout|dropout_kernel|distribution_|philox|random|bernoulli|curand|generate_seed",
             elementwise.random,
@@ -42,22 +42,22 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"(?i)softmax", rows.softmax),
         (r"(?i)nll_loss|cross_entropy", rows.cross_entropy),
         (r"reduce_kernel|(?i:reduce_1block)|^kernelReduce", rows.reduction),
-        (r"CatArray|chunk_cat", movement.concatenation),
-        (r"split_with_sizes_copy|split_copy", movement.splitting),
+        (r"CatArray|chunk_cat", memory_bound.concatenation),
+        (r"split_with_sizes_copy|split_copy", memory_bound.splitting),
         (r"^elementwise_kernel_with_index", elementwise.elementwise),
-        (r"vectorized_gather|indexSelect", movement.gather_rows),
+        (r"vectorized_gather|indexSelect", memory_bound.gather_rows),
         (
             r"embedding_|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial",
-            movement.embedding_backward,
+            memory_bound.embedding_backward,
         ),
-        (r"^compute(Block|Digit)|gatherTopK|^fill$", movement.selection),
-        (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", movement.indexing),
+        (r"^compute(Block|Digit)|gatherTopK|^fill$", memory_bound.selection),
+        (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", memory_bound.indexing),
         (
             r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|DeviceReduce|transform_kernel|transform_vals"
             r"|convert_indices|histogram|fill_reverse",
-            movement.keys_and_values,
+            memory_bound.keys_and_values,
         ),
-        (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", movement.pooling),
+        (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", memory_bound.pooling),
         (r"elementwise|nchwToNhwc|nhwcToNchw|copy_kernel|fill_kernel", elementwise.elementwise),
     )
 )
@@ -65,8 +65,8 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
 _OPS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
-        (r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_int_mm|_grouped_mm)$", products.product_kernel),
-        (r"convolution", products.convolution_kernel),
+        (r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_int_mm|_grouped_mm)$", gemms.product_kernel),
+        (r"convolution", gemms.convolution_kernel),
         (r"attention", attention_kernel),
     )
 )

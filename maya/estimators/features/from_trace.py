@@ -26,7 +26,7 @@ from maya.estimators.features.extract import work_of
 from maya.estimators.features.inductor import Sources
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.tensors import parse_input
-from maya.estimators.work import Work
+from maya.estimators.kernel import Work
 from maya.trace import Kind, Trace
 from maya.trace.reader import Records
 

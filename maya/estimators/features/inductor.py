@@ -17,10 +17,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from maya.atomic_write import write_atomically
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.templates import Template, bytes_behind, parse_template, pointers_among
 from maya.estimators.features.tensors import itemsize
+from maya.util.files import write_atomically
 
 _SIZES = re.compile(r"^\s+(x|y|z|r\d_)numel = (\d+)\s*$", re.MULTILINE)
 _HINTS = re.compile(r"size_hints=\{([^}]*)\}")

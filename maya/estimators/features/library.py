@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from maya.estimators.features.attention import cudnn_attention
+from maya.estimators.features.attention_kernels import cudnn_attention
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.tensors import itemsize, short_dtype
-from maya.estimators.work import Kind, Work
+from maya.estimators.kernel import Kind, Work
 
 Arguments = Mapping[str, Any]
 

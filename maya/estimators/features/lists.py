@@ -11,7 +11,7 @@ from maya.estimators.features.kernel_names import list_depth, list_reads
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.parts import list_part
 from maya.estimators.features.tensors import Tensor, tensors_in
-from maya.estimators.work import Kind, Work
+from maya.estimators.kernel import Kind, Work
 
 _CHUNK = 65536
 

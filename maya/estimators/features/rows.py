@@ -13,8 +13,8 @@ import re
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.parts import share
 from maya.estimators.features.tensors import Tensor, itemsize
-from maya.estimators.row_traffic import HAS_MEAN, IN_PASSES
-from maya.estimators.work import Kind, Work
+from maya.estimators.kernel import Kind, Work
+from maya.estimators.models.row_traffic import HAS_MEAN, IN_PASSES
 
 
 def reduction(launch: Launch) -> Work | None:

@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from maya.estimators.attention import attention_work
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.library import convolution_work
 from maya.estimators.features.mask import visible
 from maya.estimators.features.tensors import itemsize
-from maya.estimators.gemm import TRITON, gemm_work
-from maya.estimators.work import Work
+from maya.estimators.kernel import Work
+from maya.estimators.models.attention import attention_work
+from maya.estimators.models.gemm import TRITON, gemm_work
 
 _DECORATOR = "@triton_heuristics.template("
 _CONSTANT = re.compile(r"^\s+([A-Za-z]\w*)\s*(?::\s*tl\.constexpr)?\s*=\s*(-?\d+|True|False)\s*$", re.MULTILINE)

@@ -15,7 +15,7 @@ from maya.estimators.features.inductor import KernelMetadata
 from maya.estimators.features.launch import Launch
 from maya.estimators.features.templates import template_work
 from maya.estimators.features.tensors import itemsize
-from maya.estimators.work import Kind, Work
+from maya.estimators.kernel import Kind, Work
 
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan)_?(?:fused_)?(.*?)_?\d*$")
 _LOOPS = {"poi": "pointwise", "red": "reduction", "per": "persistent_reduction"}

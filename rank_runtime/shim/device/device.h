@@ -43,7 +43,7 @@ typedef struct {
     int power_watts;
 } maya_device_properties;
 
-/* What the CPU of a training node spends, in ns; coordinator/timeline/settings.py has the same. */
+/* What the CPU of a training node spends, in ns; maya/replay/run_settings.py has the same. */
 typedef struct {
     uint64_t op;      /* an ATen op, with the Python around it */
     uint64_t latency; /* from a launch to its start on an idle device */

@@ -2,7 +2,7 @@
  *
  * In: the records of the trace, in their order; from the coordinator, how long work takes and when collectives start and end.
  * Out: the host's time for the program's own clocks, the times of events, and when the rank comes to its collectives. What is
- * computed depends on nothing else, so that coordinator/timeline, which has the trace, computes the same (docs/timeline.md says
+ * computed depends on nothing else, so that maya/replay, which has the trace, computes the same (docs/timeline.md says
  * what). All times are ns since the rank began.
  *
  * virtual_clock.c     host threads: their cursors, and when they wait or ask

@@ -1,0 +1,104 @@
+"""What the state machine asks about time: how long collectives, messages and works take.
+
+In: posts and questions of ranks. Out: nanoseconds. `NO_TIMES` is for runs on the wall clock, where nothing takes time;
+`RunTimes` takes them from the settings of a run (maya/replay), the same that a replay takes them from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.descriptions import DATA_TYPES
+from rank_runtime.messages import Ask, Call, Post
+
+if TYPE_CHECKING:
+    from maya.replay.collective_times import CollectiveTimes
+    from maya.replay.kernel_durations import Durations
+    from maya.replay.run_settings import RunSettings
+
+_NAMES = {
+    Call.ALL_REDUCE: "ncclAllReduce",
+    Call.REDUCE: "ncclReduce",
+    Call.REDUCE_SCATTER: "ncclReduceScatter",
+    Call.BROADCAST: "ncclBroadcast",
+    Call.ALL_GATHER: "ncclAllGather",
+    Call.ALL_TO_ALL: "ncclAlltoAll",
+    Call.GATHER: "ncclGather",
+    Call.SCATTER: "ncclScatter",
+}
+_CALLS = [_NAMES.get(call, "") for call in Call]  # by number
+
+
+class Times(Protocol):
+    """How long things take."""
+
+    def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
+        """A collective that all members, which are ranks of the job, have posted."""
+        ...
+
+    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+        """A message between two ranks of the job."""
+        ...
+
+    def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
+        """What ranks ask about, one answer for each question of a rank."""
+        ...
+
+
+class _NoTimes:
+    def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
+        return 0
+
+    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+        return 0
+
+    def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
+        return [0] * len(asks)
+
+
+NO_TIMES: Times = _NoTimes()
+
+
+class RunTimes:
+    """Times of the run whose run.json is in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self) -> None:
+        """Now instead of at the first question."""
+        _ = self._network, self._durations
+
+    @cached_property
+    def _network(self) -> CollectiveTimes:
+        return self._settings.collective_times()
+
+    @cached_property
+    def _durations(self) -> Durations:
+        return self._settings.durations(self._folder, online=True)
+
+    @cached_property
+    def _settings(self) -> RunSettings:
+        from maya.replay.run_settings import RunSettings  # only with a virtual clock: it imports the whole replay
+
+        return RunSettings.load(self._folder)
+
+    def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
+        call, dtype = _CALLS[post.call], DATA_TYPES[post.data_type]
+        return self._network.collective_ns(call, post.count, dtype, members, max(post.peer, 0))
+
+    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+        return self._network.message_ns(sender, receiver, size)
+
+    def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
+        from maya.trace.format import Kind
+
+        works = [(ask.record, ask.signature, ask.op, ask.size) for _, ask in asks if ask.record != Kind.COLLECTIVE]
+        found = iter(self._durations.answers(works))
+        return [
+            self._network.alone_ns(ask.signature, rank) if ask.record == Kind.COLLECTIVE else next(found)
+            for rank, ask in asks
+        ]

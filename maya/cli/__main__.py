@@ -1,0 +1,5 @@
+"""`python -m maya.cli`, the same as `maya`."""
+
+from maya.cli.main import main
+
+main()

@@ -1,0 +1,101 @@
+"""`maya net together`: the same collective in many groups at the same time, sharing the links of a cluster."""
+
+from __future__ import annotations
+
+import os
+from statistics import median
+from typing import TYPE_CHECKING
+
+import click
+
+from maya.cli.net.options import fault_option
+from maya.util.units import BYTES, format_nanoseconds
+from netmodel.collectives.collective import OPERATIONS
+
+if TYPE_CHECKING:
+    from netmodel.collectives.collective import Collective
+    from netmodel.flow import Finished
+    from netmodel.flow.link_use import LinkUse
+    from netmodel.topology import Topology
+
+_COLUMNS = ("alone", "fastest", "median", "slowest")
+
+
+@click.command()
+@click.argument("clusters", nargs=-1, required=True, metavar="CLUSTER...")
+@click.option("--gpus", type=click.IntRange(min=2), required=True, help="GPUs of the job.")
+@click.option("--group-size", type=click.IntRange(min=2), required=True, help="Ranks of a group.")
+@click.option(
+    "--stride",
+    type=click.IntRange(min=1),
+    help="Distance between the ranks of a group  [default: GPUS / GROUP-SIZE, as far apart as groups can be].",
+)
+@click.option("--op", "operation", type=click.Choice(OPERATIONS), default="all_reduce", show_default=True)
+@click.option(
+    "--size", default="256MB", show_default=True, help="Bytes of each collective, counted as nccl-tests does."
+)
+@fault_option
+def together(
+    clusters: tuple[str, ...],
+    gpus: int,
+    group_size: int,
+    stride: int | None,
+    operation: str,
+    size: str,
+    faults: tuple[str, ...],
+) -> None:
+    """Run a collective in all groups of a job at the same time, on CLUSTER: a name of the catalogue, or a TOML file.
+
+    Every GPU is in one group. Shows how long a group takes that has the network to itself, and how long the groups take
+    together, when they share links. NCCL_ALGO, NCCL_PROTO and others like them in the environment are heeded.
+    """
+    from netmodel.cluster import load_cluster, with_faults
+    from netmodel.cluster.faults import parse_fault
+    from netmodel.collectives.collective import Collective
+    from netmodel.collectives.nccl_settings import read_settings
+    from netmodel.flow import FlowNetwork
+    from netmodel.flow.link_use import busiest_links
+    from netmodel.topology import build_topology
+
+    step = stride or max(1, gpus // group_size)
+    if gpus % (group_size * step):
+        raise click.ClickException(
+            f"{gpus} GPUs are not a whole number of blocks of {group_size} × {step} (group size × stride); "
+            f"choose --gpus as a multiple of {group_size * step}, or another --group-size or --stride"
+        )
+    block = group_size * step
+    groups = [
+        tuple(range(first + place, first + block, step)) for first in range(0, gpus, block) for place in range(step)
+    ]
+    rows = []
+    try:
+        collectives = [Collective(operation, BYTES.parse(size), members) for members in groups]
+        settings = read_settings(os.environ)
+        for name in clusters:
+            cluster = with_faults(load_cluster(name), [parse_fault(fault) for fault in faults])
+            topology = build_topology(cluster, gpus)
+            finished = FlowNetwork(topology, settings).simulate([(0, collective) for collective in collectives])
+            rows.append((topology, finished, busiest_links(topology, finished)))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    _print(collectives, step, rows)
+
+
+def _print(
+    collectives: list[Collective], stride: int, rows: list[tuple[Topology, list[Finished], list[LinkUse]]]
+) -> None:
+    first, topology = collectives[0], rows[0][0]
+    apart = f", {stride} apart" if stride > 1 else ""
+    groups = f"{len(collectives)} group{'s' if len(collectives) > 1 else ''}"
+    click.echo(f"{first.operation} of {first.size} bytes in {groups} of {len(first.members)} ranks{apart}")
+    click.echo(f"{topology.gpus} GPUs{''.join(f', {fault}' for fault in topology.cluster.faults)}\n")
+    width = max(len("cluster"), *(len(topology.cluster.key) for topology, _, _ in rows))
+    head = "".join(f"{column:>10}" for column in _COLUMNS)
+    click.echo(f"{'cluster':<{width}}{head}  algorithm           busiest link")
+    for topology, finished, links in rows:
+        times = sorted(one.ns for one in finished)
+        alone = min(one.alone_ns for one in finished)
+        cells = "".join(f"{format_nanoseconds(ns):>10}" for ns in (alone, times[0], round(median(times)), times[-1]))
+        plan = finished[0].plan
+        use = "".join(f"{link.share:4.0%}  {link.source} → {link.target}" for link in links)
+        click.echo(f"{topology.cluster.key:<{width}}{cells}  {f'{plan.algorithm}, {plan.protocol}':<18}{use}".rstrip())

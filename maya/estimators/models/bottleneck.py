@@ -1,0 +1,59 @@
+"""What a work cannot be faster than on a device, and why: the bound to hold an estimate against.
+
+In: a `Device` and a `Work`. Out: a `Limit`. It is the plain roofline: the launch, and then the longest of moving each
+tensor once, computing on tensor cores (products, attention) or outside them, and the link that a copy goes over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from maya.devices import Device
+from maya.estimators.kernel import Kind, Work
+from maya.estimators.models.bounds import (
+    LAUNCH_SECONDS,
+    cached_seconds,
+    compute_seconds,
+    memory_seconds,
+    peak_flops,
+    vector_flops,
+)
+
+TENSOR_KINDS = frozenset({Kind.GEMM, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RNN})
+
+# A work whose launch is more than this part of its bound is limited by it.
+_LAUNCH_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound in seconds, and what sets it."""
+
+    seconds: float
+    by: str  # "launch", "memory", "tensor cores", "arithmetic", "link"
+
+
+def peak_of(device: Device, work: Work) -> float:
+    """Operations a second that the device has for this kind of work."""
+    return peak_flops(device, work.dtype) if work.kind in TENSOR_KINDS else vector_flops(device, work.dtype)
+
+
+def limit_of(device: Device, work: Work) -> Limit:
+    """The bound of a work."""
+    moved = np.array([work.bytes_read + work.bytes_written])
+    if work.kind is Kind.TRANSFER:
+        size = max(work.bytes_read, work.bytes_written)
+        between_devices = work.variant.startswith("PtoP") and device.nvlink_bandwidth
+        rate = device.nvlink_bandwidth if between_devices else device.host_bandwidth
+        parts = {"link": size / float(rate or device.host_bandwidth)}
+    elif work.kind in TENSOR_KINDS:
+        # Of their operands, some are still in the L2 cache.
+        computing = float(compute_seconds(device, work.dtype, np.array([work.flops]))[0])
+        parts = {"memory": float(cached_seconds(device, moved)[0]), "tensor cores": computing}
+    else:
+        parts = {"memory": float(memory_seconds(device, moved)[0]), "arithmetic": work.flops / peak_of(device, work)}
+    by = max(parts, key=lambda part: parts[part])
+    seconds = LAUNCH_SECONDS + parts[by]
+    return Limit(seconds, "launch" if _LAUNCH_SHARE * seconds < LAUNCH_SECONDS else by)

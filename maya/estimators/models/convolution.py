@@ -1,0 +1,87 @@
+"""Convolutions: forward, and the gradients of input (dgrad) and filter (wgrad).
+
+A convolution is a matrix product of [batch * positions, channels * window] and [channels * window, filters] that reads
+its input in place. In: batches with the columns batch, positions, channels, filters, window, stride, groups. Out:
+times. Convolutions of 3 x 3 with stride 1 can be done with fewer multiplications than they have (Winograd), so their
+bound is that much lower; cuDNN does so in fp32 and fp16, not in tf32 or bf16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from maya.devices import Device
+from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.kernel import Origin
+from maya.estimators.models.bounds import LAUNCH_SECONDS, compute_seconds, memory_seconds
+from maya.estimators.models.gemm import TRITON
+from maya.estimators.pack import Packs
+
+_WINOGRAD = 4.0  # multiplications saved at most, by F(4 x 4, 3 x 3)
+_WINOGRAD_DTYPES = ("fp32", "fp16")
+_USUAL_EFFICIENCY = 0.4
+# Layout NCHW on tensor cores: input and result are changed to NHWC and back, a pass through memory each.
+_LAYOUT_PASSES = 2.0
+_TENSOR_CORES = ("fp16", "bf16", "tf32", "fp8")
+_TRITON_SLOWDOWN = 1.25  # of Triton's against cuDNN's, as of its matrix products; taken as such, not measured
+
+
+def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
+    """The bound, and what decides how close to it a convolution comes."""
+    groups = np.maximum(batch.column("groups", 1.0), 1.0)
+    m = batch.column("batch", 1.0) * batch.column("positions", 1.0)
+    n = batch.column("filters", 1.0) / groups
+    window, stride = batch.column("window", 1.0), batch.column("stride", 1.0)
+    inputs = batch.column("channels", 1.0) / groups
+    k = inputs * window
+    if batch.variant == "dgrad":
+        n, k = k / window, n * window
+    elif batch.variant == "wgrad":
+        m, n, k = k, n, m
+    saved = np.ones(len(batch))
+    if batch.dtype in _WINOGRAD_DTYPES and batch.variant != "wgrad":
+        saved = np.where((window == 9) & (stride == 1), _WINOGRAD, 1.0)
+    computing = compute_seconds(device, batch.dtype, batch.flops) / saved
+    moving = memory_seconds(device, batch.bytes_moved)
+    bound = LAUNCH_SECONDS + np.maximum(computing, moving)
+    features = {
+        "m": np.log2(np.maximum(m, 1.0)),
+        "n": np.log2(np.maximum(n, 1.0)),
+        "k": np.log2(np.maximum(k, 1.0)),
+        "window": np.log2(window),
+        # Tensor cores take channels by eights; others are padded, or left to ordinary arithmetic.
+        "padded": inputs / (8.0 * np.ceil(inputs / 8.0)),
+        "stride": stride,
+        "bound": np.log2(bound),
+        "balance": np.log2(np.maximum(computing, 1e-12) / np.maximum(moving, 1e-12)),
+        "tiles": np.log2(np.ceil(m / 128) * np.ceil(n / 128) * groups / device.sm_count),
+        "filled": m * n / (np.ceil(m / 128) * np.ceil(n / 128) * 128 * 128),
+    }
+    return bound, features
+
+
+def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+    """Times of convolutions."""
+    if batch.variant.endswith(TRITON):
+        like = evaluate(device, packs, replace(batch, variant=batch.variant.removesuffix(TRITON)))
+        note = "; ".join(filter(None, (f"taken as {_TRITON_SLOWDOWN:g} times cuDNN", like.note)))
+        return Times(like.seconds * _TRITON_SLOWDOWN, Origin.ROOFLINE, 0.4, note)
+    bound, _ = describe(device, batch)
+    names = [f"convolution/{batch.dtype}/{batch.variant}"]
+    if batch.dtype in _TENSOR_CORES:
+        names.append(f"convolution/fp16/{batch.variant}")
+    found = packs.find(*names)
+    layout = np.zeros(len(batch))
+    if batch.dtype in _TENSOR_CORES:
+        passes = np.where(batch.column("channels_last", 1.0) > 0, 0.0, _LAYOUT_PASSES)
+        layout = passes * memory_seconds(device, batch.bytes_moved) / 0.7
+    if found is None:
+        return Times(bound / _USUAL_EFFICIENCY + layout, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
+    seconds = bound * found.slowdown(batch, describe) + layout
+    own = found.origin == Origin.MODEL and found.model.about.get("dtype", batch.dtype) == batch.dtype
+    if own:
+        return Times(seconds, Origin.MODEL, found.model.spread, found.note)
+    note = found.note or "efficiency as measured in another dtype"
+    return Times(seconds, Origin.ROOFLINE, max(0.3, found.model.spread), note)

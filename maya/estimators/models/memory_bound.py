@@ -1,0 +1,158 @@
+"""Times of kernels that move memory: elementwise, copies, reductions, norms, softmax, embeddings, optimizers, others.
+
+In: batches of any kind that is limited by memory. Out: times from the family's curve (curves.py): the device's own,
+else that of its nearest relative on this device's bandwidth, else that of a family like it, times what is usual between
+the two; the note says which. Copies between host and device go over the host's link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from maya.devices import Device
+from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.kernel import Kind, Origin
+from maya.estimators.models.bounds import LAUNCH_SECONDS, element_bytes, vector_flops
+from maya.estimators.models.curves import Curve
+from maya.estimators.models.families import family_of, relative_of
+from maya.estimators.pack import Packs
+
+_ARITHMETIC_EFFICIENCY = 0.5
+_UNKNOWN_SECONDS = 5e-6  # of a launch of which nothing is known
+_SPREAD_WITHOUT_DATA = 0.3
+_SPREAD_OF_A_GUESS = 0.7
+# Only the bytes of these kernels are known: most take longer.
+_LOWER_BOUNDS = {
+    "from_pointers": (0.5, "no model: once through what its pointers point to"),
+    "matrix_from_pointers": (1.0, "no model: once through what its pointers point to; it has matrix instructions"),
+    "from_op": (0.5, "no model: once through the tensors of its op"),
+}
+_FURTHEST_RELATIVE = 6
+
+
+def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+    """Times of a batch of works that move memory."""
+    if batch.variant.startswith("part_of_"):
+        seconds = np.full(len(batch), LAUNCH_SECONDS)
+        return Times(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, "its time is in that of the op's main kernel")
+    if not (batch.bytes_moved.any() or batch.flops.any()):
+        seconds = np.full(len(batch), _UNKNOWN_SECONDS)
+        return Times(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
+    curve, factor, origin, note = _curve(
+        packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype)
+    )
+    if curve is None:
+        moving = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
+    else:
+        moving = curve.seconds(device, batch)
+        if batch.kind == Kind.MEMSET:  # nothing is read, so there is no trip to memory to wait for
+            moving = moving - (curve.start_seconds - LAUNCH_SECONDS)
+        moving = LAUNCH_SECONDS + (moving - LAUNCH_SECONDS) * factor
+    others = np.maximum(_computing(device, batch), np.maximum(_sectors(device, batch), _passes(device, batch)))
+    seconds = np.maximum(moving, LAUNCH_SECONDS + others)
+    if batch.variant in ("strided", "transposed") and element_bytes(batch.dtype) <= 2:
+        # Measured apart, and so with errors of their own: narrow elements never take longer than wide ones.
+        wider = 4.0 / element_bytes(batch.dtype)
+        wide = replace(
+            batch, dtype="fp32", bytes_read=batch.bytes_read * wider, bytes_written=batch.bytes_written * wider
+        )
+        seconds = np.minimum(seconds, evaluate(device, packs, wide).seconds)
+    if origin == Origin.MODEL and curve is not None:
+        return Times(seconds, origin, float(curve.about.get("spread", 0.1)), note)
+    if batch.variant.endswith("_guessed") or batch.variant == "from_grid":
+        return Times(seconds, Origin.DEFAULT, _SPREAD_OF_A_GUESS, "bytes guessed from the grid")
+    if batch.kind == Kind.UNKNOWN and batch.variant in _LOWER_BOUNDS:
+        return Times(seconds, Origin.ROOFLINE, *_LOWER_BOUNDS[batch.variant])
+    return Times(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, note)
+
+
+def _computing(device: Device, batch: Batch) -> Floats:
+    return batch.flops / (vector_flops(device, batch.dtype) * _ARITHMETIC_EFFICIENCY)
+
+
+_SECTOR = 32.0  # bytes: the least that the L2 cache gives
+_L2_OVER_MEMORY = 2.0  # bandwidth
+
+
+def _sectors(device: Device, batch: Batch) -> Floats:
+    """Against the grain of memory, each element comes in a sector of its own, from the L2 cache at best."""
+    if batch.variant != "transposed":
+        return np.zeros(len(batch))
+    return batch.column("elements", 0.0) * _SECTOR / (device.memory_bandwidth * _L2_OVER_MEMORY)
+
+
+# A block that has a row goes through it so many times, and waits for memory and for its slowest thread each time. What
+# a pass takes is what a layer norm of the shortest rows takes, which is one (92 ns * SM a row, 16 blocks on an SM).
+_PASSES = {"forward": 3.0, "backward": 2.0}
+_PASS_SECONDS = 1.5e-6
+
+
+def _passes(device: Device, batch: Batch) -> Floats:
+    """Softmax of rows that have a block each: rows wait for a place on an SM."""
+    if batch.kind != Kind.SOFTMAX or "threads" not in batch.shape:
+        return np.zeros(len(batch))
+    threads = np.maximum(batch.column("threads", 1.0), 32.0)
+    places = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1, device.max_blocks_per_sm)
+    passes = _PASSES["backward" if "backward" in batch.variant else "forward"]
+    waiting = batch.column("rows", 0.0) / places * passes * _PASS_SECONDS
+    return np.where(np.isnan(batch.shape["threads"]), 0.0, waiting)
+
+
+def _curve(packs: Packs, family: str) -> tuple[Curve | None, float, Origin, str]:
+    """The curve to use, how many times slower than it the family is taken to be, and where it is from."""
+    factor = 1.0
+    name = family
+    for _ in range(_FURTHEST_RELATIVE):
+        found = packs.curve(name)
+        if found is not None:
+            value, origin, note = found
+            curve = Curve.from_json(value)
+            if name == family:
+                return curve, 1.0, origin, note
+            note = f"taken to be {factor:.2g} times slower than {name}" + (f", {note}" if note else "")
+            return curve, factor, Origin.ROOFLINE, note
+        name, more = relative_of(name)
+        factor *= more
+    return None, 1.0, Origin.ROOFLINE, "usual efficiency, not measured for this kind of work"
+
+
+# What arrives of a host link's nominal rate. Pageable memory goes through a pinned buffer, which one core fills.
+_PINNED_EFFICIENCY = 0.85
+_PAGEABLE_BYTES_PER_SECOND = 9e9
+_TRANSFER_START = 2.0e-6
+_PAGEABLE_START = 8.0e-6
+
+
+def evaluate_transfer(device: Device, packs: Packs, batch: Batch) -> Times:
+    """Copies between host and device, and between devices."""
+    size = np.maximum(batch.bytes_read, batch.bytes_written)
+    pageable = batch.variant.endswith("_pageable")
+    if batch.variant.startswith("PtoP"):
+        rate = float(device.nvlink_bandwidth or device.host_bandwidth) * _PINNED_EFFICIENCY
+        note = "rate of the link between devices"
+    else:
+        rate = float(device.host_bandwidth) * _PINNED_EFFICIENCY
+        rate = min(rate, _PAGEABLE_BYTES_PER_SECOND) if pageable else rate
+        note = "rate of the link to the host" + (", from pageable memory" if pageable else "")
+    start = _PAGEABLE_START if pageable else _TRANSFER_START
+    return Times(start + size / rate, Origin.ROOFLINE, 0.2, note)
+
+
+KINDS = (
+    Kind.ELEMENTWISE,
+    Kind.REDUCTION,
+    Kind.NORM,
+    Kind.SOFTMAX,
+    Kind.CROSS_ENTROPY,
+    Kind.EMBEDDING,
+    Kind.INDEX,
+    Kind.SORT,
+    Kind.RANDOM,
+    Kind.OPTIMIZER,
+    Kind.COPY,
+    Kind.MEMSET,
+    Kind.TRITON,
+    Kind.UNKNOWN,
+)

@@ -1,0 +1,168 @@
+"""Makes a pack from measurements of one GPU: models of what can be learned, and the very works that were measured.
+
+In: timed works of one device. Out: models of products and attention, curves of kernels that move memory, times of works
+by `key_of`, and for each model and curve how far off it is on shapes it has not seen, next to what was said before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from maya.devices import Device
+from maya.estimators.batch import Batch, Floats, batches
+from maya.estimators.estimator import Estimator
+from maya.estimators.kernel import Kind, Work
+from maya.estimators.models import attention, gemm, memory_bound
+from maya.estimators.models.curves import Observation, fit
+from maya.estimators.models.families import family_of
+from maya.estimators.pack import Describe, Model, key_of
+from maya.estimators.training.curve_training import hold_out
+from maya.estimators.training.measurements_file import Timed
+from maya.estimators.training.model_training import FEWEST_GROUPS, Error, Size, train
+
+FEW_ROWS = 400
+SMALL = Size(trees=60, leaves=8, rate=0.2, fewest_in_leaf=2)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of the measurements of one model."""
+
+    model: str
+    rows: int
+    before: Error  # of what Maya said without them
+    held_out: float | None  # mean error on shapes not trained on; None: too few to train on, kept as measured
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was learned."""
+
+    models: dict[str, Model]
+    curves: dict[str, dict[str, Any]]
+    measured: dict[int, float]
+    lines: list[Line]
+
+
+def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: str, date: str) -> Calibration:
+    """Learn from measurements of a device, which are of moments."""
+    device = device.in_bursts
+    origin = {"source": source, "licence": licence, "date": date}
+    together: dict[str, list[Timed]] = {}
+    for row in timed:
+        together.setdefault(_name(row.work), []).append(row)
+    estimator = Estimator(device)
+    before = {name: _error(estimator, rows) for name, rows in together.items()}
+    models: dict[str, Model] = {}
+    lines = []
+    for name, rows in sorted(together.items()):
+        kind = rows[0].work.kind
+        if kind in _DESCRIBE and len({_group(row.work) for row in rows}) >= FEWEST_GROUPS:
+            models[name] = _model(device, rows, origin)
+            lines.append(Line(name, len(rows), before[name], models[name].about["held_out"]["mean"]))
+        elif kind in _DESCRIBE:
+            note = f"fewer than {FEWEST_GROUPS} shapes: kept as measured"
+            lines.append(Line(name, len(rows), before[name], None, note))
+    moving = [row for row in timed if row.work.kind in memory_bound.KINDS]
+    curves = _curves(device, moving, origin)
+    for name, rows in sorted(together.items()):
+        if name in curves:
+            held_out = curves[name]["about"].get("held_out")
+            lines.append(Line(name, len(rows), before[name], held_out["mean"] if held_out else None))
+        elif rows[0].work.kind not in _DESCRIBE:
+            lines.append(Line(name, len(rows), before[name], None, "kept as measured"))
+    times: dict[int, list[float]] = {}
+    for row in timed:
+        times.setdefault(key_of(row.work), []).append(row.seconds * 1e9)
+    measured = {key: float(np.median(values)) for key, values in times.items()}
+    return Calibration(models, curves, measured, lines)
+
+
+def _error(estimator: Estimator, rows: Sequence[Timed]) -> Error:
+    said = np.array([estimate.ns * 1e-9 for estimate in estimator.estimate([row.work for row in rows])])
+    return Error.of(said, np.array([row.seconds for row in rows]))
+
+
+def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Model:
+    """A model of products, or of one kind of attention."""
+    works = [row.work for row in rows]
+    seconds = np.array([row.seconds for row in rows])
+    batch, seconds, groups = _columns(works, seconds, [_group(work) for work in works])
+    size = SMALL if len(rows) < FEW_ROWS else None
+    describe, grouped_by = _DESCRIBE[batch.kind], _GROUPED_BY[batch.kind]
+    return train(device, batch, seconds, groups, describe, grouped_by=grouped_by, size=size, **origin)
+
+
+def _curves(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Curves of the kernels that move memory, as a pack holds them."""
+    counts = Counter(_name(row.work) for row in rows)
+    seen = [
+        Observation((row.work,), row.seconds, _size(row.work), _PROFILER, device)
+        for row in rows
+        if counts[_name(row.work)] >= _FEWEST_OF_A_CURVE
+    ]
+    if not seen:
+        return {}
+    fitted, _ = fit(seen)
+    held_out = hold_out(seen)
+    described = {}
+    for family, curve in sorted(fitted.items()):
+        about: dict[str, Any] = {**origin, "rows": counts[family], "grouped_by": "size", "spread": 0.15}
+        chosen = held_out.rows_of(family) if held_out.observations else np.zeros(0, dtype=bool)
+        error = held_out.error(chosen)
+        if error is not None:
+            residual = np.log(held_out.predicted[chosen] / held_out.measured[chosen])
+            about.update(held_out=vars(error), spread=round(float(np.sqrt(np.mean(residual**2))), 4))
+        described[family] = replace(curve, about=about).as_json()
+    return described
+
+
+_PROFILER = "profile_gpu"
+_FEWEST_OF_A_CURVE = 3
+
+
+def _size(work: Work) -> str:
+    """What is held out together: rows of one length, or one number of bytes."""
+    return f"{work.shape.get('columns', work.bytes_read + work.bytes_written):.4g}"
+
+
+_DESCRIBE: dict[Kind, Describe] = {Kind.GEMM: gemm.describe, Kind.ATTENTION: attention.describe}
+_GROUPED_BY = {Kind.GEMM: "(n, k)", Kind.ATTENTION: "(heads, key-value heads, head dimension)"}
+
+
+def _name(work: Work) -> str:
+    """The model, or the family of the curve, that a work belongs to."""
+    if work.kind is Kind.GEMM:
+        return gemm.model_name(work.dtype)
+    if work.kind is Kind.ATTENTION:
+        return attention.model_name(work.dtype, work.variant)
+    return family_of(work.kind, work.variant, work.dtype)
+
+
+def _group(work: Work) -> str:
+    shape = work.shape
+    names = ("n", "k") if work.kind is Kind.GEMM else ("heads", "kv_heads", "head_dim", "causal")
+    return " ".join(f"{name}={shape.get(name, 0):g}" for name in names)
+
+
+def _columns(works: list[Work], seconds: Floats, groups: list[str]) -> tuple[Batch, Floats, list[str]]:
+    """One batch of works that may differ in layout: a model is of one layout, what others cost is taken off."""
+    parts = list(batches(works))
+    if len(parts) == 1:
+        rows, batch = parts[0]
+        return batch, seconds[rows] / _penalty(batch), [groups[row] for row in rows]
+    order = np.concatenate([rows for rows, _ in parts])
+    times = np.concatenate([seconds[rows] / _penalty(batch) for rows, batch in parts])
+    first = parts[0][1]
+    alike = [replace(works[row], dtype=first.dtype, variant=first.variant) for row in order]
+    return next(batch for _, batch in batches(alike)), times, [groups[row] for row in order]
+
+
+def _penalty(batch: Batch) -> Floats | float:
+    return gemm.penalty(batch) if batch.kind is Kind.GEMM else 1.0

@@ -1,0 +1,44 @@
+"""NeuSight's fp32 matrix products (without TF32), single and batched, of PyTorch 2.1.
+
+In: the folder of its CSV files. Out: measurements of one device. Latencies are in milliseconds, and contain what a call
+costs the host (28 to 61 us, by the shortest of all), which is taken off. Products that are short beside that are left
+out: what would be left of their latencies is mostly how much calls differ.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from maya.devices import load_device
+from maya.estimators.models.bounds import roofline
+from maya.estimators.models.gemm import gemm_work
+from maya.estimators.training.sources import Measurements, Source
+from maya.estimators.training.sources.tables import find_table, read_columns, rows_of
+
+SOURCE = Source("sitar-lab/NeuSight @6945927", "MIT", "2026-11")
+
+# The measured cards are PCIe ones with the same chip.
+_CARDS = {"v100": "Tesla_V100-PCIE-32GB", "a100-40": "NVIDIA_A100-PCIE-40GB"}
+_SMALLEST_PRODUCT = 3e-6
+_LEAST_OF_A_CALL = 0.5  # a product's bound, beside what is taken off
+
+
+def gemm(folder: Path, device: str) -> Measurements:
+    """fp32 products of one device."""
+    measured = Measurements(SOURCE, "(n, k)")
+    known = load_device(device)
+    for operation in ("linear", "bmm"):
+        path = find_table(folder / "train_collect", f"{operation}__{_CARDS[device]}")
+        rows = [
+            (float(latency) * 1e-3, int(b), int(m), int(n), int(k))
+            for latency, b, m, n, k in rows_of(read_columns(path, ("Latency", "B", "M", "N", "K")))
+        ]
+        calling = float(np.percentile([row[0] for row in rows], 0.5)) - _SMALLEST_PRODUCT
+        for seconds, b, m, n, k in rows:
+            work = gemm_work(m, n, k, batch=b, dtype="fp32")
+            moved = np.array([work.bytes_read + work.bytes_written])
+            if roofline(known, "fp32", np.array([work.flops]), moved)[0] >= _LEAST_OF_A_CALL * calling:
+                measured.add(work, max(seconds - calling, _SMALLEST_PRODUCT), f"n={n} k={k}")
+    return measured

@@ -1,0 +1,44 @@
+"""maya-torchrun: torchrun, on virtual GPUs. Reads the command line, runs the job, says how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from maya.devices import DeviceError, load_device
+from maya.launcher.arguments import UsageError, parse
+from maya.launcher.job import Job
+from maya.launcher.logs import make_run_folder
+from maya.launcher.recorded_settings import make_settings
+from maya.util import standard_streams
+from rank_runtime.build import BuildError, ensure_built
+from rank_runtime.environment import VariableError
+
+FAILED, USAGE = 1, 2
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit code as torchrun's: 0 success, 1 a worker failed, 2 the job could not be started. Without `words` this is a
+    process of its own: its command line and its standard streams are ours."""
+    if words is None:
+        standard_streams.begin_launcher()
+        words = sys.argv[1:]
+    launch = parse(words, os.environ)
+    try:
+        device = load_device(launch.gpu, launch.timing.of_gpu())
+        build = ensure_built(_say)
+        if build.observer is None:
+            _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")
+        settings = make_settings(launch, device, build, os.environ)
+        return Job(launch, device, build, settings, make_run_folder(launch), _say).run()
+    except (UsageError, DeviceError, BuildError, VariableError) as error:
+        _say(str(error))
+        return USAGE
+    except KeyboardInterrupt:  # while there were no ranks: otherwise it is passed on to them
+        _say("interrupted")
+        return FAILED
+
+
+def _say(line: str) -> None:
+    print(f"maya-torchrun: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,441 @@
+"""The command line of maya-torchrun: torchrun's, with torchrun's habits, and a few options of Maya's own.
+
+In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `Launch`, or a usage error (exit 2).
+Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would change
+what the user sees and are not there yet are refused by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maya import __version__
+from maya.devices import Device
+from maya.launcher import hang, injection_options
+from maya.launcher.hang import Hangs
+from maya.launcher.injection_options import Injection
+from maya.launcher.timing_options import Timing, TimingError, add_options, read_options
+from netmodel.cluster import Cluster, ClusterError, load_cluster
+
+GPU = "h100"
+GPUS_PER_NODE = 8
+# The cluster that is assumed where none is named: by the GPU, or else by its architecture.
+_CLUSTERS = {
+    "v100": "dgx-1v",
+    "a100-40": "dgx-a100",
+    "a100-80": "dgx-a100",
+    "h100": "dgx-h100",
+    "h100-96-500w": "grand-teton-h100",
+    "h100-pcie": "pcie-box",
+    "h200": "hgx-h200",
+    "b200": "dgx-b200",
+    "gb200": "gb200-nvl72",
+    "Volta": "dgx-1v",
+    "Ampere": "dgx-a100",
+    "Hopper": "dgx-h100",
+    "Blackwell": "dgx-b200",
+}
+_WITHOUT_NVSWITCH = "pcie-box"
+_NVSWITCH_RATE = 120 * 10**9  # bytes per second; a bridge between pairs has less, or joins only two
+
+
+class UsageError(ValueError):
+    """The command line cannot be meant as it stands."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Which of a rank's output streams something applies to."""
+
+    stdout: bool
+    stderr: bool
+
+
+@dataclass(frozen=True)
+class StreamCodes:
+    """Such a choice for every local rank; those that are not named have the last one."""
+
+    named: Mapping[int, Streams]
+    others: Streams
+
+    def of(self, local_rank: int) -> Streams:
+        return self.named.get(local_rank, self.others)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run, and how."""
+
+    command: tuple[str, ...]  # of one worker
+    script: str
+    module: bool  # the script is the name of a module
+    own_python: bool  # the command is a script or module for the Python that runs this launcher
+    nodes: int
+    ranks_per_node: int
+    role: str
+    run_id: str
+    master_address: str
+    master_port: int | None  # None: any free one
+    max_restarts: int
+    virtual_local_rank: bool
+    signals: tuple[signal.Signals, ...]  # forwarded to the worker
+    shutdown_seconds: float
+    log_folder: Path | None  # None: in the run's folder
+    redirects: StreamCodes
+    tee: StreamCodes
+    local_ranks: frozenset[int] | None  # those whose output is shown; None: all
+    cluster: str | None  # its name
+    cluster_file: str | None  # what the user called it: a name of the catalogue, or a path
+    gpu: str
+    out: Path | None  # None: a new folder under maya-runs
+    trace: bool
+    preload: tuple[str, ...] | None  # modules to import before the ranks are forked, besides those found; None: none
+    variables: Mapping[str, str]  # MAYA_* chosen on the command line
+    timing: Timing
+    hangs: Hangs
+    injection: Injection
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+def parse(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """Read the command line; argparse itself exits on what it cannot read."""
+    parser = _parser(environment)
+    options = parser.parse_args(words)
+    try:
+        return _launch(options, environment)
+    except UsageError as error:
+        parser.error(str(error))
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse looks at all words first, those after the script included, and gives up on one that could be the
+    beginning of several options. It is the script's to know."""
+
+    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        found = super()._get_option_tuples(option_string)
+        return found if len(found) == 1 else []
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="maya-torchrun",
+        description="Run a PyTorch training script on virtual GPUs. Takes torchrun's options and these of its own:",
+    )
+    parser.add_argument("--version", action="version", version=f"maya-torchrun {__version__}")
+    own = parser.add_argument_group("Maya")
+    own.add_argument("--nproc", type=_positive, metavar="N", help="world size: ranks in all (default: 1)")
+    own.add_argument("--cluster", metavar="NAME|FILE", help="cluster of the catalogue, or a TOML file: GPUs and nodes")
+    own.add_argument(
+        "--gpu", metavar="NAME|FILE", help=f"GPU of the catalogue, or a TOML file (the cluster's, or {GPU})"
+    )
+    own.add_argument("--out", type=Path, metavar="DIR", help="folder for all files of the run (maya-runs/<script>-<n>)")
+    own.add_argument("--compute", choices=["none", "small", "all"], help="which ops are really computed (small)")
+    own.add_argument("--compute-bytes", type=_whole, metavar="N", help="largest size of a small op's tensors (65536)")
+    own.add_argument("--copy-bytes", type=_whole, metavar="N", help="larger copies do not keep contents (16777216)")
+    own.add_argument(
+        "--collective-bytes", type=_whole, metavar="N", help="larger collectives do not carry contents (1048576)"
+    )
+    own.add_argument("--strict-values", action="store_true", help="reading a value that was not computed is an error")
+    own.add_argument("--no-trace", action="store_true", help="record nothing")
+    own.add_argument("--preload", default="", metavar="A,B", help="more modules to import once for all ranks")
+    own.add_argument("--no-preload", action="store_true", help="every rank imports everything itself")
+
+    add_options(parser)
+    hang.add_options(parser)
+    injection_options.add_options(parser)
+
+    torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
+
+    def option(*names: str, default: object = None, **details: Any) -> None:
+        """A torchrun option, spelt with dashes or underscores; argparse converts a default that is text."""
+        long = names[-1]
+        default = environment.get(_pet(long), default)
+        torchrun.add_argument(*_spellings(names), default=default, **details)
+
+    def flag(*names: str, **details: Any) -> None:
+        text = environment.get(_pet(names[-1]), "0")
+        if not re.fullmatch(r"\d+", text):
+            parser.error(f"{_pet(names[-1])}={text}: expected 0 or 1")
+        torchrun.add_argument(*_spellings(names), action="store_true", default=int(text) != 0, **details)
+
+    option("--nnodes", help="number of nodes")
+    option("--nproc-per-node", help="ranks per node: a number, gpu, auto or cpu")
+    option("--rdzv-backend", default="static")
+    option("--rdzv-endpoint", default="")
+    option("--rdzv-id", default="none")
+    option("--rdzv-conf", default="")
+    flag("--standalone")
+    option("--max-restarts", type=_whole, default=0, help="restarts of failed workers")
+    option("--monitor-interval", type=float, default=0.1)
+    option("--start-method", choices=["spawn", "fork", "forkserver"], default="spawn")
+    option("--event-log-handler", default="null")
+    option("--role", default="default")
+    flag("-m", "--module", help="the script is the name of a module, as in python -m")
+    flag("--no-python", help="the script is a program of its own")
+    flag("--run-path")
+    option("--log-dir", help="folder for redirected output")
+    option("-r", "--redirects", default="0", help="output streams to write to files: 0 none, 1 out, 2 err, 3 both")
+    option("-t", "--tee", default="0", help="output streams to write to files and to the console")
+    option("--local-ranks-filter", default="", help="local ranks whose output is shown, e.g. 0,1")
+    option("--duplicate-stdout-filters", default="")
+    option("--duplicate-stderr-filters", default="")
+    option("--node-rank", type=_whole, default=0)
+    option("--master-addr", default="127.0.0.1")
+    option("--master-port", type=_whole)
+    option("--local-addr")
+    option("--logs-specs")
+    option("--numa-binding")
+    option("--signals-to-handle", default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="signals forwarded to workers")
+    option("--shutdown-timeout", type=_whole, help="seconds between such a signal and SIGKILL (30)")
+    flag("--virtual-local-rank")
+    parser.add_argument("training_script", help="script to run; everything after it is the script's own")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _pet(option: str) -> str:
+    return "PET_" + option.lstrip("-").replace("-", "_").upper()
+
+
+def _spellings(names: Sequence[str]) -> list[str]:
+    *short, long = names
+    return [*short, *dict.fromkeys([long, "--" + long[2:].replace("-", "_")])]
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if _whole(text) == 0:
+        raise argparse.ArgumentTypeError("expected at least 1")
+    return int(text)
+
+
+def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Launch:
+    _refuse_unsupported(options)
+    try:
+        timing = read_options(options)
+    except TimingError as error:
+        raise UsageError(str(error)) from error
+    cluster = _cluster(options.cluster, timing.of_cluster())
+    gpu = options.gpu or (cluster.gpu if cluster else GPU)
+    gpus_per_node = cluster.gpus_per_node if cluster else _gpus_per_node(gpu, environment)
+    nodes, ranks_per_node = _world(options, gpus_per_node)
+    run_id, address, port = _rendezvous(options, nodes)
+    hangs = hang.read_options(options)
+    problem = hang.check(hangs, nodes * ranks_per_node)
+    if problem is not None:
+        raise UsageError(problem)
+    timeout = options.shutdown_timeout
+    if timeout is None:
+        timeout = _whole_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environment, 30)
+    return Launch(
+        command=_command(options, environment),
+        script=options.training_script,
+        module=options.module,
+        own_python=_python(environment) == sys.executable and (options.run_path or not options.no_python),
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        role=options.role,
+        run_id=run_id,
+        master_address=address,
+        master_port=port,
+        max_restarts=options.max_restarts,
+        virtual_local_rank=options.virtual_local_rank,
+        signals=_signals(options.signals_to_handle),
+        shutdown_seconds=timeout,
+        log_folder=Path(options.log_dir) if options.log_dir else None,
+        redirects=_streams("--redirects", options.redirects),
+        tee=_streams("--tee", options.tee),
+        local_ranks=_local_ranks(options.local_ranks_filter),
+        cluster=cluster.name if cluster else None,
+        cluster_file=options.cluster,
+        gpu=gpu,
+        out=options.out,
+        trace=not options.no_trace,
+        preload=None if options.no_preload else tuple(filter(None, map(str.strip, options.preload.split(",")))),
+        variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
+        timing=timing,
+        hangs=hangs,
+        injection=_injection(options, nodes * ranks_per_node),
+    )
+
+
+def _injection(options: argparse.Namespace, world_size: int) -> Injection:
+    chosen = injection_options.read_options(options)
+    try:
+        chosen.check(world_size, 1 + options.max_restarts, trace=not options.no_trace)
+    except injection_options.FaultError as error:
+        raise UsageError(f"--inject {error}") from error
+    return chosen
+
+
+def _refuse_unsupported(options: argparse.Namespace) -> None:
+    for name, neutral in (
+        ("event_log_handler", "null"),
+        ("logs_specs", None),
+        ("numa_binding", None),
+        ("duplicate_stdout_filters", ""),
+        ("duplicate_stderr_filters", ""),
+    ):
+        if getattr(options, name) != neutral:
+            raise UsageError(f"--{name.replace('_', '-')} is not supported yet; leave it out")
+    if options.rdzv_backend not in ("static", "c10d"):
+        raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not supported yet; use static or c10d")
+    if options.node_rank != 0:
+        raise UsageError(f"--node-rank {options.node_rank}: all nodes are virtual and run here; leave it out")
+
+
+def _cluster(name_or_path: str | None, changes: Mapping[str, str]) -> Cluster | None:
+    try:
+        return None if name_or_path is None else load_cluster(name_or_path, changes)
+    except ClusterError as error:
+        raise UsageError(f"--cluster: {error}") from error
+
+
+def fitting_cluster(gpu: str, device: Device) -> str:
+    """The cluster of the catalogue to assume for a GPU."""
+    found = _CLUSTERS.get(gpu.lower())
+    if found is None and (device.nvlink_bandwidth or 0) >= _NVSWITCH_RATE:
+        found = _CLUSTERS.get(device.architecture)
+    return found or _WITHOUT_NVSWITCH
+
+
+def _gpus_per_node(gpu: str, environment: Mapping[str, str]) -> int:
+    """Without a cluster: as the user says, or as the nodes are that the GPU usually is in."""
+    usual = load_cluster(_CLUSTERS[gpu.lower()]).gpus_per_node if gpu.lower() in _CLUSTERS else GPUS_PER_NODE
+    return _whole_variable("MAYA_GPUS", environment, usual)
+
+
+def _world(options: argparse.Namespace, gpus_per_node: int) -> tuple[int, int]:
+    """Nodes and ranks per node, from whichever of --nproc, --nnodes and --nproc-per-node were given."""
+    nodes = None if options.nnodes is None else _nodes(options.nnodes)
+    per_node = None if options.nproc_per_node is None else _ranks_per_node(options.nproc_per_node, gpus_per_node)
+    total = options.nproc
+    if total is None:
+        return nodes or 1, per_node or 1
+    if nodes is not None and per_node is not None and nodes * per_node != total:
+        raise UsageError(
+            f"--nproc {total} contradicts --nnodes {nodes} x --nproc-per-node {per_node} = {nodes * per_node} ranks; "
+            "give one of the two"
+        )
+    if per_node is None:
+        per_node = min(total, gpus_per_node) if nodes is None else total // nodes
+    nodes = nodes or -(-total // per_node)
+    if nodes * per_node != total:
+        raise UsageError(
+            f"--nproc {total} does not fill {nodes} nodes evenly; change --nproc, --nnodes or --nproc-per-node "
+            f"({gpus_per_node} GPUs per node unless said otherwise)"
+        )
+    return nodes, per_node
+
+
+def _nodes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if match is None or int(match[1]) == 0:
+        raise UsageError(f"--nnodes {text}: expected a number of nodes")
+    if match[2] is not None and match[1] != match[2]:
+        raise UsageError(f"--nnodes {text}: a varying number of nodes is not supported; give one number")
+    return int(match[1])
+
+
+def _ranks_per_node(text: str, gpus_per_node: int) -> int:
+    if text in ("gpu", "auto"):
+        return gpus_per_node
+    if text == "cpu":
+        return os.cpu_count() or 1
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise UsageError(f"--nproc-per-node {text}: expected a number, gpu, auto or cpu")
+    return int(text)
+
+
+def _rendezvous(options: argparse.Namespace, nodes: int) -> tuple[str, str, int | None]:
+    """Run id, and where rank 0 hosts its store; torchrun makes up an id whenever it also chooses the place."""
+    chooses = options.rdzv_backend == "static" and not options.rdzv_endpoint and options.master_port is None
+    if options.standalone or (chooses and nodes == 1):
+        return str(uuid.uuid4()), "127.0.0.1", None
+    if options.rdzv_backend == "c10d":
+        return options.rdzv_id, "127.0.0.1", None
+    if not options.rdzv_endpoint:
+        # torchrun's nodes must agree on a port, 29500 unless one is given; ours are told.
+        return options.rdzv_id, options.master_addr, options.master_port or None
+    address, _, port = options.rdzv_endpoint.rpartition(":")
+    if not address or not port.isdigit():
+        raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: expected <host>:<port>")
+    return options.rdzv_id, address, int(port)
+
+
+def _command(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...]:
+    script, arguments = options.training_script, options.training_script_args
+    if options.no_python and options.module:
+        raise UsageError("--no-python and --module exclude each other")
+    if options.no_python and not options.run_path:
+        return (script, *arguments)
+    return (_python(environment), "-u", *(["-m"] if options.module else []), script, *arguments)
+
+
+def _python(environment: Mapping[str, str]) -> str:
+    return environment.get("PYTHON_EXEC", sys.executable)
+
+
+def _streams(option: str, text: str) -> StreamCodes:
+    """A stream code for all local ranks ("3"), or one for some of them ("0:3,1:2"; none for the others)."""
+
+    def streams(code: str) -> Streams:
+        return Streams(stdout=bool(int(code) & 1), stderr=bool(int(code) & 2))
+
+    if re.fullmatch(r"[0-3]", text):
+        return StreamCodes({}, streams(text))
+    if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        pairs = [part.split(":") for part in text.split(",")]
+        return StreamCodes({int(local_rank): streams(code) for local_rank, code in pairs}, streams("0"))
+    raise UsageError(f"{option} {text}: expected 0, 1, 2 or 3, or one for each local rank, e.g. 0:3,1:2")
+
+
+def _local_ranks(text: str) -> frozenset[int] | None:
+    if text and not re.fullmatch(r"\d+(,\d+)*", text):
+        raise UsageError(f"--local-ranks-filter {text}: expected local ranks with commas, e.g. 0,1")
+    return frozenset(map(int, text.split(","))) if text else None
+
+
+def _signals(text: str) -> tuple[signal.Signals, ...]:
+    chosen = []
+    for name in filter(None, map(str.strip, text.split(","))):
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+            raise UsageError(f"--signals-to-handle {text}: {name} is not a signal that can be handled")
+        chosen.append(signal.Signals[name])
+    return tuple(chosen)
+
+
+def _whole_variable(name: str, environment: Mapping[str, str], otherwise: int) -> int:
+    text = environment.get(name, str(otherwise))
+    if not text.isdigit():
+        raise UsageError(f"{name}={text}: expected a whole number")
+    return int(text)
+
+
+def _variables(options: argparse.Namespace, gpus_per_node: int | None) -> dict[str, str]:
+    variables = {
+        "MAYA_GPUS": gpus_per_node,
+        "MAYA_COMPUTE": options.compute,
+        "MAYA_COMPUTE_BYTES": options.compute_bytes,
+        "MAYA_COPY_BYTES": options.copy_bytes,
+        "MAYA_COLLECTIVE_BYTES": options.collective_bytes,
+        "MAYA_STRICT_VALUES": "1" if options.strict_values else None,
+    }
+    return {name: str(value) for name, value in variables.items() if value is not None}

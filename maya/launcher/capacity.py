@@ -1,0 +1,104 @@
+"""Whether this machine has room for a job of so many ranks: looked at before anything is started.
+
+`examine` looks at the machine; each `check_` function takes what was found, so that every verdict can be tested on any
+machine. What fails is refused; what is doubtful is said, and tried.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from maya.doctor import Check, Verdict, available_memory
+from maya.util.open_files import needed_descriptors
+from maya.util.units import format_bytes
+
+_MIB = 2**20
+_ZYGOTE_BYTES = 600 * _MIB  # with the coordinator
+_RANK_BYTES = 18 * _MIB  # of a small job's rank: what it does not share with the zygote
+_UNSHARED_RANK_BYTES = 250 * _MIB  # of a rank that has imported torch itself
+_RANK_THREADS = 12  # of a rank that trains: its own, autograd's, ProcessGroupNCCL's, the virtual GPU's, ZeroMQ's
+_FEWEST_THREADS = 2
+
+
+def examine(world_size: int, *, shared: bool) -> Iterator[Check]:
+    """`shared`: whether the ranks are forked from one process that has imported torch."""
+    yield check_open_files(world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    yield check_processes(world_size, *_process_limit())
+    yield check_memory(world_size, available_memory(), shared=shared)
+
+
+def check_open_files(world_size: int, hard: int) -> Check:
+    """The coordinator has connections to all ranks, and raises the soft limit itself."""
+    needed = needed_descriptors(world_size)
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        return Check("open files", Verdict.OK, str(hard))
+    advice = (
+        f"{world_size} ranks need {needed}: raise nofile in /etc/security/limits.conf (in a container: "
+        f"--ulimit nofile={needed}), or use fewer ranks"
+    )
+    return Check("open files", Verdict.FAIL, f"at most {hard}", advice)
+
+
+def check_processes(world_size: int, limit: int | None, source: str) -> Check:
+    """Limits count threads; `limit` is what is left of the lowest of them, None if there is none."""
+    if limit is None or limit >= world_size * _RANK_THREADS:
+        return Check("processes", Verdict.OK, "enough" if limit is None else str(limit))
+    advice = f"{world_size} ranks need about {world_size * _RANK_THREADS} with their threads: raise {source}"
+    verdict = Verdict.FAIL if limit < world_size * _FEWEST_THREADS else Verdict.WARN
+    return Check("processes", verdict, f"at most {limit} more", advice + ", or use fewer ranks")
+
+
+def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
+    needed = _ZYGOTE_BYTES + world_size * (_RANK_BYTES if shared else _UNSHARED_RANK_BYTES)
+    found = f"{format_bytes(available)} available"
+    if available >= needed:
+        return Check("memory", Verdict.OK, found)
+    advice = f"{world_size} ranks need about {format_bytes(needed)}, more if their batches are kept in host memory"
+    verdict = Verdict.FAIL if available < needed // 4 else Verdict.WARN
+    return Check("memory", verdict, found, advice + ": use fewer ranks, or a machine with more memory")
+
+
+def _process_limit() -> tuple[int | None, str]:
+    """What is left of the lowest limit, and how the user knows it."""
+    limits: list[tuple[int, str]] = []
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # which does not hold for root
+        limits.append((soft, "nproc (ulimit -u)"))
+    running = _running_threads()
+    for file, name in (
+        ("/proc/sys/kernel/pid_max", "kernel.pid_max (sysctl -w kernel.pid_max=4194304)"),
+        ("/proc/sys/kernel/threads-max", "kernel.threads-max (sysctl)"),
+    ):
+        value = _whole(Path(file))
+        if value is not None:
+            limits.append((value - running, name))
+    limits += [(left, "the control group's pids.max (in a container: --pids-limit)") for left in _left_in_groups()]
+    return min(limits, default=(None, ""), key=lambda limit: limit[0] if limit[0] is not None else 0)
+
+
+def _running_threads() -> int:
+    """Of the whole machine: the second part of "2/345" in /proc/loadavg."""
+    return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].split("/")[1])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """For the process's own control group and those it is in."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "pids" not in controllers.split(","):
+            continue
+        folder = Path("/sys/fs/cgroup" if not controllers else "/sys/fs/cgroup/pids") / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            limit, used = _whole(group / "pids.max"), _whole(group / "pids.current")
+            if limit is not None and used is not None:
+                yield max(0, limit - used)
+
+
+def _whole(file: Path) -> int | None:
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # "max": there is no limit
+        return None

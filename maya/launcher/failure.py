@@ -1,0 +1,136 @@
+"""What is said about a failed worker: torchrun's block of text, so that people and tools find what they look for.
+
+In: how a worker ended, and the error file that `torch.distributed.elastic.multiprocessing.errors.record` wrote into, if
+the script uses it. Out: the text; and, if this launcher itself runs under another one, that one's error file.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from maya.launcher.attempt import Exit
+from maya.util.ranks import ranks_text
+
+_WITHOUT_ERROR_FILE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+_WIDEST = 60
+_MOST_SHOWN = 15  # of the failures besides the root cause; torchrun has no more than a node's
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed worker."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    error_file: str
+    message: str
+    timestamp: int
+
+
+def failures_of(exits: Sequence[Exit], ranks_per_node: int, error_file: Callable[[int], Path]) -> list[Failure]:
+    """Put together what is known of the ranks that failed, in the order in which they did."""
+    return [_failure(end, end.rank % ranks_per_node, error_file(end.rank)) for end in exits if end.exit_code != 0]
+
+
+def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:
+    """An error file that cannot be read counts as none."""
+    error = _read_error(error_file)
+    if error is not None:
+        message, timestamp = error
+        return Failure(end.rank, local_rank, end.pid, end.exit_code, str(error_file), message, timestamp)
+    message = _WITHOUT_ERROR_FILE
+    if end.exit_code < 0:
+        message = f"Signal {-end.exit_code} ({_signal_name(end.exit_code)}) received by PID {end.pid}"
+    return Failure(end.rank, local_rank, end.pid, end.exit_code, "<N/A>", message, int(end.time))
+
+
+def root_cause(failures: Sequence[Failure]) -> Failure:
+    """The earliest; of several in one second, the one noticed first."""
+    return min(failures, key=lambda failure: failure.timestamp)
+
+
+def failure_block(script: str, failures: Sequence[Failure]) -> str:
+    """The text torchrun ends with."""
+    root = root_cause(failures)
+    texts = {failure.rank: _text(index, failure) for index, failure in enumerate(failures)}
+    title = f"{script} FAILED"
+    width = min(_WIDEST, max(len(line) for text in [title, *texts.values()] for line in text.split("\n")))
+    others = [texts[failure.rank] for failure in failures if failure is not root]
+    if len(others) > _MOST_SHOWN:
+        ranks = sorted(failure.rank for failure in failures if failure is not root)
+        more = f"  ... and {len(others) - _MOST_SHOWN} more; {ranks_text(ranks)}"
+        others = [*others[:_MOST_SHOWN], more]
+    return "\n".join(
+        [
+            "=" * width,
+            title,
+            "-" * width,
+            "Failures:",
+            *(others or ["  <NO_OTHER_FAILURES>"]),
+            "-" * width,
+            "Root Cause (first observed failure):",
+            texts[root.rank],
+            "=" * width,
+        ]
+    )
+
+
+def pass_on_error_file(failure: Failure, own_error_file: str | None) -> None:
+    """Hand the root cause to the launcher above, with the exit code, which the worker itself could not know."""
+    if not own_error_file or failure.error_file == "<N/A>":
+        return
+    content = json.loads(Path(failure.error_file).read_text(encoding="utf-8"))
+    if isinstance(content["message"], dict):
+        content["message"]["errorCode"] = failure.exit_code
+    Path(own_error_file).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _read_error(error_file: Path) -> tuple[str, int] | None:
+    try:
+        content: Any = json.loads(error_file.read_text(encoding="utf-8"))
+        message = content["message"]
+        if isinstance(message, str):
+            return message, int(content.get("timestamp", 0))
+        details = message["extraInfo"]
+        text: str = details.get("py_callstack", message.get("message", "<N/A>"))
+        return text.replace("\n", "\n  "), int(details["timestamp"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _signal_name(exit_code: int) -> str:
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return "<N/A>"
+
+
+def _text(index: int, failure: Failure) -> str:
+    when = datetime.fromtimestamp(failure.timestamp).isoformat(sep="_")
+    signalled = f" ({_signal_name(failure.exit_code)})" if failure.exit_code < 0 else ""
+    return "\n".join(
+        [
+            f"[{index}]:",
+            f"  time      : {when}",
+            f"  host      : {_host()}",
+            f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
+            f"  exitcode  : {failure.exit_code} (pid: {failure.pid}) {signalled}".rstrip(),
+            f"  error_file: {failure.error_file}",
+            f"  traceback : {failure.message}",
+        ]
+    )
+
+
+@cache
+def _host() -> str:
+    return socket.getfqdn()

@@ -1,0 +1,318 @@
+"""A job from its start to its end: attempts until one succeeds, the restarts are used up, or somebody stops it.
+
+In: a `Launch`, a GPU, the fake libraries, the settings of the run and a folder for it. Out: the launcher's exit code,
+and what it says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import string
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from maya.assumptions import Assumption, wall_clock
+from maya.devices import Device
+from maya.launcher.arguments import Launch, UsageError
+from maya.launcher.attempt import Attempt, Outcome
+from maya.launcher.debugging import PATIENCE
+from maya.launcher.failure import failure_block, failures_of, pass_on_error_file, root_cause
+from maya.launcher.logs import (
+    Followed,
+    Follower,
+    WorkerFiles,
+    line_prefix,
+    make_log_folder,
+    make_worker_files,
+)
+from maya.launcher.progress import Progress
+from maya.launcher.recorded_settings import write_settings
+from maya.launcher.signals import Signals
+from maya.launcher.summary_file import Run, write_summary
+from maya.launcher.worker_environment import Meeting, free_port, worker_variables
+from maya.launcher.zygote_process import Zygote
+from maya.replay.run_settings import RunSettings
+from rank_runtime.build import Build
+from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
+from rank_runtime.zygote.protocol import Preparation, RankStart, Start
+
+SUCCESS, FAILED = 0, 1
+_NOTHING = (sys.executable, "-c", "")  # for a zygote whose ranks are other programs
+
+
+class Job:
+    """All attempts at one job."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        device: Device,
+        build: Build,
+        settings: RunSettings,
+        run_folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self._launch = launch
+        self._device = device
+        self._build = build
+        self._run_folder = run_folder
+        self._say = say
+        self._inherited = dict(os.environ)
+        self._log_folder = make_log_folder(launch, run_folder)
+        self._settings = settings
+
+    def run(self) -> int:
+        self._check_program()
+        write_settings(self._settings, self._run_folder)
+        self._say_what_is_assumed()
+        self._check_limits()
+        began = time.monotonic()
+        exit_code, attempt = None, -1
+        with Signals(self._launch.signals) as signals:
+            while exit_code is None:
+                attempt += 1
+                outcome = self._attempt(attempt, signals)
+                exit_code = self._verdict(outcome, attempt)
+                if exit_code is None:
+                    self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
+        self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
+        return exit_code
+
+    def _say_what_is_assumed(self) -> None:
+        launch, settings = self._launch, self._settings
+        if launch.cluster_file is None and launch.world_size > 1 and (launch.timing.timeline or self._is_virtual()):
+            self._say(f"no --cluster: the network is that of {settings.cluster} ({settings.load_cluster().name})")
+        for each in self._clock_assumption():
+            self._say(each.text())
+        if settings.network == "flow" and self._is_virtual():
+            self._say("--network flow is for the timeline; the script's own clocks take every collective alone")
+
+    def _clock_assumption(self) -> list[Assumption]:
+        if self._is_virtual():
+            return []
+        return [wall_clock("--clock wall" if self._launch.trace else "--no-trace")]
+
+    def _is_virtual(self) -> bool:
+        return self._launch.timing.clock == "virtual"
+
+    def _check_program(self) -> None:
+        program = self._launch.command[0]
+        if shutil.which(program) is None:
+            reason = errno.EACCES if Path(program).exists() else errno.ENOENT
+            raise UsageError(f"cannot start {program}: {os.strerror(reason)}")
+
+    def _check_limits(self) -> None:
+        if self._launch.world_size == 1:
+            return
+        from maya.doctor import Verdict  # only here: a job of one rank starts at once
+        from maya.launcher.capacity import examine
+
+        for check in examine(self._launch.world_size, shared=self._shares()):
+            text = f"{check.subject}: {check.found}; {check.advice}"
+            if check.verdict is Verdict.FAIL:
+                raise UsageError(text)
+            if check.verdict is Verdict.WARN:
+                self._say(text)
+
+    def _shares(self) -> bool:
+        """Whether the ranks can be forked from a Python that has imported what they need."""
+        return self._launch.own_python and not _has_macro(self._launch.command) and self._launch.preload is not None
+
+    def _attempt(self, attempt: int, signals: Signals) -> Outcome:
+        launch = self._launch
+        ranks = range(launch.world_size)
+        files = [make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks]
+        variables = self._common_environment()
+        hosted = launch.world_size > 1
+        secret = secrets.token_hex(16) if hosted or self._is_virtual() else ""
+        port = launch.master_port or 0
+        meeting = Meeting(0 if hosted else port or free_port(), secret, hosted=hosted)
+
+        def start(meeting: Meeting) -> Start:
+            return Start(
+                environment={**variables, **meeting.variables()},
+                ranks=tuple(self._rank(rank, meeting, attempt, files[rank]) for rank in ranks),
+            )
+
+        preparation = self._preparation(secret, port if hosted else None, attempt)
+        followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
+        progress = Progress(launch.world_size, sys.stderr)
+        with (
+            Zygote(launch.command if preparation.share else _NOTHING, variables, preparation) as zygote,
+            Follower(followed),
+        ):
+            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
+                signals
+            )
+
+    def _common_environment(self) -> dict[str, str]:
+        """What all ranks have in common; the rest depends on the rank, or on where the ranks will meet."""
+        own = worker_variables(self._launch, 0, Meeting(0), 0, Path(), self._inherited)
+        environment = {name: value for name, value in self._inherited.items() if name not in own}
+        if self._launch.hangs.debugs:
+            environment = {**PATIENCE, **environment}
+        if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
+            environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
+        chosen = {
+            **self._launch.variables,
+            **self._launch.injection.variables(),
+            "MAYA_TRACE": "",
+            **Meeting(0).variables(),
+            **self._clock_variables(),
+            "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
+        }
+        if not self._inherited.get("MAYA_KEPT_BYTES"):
+            chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
+        if not self._inherited.get("MAYA_OBJECT_BYTES"):
+            chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(self._launch.world_size))
+        return {
+            **environment,
+            **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),
+        }
+
+    def _clock_variables(self) -> dict[str, str]:
+        if not self._is_virtual():
+            return {"MAYA_CLOCK": "wall", "MAYA_CLOCK_COSTS": "", "MAYA_CLOCK_START": ""}
+        return {
+            "MAYA_CLOCK": "virtual",
+            "MAYA_CLOCK_COSTS": self._settings.host.text(),
+            "MAYA_CLOCK_START": str(time.time_ns()),
+        }
+
+    def _preparation(self, secret: str, port: int | None, attempt: int) -> Preparation:
+        launch = self._launch
+        share = self._shares()
+        imports = share and launch.world_size > 1
+        return Preparation(
+            world_size=launch.world_size,
+            share=share,
+            torch=imports,
+            script=launch.script if share and not launch.module else None,
+            module=launch.script if share and launch.module else None,
+            modules=launch.preload or (),
+            rank_variables=tuple(worker_variables(launch, 0, Meeting(0), 0, Path(), self._inherited)),
+            secret=secret,
+            store_port=port,
+            run_folder=str(self._run_folder) if self._is_virtual() else "",
+            hang_folder=str(self._run_folder),
+            hang_after=launch.hangs.after,
+            hang_freezes=launch.hangs.debugs,
+        )
+
+    def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
+        variables = worker_variables(self._launch, rank, meeting, attempt, files.error_file, self._inherited)
+        if self._launch.trace:
+            variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
+        variables["MAYA_FAULTS"] = self._launch.injection.of_rank(rank, attempt)
+        local_rank = str(rank % self._launch.ranks_per_node)
+        return RankStart(
+            rank=rank,
+            command=tuple(
+                string.Template(word).safe_substitute(local_rank=local_rank) for word in self._launch.command
+            ),
+            environment=variables,
+            stdout=None if files.stdout.file is None else str(files.stdout.file),
+            stderr=None if files.stderr.file is None else str(files.stderr.file),
+        )
+
+    def _followed(self, rank: int, files: WorkerFiles) -> list[Followed]:
+        prefix = line_prefix(self._launch, rank, self._inherited)
+        return [
+            Followed(output.file, prefix, console)
+            for output, console in ((files.stdout, sys.stdout), (files.stderr, sys.stderr))
+            if output.follow and output.file is not None
+        ]
+
+    def _trace_file(self, rank: int, attempt: int) -> Path:
+        return self._run_folder / (f"rank{rank}.trace" if attempt == 0 else f"rank{rank}-attempt{attempt}.trace")
+
+    def _verdict(self, outcome: Outcome, attempt: int) -> int | None:
+        """The launcher's exit code, or None if the workers are to be restarted."""
+        if outcome.problem is not None:
+            self._say(outcome.problem)
+        if outcome.problem is not None or outcome.stopped_by is not None:
+            return FAILED
+        if not outcome.failed:
+            return SUCCESS
+        ended = outcome.hang is not None and (outcome.hang != "mismatch" or self._launch.hangs.debugs)
+        if ended:  # none of the ranks has failed
+            return FAILED
+        failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
+        print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
+        try:
+            pass_on_error_file(root_cause(failures), self._inherited.get("TORCHELASTIC_ERROR_FILE"))
+        except OSError as error:
+            self._say(f"cannot write the error file {error.filename}: {error.strerror}")
+        last = attempt == self._launch.max_restarts or outcome.hang is not None
+        return FAILED if last else None
+
+    def _error_file(self, attempt: int) -> Callable[[int], Path]:
+        return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
+
+    def _summarise(self, outcome: Outcome, exit_code: int, attempt: int, seconds: float) -> None:
+        """Say and write what there was. What cannot be written is said, and does not change the exit code: that is the
+        script's."""
+        launch = self._launch
+        files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
+        run = Run(
+            script=launch.script,
+            nodes=launch.nodes,
+            ranks_per_node=launch.ranks_per_node,
+            cluster=launch.cluster,
+            gpu=self._device.name,
+            exit_code=exit_code,
+            attempts=attempt + 1,
+            seconds=seconds,
+            exits=outcome.exits,
+            traces={rank: file for rank, file in files.items() if file.exists()},
+            stopped_by=None if outcome.stopped_by is None else outcome.stopped_by.name,
+            problem=outcome.problem or _hang_problem(outcome, self._run_folder),
+            unshared=outcome.unshared,
+            coordinator=outcome.coordinator,
+            pauses=outcome.pauses,
+            injected=launch.injection.texts(),
+            schedule_seed=launch.injection.seed,
+        )
+        prediction, no_prediction = None, None
+        assumptions: Sequence[Assumption] = ()
+        if launch.trace:
+            from maya.launcher.terminal_summary import assumptions_of, place_text, summary  # imports numpy
+
+            for line in summary(run, self._run_folder):
+                self._say(line)
+        if launch.timing.timeline:
+            from maya.launcher.prediction import predicted
+
+            made = predicted(run, self._run_folder)
+            prediction, no_prediction = made.document, made.problem
+            assumptions = made.assumptions
+            for line in made.lines:
+                self._say(line)
+        if prediction is None:
+            assumptions = [*(assumptions_of(run) if launch.trace else []), *self._clock_assumption()]
+            for each in assumptions if launch.trace else ():  # without a trace there are no numbers
+                self._say(f"assumes: {each.text(place_text)}")
+        try:
+            write_summary(run, self._run_folder, prediction, no_prediction, assumptions)
+        except OSError as error:
+            self._say(
+                f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "
+                "(the exit code is the script's)"
+            )
+
+
+def _has_macro(command: tuple[str, ...]) -> bool:
+    """torchrun puts the local rank in the place of ${local_rank}, so that every rank has a command of its own."""
+    return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
+
+
+def _hang_problem(outcome: Outcome, folder: Path) -> str | None:
+    if outcome.hang is None or outcome.report is None:
+        return outcome.hang
+    report = Path(outcome.report)
+    return f"{outcome.hang}, see {report.name if report.parent == folder else report}"

@@ -1,0 +1,92 @@
+"""A finished run, and its record for programs: summary.json in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maya.assumptions import Assumption
+from maya.launcher.attempt import Exit, Pause
+from maya.util.files import write_atomically
+
+VERSION = 2  # of summary.json; docs/results.md says what its keys mean
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run when it is over."""
+
+    script: str
+    nodes: int
+    ranks_per_node: int
+    cluster: str | None
+    gpu: str
+    exit_code: int
+    attempts: int
+    seconds: float
+    exits: Sequence[Exit]  # of the last attempt
+    traces: Mapping[int, Path]  # of its ranks, where they were written
+    stopped_by: str | None
+    problem: str | None
+    unshared: Mapping[str, str]
+    coordinator: Mapping[str, Any]
+    pauses: Sequence[Pause] = ()  # in which no rank showed any activity
+    injected: Sequence[str] = ()  # what was made to go wrong
+    schedule_seed: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def lost_traces(self) -> list[int]:
+        """Ranks without a trace although they asked something of their GPU, as their clocks show, which count that."""
+        clocks = self.coordinator.get("host_ns", [])
+        return [rank for rank, ns in enumerate(clocks) if ns and rank not in self.traces]
+
+
+def write_summary(
+    run: Run,
+    folder: Path,
+    prediction: Mapping[str, Any] | None = None,
+    no_prediction: str | None = None,
+    assumptions: Sequence[Assumption] = (),
+) -> None:
+    """Write summary.json atomically. What is predicted is the same every time; what the emulation itself took is in
+    `emulation`."""
+    content = {
+        "version": VERSION,
+        "script": run.script,
+        "world_size": run.ranks,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "cluster": run.cluster,
+        "gpu": run.gpu,
+        "exit_code": run.exit_code,
+        "attempts": run.attempts,
+        "stopped_by": run.stopped_by,
+        "problem": run.problem,
+        "injected": list(run.injected),
+        "schedule_seed": run.schedule_seed,
+        "ranks": [
+            {
+                "rank": end.rank,
+                "exit_code": end.exit_code,
+                "trace": run.traces[end.rank].name if end.rank in run.traces else None,
+            }
+            for end in sorted(run.exits, key=lambda end: end.rank)
+        ],
+        "assumptions": [each.document() for each in assumptions],
+        "prediction": prediction,
+        "no_prediction": no_prediction,
+        "emulation": {
+            "seconds": round(run.seconds, 3),
+            "coordinator": run.coordinator,
+            "unshared_modules": run.unshared,
+            "pauses": [{"seconds": pause.seconds, "resumed": pause.resumed} for pause in run.pauses],
+        },
+    }
+    write_atomically(folder / "summary.json", json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,89 @@
+"""What maya-torchrun says at the end of a run: what there was, what was recorded, and what to open next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from maya.assumptions import Assumption
+from maya.launcher.summary_file import Run
+from maya.results.assumptions import trace_assumptions
+from maya.trace import Kind, TraceError, read, summarise
+from maya.util.ranks import ranks_text
+
+
+def summary(run: Run, folder: Path) -> list[str]:
+    """Lines for the terminal: the run as a whole, if it had several ranks, and what its first rank recorded."""
+    return [*(_whole_run(run) if run.ranks > 1 else []), *_recorded(run, folder)]
+
+
+def _whole_run(run: Run) -> list[str]:
+    line = f"{_number(run.ranks, 'rank')} on virtual {run.gpu}, {run.seconds:.1f} s"
+    if run.coordinator:
+        collectives, messages = run.coordinator["collectives"], run.coordinator["messages"]
+        line += f": {_number(collectives, 'collective')}, {_number(messages, 'message')}"
+    pauses = [f"no rank showed any activity for {pause.seconds:.0f} s of real time" for pause in run.pauses]
+    return [line, *pauses]
+
+
+def _recorded(run: Run, folder: Path) -> list[str]:
+    if not folder.exists():
+        return [f"the folder {relative(folder)} was removed while the job ran, and its traces with it"]
+    lost = [_lost(run.lost_traces, folder)] if run.lost_traces else []
+    if not run.traces:
+        return lost or ["nothing recorded: the script asked nothing of its GPU, or no trace could be written"]
+    rank, file = min(run.traces.items())
+    shown = relative(file)
+    try:
+        trace = read(file)
+    except TraceError as error:
+        return [*lost, f"the trace cannot be read: {error}"]
+    except OSError as error:
+        return [*lost, f"cannot read the trace {shown}: {error.strerror}"]
+    totals = summarise(trace)
+    copies = totals.counts.get(Kind.MEMCPY, 0)
+    where = f"on a virtual {run.gpu}" if run.ranks == 1 else f"rank {rank}"
+    lines = [
+        *lost,
+        f"{where}: {_number(totals.ops, 'op')}, {_number(totals.launches, 'kernel')}, "
+        f"{_number(totals.library_calls, 'library call')}, {_number(copies, 'copy', 'copies')}",
+    ]
+    if not trace.complete:
+        lines.append(f"the trace is not complete: {trace.problem}")
+    if len(run.traces) > 1:
+        return [*lines, f"recorded in {relative(folder)}, a trace for each rank; to read one: maya trace show {shown}"]
+    return [*lines, f"recorded in {shown}; to read it: maya trace show {shown}"]
+
+
+def _lost(ranks: Sequence[int], folder: Path) -> str:
+    return (
+        f"no trace of {ranks_text(ranks)}, which could not write to {relative(folder)} (the reason is said above); "
+        "make room there, or choose another folder with --out, and run the job again"
+    )
+
+
+def assumptions_of(run: Run) -> list[Assumption]:
+    """What the trace of the first rank shows, for a run that is not predicted."""
+    if not run.traces:
+        return []
+    try:
+        return trace_assumptions([read(min(run.traces.items())[1])])
+    except (TraceError, OSError):  # which the summary names
+        return []
+
+
+def place_text(at: str) -> str:
+    """A source line as the trace has it ("/home/me/train.py:33"), for people."""
+    file, _, line = at.rpartition(":")
+    return f"{relative(Path(file))}:{line}"
+
+
+def _number(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def relative(path: Path) -> str:
+    """As short as the user can type it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

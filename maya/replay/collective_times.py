@@ -1,0 +1,215 @@
+"""How long collectives and messages take on a cluster's network, by what NCCL was called with.
+
+In: a cluster, NCCL's settings, how the job's ranks are placed, and calls as traces and ranks' posts describe them.
+Out: integer nanoseconds from the analytic network, or the `netmodel.Collective` to give to the flow level. The same
+for a job that runs and for one that is replayed, so that both have the same times.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+
+import numpy as np
+
+from netmodel.cluster import Cluster
+from netmodel.collectives.analytic import AnalyticNetwork
+from netmodel.collectives.collective import Collective, Transfer
+from netmodel.collectives.nccl_settings import NcclSettings
+from netmodel.topology import Topology, build_topology
+
+BUFFERED_BYTES = 4 << 20  # of NCCL's buffer: a sender does not wait for the receiver of a message that fits into it
+
+# Element types as traces name them: bytes, and the name that netmodel has for them.
+DTYPES = {
+    "int8": (1, "int8"),
+    "uint8": (1, "uint8"),
+    "int32": (4, "int32"),
+    "uint32": (4, "uint32"),
+    "int64": (8, "int64"),
+    "uint64": (8, "uint64"),
+    "fp16": (2, "float16"),
+    "fp32": (4, "float32"),
+    "fp64": (8, "float64"),
+    "bf16": (2, "bfloat16"),
+    "fp8_e4m3": (1, "float8_e4m3fn"),
+    "fp8_e5m2": (1, "float8_e5m2"),
+}
+
+# What NCCL is called with counts elements of one member where it counts them for each of them.
+_OPERATIONS = {
+    "ncclAllReduce": ("all_reduce", False),
+    "ncclReduce": ("reduce", False),
+    "ncclBroadcast": ("broadcast", False),
+    "ncclBcast": ("broadcast", False),
+    "ncclAllGather": ("all_gather", True),
+    "ncclReduceScatter": ("reduce_scatter", True),
+    "ncclAlltoAll": ("all_to_all", True),
+}
+_ROOTED = ("ncclReduce", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter")
+_TREES = ("fat-tree", "rail-optimised")
+_MOST_KEPT = 1 << 18  # answers; messages of ever new sizes make ever new ones
+MESSAGES = frozenset({"ncclSend", "ncclRecv"})
+
+
+class CollectiveTimes:
+    """Times on one cluster, for a job of so many ranks, the first `ranks_per_node` GPUs of every node."""
+
+    def __init__(
+        self, cluster: Cluster, settings: NcclSettings | None, world_size: int, ranks_per_node: int | None = None
+    ) -> None:
+        per_node = ranks_per_node or cluster.gpus_per_node
+        nodes = -(-world_size // per_node)
+        self.cluster = cluster
+        self.settings = settings or NcclSettings()
+        self.topology: Topology = build_topology(cluster, nodes * cluster.gpus_per_node)
+        self.network = AnalyticNetwork(self.topology, self.settings)
+        self._gpus = _gpus(world_size, per_node, cluster.gpus_per_node)
+        self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._by_id: dict[tuple[str, int, str, int, int], tuple[tuple[int, ...], int]] = {}
+        self._alone: dict[int, tuple[int, ...]] = {}
+        self._messages: dict[tuple[int, int, int], int] = {}
+        self._pairs = _Pairs(self.topology)
+        self._by_pair: dict[tuple[int, int, int], int] = {}
+
+    @property
+    def origin(self) -> str:
+        """Of the network's parameters: "fitted", "transferred", "datasheet"."""
+        return self.cluster.parameters.origin
+
+    def collective_ns(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> int:
+        """How long a collective takes whose members have all come. `members` are ranks of the job in the order of the
+        communicator, `root` a place among them. Quickest with the same tuple of members every time."""
+        key = (call, count, dtype, id(members), root)
+        known = self._by_id.get(key)
+        if known is None:
+            if len(self._by_id) >= _MOST_KEPT:
+                self._by_id.clear()
+            ns = self.network.estimate(self.collective(call, count, dtype, members, root)).ns
+            known = self._by_id[key] = (members, ns)  # the tuple is kept, so that its id stays its own
+        return known[1]
+
+    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+        """How long a message takes from one rank of the job to another, or to itself."""
+        key = (sender, receiver, size)
+        ns = self._messages.get(key)
+        if ns is None:
+            if len(self._messages) >= _MOST_KEPT:
+                self._messages.clear()
+            alike = (*self._pairs.alike(self._gpus[sender], self._gpus[receiver]), size)
+            ns = self._by_pair.get(alike)
+            if ns is None:
+                ns = self._by_pair[alike] = self.network.estimate(_message(*alike)).ns
+            self._messages[key] = ns
+        return ns
+
+    def alone_ns(self, signature: str, rank: int) -> int:
+        """How long a call takes on a communicator that has one member, by its signature in the trace."""
+        fields = json.loads(signature)
+        call, count, dtype = fields["call"], int(fields["count"]), fields["dtype"]
+        if call in MESSAGES:
+            size = max(count * DTYPES[dtype][0], int(fields.get("shared_bytes", 0)))
+            return self.message_ns(rank, rank, size)
+        return self.collective_ns(call, count, dtype, self._alone.setdefault(rank, (rank,)))
+
+    def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
+        """A call of all members as the network knows it."""
+        item_bytes, torch_dtype = DTYPES[dtype]
+        places = self._places(members)
+        root = root if call in _ROOTED else 0
+        size = count * item_bytes
+        if call in ("ncclGather", "ncclScatter"):
+            return _fan(places, size, root, gathers=call == "ncclGather")
+        operation, for_each = _OPERATIONS[call]
+        if for_each:
+            size *= len(members)
+        return Collective(operation, size, places, root, dtype=torch_dtype)
+
+    def message(self, sender: int, receiver: int, size: int) -> Collective:
+        """One message as the network knows it."""
+        return _message(self._gpus[sender], self._gpus[receiver], size)
+
+    def _places(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """The members' GPUs in the topology; the same object for the same members."""
+        places = self._members.get(members)
+        if places is None:
+            places = self._members[members] = self._distinct(members)
+        return places
+
+    def _distinct(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """A process that is several members drives as many GPUs: its own, and the next of its node that are free."""
+        places: list[int] = []
+        if len(set(members)) == len(members):
+            return tuple(self._gpus[rank] for rank in members)
+        per_node = self.cluster.gpus_per_node
+        for rank in members:
+            node, first = divmod(self._gpus[rank], per_node)
+            near = (node * per_node + (first + further) % per_node for further in range(per_node))
+            places.append(next((place for place in near if place not in places), self._gpus[rank]))
+        return tuple(places)
+
+
+def _message(source: int, target: int, size: int) -> Collective:
+    """From one GPU to another, or to itself."""
+    if source == target:
+        return Collective("send_recv", size, (source,))
+    return Collective("send_recv", size, (source, target), transfers=(Transfer(0, 1, size),))
+
+
+class _Pairs:
+    """Pairs of GPUs between which a message that has the network to itself takes the same time. Tokens that go from
+    everybody to everybody are messages between all pairs, of which few are different."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        cluster = topology.cluster
+        self._node = cluster.gpus_per_node
+        # In a tree without faults all nodes are alike, if each is by itself. Where switches hash several connections of
+        # a message, their ways may meet: a matter of luck, which is different for every pair.
+        luck = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
+        alone = cluster.gpu_link_nodes == 1
+        self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not luck
+
+    def alike(self, source: int, target: int) -> tuple[int, int]:
+        """The first pair that is like this one."""
+        if not self._are_alike:
+            return source, target
+        (one, source), (other, target) = divmod(source, self._node), divmod(target, self._node)
+        if one == other:
+            return source, target
+        one, other = self._first[self._hops[one][other]]
+        return one * self._node + source, other * self._node + target
+
+    @cached_property
+    def _hops(self) -> list[list[int]]:
+        """Links between the first GPUs of each two nodes."""
+        firsts = np.arange(0, self._topology.gpus, self._node)
+        sources, targets = np.meshgrid(firsts, firsts, indexing="ij")
+        paths = self._topology.paths(sources.ravel(), targets.ravel())
+        hops: list[list[int]] = (paths >= 0).sum(axis=1).reshape(sources.shape).tolist()
+        return hops
+
+    @cached_property
+    def _first(self) -> dict[int, tuple[int, int]]:
+        """The first two nodes that are so far from each other."""
+        first: dict[int, tuple[int, int]] = {}
+        for one, row in enumerate(self._hops):
+            for other, hops in enumerate(row):
+                if one != other:
+                    first.setdefault(hops, (one, other))
+        return first
+
+
+def _gpus(world_size: int, per_node: int, gpus_per_node: int) -> list[int]:
+    """For every rank of the job, its GPU. Ranks that are more than a node's GPUs share them, as their LOCAL_RANK
+    modulo the number of GPUs would have it."""
+    return [rank // per_node * gpus_per_node + rank % per_node % gpus_per_node for rank in range(world_size)]
+
+
+def _fan(members: tuple[int, ...], size: int, root: int, *, gathers: bool) -> Collective:
+    """Messages of all others to the root, or of the root to all others."""
+    others = [place for place in range(len(members)) if place != root]
+    if not others:
+        return Collective("send_recv", size, members)
+    transfers = tuple(Transfer(place, root, size) if gathers else Transfer(root, place, size) for place in others)
+    return Collective("send_recv", size * len(transfers), members, transfers=transfers)

@@ -1,0 +1,135 @@
+"""What the program's own code took on the processor, without the accidents of one run: --host-time measured.
+
+In: the ranks of one behaviour, whose traces have the processor time before every record. Out: for each record that a
+replay heeds one time, in ns.
+
+Steps do the same again and again, and so do ranks; what differs is interrupts, page faults, caches and what happens to
+be done for the first time. So a record takes the median of all records at the same place: those that come after the
+same few records of their threads, and as the first, second, … such record of a step. An optimizer's step ends a step.
+The first step does not count where later ones have the place, too. What comes but once keeps the median over the ranks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from maya.replay.rank_class import Behaviour
+from maya.replay.replay_plan import Integers
+from maya.replay.run_settings import SettingsError
+from maya.replay.thread_groups import HEEDED, HEEDED_ON_STREAMS, Columns, thread_groups
+from maya.trace import Kind, Trace
+from maya.trace.reader import HostTimes, read_columns
+
+_COLUMNS = ("kind", "thread", "signature")
+_MOST_RANKS = 16  # whose times are looked at; medians of more are the same
+_BEFORE = 8  # records that tell a place, with the record itself
+_STEP = "Optimizer.step#"
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # what times it gives spreads over all bits
+
+Index = npt.NDArray[np.intp]
+
+
+def typical_host_times(behaviour: Behaviour, steps_from: str | None, *, allocations: bool) -> Integers:
+    """For each record of the behaviour's trace; 0 for those that a replay does not heed."""
+    trace = behaviour.trace
+    heeded = HEEDED if allocations else HEEDED_ON_STREAMS
+    kept = np.flatnonzero(heeded[trace.records["kind"]])
+    places, counts = _places(trace, kept, steps_from)
+    samples = [
+        _times_of(behaviour.trace.path.parent / f"rank{rank}.trace", heeded) for rank in _some_ranks(behaviour.ranks)
+    ]
+    values = np.concatenate([sample[counts] for sample in samples])
+    found = np.zeros(len(trace.records), dtype=np.int64)
+    found[kept] = _medians(np.tile(places[counts], len(samples)), values)[places]
+    return found
+
+
+def _some_ranks(ranks: list[int]) -> list[int]:
+    return [ranks[at * len(ranks) // _MOST_RANKS] for at in range(_MOST_RANKS)] if len(ranks) > _MOST_RANKS else ranks
+
+
+def _times_of(path: Path, heeded: npt.NDArray[np.bool_]) -> Integers:
+    """Of each heeded record of a trace: what its threads spent since the last one."""
+    found = read_columns(path, _COLUMNS)
+    times = found.host_times()
+    if times is None:
+        raise SettingsError(
+            f"{path} does not say what its program took on the processor; run the job with --host-time measured, or "
+            "replay it with --host-time model"
+        )
+    return _passed_on(found.columns, times, thread_groups(found.columns, found.strings), heeded)
+
+
+def _passed_on(
+    records: Columns, times: HostTimes, groups: npt.NDArray[np.int64], heeded: npt.NDArray[np.bool_]
+) -> Integers:
+    """What records that are not heeded have goes to the next one that is."""
+    kept = np.flatnonzero(heeded[records["kind"]])
+    of_record = groups[records["thread"]]
+    passed = np.zeros(len(kept), dtype=np.int64)
+    for group in np.unique(of_record[kept]).tolist():
+        inside = of_record == group
+        own = inside[kept]
+        passed[own] = np.diff(np.cumsum(np.where(inside, times, 0))[kept[own]], prepend=0)
+    return passed
+
+
+def _places(trace: Trace, kept: Index, steps_from: str | None) -> tuple[Index, npt.NDArray[np.bool_]]:
+    """For each of the kept records the number of its place, and whether its time counts there."""
+    records = trace.records[kept]
+    groups = thread_groups(trace.records, trace.strings)[records["thread"]]
+    step = np.searchsorted(step_ends(trace, steps_from), kept)
+    context = np.zeros(len(kept), dtype=np.uint64)
+    for group in np.unique(groups).tolist():
+        own = np.flatnonzero(groups == group)
+        context[own] = _contexts(records[own], group)
+    # How often the same context came before in the step tells layers apart.
+    order = np.lexsort((np.arange(len(kept)), step, context))
+    again = np.diff(context[order], prepend=context[order][:1]) == 0
+    again &= np.diff(step[order], prepend=step[order][:1]) == 0
+    at = np.arange(len(kept))
+    occurrence = np.empty(len(kept), dtype=np.intp)
+    occurrence[order] = at - np.maximum.accumulate(np.where(again & (at > 0), 0, at))
+    context += occurrence.astype(np.uint64) * _ODD
+    places = np.unique(context, return_inverse=True)[1].reshape(-1)
+    later = np.zeros(int(places.max(initial=-1)) + 1, dtype=bool)
+    later[places[step > 0]] = True
+    return places, (step > 0) | ~later[places]
+
+
+def _contexts(records: npt.NDArray[np.void], group: int) -> npt.NDArray[np.uint64]:
+    """Of each record a number that says what it and those before it are."""
+    what = records["signature"].astype(np.uint64) << np.uint64(32)
+    what ^= records["stream"].astype(np.uint64) << np.uint64(16) ^ records["kind"].astype(np.uint64) << np.uint64(8)
+    what ^= records["flags"]
+    mixed = np.full(len(records), group + 1, dtype=np.uint64)
+    for back in range(min(_BEFORE, len(records))):
+        mixed[back:] = (mixed[back:] ^ what[: len(what) - back]) * _ODD
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def step_ends(trace: Trace, steps_from: str | None) -> Index:
+    """Where annotations end that end a step."""
+    positions = np.flatnonzero(trace.records["kind"] == Kind.ANNOTATION)
+    numbers = trace.records["signature"][positions]
+    names = {number: str(trace.signature(number).get("op", "")) for number in np.unique(numbers).tolist()}
+    ends = [
+        number
+        for number, name in names.items()
+        if (name.startswith(_STEP) if steps_from is None else steps_from.rstrip("#") in (name, name.partition("#")[0]))
+    ]
+    found: Index = positions[np.isin(numbers, ends)]
+    return found
+
+
+def _medians(places: Index, values: Integers) -> Integers:
+    """The lower median of the values at each place."""
+    order = np.lexsort((values, places))
+    counts = np.bincount(places)
+    begins = np.cumsum(counts) - counts
+    found: Integers = values[order][begins + np.maximum(counts - 1, 0) // 2]
+    return found

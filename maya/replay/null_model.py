@@ -1,0 +1,51 @@
+"""The null cost model: every work takes a millisecond, the network and the host nothing. It predicts nothing; with it
+a timeline shows the order of things alone.
+
+simulate(folder, null_settings(world_size=4), durations=NullDurations(), network=NullNetwork())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from maya.estimators.kernel import Estimate, Origin, Work
+from maya.replay.run_settings import NO_COSTS, HostCosts, RunSettings
+from netmodel.collectives.collective import Collective
+
+MILLISECOND = 1_000_000
+
+
+class NullDurations:
+    """The same time for every work."""
+
+    def __init__(self, ns: int = MILLISECOND) -> None:
+        self._estimate = Estimate(ns, Origin.DEFAULT, spread=0.0, note="null")
+
+    def of_works(self, works: Sequence[Work]) -> list[Estimate]:
+        return [self._estimate] * len(works)
+
+
+class NullNetwork:
+    """The same time for every collective and message."""
+
+    origin = "null"
+
+    def __init__(self, ns: int = 0) -> None:
+        self._ns = ns
+
+    def collective_ns(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> int:
+        return self._ns
+
+    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+        return self._ns
+
+    def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
+        raise NotImplementedError("the null network has no links to share")
+
+    def message(self, sender: int, receiver: int, size: int) -> Collective:
+        raise NotImplementedError("the null network has no links to share")
+
+
+def null_settings(world_size: int, host: HostCosts = NO_COSTS) -> RunSettings:
+    """Of a job somewhere: what would be said of its GPUs and network is not looked at."""
+    return RunSettings(world_size=world_size, ranks_per_node=8, gpu="h100", cluster="dgx-h100", host=host)

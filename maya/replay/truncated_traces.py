@@ -1,0 +1,39 @@
+"""Traces that end before their programs did: what there is to say about them.
+
+In: the classes of a timeline, and how many steps their traces hold, once that is known. Out: a sentence for each
+reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from maya.replay.timeline import ClassTimeline
+
+
+def cut_short(classes: Sequence[ClassTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
+    """Ranks whose traces end for the same reason share a sentence. `whole_steps`: by rank."""
+    ranks_by_reason: dict[tuple[str, str], list[int]] = {}
+    for one in classes:
+        trace = one.program.trace
+        if not trace.complete:
+            ranks_by_reason.setdefault((trace.problem, trace.remedy), []).extend(one.ranks.tolist())
+    return [_sentence(sorted(ranks), *reason, whole_steps) for reason, ranks in ranks_by_reason.items()]
+
+
+def _sentence(ranks: Sequence[int], problem: str, remedy: str, whole_steps: Mapping[int, int] | None) -> str:
+    whose = f"the trace of {some_ranks(ranks)}" if len(ranks) == 1 else f"the traces of {some_ranks(ranks)}"
+    what_to_do = f"; {remedy}" if remedy else ""
+    if whole_steps is None:
+        return f"{whose} {'is' if len(ranks) == 1 else 'are'} cut short: {problem}{what_to_do}"
+    counts = sorted({whole_steps[rank] for rank in ranks})
+    steps = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    ends = "ends" if len(ranks) == 1 else "end"
+    return f"{whose} {ends} after {steps} whole step{'' if counts == [1] else 's'}: {problem}{what_to_do}"
+
+
+def some_ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:4]))
+    return f"ranks {shown}, … ({len(ranks)})" if len(ranks) > 4 else f"ranks {shown}"

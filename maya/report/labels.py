@@ -1,0 +1,120 @@
+"""Works and collectives in words: what a reader of the page sees when pointing at them.
+
+In: programs of a timeline. Out: `WorkRow`, and rows that are the same text are one.
+"""
+
+from __future__ import annotations
+
+from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.kernel import Estimate
+from maya.replay.timeline import CollectiveCall, Program
+from maya.report.content import WorkRow
+from maya.results.classes import CLASSES, TimeClass, classify
+from maya.trace.demangle import demangle
+from maya.trace.describe import shortened
+from maya.util.text import bytes_text
+
+_LONGEST_NAME = 120
+_LONGEST_DETAIL = 160
+_MOST_TENSORS = 4
+_USUAL_NAMESPACES = ("at::native::", "(anonymous namespace)::")  # of nearly every kernel of torch
+
+
+class Words:
+    """Rows for everything that is shown."""
+
+    def __init__(self, network_origin: str) -> None:
+        self.rows: list[WorkRow] = []
+        self._numbers: dict[WorkRow, int] = {}
+        self._network_origin = network_origin
+        self._of_works: dict[
+            int, tuple[Program, list[WorkRow]]
+        ] = {}  # by id; the program is kept, so that it stays its own
+
+    def number(self, row: WorkRow) -> int:
+        """Its place in `rows`."""
+        if row not in self._numbers:
+            self._numbers[row] = len(self.rows)
+            self.rows.append(row)
+        return self._numbers[row]
+
+    def of_works(self, program: Program) -> list[WorkRow]:
+        """A row for each of the program's works."""
+        known = self._of_works.get(id(program))
+        if known is None:
+            known = self._of_works[id(program)] = program, _rows_of_works(program)
+        return known[1]
+
+    def of_calls(self, program: Program, communicators: dict[int, tuple[int, ...]]) -> list[WorkRow]:
+        """A row for each of the program's collectives and messages."""
+        origin = f"network: {self._network_origin}"
+        return [
+            WorkRow(
+                call_name(call), TimeClass.COMMUNICATION.value, _call_detail(call, members_of(call, communicators)),
+                origin, "",
+            )
+            for call in program.calls
+        ]  # fmt: skip
+
+
+def _rows_of_works(program: Program) -> list[WorkRow]:
+    names = demangle(item.launch.name for item in program.works if item.launch.what == "kernel")
+    classes = class_of_works(program)
+    return [
+        WorkRow(_name(item, names), of.value, _detail(item), _origin(estimate), _spread(estimate))
+        for item, estimate, of in zip(program.works, program.estimates, classes, strict=True)
+    ]
+
+
+def class_of_works(program: Program) -> list[TimeClass]:
+    """For each of the program's works, its class."""
+    found = [TimeClass.OTHER] * len(program.works)
+    for work, number in zip(program.work.tolist(), classify(program).tolist(), strict=True):
+        if work >= 0:
+            found[work] = CLASSES[number]
+    return found
+
+
+def call_name(call: CollectiveCall) -> str:
+    return call.call.removeprefix("nccl")
+
+
+def members_of(call: CollectiveCall, communicators: dict[int, tuple[int, ...]]) -> int:
+    return len(communicators.get(call.communicator, ()))
+
+
+def _name(item: TracedWork, names: dict[str, str]) -> str:
+    launch = item.launch
+    if launch.what == "copy":
+        return f"Memcpy {launch.name}"
+    if launch.what == "memset":
+        return "Memset"
+    name = names.get(launch.name, launch.name)
+    for namespace in _USUAL_NAMESPACES:
+        name = name.replace(namespace, "")
+    return shortened(name, _LONGEST_NAME)
+
+
+def _detail(item: TracedWork) -> str:
+    launch = item.launch
+    if launch.what in ("copy", "memset"):
+        return bytes_text(launch.bytes)
+    shown = launch.tensors[:_MOST_TENSORS]
+    dtypes = list(dict.fromkeys(tensor.dtype for tensor in shown))
+    shapes = ["×".join(map(str, tensor.shape)) or "scalar" for tensor in shown]
+    more = [f"{len(launch.tensors) - len(shown)} more"] if len(launch.tensors) > len(shown) else []
+    parts = [launch.op.removeprefix("aten::"), "/".join(dtypes), " · ".join([*shapes, *more])]
+    return shortened(" ".join(filter(None, parts)), _LONGEST_DETAIL)
+
+
+def _origin(estimate: Estimate) -> str:
+    return f"{estimate.origin.value} ({estimate.note})" if estimate.note else estimate.origin.value
+
+
+def _spread(estimate: Estimate) -> str:
+    return f"{100 * estimate.spread:.0f} %" if estimate.spread else ""
+
+
+def _call_detail(call: CollectiveCall, members: int) -> str:
+    who = f"{members} rank{'s' if members != 1 else ''}" if members else ""
+    return " · ".join(filter(None, [bytes_text(call.size), call.dtype, who]))

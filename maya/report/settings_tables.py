@@ -1,0 +1,77 @@
+"""The settings that a report's numbers depend on, as tables of texts.
+
+In: `RunSettings` and the device. Out: groups of names and values for the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+from maya.devices import Device
+from maya.replay.run_settings import RunSettings
+from maya.util.units import format_bytes, format_nanoseconds, format_rate
+
+_FACTORS: dict[str, Callable[[int], str]] = {  # of the host's costs, per mille
+    "overlap": lambda value: f"{value / 10:g} %",
+    "scale": lambda value: f"{value / 1000:g} ×",
+}
+
+Tables = list[tuple[str, list[tuple[str, str]]]]
+
+
+def settings_tables(settings: RunSettings, device: Device) -> Tables:
+    """Job, GPU, cluster, host, and what was changed."""
+    cluster = settings.load_cluster()
+    job = [
+        ("script", settings.script),
+        ("ranks", str(settings.world_size)),
+        ("ranks per node", str(settings.ranks_per_node)),
+        ("clock of the script", settings.clock),
+        ("network model", settings.network),
+        ("host time", settings.host_time),
+        *sorted(settings.nccl.items()),
+        *((f"--set {key}", value) for key, value in settings.changes.items()),
+        *(("--fault", fault) for fault in settings.faults),
+        *((key, str(value)) for key, value in sorted(settings.options.items())),
+    ]
+    network = [
+        ("name", cluster.name),
+        ("GPUs per node", str(cluster.gpus_per_node)),
+        ("links between GPUs", f"{cluster.gpu_link}, {format_rate(cluster.gpu_link_rate)} one way"),
+        ("NICs per node", f"{cluster.nics_per_node} × {format_rate(cluster.nic_rate, bits=True)}"),
+        ("fabric", f"{cluster.fabric.kind}, {cluster.fabric.routing} routing"),
+        ("parameters", cluster.parameters.origin),
+        ("sources", cluster.sources),
+    ]
+    host = [
+        (key, _FACTORS[key](value) if key in _FACTORS else format_nanoseconds(value))
+        for key, value in settings.host.table().items()
+        if key != "calls"
+    ]
+    host += [(f"call: {kind.name.lower()}", format_nanoseconds(ns)) for kind, ns in sorted(settings.host.calls.items())]
+    return [("Job", [row for row in job if row[1]]), ("Cluster", network), ("GPU", _device(device)), ("Host", host)]
+
+
+def _device(device: Device) -> list[tuple[str, str]]:
+    return [
+        (each.metadata.get("key", each.name), _text(each.name, value))
+        for each in fields(device)
+        if (value := getattr(device, each.name)) is not None
+    ]
+
+
+def _text(name: str, value: str | int | tuple[int, int]) -> str:
+    if isinstance(value, tuple):
+        return "{}.{}".format(*value)
+    if isinstance(value, str):
+        return value
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_bandwidth"):
+        return format_rate(value)
+    if name.endswith("_flops"):
+        return f"{value / 1e12:g} TFLOPS"
+    if name.endswith("_hz"):
+        return f"{value / 1e6:g} MHz"
+    return f"{value:,}"

@@ -1,0 +1,34 @@
+"""NVLS: NVSwitches of the fourth generation and later reduce and multiply data themselves.
+
+In: a `Group` whose GPUs are joined by such a switch. Out: what crosses each GPU's link to the switch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netmodel.collectives.algorithms.common import Draft
+from netmodel.collectives.algorithms.group import Group, Hop, flow_over, hop_paths
+
+
+def switch_paths(group: Group, domain: int, operation: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The links between a domain's members and their switch, up and down, and their loads.
+
+    Every member is head of its share of the data: to reduce, the switch fetches it from all (the whole data leaves
+    every GPU) and hands the head the result; to multiply, the head sends its share once and all get it.
+    """
+    members = group.domains[domain]
+    count = len(members)
+    pairs = [Hop(a, b) for a, b in zip(members, members[1:] + members[:1], strict=True)]
+    paths = hop_paths(group.topology, pairs)  # each up to the switch and down from it
+    fetched, sent = {"all_reduce": (1.0, 1.0), "reduce_scatter": (1.0, 0.0), "all_gather": (0.0, 1.0)}[operation]
+    up, down = fetched + sent / count, sent + fetched / count
+    rows = np.concatenate([paths[:, :1], paths[:, 1:2]])
+    return rows, np.concatenate([np.full(count, up), np.full(count, down)])
+
+
+def draft_nvls(group: Group, operation: str) -> Draft:
+    """In one domain."""
+    paths, loads = switch_paths(group, 0, operation)
+    return Draft((flow_over(paths, loads),), 1, 0, 0)
