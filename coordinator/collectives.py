@@ -42,7 +42,7 @@ def send_bytes(post: Post, member: int, members: int) -> int:
     return post.count * ITEM_BYTES[post.data_type] * (members if post.call in _SENDING_TO_ALL else 1)
 
 
-class Collective:
+class PendingCollective:
     """Posts of one sequence number on one communicator."""
 
     __slots__ = ("_members", "_parts", "arrival_ns", "guessed", "missing", "post", "signature", "tokens", "variants")

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coordinator.arithmetic import Buffer
-from coordinator.collectives import ROOTED, Collective, send_bytes, signature_of
+from coordinator.collectives import ROOTED, PendingCollective, send_bytes, signature_of
 from coordinator.descriptions import post_text
 from coordinator.point_to_point import Channel
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR
 from coordinator.sequences import Sequences
-from coordinator.time_model import NO_TIMES, Times
+from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from maya.util.ranks import ranks_text
 from rank_runtime.messages import Abandoned, Call, Done, Failed, FromCoordinator, Post
 
@@ -30,7 +30,7 @@ _LARGEST_BUFFER = 1 << 62
 
 
 @dataclass(frozen=True)
-class Wait:
+class PendingWait:
     """Ranks that wait, for what, and who is missing for it."""
 
     what: str
@@ -56,7 +56,7 @@ class Communicator:
     which member they are, so then every member knows the communicator by a number of its own.
     """
 
-    def __init__(self, number: int, members: tuple[int, ...], times: Times = NO_TIMES) -> None:
+    def __init__(self, number: int, members: tuple[int, ...], times: TimeModel = NO_TIME_MODEL) -> None:
         self.members = members
         self._times = times
         self.member_of = {rank: member for member, rank in enumerate(members)}
@@ -64,12 +64,12 @@ class Communicator:
         self.numbers = range(number, number + (len(members) if self.has_repeated_ranks else 1))
         self._gone: set[int] = set()  # members that left or ended
         self._draining: set[int] = set()  # members whose programs have ended
-        self._collectives: dict[int, Collective] = {}
+        self._collectives: dict[int, PendingCollective] = {}
         self._finished = Sequences()
         self._channels: dict[tuple[int, int], Channel] = {}
         self.completed = 0
         self.instance = 0  # which one of these members it is
-        self.disagreement: Collective | None = None  # the last of which the posts did not agree
+        self.disagreement: PendingCollective | None = None  # the last of which the posts did not agree
 
     @property
     def number(self) -> int:
@@ -101,7 +101,7 @@ class Communicator:
             complaint = self._complaint(post, member, payload)
             if complaint:
                 return self._refuse(rank, post, complaint)
-            collective = self._collectives[post.sequence] = Collective(post, len(self.members))
+            collective = self._collectives[post.sequence] = PendingCollective(post, len(self.members))
         elif member in collective.tokens:
             return self._refuse(rank, post, "it was posted before")
         elif collective.variants or collective.signature != signature_of(post):
@@ -143,7 +143,7 @@ class Communicator:
         """Whether no member is left."""
         return len(self._gone) == len(self.members)
 
-    def waits(self) -> Iterator[Wait]:
+    def waits(self) -> Iterator[PendingWait]:
         """What is not complete."""
         members = self.members
         for sequence, collective in self._collectives.items():
@@ -151,11 +151,13 @@ class Communicator:
             if waiting and not collective.variants:
                 missing = tuple(rank for member, rank in enumerate(members) if member not in collective.tokens)
                 what = post_text(collective.post, members)
-                yield Wait(what, self.number, sequence, waiting, missing, collective.post, members)
+                yield PendingWait(what, self.number, sequence, waiting, missing, collective.post, members)
         for channel in self._channels.values():
             for member, other, post in channel.unanswered():
                 what = post_text(post, members)
-                yield Wait(what, self.number, post.sequence, (members[member],), (members[other],), post, members)
+                yield PendingWait(
+                    what, self.number, post.sequence, (members[member],), (members[other],), post, members
+                )
 
     # ---- collectives ----
 
@@ -172,7 +174,7 @@ class Communicator:
                 return f"bytes up to {post.known[-1]} are known of its send buffer, which has {size}"
         return ""
 
-    def _complete(self, collective: Collective) -> list[Outgoing]:
+    def _complete(self, collective: PendingCollective) -> list[Outgoing]:
         self._finish(collective)
         self.completed += 1
         members = self.members
@@ -189,12 +191,12 @@ class Communicator:
                 answers.append((members[member], done, payload))
         return answers
 
-    def _finish(self, collective: Collective) -> None:
+    def _finish(self, collective: PendingCollective) -> None:
         sequence = collective.post.sequence
         self._collectives.pop(sequence, None)
         self._finished.add(sequence)
 
-    def _disagree(self, collective: Collective, member: int, post: Post) -> list[Outgoing]:
+    def _disagree(self, collective: PendingCollective, member: int, post: Post) -> list[Outgoing]:
         """Everybody who has posted gets an error, and so does everybody who will."""
         collective.disagree(member, signature_of(post))
         self.disagreement = collective
@@ -213,7 +215,7 @@ class Communicator:
             if token is not None
         ]
 
-    def _out_of_memory(self, collective: Collective) -> list[Outgoing]:
+    def _out_of_memory(self, collective: PendingCollective) -> list[Outgoing]:
         text = f"the coordinator has not enough memory for {post_text(collective.post, self.members)}"
         self._finish(collective)
         return [

@@ -17,11 +17,11 @@ from rank_runtime.messages import Join, RequestFailed, Shrink, Split
 
 DUPLICATE_GPU = "Duplicate GPU detected"  # how NCCL's text begins
 
-Failure = tuple[int, RequestFailed]  # to which rank
+MembershipFailure = tuple[int, RequestFailed]  # to which rank
 
 
 @dataclass(frozen=True)
-class Group:
+class NewCommunicator:
     """A new communicator: its members in their order, each with the request that it answers.
 
     A request of None belongs to a rank that has ended since.
@@ -32,12 +32,12 @@ class Group:
 
 
 @dataclass
-class Outcome:
+class MembershipOutcome:
     """What a request leads to."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[NewCommunicator] = field(default_factory=list)
     without: list[tuple[int, int]] = field(default_factory=list)  # rank, request: no part in any of the groups
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[MembershipFailure] = field(default_factory=list)
 
 
 class _Requests:
@@ -46,9 +46,9 @@ class _Requests:
     def __init__(self) -> None:
         self._failed = ""
 
-    def _fail(self, waiting: Sequence[tuple[int, int | None]], text: str) -> Outcome:
+    def _fail(self, waiting: Sequence[tuple[int, int | None]], text: str) -> MembershipOutcome:
         self._failed = text
-        outcome = Outcome()
+        outcome = MembershipOutcome()
         for rank, request in waiting:
             if request is not None:
                 outcome.failures.append((rank, RequestFailed(request, INVALID_USAGE, text)))
@@ -65,7 +65,7 @@ class Joining(_Requests):
         self._gpus: dict[tuple[int, int, int], list[int]] = {}  # node, GPU, bus id -> members
         self._ranks: set[int] = set()
 
-    def add(self, rank: int, join: Join) -> Outcome:
+    def add(self, rank: int, join: Join) -> MembershipOutcome:
         if self._failed:
             return self._fail([(rank, join.request)], self._failed)
         complaint = self._complaint(rank, join)
@@ -75,13 +75,15 @@ class Joining(_Requests):
         self._came[join.member] = (rank, join.request)
         self._gpus.setdefault((join.node, join.gpu, join.bus_id), []).append(join.member)
         if len(self._came) < self.ranks:
-            return Outcome()
+            return MembershipOutcome()
         if len(self._gpus) < self.ranks:
             return self._refuse_shared_gpus()
         ordered = [self._came[member] for member in range(self.ranks)]
-        return Outcome([Group(tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered))])
+        return MembershipOutcome(
+            [NewCommunicator(tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered))]
+        )
 
-    def _refuse_shared_gpus(self) -> Outcome:
+    def _refuse_shared_gpus(self) -> MembershipOutcome:
         """Every member is told what NCCL tells it, and then of all ranks that are on the GPU in question."""
         texts: dict[int, str] = {}
         for (node, gpu, bus_id), sharing in sorted(self._gpus.items()):
@@ -93,7 +95,7 @@ class Joining(_Requests):
                     f"(GPU {gpu} of node {node} is used by {ranks} of the job)"
                 )
         self._failed = texts[min(texts)]
-        outcome = Outcome()
+        outcome = MembershipOutcome()
         for member, (rank, request) in sorted(self._came.items()):
             if request is not None:
                 failure = RequestFailed(request, INVALID_USAGE, texts.get(member, self._failed))
@@ -137,19 +139,19 @@ class Dividing(_Requests):
         self._excluded = frozenset(first.excluded) if isinstance(first, Shrink) else frozenset()
         self._missing = len(parent) - len(self._excluded)
 
-    def add(self, rank: int, request: Split | Shrink) -> Outcome:
+    def add(self, rank: int, request: Split | Shrink) -> MembershipOutcome:
         if self._failed:
             return self._fail([(rank, request.request)], self._failed)
         if rank in self._came:
             text = f"rank {rank} has already called {self.what} with sequence number {request.sequence}"
-            return Outcome(failures=[(rank, RequestFailed(request.request, INVALID_ARGUMENT, text))])
+            return MembershipOutcome(failures=[(rank, RequestFailed(request.request, INVALID_ARGUMENT, text))])
         complaint = self._complaint(rank, request)
         if complaint:
             waiting = [(other, number) for other, (_, number) in self._came.items()]
             return self._fail([*waiting, (rank, request.request)], complaint)
         self._came[rank] = (request, request.request)
         self._missing -= 1
-        return Outcome() if self._missing else self._outcome()
+        return MembershipOutcome() if self._missing else self._outcome()
 
     def forget(self, rank: int) -> None:
         """A rank has ended."""
@@ -189,8 +191,8 @@ class Dividing(_Requests):
                 return f"ncclCommShrink without members {sorted(excluded)}, expected 0 to {len(self._parent) - 1}"
         return ""
 
-    def _outcome(self) -> Outcome:
-        outcome = Outcome()
+    def _outcome(self) -> MembershipOutcome:
+        outcome = MembershipOutcome()
         colors: dict[int, list[tuple[int, int, int | None]]] = {}  # key and member, by which they are ordered; request
         for rank, (request, number) in self._came.items():
             member = self._member_of[rank]
@@ -203,5 +205,5 @@ class Dividing(_Requests):
         for _, entries in sorted(colors.items()):
             entries.sort(key=lambda entry: entry[:2])
             members = tuple(self._parent[member] for _, member, _ in entries)
-            outcome.groups.append(Group(members, tuple(number for _, _, number in entries)))
+            outcome.groups.append(NewCommunicator(members, tuple(number for _, _, number in entries)))
         return outcome

@@ -19,7 +19,7 @@ from coordinator.arithmetic import ITEM_BYTES, Buffer
 from coordinator.descriptions import post_text
 from coordinator.results import INVALID_USAGE
 from coordinator.sequences import Sequences
-from coordinator.time_model import NO_TIMES, Times
+from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import Done, Failed, Post
 
 BUFFER_BYTES = 4 << 20
@@ -49,7 +49,7 @@ class Channel:
         "_waiting",
     )
 
-    def __init__(self, members: Sequence[int], sender: int, receiver: int, times: Times = NO_TIMES) -> None:
+    def __init__(self, members: Sequence[int], sender: int, receiver: int, times: TimeModel = NO_TIME_MODEL) -> None:
         self._members = members
         self._times = times
         self._sender = sender

@@ -44,7 +44,7 @@ import zmq
 from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.server import Server, ServerError
 from coordinator.store import Store, StoreError
-from coordinator.time_model import NO_TIMES, RunTimes
+from coordinator.time_model import NO_TIME_MODEL, RunTimeModel
 from maya.util.open_files import LimitError, allow_descriptors
 from maya.util.ranks import ranks_text
 
@@ -116,8 +116,8 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
     try:
         try:
             allow_descriptors(settings.world_size)
-            times = RunTimes(Path(settings.run_folder)) if settings.run_folder else None
-            server = Server(settings.world_size, settings.secret, settings.endpoint, times or NO_TIMES)
+            times = RunTimeModel(Path(settings.run_folder)) if settings.run_folder else None
+            server = Server(settings.world_size, settings.secret, settings.endpoint, times or NO_TIME_MODEL)
             store = Store(settings.store_port) if settings.store_port is not None else None
         except (LimitError, ServerError, StoreError) as error:
             report.write({"coordinator_failed": str(error)})

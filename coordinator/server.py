@@ -20,7 +20,7 @@ import zmq
 from coordinator.arithmetic import Buffer
 from coordinator.communicators import Outgoing
 from coordinator.state import State
-from coordinator.time_model import NO_TIMES, Times
+from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import (
     VERSION,
     Bye,
@@ -56,7 +56,7 @@ class _Connection:
 class Server:
     """A ROUTER for the ranks of one run."""
 
-    def __init__(self, world_size: int, secret: str, endpoint: str = "", times: Times = NO_TIMES) -> None:
+    def __init__(self, world_size: int, secret: str, endpoint: str = "", times: TimeModel = NO_TIME_MODEL) -> None:
         self.state = State(times)
         self._world_size = world_size
         self._secret = secret.encode()

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.arithmetic import Buffer
-from coordinator.collectives import Collective
-from coordinator.communicators import Communicator, Outgoing, Wait
-from coordinator.membership import Dividing, Joining, Outcome
+from coordinator.collectives import PendingCollective
+from coordinator.communicators import Communicator, Outgoing, PendingWait
+from coordinator.membership import Dividing, Joining, MembershipOutcome
 from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
-from coordinator.time_model import NO_TIMES, Times
+from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import (
     Alive,
     Ask,
@@ -34,14 +34,14 @@ from rank_runtime.messages import (
     RequestFailed,
     Shrink,
     Split,
+    Times,
 )
-from rank_runtime.messages import Times as TimesMessage
 
 
 class State:
     """Communicators and requests for new ones."""
 
-    def __init__(self, times: Times = NO_TIMES) -> None:
+    def __init__(self, times: TimeModel = NO_TIME_MODEL) -> None:
         self._times = times
         self._asks: list[tuple[int, Ask]] = []  # rank and question, not answered yet
         self._communicators: dict[int, Communicator] = {}  # by each of its numbers
@@ -105,7 +105,7 @@ class State:
             numbers, times = answers.setdefault(rank, ([], []))
             numbers.append(ask.number)
             times.append(ns)
-        return [(rank, TimesMessage(numbers, times), None) for rank, (numbers, times) in answers.items()]
+        return [(rank, Times(numbers, times), None) for rank, (numbers, times) in answers.items()]
 
     def say_bye(self, rank: int, host_ns: int) -> None:
         """A rank ends in an orderly way; `host_ns` is its clock then."""
@@ -126,20 +126,20 @@ class State:
 
     # ---- what is going on ----
 
-    def waits(self) -> Iterator[Wait]:
+    def waits(self) -> Iterator[PendingWait]:
         """Who waits for whom, and for what."""
         for joining in self._joining.values():
             if joining.waiting():
-                yield Wait(f"a new communicator of {joining.ranks}", 0, 0, joining.waiting(), joining.missing())
+                yield PendingWait(f"a new communicator of {joining.ranks}", 0, 0, joining.waiting(), joining.missing())
         for (parent, sequence), dividing in self._dividing.items():
             if dividing.waiting():
-                yield Wait(dividing.what, parent, sequence, dividing.waiting(), dividing.missing())
+                yield PendingWait(dividing.what, parent, sequence, dividing.waiting(), dividing.missing())
         for communicator in self._each_communicator():
             yield from communicator.waits()
 
-    def describe(self) -> dict[int, list[Wait]]:
+    def describe(self) -> dict[int, list[PendingWait]]:
         """What each rank waits for."""
-        by_rank: dict[int, list[Wait]] = {}
+        by_rank: dict[int, list[PendingWait]] = {}
         for wait in self.waits():
             for rank in wait.waiting:
                 by_rank.setdefault(rank, []).append(wait)
@@ -176,7 +176,7 @@ class State:
         """Changes whenever a rank asks for something, comes or ends."""
         return self._posts + self._requests + len(self._steps) + len(self._ended)
 
-    def disagreements(self) -> Iterator[tuple[Communicator, Collective]]:
+    def disagreements(self) -> Iterator[tuple[Communicator, PendingCollective]]:
         """Collectives of which the posts did not agree: the last of every communicator."""
         for communicator in self._each_communicator():
             if communicator.disagreement is not None:
@@ -231,7 +231,7 @@ class State:
             del self._dividing[key]
         return self._answers(outcome)
 
-    def _answers(self, outcome: Outcome) -> list[Outgoing]:
+    def _answers(self, outcome: MembershipOutcome) -> list[Outgoing]:
         answers: list[Outgoing] = [(rank, failure, None) for rank, failure in outcome.failures]
         answers += [(rank, Joined(request, 0, 0, (), 0), None) for rank, request in outcome.without]
         for group in outcome.groups:

@@ -1,7 +1,7 @@
 """What the state machine asks about time: how long collectives, messages and works take.
 
-In: posts and questions of ranks. Out: nanoseconds. `NO_TIMES` is for runs on the wall clock, where nothing takes time;
-`RunTimes` takes them from the settings of a run (maya/replay), the same that a replay takes them from.
+In: posts and questions of ranks. Out: nanoseconds. `NO_TIME_MODEL` is for runs on the wall clock, where nothing takes
+time; `RunTimeModel` takes them from the settings of a run (maya/replay), the same that a replay takes them from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rank_runtime.messages import Ask, Call, Post
 
 if TYPE_CHECKING:
     from maya.replay.collective_times import CollectiveTimes
-    from maya.replay.kernel_durations import Durations
+    from maya.replay.kernel_durations import KernelDurations
     from maya.replay.run_settings import RunSettings
 
 _NAMES = {
@@ -32,7 +32,7 @@ _NAMES = {
 _CALLS = [_NAMES.get(call, "") for call in Call]  # by number
 
 
-class Times(Protocol):
+class TimeModel(Protocol):
     """How long things take."""
 
     def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
@@ -59,10 +59,10 @@ class _NoTimes:
         return [0] * len(asks)
 
 
-NO_TIMES: Times = _NoTimes()
+NO_TIME_MODEL: TimeModel = _NoTimes()
 
 
-class RunTimes:
+class RunTimeModel:
     """Times of the run whose run.json is in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class RunTimes:
         return self._settings.collective_times()
 
     @cached_property
-    def _durations(self) -> Durations:
+    def _durations(self) -> KernelDurations:
         return self._settings.durations(self._folder, online=True)
 
     @cached_property
@@ -94,11 +94,13 @@ class RunTimes:
         return self._network.message_ns(sender, receiver, size)
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
-        from maya.trace.format import Kind
+        from maya.trace.format import RecordKind
 
-        works = [(ask.record, ask.signature, ask.op, ask.size) for _, ask in asks if ask.record != Kind.COLLECTIVE]
+        works = [
+            (ask.record, ask.signature, ask.op, ask.size) for _, ask in asks if ask.record != RecordKind.COLLECTIVE
+        ]
         found = iter(self._durations.answers(works))
         return [
-            self._network.alone_ns(ask.signature, rank) if ask.record == Kind.COLLECTIVE else next(found)
+            self._network.alone_ns(ask.signature, rank) if ask.record == RecordKind.COLLECTIVE else next(found)
             for rank, ask in asks
         ]

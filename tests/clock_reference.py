@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maya.replay.run_settings import HostCosts
-from maya.trace import Flag, Kind, Trace
+from maya.trace import Flag, RecordKind, Trace
 
 _BUFFERED = 4 << 20
 _NONE = -(10**15)
@@ -57,32 +57,38 @@ class Reference:
         settled: dict[tuple[int, int], int] = defaultdict(int)
         arrived: dict[int, int] = {}  # the last collective's arrival, by stream
         for position, (kind, stream, value, thread, ops, flags, signature) in enumerate(records):
-            if kind == Kind.THREAD and thread != 1 and not signature["thread"].startswith("pt_autograd"):
+            if kind == RecordKind.THREAD and thread != 1 and not signature["thread"].startswith("pt_autograd"):
                 group_of[thread] = thread
             group = group_of.get(thread, 0)
             host.setdefault(group, host[0])
-            grouped = kind == Kind.COLLECTIVE and flags & Flag.GROUPED
+            grouped = kind == RecordKind.COLLECTIVE and flags & Flag.GROUPED
             free = grouped or flags & Flag.FROM_GRAPH
             host[group] += ops * costs.op + (0 if free else costs.calls.get(kind, 0))
             ready = host[group] + costs.latency
             children = [other for other in blocking if home[other] == stream]
             beside = children if stream == home[stream] else [home[stream]] if stream in blocking else []
-            if kind == Kind.HOST_DELAY:
+            if kind == RecordKind.HOST_DELAY:
                 host[group] += value
-            elif kind == Kind.STREAM_CREATE:
+            elif kind == RecordKind.STREAM_CREATE:
                 home[stream] = signature.get("home", 0)
                 blocking += [stream] if signature.get("blocking") else []
-            elif kind in (Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET, Kind.HOST_FUNCTION):
+            elif kind in (
+                RecordKind.KERNEL,
+                RecordKind.LIBRARY,
+                RecordKind.MEMCPY,
+                RecordKind.MEMSET,
+                RecordKind.HOST_FUNCTION,
+            ):
                 start = max([streams[stream], ready, *(streams[other] for other in beside)])
-                streams[stream] = start + (0 if kind == Kind.HOST_FUNCTION else self.work_ns)
-                if kind != Kind.HOST_FUNCTION:
+                streams[stream] = start + (0 if kind == RecordKind.HOST_FUNCTION else self.work_ns)
+                if kind != RecordKind.HOST_FUNCTION:
                     times.rows[position] = start, start, streams[stream]
-                if kind in (Kind.KERNEL, Kind.LIBRARY, Kind.MEMSET):
+                if kind in (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET):
                     works[stream].append((start, streams[stream]))
-            elif kind == Kind.EVENT_RECORD:
+            elif kind == RecordKind.EVENT_RECORD:
                 streams[stream] = max([streams[stream], ready, *(streams[other] for other in beside)])
                 events[value] = streams[stream], stream, len(collectives[stream])
-            elif kind == Kind.STREAM_WAIT and value in events:
+            elif kind == RecordKind.STREAM_WAIT and value in events:
                 at, of, before = events[value]
                 if of != stream:
                     overlap = sum(
@@ -93,7 +99,7 @@ class Reference:
                     settled[stream, of] = max(settled[stream, of], before)
                     streams[stream] += overlap * costs.overlap // 1000
                 streams[stream] = max(streams[stream], at)
-            elif kind == Kind.SYNCHRONIZE:
+            elif kind == RecordKind.SYNCHRONIZE:
                 what = signature["wait"]
                 until = 0
                 if what == "event":
@@ -104,9 +110,9 @@ class Reference:
                     until = max([streams[stream], *(streams[other] for other in children)])
                 if until > host[group]:
                     host[group] = until + costs.wake
-            elif kind == Kind.COLLECTIVE and "members" in signature:
+            elif kind == RecordKind.COLLECTIVE and "members" in signature:
                 members[signature["communicator"]] = signature["members"], signature["instance"]
-            elif kind == Kind.COLLECTIVE:
+            elif kind == RecordKind.COLLECTIVE:
                 arrival = arrived[stream] if grouped else max(streams[stream], ready)
                 arrived[stream] = arrival
                 started, ended = self._meet(rank, members[signature["communicator"]], signature, value, arrival)
@@ -136,4 +142,4 @@ class Reference:
 def _plain(trace: Trace) -> list[tuple[Any, ...]]:
     columns = [trace.records[name].tolist() for name in ("kind", "stream", "value", "thread", "ops", "flags")]
     signatures = [trace.signature(number) for number in trace.records["signature"].tolist()]
-    return [(Kind(kind), *rest) for kind, *rest in zip(*columns, signatures, strict=True)]
+    return [(RecordKind(kind), *rest) for kind, *rest in zip(*columns, signatures, strict=True)]

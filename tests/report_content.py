@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from maya.report.content import (
     Bar,
-    Behaviour,
     Content,
     Figure,
     Lane,
-    Memory,
-    Part,
+    MemoryView,
+    RankClassRow,
     Share,
-    Steps,
-    Streams,
+    StepsView,
+    StreamsView,
     Table,
-    Traffic,
+    TimePart,
+    TrafficView,
     WorkRow,
 )
 
@@ -28,15 +28,15 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
     nodes = -(-ranks // per_node)
     gemm = [410_000_000 + 90_000_000 * (rank == SLOW) for rank in range(ranks)]
     parts = (
-        Part("gemm", "matrix products", "cuBLAS and the like", gemm),
-        Part("attention", "attention", "fused attention kernels", [96_000_000] * ranks),
-        Part("memory_bound", "memory-bound", "norms, copies, optimizer", [71_000_000] * ranks),
-        Part("communication", "communication, exposed", "nothing is computed meanwhile",
+        TimePart("gemm", "matrix products", "cuBLAS and the like", gemm),
+        TimePart("attention", "attention", "fused attention kernels", [96_000_000] * ranks),
+        TimePart("memory_bound", "memory-bound", "norms, copies, optimizer", [71_000_000] * ranks),
+        TimePart("communication", "communication, exposed", "nothing is computed meanwhile",
              [44_000_000 + 500_000 * (rank // per_node % 4) for rank in range(ranks)]),
-        Part("waiting", "waiting for other ranks", "arrived before the last member of a collective",
+        TimePart("waiting", "waiting for other ranks", "arrived before the last member of a collective",
              [0 if rank == SLOW else 90_000_000 - 500_000 * (rank // per_node % 4) for rank in range(ranks)]),
-        Part("host_bound", "host-bound", "the host had not launched anything yet", [6_100_000] * ranks),
-        Part("idle", "idle", "nothing to do", [1_200_000 + 1000 * (rank % 7) for rank in range(ranks)]),
+        TimePart("host_bound", "host-bound", "the host had not launched anything yet", [6_100_000] * ranks),
+        TimePart("idle", "idle", "nothing to do", [1_200_000 + 1000 * (rank % 7) for rank in range(ranks)]),
     )  # fmt: skip
     works = (
         WorkRow("ampere_bf16_s16816gemm_128x256", "gemm", "aten::mm · 8192×4096 · 4096×14336", "model", "6 %"),
@@ -48,7 +48,7 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
     streams = tuple(_streams(rank, layers, steps) for rank in ((0, SLOW) if ranks > SLOW else (0,)))
     samples = 400
     memory = tuple(
-        Memory(
+        MemoryView(
             rank,
             [at * steps * 719_000_000 // samples for at in range(samples)],
             [30 * GIB + (at * 40 % samples) * 30 * GIB // samples for at in range(samples)],
@@ -78,19 +78,19 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
             Figure("GPU time", "1.60 GPU-h", "per 1000 steps"),
         ),
         notes=("Rank 5 was made slower on purpose: its kernels take 1.3 times as long.",) if ranks > SLOW else (),
-        steps=Steps([1_930_000_000, *(719_000_000 + 1_000_000 * (at % 3) for at in range(steps - 1))], 2, steps // 2),
+        steps=StepsView([1_930_000_000, *(719_000_000 + at % 3 * 1_000_000 for at in range(steps - 1))], 2, steps // 2),
         parts=parts,
         hidden_ns=[210_000_000] * ranks,
         bars=(Bar("median", 0), Bar("least busy", 1 % ranks), Bar("busiest", SLOW % ranks)),
         why="Rank 5 computes 90 ms longer than the median rank; all others wait for it in collectives.",
         ranks_per_node=per_node,
-        behaviours=(Behaviour(others, ranks - 1, 0), Behaviour(str(SLOW), 1, SLOW)),
+        behaviours=(RankClassRow(others, ranks - 1, 0), RankClassRow(str(SLOW), 1, SLOW)),
         streams=streams,
         works=works,
         peak_bytes=[63 * GIB + (rank == 0) * GIB // 2 for rank in range(ranks)],
         capacity_bytes=79 * GIB,
         memory=memory,
-        traffic=Traffic(unit, size, entries, f"Bytes from every {unit} to every other in a step."),
+        traffic=TrafficView(unit, size, entries, f"Bytes from every {unit} to every other in a step."),
         origins=(
             Share("measured", "measured", "this very shape was measured on this GPU", 130_000_000),
             Share("model", "model", "a model trained on measurements of this GPU", 420_000_000),
@@ -117,7 +117,7 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
     )  # fmt: skip
 
 
-def _streams(rank: int, layers: int, steps: int) -> Streams:
+def _streams(rank: int, layers: int, steps: int) -> StreamsView:
     """Two steps: gathers ahead of computation on a second stream."""
     compute: list[int] = []
     network: list[int] = []
@@ -145,4 +145,4 @@ def _streams(rank: int, layers: int, steps: int) -> Streams:
     middle = steps // 2
     first = middle * length
     ends = ((middle - 1, first), (middle, first + length), (middle + 1, first + 2 * length))
-    return Streams(rank, first, first + 2 * length, ends, (Lane("stream 7", compute), Lane("stream 21", network)))
+    return StreamsView(rank, first, first + 2 * length, ends, (Lane("stream 7", compute), Lane("stream 21", network)))

@@ -12,38 +12,38 @@ from click.testing import CliRunner, Result
 from maya.cli.main import main
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.kernel import Kind, Origin, Work
-from maya.estimators.models.attention import attention_work
-from maya.estimators.models.gemm import gemm_work
+from maya.estimators.kernel import Kernel, KernelClass, Origin
+from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.gemm import gemm_kernel
 from maya.estimators.pack import Pack
 from maya.estimators.training.measurements_file import MeasurementsError, read_measurements
 
 COLUMNS = ("device", "kind", "variant", "dtype", "shape", "flops", "bytes_read", "bytes_written", "time_us")
 
 
-def half_as_fast(work: Work) -> float:
+def half_as_fast(work: Kernel) -> float:
     """Microseconds on a GPU that reaches 40 % of an A40's peaks."""
     moved = (work.bytes_read + work.bytes_written) / 696e9
     return 4.0 + 1e6 * max(work.flops / 149.7e12, moved) / 0.4
 
 
-def some_works() -> Iterator[Work]:
+def some_works() -> Iterator[Kernel]:
     for layout in ("TN", "NT"):
         for m in (128, 1024, 4096):
             for n in (1024, 2048, 3072, 4096, 6144, 8192):
                 for k in (1024, 4096, 8192):
-                    yield gemm_work(m, n, k, layout=layout)
+                    yield gemm_kernel(m, n, k, layout=layout)
     for heads in (4, 8, 12, 16, 24, 32):
         for length in (512, 1024, 2048, 4096):
-            yield attention_work(2, heads, length, 64, causal=True, implementation="efficient")
+            yield attention_kernel(2, heads, length, 64, causal=True, implementation="efficient")
     for heads in (4, 8):
-        yield attention_work(2, heads, 2048, 64, implementation="flash", backward=True)
+        yield attention_kernel(2, heads, 2048, 64, implementation="flash", backward=True)
     for size in (1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 3e8):
-        yield Work(Kind.ELEMENTWISE, "fp32", 0.0, 2 * size, size, {}, "vectorized")
-    yield Work(Kind.SORT, "fp32", 0.0, 4e6, 4e6, {"elements": 1e6}, "radix")
+        yield Kernel(KernelClass.ELEMENTWISE, "fp32", 0.0, 2 * size, size, {}, "vectorized")
+    yield Kernel(KernelClass.SORT, "fp32", 0.0, 4e6, 4e6, {"elements": 1e6}, "radix")
 
 
-def write(path: Path, works: list[Work], device: str = "NVIDIA A40") -> Path:
+def write(path: Path, works: list[Kernel], device: str = "NVIDIA A40") -> Path:
     with path.open("w", newline="") as stream:
         rows = csv.writer(stream)
         rows.writerow(COLUMNS)
@@ -81,9 +81,9 @@ def test_what_was_measured_is_answered_as_measured(pack: Path) -> None:
 
 
 def test_what_was_not_measured_is_close(pack: Path) -> None:
-    works = [gemm_work(2048, 5120, 2048), gemm_work(512, 7168, 6144, layout="NT")]
-    works.append(attention_work(2, 20, 3072, 64, causal=True, implementation="efficient"))
-    works.append(Work(Kind.ELEMENTWISE, "fp32", 0.0, 4e7, 2e7, {}, "vectorized"))
+    works = [gemm_kernel(2048, 5120, 2048), gemm_kernel(512, 7168, 6144, layout="NT")]
+    works.append(attention_kernel(2, 20, 3072, 64, causal=True, implementation="efficient"))
+    works.append(Kernel(KernelClass.ELEMENTWISE, "fp32", 0.0, 4e7, 2e7, {}, "vectorized"))
     before = Estimator(load_device("a40")).estimate(works)
     for work, old, new in zip(works, before, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
         assert new.origin is Origin.MODEL
@@ -92,7 +92,7 @@ def test_what_was_not_measured_is_close(pack: Path) -> None:
 
 
 def test_measurements_of_one_gpu_are_not_those_of_another(pack: Path) -> None:
-    work = gemm_work(1024, 1024, 1024)
+    work = gemm_kernel(1024, 1024, 1024)
     assert Estimator(load_device("h100"), [pack]).estimate([work])[0].origin is Origin.MODEL
     assert Estimator(load_device("h100"), [pack]).estimate([work]) == Estimator(load_device("h100")).estimate([work])
 

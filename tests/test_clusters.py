@@ -11,7 +11,7 @@ from maya.devices import load_device
 from maya.util.units import NANOSECONDS, format_nanoseconds, format_rate
 from netmodel.cluster import ClusterError, cluster_names, load_cluster
 from netmodel.cluster.fabrics import FatTree
-from netmodel.cluster.faults import Fault
+from netmodel.cluster.faults import NetworkFault
 from netmodel.topology import build_topology
 
 _FILE = """
@@ -79,7 +79,7 @@ lost = true
 cables = 1
 """
     faults = load_text(tmp_path, text_of("two-levels", more=more)).faults
-    assert faults == (Fault(("node0/nic0",), 0.5), Fault(("leaf0", "spine1"), 0.0, 1))
+    assert faults == (NetworkFault(("node0/nic0",), 0.5), NetworkFault(("leaf0", "spine1"), 0.0, 1))
     assert [str(fault) for fault in faults] == ["node0/nic0: 0.5 of its rate left", "leaf0 - spine1, 1 cable: lost"]
 
 

@@ -17,7 +17,7 @@ from netmodel.cluster import load_cluster
 from netmodel.collectives.algorithms.group import make_group
 from netmodel.collectives.algorithms.tree import depth, double_tree
 from netmodel.collectives.analytic import AnalyticNetwork
-from netmodel.collectives.collective import Collective, Estimate, Transfer
+from netmodel.collectives.collective import Collective, CollectiveEstimate, Transfer
 from netmodel.collectives.nccl_settings import NcclSettingsError, read_settings
 from netmodel.topology import build_topology
 from netmodel.topology.link_kind import LinkKind
@@ -29,11 +29,13 @@ def network(cluster: str, gpus: int, **environment: str) -> AnalyticNetwork:
     return AnalyticNetwork(build_topology(load_cluster(cluster), gpus), read_settings(environment))
 
 
-def ask(net: AnalyticNetwork, operation: str, size: int, members: range | tuple[int, ...], **more: object) -> Estimate:
+def ask(
+    net: AnalyticNetwork, operation: str, size: int, members: range | tuple[int, ...], **more: object
+) -> CollectiveEstimate:
     return net.estimate(Collective(operation, size, tuple(members), **more))  # type: ignore[arg-type]
 
 
-def way(estimate: Estimate) -> str:
+def way(estimate: CollectiveEstimate) -> str:
     return f"{estimate.algorithm}/{estimate.protocol}"
 
 

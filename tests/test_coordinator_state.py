@@ -16,7 +16,7 @@ from coordinator_ranks import Ranks, done, failure, join, post
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.communicators import Wait
+from coordinator.communicators import PendingWait
 from coordinator.point_to_point import BUFFER_BYTES
 from rank_runtime.messages import (
     Abandoned,
@@ -603,7 +603,7 @@ def test_an_aborted_post_is_withdrawn() -> None:
     ranks.say(0, Leave(everybody, Ending.ABORTED))
     ranks.post(2, everybody, 0)
     assert not any(ranks.answers)
-    assert ranks.state.describe()[1] == [Wait("all_reduce of 1 fp32 sum", everybody, 0, (1, 2), (0,))]
+    assert ranks.state.describe()[1] == [PendingWait("all_reduce of 1 fp32 sum", everybody, 0, (1, 2), (0,))]
     ranks.post(0, everybody, 1)
     assert failure(ranks.told(0)).endswith("it has left the communicator")
 
@@ -622,7 +622,7 @@ def test_what_a_rank_posted_before_it_ended_counts() -> None:
     assert ranks.told(1) == [(Done(0, [0, 8], True), b"1234abcd"), (Done(1, [0, 4], True), b"5678"), *done(2)]
     assert ranks.told(0) == []  # nobody would read it
     ranks.post(1, both, 1)
-    assert ranks.state.describe() == {1: [Wait("all_reduce of 1 fp32 sum", both, 1, (1,), (0,))]}
+    assert ranks.state.describe() == {1: [PendingWait("all_reduce of 1 fp32 sum", both, 1, (1,), (0,))]}
 
 
 def _abandoned(ranks: Ranks, rank: int) -> str:

@@ -11,9 +11,9 @@ from coordinator_ranks import Ranks, post
 
 from coordinator.point_to_point import BUFFER_BYTES
 from coordinator.state import State
-from coordinator.time_model import RunTimes
+from coordinator.time_model import RunTimeModel
 from maya.replay.run_settings import NO_COSTS, RunSettings
-from maya.trace import Kind
+from maya.trace import RecordKind
 from rank_runtime.messages import Alive, Ask, Call, DataType, Done, Post, Times
 
 
@@ -124,7 +124,7 @@ def test_messages_that_share_a_way_take_as_long_as_all_of_them() -> None:
 def test_questions_of_a_turn_are_answered_together() -> None:
     ranks = TimedRanks(3)
     for rank, number in ((0, 1), (2, 1), (0, 2)):
-        ranks.say(rank, Ask(number, Kind.KERNEL, "{}", "", 0))
+        ranks.say(rank, Ask(number, RecordKind.KERNEL, "{}", "", 0))
     answers = {rank: message for rank, message, _ in ranks.state.answer_asks()}
     assert answers == {0: Times([1, 2], [10, 20]), 2: Times([1], [12])}
     assert ranks.times.asked == [3]
@@ -148,17 +148,17 @@ ALL_REDUCE = '{"call":"ncclAllReduce","communicator":1,"ranks":1,"rank":0,"count
 
 def test_times_of_a_run_come_from_its_settings(tmp_path: Path) -> None:
     RunSettings(16, 8, "h100", "dgx-h100", NO_COSTS).save(tmp_path)
-    times = RunTimes(tmp_path)
+    times = RunTimeModel(tmp_path)
     everybody = tuple(range(16))
     reduce = post(1, 0, None, count=1 << 20)
     assert times.collective_ns(reduce, everybody[:8]) < times.collective_ns(reduce, everybody)
     assert times.message_ns(0, 1, 1 << 20) < times.message_ns(0, 8, 1 << 20)
     kernel, copy, reduction, again = times.answers(
         [
-            (0, Ask(1, Kind.KERNEL, KERNEL, ADD, 0)),
-            (0, Ask(2, Kind.MEMCPY, '{"copy":"HtoD"}', "", 1 << 20)),
-            (3, Ask(3, Kind.COLLECTIVE, ALL_REDUCE, "", 0)),
-            (9, Ask(4, Kind.KERNEL, KERNEL, ADD, 0)),
+            (0, Ask(1, RecordKind.KERNEL, KERNEL, ADD, 0)),
+            (0, Ask(2, RecordKind.MEMCPY, '{"copy":"HtoD"}', "", 1 << 20)),
+            (3, Ask(3, RecordKind.COLLECTIVE, ALL_REDUCE, "", 0)),
+            (9, Ask(4, RecordKind.KERNEL, KERNEL, ADD, 0)),
         ]
     )
     assert kernel == again
@@ -171,4 +171,4 @@ def test_times_of_a_run_come_from_its_settings(tmp_path: Path) -> None:
 def test_every_collective_has_a_time(tmp_path: Path, call: Call) -> None:
     RunSettings(4, 4, "h100", "dgx-h100", NO_COSTS).save(tmp_path)
     message = post(1, 0, None, call=call, count=1 << 20, data_type=DataType.BFLOAT16)
-    assert RunTimes(tmp_path).collective_ns(message, (0, 1, 2, 3)) > 1000
+    assert RunTimeModel(tmp_path).collective_ns(message, (0, 1, 2, 3)) > 1000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -47,7 +47,7 @@ def cudnn_calls(run: Run) -> list[Signature]:
     assert "not emulated" not in run.output
     trace = read(run.trace)
     assert trace.complete, trace.problem
-    signatures = [trace.signature(number) for number in trace.select(Kind.LIBRARY)["signature"].tolist()]
+    signatures = [trace.signature(number) for number in trace.select(RecordKind.LIBRARY)["signature"].tolist()]
     return [signature for signature in signatures if signature["call"].startswith("cudnn")]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from conftest import Run
 
 from maya.devices import load_device
-from maya.estimators.features import Launch, works_of
-from maya.estimators.features.inductor import Sources
-from maya.replay.kernel_durations import Durations
-from maya.trace import Flag, Kind, read
+from maya.estimators.features import KernelLaunch, kernels_of
+from maya.estimators.features.inductor import InductorSources
+from maya.replay.kernel_durations import KernelDurations
+from maya.trace import Flag, RecordKind, read
 
 SCRIPT = """
     import torch
@@ -39,28 +39,28 @@ def test_asking_gives_what_the_trace_gives(maya_run: Callable[..., Run]) -> None
     run = maya_run(SCRIPT)
     assert run.exit_code == 0, run.output
     trace = read(run.trace)
-    traced = works_of(trace)
-    durations = Durations(load_device("h100"))
+    traced = kernels_of(trace)
+    durations = KernelDurations(load_device("h100"))
     estimates = durations.of_works([item.work for item in traced.works])
 
     from_graph = 0
     for record, which in zip(traced.records, traced.which.tolist(), strict=True):
-        kind, signature = Kind(int(record["kind"])), int(record["signature"])
+        kind, signature = RecordKind(int(record["kind"])), int(record["signature"])
         op = trace.op_of(record)
         op_text = trace.strings[op["signature"]] if op is not None else ""
-        copied = kind in (Kind.MEMCPY, Kind.MEMSET)
+        copied = kind in (RecordKind.MEMCPY, RecordKind.MEMSET)
         size = int(record["value"]) if copied else 0
         (ns,) = durations.answers([(int(kind), trace.strings[signature], "" if copied else op_text, size)])
         assert ns == estimates[which].ns, (kind, trace.strings[signature], op_text)
-        if kind == Kind.KERNEL and record["flags"] & Flag.FROM_GRAPH:
+        if kind == RecordKind.KERNEL and record["flags"] & Flag.FROM_GRAPH:
             assert traced.works[which].launch.op, "it has the op that was running when it was captured"
             from_graph += 1
     assert from_graph > 0
 
 
 def test_text_that_is_no_signature_still_has_a_duration() -> None:
-    durations = Durations(load_device("h100"))
-    kernel, library = durations.answers([(Kind.KERNEL, "foo", "", 0), (Kind.LIBRARY, "", "", 0)])
+    durations = KernelDurations(load_device("h100"))
+    kernel, library = durations.answers([(RecordKind.KERNEL, "foo", "", 0), (RecordKind.LIBRARY, "", "", 0)])
     assert kernel > 0
     assert library > 0
 
@@ -85,15 +85,15 @@ def _source(folder: Path, name: str, size: int) -> None:
     (folder / name).write_text(SOURCE.format(size=size))
 
 
-def _sizes(sources: Sources, blocks: int) -> dict[str, int] | None:
-    found = sources.of(Launch("kernel", "triton_poi_fused_add_0", grid=(blocks, 1, 1), block=(128, 1, 1)))
+def _sizes(sources: InductorSources, blocks: int) -> dict[str, int] | None:
+    found = sources.of(KernelLaunch("kernel", "triton_poi_fused_add_0", grid=(blocks, 1, 1), block=(128, 1, 1)))
     return None if found is None else found.sizes
 
 
 def test_a_replay_takes_the_sources_that_the_run_took(tmp_path: Path) -> None:
     cache, kept = tmp_path / "cache", tmp_path / "kept"
     _source(cache, "mm/one.py", 1 << 20)
-    running = Sources(cache, keep=kept)
+    running = InductorSources(cache, keep=kept)
     assert _sizes(running, 1024) == {"x": 1 << 20}
     assert _sizes(running, 7) is None
     _source(cache, "aa/two.py", (1 << 20) - 5)  # fits as well, and would come first; but the run is under way
@@ -102,7 +102,7 @@ def test_a_replay_takes_the_sources_that_the_run_took(tmp_path: Path) -> None:
     assert _sizes(running, 7) is None
     assert _sizes(running, 14) == {"x": 7 * 256}  # new sources are found
 
-    replayed = Sources(kept)
+    replayed = InductorSources(kept)
     assert [_sizes(replayed, blocks) for blocks in (1024, 7, 14)] == [{"x": 1 << 20}, None, {"x": 7 * 256}]
     assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*.py")) == ["mm/one.py", "zz/three.py"]
-    assert _sizes(Sources(cache), 1024) == {"x": (1 << 20) - 5}
+    assert _sizes(InductorSources(cache), 1024) == {"x": (1 << 20) - 5}

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from maya.devices import device_names, load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.kernel import Estimate, Kind, Origin, Work
+from maya.estimators.kernel import Estimate, Kernel, KernelClass, Origin
 from maya.estimators.models import memory_bound
-from maya.estimators.models.attention import attention_work
-from maya.estimators.models.bottleneck import limit_of
-from maya.estimators.models.gemm import LAYOUTS, gemm_work
-from maya.estimators.ops import works_for
+from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.bottleneck import bottleneck_of
+from maya.estimators.models.gemm import LAYOUTS, gemm_kernel
+from maya.estimators.ops import kernels_for
 
 TILE_EFFECTS = 0.15  # a larger work may fit the device's tiles and waves better than a smaller one
 EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
@@ -30,10 +30,10 @@ def estimator(gpu: str) -> Estimator:
 def estimators() -> None:
     """Made before any test, so that no test leaves a pack open that was not."""
     for gpu in device_names():
-        estimator(gpu).estimate([gemm_work(64, 64, 64)])
+        estimator(gpu).estimate([gemm_kernel(64, 64, 64)])
 
 
-def ns(gpu: str, *works: Work) -> int:
+def ns(gpu: str, *works: Kernel) -> int:
     return sum(found.ns for found in estimator(gpu).estimate(works))
 
 
@@ -52,18 +52,18 @@ DTYPES = st.sampled_from(["bf16", "fp16", "fp32"])
 
 
 @st.composite
-def gemms(draw: st.DrawFn) -> Work:
+def gemms(draw: st.DrawFn) -> Kernel:
     m, n, k = draw(GEMM_SIZES)
     dtype = draw(st.sampled_from(["bf16", "fp16", "tf32", "fp32", "fp64", "fp8"]))
-    return gemm_work(
+    return gemm_kernel(
         m, n, k, batch=draw(st.sampled_from([1, 1, 4, 32])), dtype=dtype, layout=draw(st.sampled_from(LAYOUTS))
     )
 
 
 @st.composite
-def attentions(draw: st.DrawFn) -> Work:
+def attentions(draw: st.DrawFn) -> Kernel:
     kv_heads = draw(st.sampled_from([1, 8, 32]))
-    return attention_work(
+    return attention_kernel(
         draw(st.sampled_from([1, 2, 16])),
         kv_heads * draw(st.sampled_from([1, 4])),
         draw(sizes(64, 2**15)),
@@ -104,13 +104,13 @@ def moving(draw: st.DrawFn) -> tuple[str, str, dict[str, int | str | bool]]:
     return op, draw(DTYPES), dimensions
 
 
-def works_of_any_kind() -> st.SearchStrategy[list[Work]]:
+def works_of_any_kind() -> st.SearchStrategy[list[Kernel]]:
     return st.one_of(
         gemms().map(lambda work: [work]),
         attentions().map(lambda work: [work]),
-        moving().map(lambda question: works_for(*question)),
+        moving().map(lambda question: kernels_for(*question)),
         st.builds(
-            lambda batch, channels, side, backward: works_for(
+            lambda batch, channels, side, backward: kernels_for(
                 "convolution",
                 "fp16",
                 {"batch": batch, "channels": channels, "filters": 64, "side": side, "backward": backward},
@@ -125,14 +125,14 @@ def works_of_any_kind() -> st.SearchStrategy[list[Work]]:
 
 @EXAMPLES
 @given(gpu=GPUS, works=works_of_any_kind())
-def test_never_faster_than_the_bound(gpu: str, works: list[Work]) -> None:
+def test_never_faster_than_the_bound(gpu: str, works: list[Kernel]) -> None:
     for work, found in zip(works, estimator(gpu).estimate(works), strict=True):
-        assert found.ns >= int(limit_of(estimator(gpu).device, work).seconds * 1e9), (gpu, work, found)
+        assert found.ns >= int(bottleneck_of(estimator(gpu).device, work).seconds * 1e9), (gpu, work, found)
 
 
 @EXAMPLES
 @given(gpu=GPUS, works=works_of_any_kind())
-def test_origin_and_spread(gpu: str, works: list[Work]) -> None:
+def test_origin_and_spread(gpu: str, works: list[Kernel]) -> None:
     for found in estimator(gpu).estimate(works):
         assert 0 < found.spread <= 1.5
         assert found.origin is not Origin.DEFAULT
@@ -148,8 +148,8 @@ def test_a_larger_product_takes_longer(
     # Whole vectors: what is not aligned is slower, whatever its size.
     m, n, k = (-(-size // 8) * 8 for size in shape)
     larger = [size * (2 if at == grown else 1) for at, size in enumerate((m, n, k))]
-    small = ns(gpu, gemm_work(m, n, k, dtype=dtype, layout=layout))
-    large = ns(gpu, gemm_work(larger[0], larger[1], larger[2], dtype=dtype, layout=layout))
+    small = ns(gpu, gemm_kernel(m, n, k, dtype=dtype, layout=layout))
+    large = ns(gpu, gemm_kernel(larger[0], larger[1], larger[2], dtype=dtype, layout=layout))
     assert large >= small * (1 - TILE_EFFECTS), (small, large)
 
 
@@ -160,7 +160,7 @@ def test_a_longer_sequence_takes_longer(gpu: str, queries: int, batch: int, back
         small, large = (
             ns(
                 gpu,
-                attention_work(
+                attention_kernel(
                     batch, 32, length, 128, kv_heads=8, causal=causal, implementation=implementation, backward=backward
                 ),
             )
@@ -176,8 +176,8 @@ def test_twice_the_bytes_take_longer_but_not_much_more_than_twice(
 ) -> None:
     op, dtype, dimensions = question
     grown = MOVING[op][which % len(MOVING[op])]
-    small = ns(gpu, *works_for(op, dtype, dimensions))
-    large = ns(gpu, *works_for(op, dtype, {**dimensions, grown: 2 * int(dimensions[grown])}))
+    small = ns(gpu, *kernels_for(op, dtype, dimensions))
+    large = ns(gpu, *kernels_for(op, dtype, {**dimensions, grown: 2 * int(dimensions[grown])}))
     # Softmax reads a row three times, instead of once, that has become too long to stay near: with what it writes twice
     # the traffic. Cross-entropy of 32,768 columns was measured to take 2.7 times as long as of 16,384 on A100.
     most = 4.4 if grown == "columns" and op in ("softmax", "cross_entropy") else 2.2
@@ -188,7 +188,7 @@ def test_twice_the_bytes_take_longer_but_not_much_more_than_twice(
 def test_rows_too_long_for_the_cache_are_read_again(gpu: str) -> None:
     """Of softmax in fp32: the time of a row by its columns, forward, where it reads a long row three times."""
     per_column = {
-        columns: ns(gpu, *works_for("softmax", "fp32", {"rows": 16384, "columns": columns})) / columns
+        columns: ns(gpu, *kernels_for("softmax", "fp32", {"rows": 16384, "columns": columns})) / columns
         for columns in (8192, 2**18)
     }
     assert 1.6 <= per_column[2**18] / per_column[8192] <= 2.4
@@ -201,7 +201,7 @@ def test_products_narrower_than_any_that_was_measured_are_no_slower(gpu: str, m:
     times = []
     for size in (8, 16, 32):
         n, k = (size, other) if narrow == "n" else (other, size)
-        times.append(ns(gpu, gemm_work(m, n, k)))
+        times.append(ns(gpu, gemm_kernel(m, n, k)))
     assert times[0] <= times[1] * (1 + TILE_EFFECTS)
     assert times[1] <= times[2] * (1 + TILE_EFFECTS)
 
@@ -219,7 +219,7 @@ def test_a_product_of_milliseconds_grows_with_each_dimension(
     m, n, k = (-(-size // 64) * 64 for size in shape)
     k = max(k, -(-200_000_000_000 // (2 * m * n * 64)) * 64)
     larger = [size * (2 if at == grown else 1) for at, size in enumerate((m, n, k))]
-    small, large = (ns(gpu, gemm_work(*sizes_of, layout=layout)) for sizes_of in ((m, n, k), tuple(larger)))
+    small, large = (ns(gpu, gemm_kernel(*sizes_of, layout=layout)) for sizes_of in ((m, n, k), tuple(larger)))
     assert large >= 1.3 * small, (small, large)
 
 
@@ -227,7 +227,7 @@ def test_a_product_of_milliseconds_grows_with_each_dimension(
 @given(gpu=GPUS_WITH_BF16, shape=GEMM_SIZES, layout=st.sampled_from(LAYOUTS))
 def test_a_product_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[int, int, int], layout: str) -> None:
     m, n, k = shape
-    half, single = (ns(gpu, gemm_work(m, n, k, dtype=dtype, layout=layout)) for dtype in ("bf16", "fp32"))
+    half, single = (ns(gpu, gemm_kernel(m, n, k, dtype=dtype, layout=layout)) for dtype in ("bf16", "fp32"))
     assert half <= single, (half, single)
 
 
@@ -237,7 +237,7 @@ def test_moving_bf16_is_never_slower_than_fp32(
     gpu: str, question: tuple[str, str, dict[str, int | str | bool]]
 ) -> None:
     op, _, dimensions = question
-    half, single = (ns(gpu, *works_for(op, dtype, dimensions)) for dtype in ("bf16", "fp32"))
+    half, single = (ns(gpu, *kernels_for(op, dtype, dimensions)) for dtype in ("bf16", "fp32"))
     assert half <= single, (half, single)
 
 
@@ -250,14 +250,14 @@ def test_moving_bf16_is_never_slower_than_fp32(
 def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
     m, n, k = shape
     k = max(k, 500_000_000 // (m * n) + 1)  # above 1 GFLOP
-    work = gemm_work(m, n, k, dtype=dtype, layout=layout)
+    work = gemm_kernel(m, n, k, dtype=dtype, layout=layout)
     assert work.flops > 1e9
     assert ns("h100", work) <= ns("a100-80", work)
 
 
 @settings(EXAMPLES, max_examples=10)
 @given(gpu=GPUS, works=st.lists(works_of_any_kind(), min_size=2, max_size=6))
-def test_same_question_same_answer(gpu: str, works: list[list[Work]]) -> None:
+def test_same_question_same_answer(gpu: str, works: list[list[Kernel]]) -> None:
     """Whoever is asked, and whatever is asked together with it."""
     flat = [work for some in works for work in some]
     together = estimator(gpu).estimate(flat)
@@ -268,11 +268,11 @@ def test_same_question_same_answer(gpu: str, works: list[list[Work]]) -> None:
 
 
 @EXAMPLES
-@given(gpu=GPUS, kind=st.sampled_from(Kind), amounts=st.tuples(*[st.sampled_from([0.0, 0.0, 1.0, 1e9])] * 3))
-def test_nothing_is_free(gpu: str, kind: Kind, amounts: tuple[float, float, float]) -> None:
+@given(gpu=GPUS, kind=st.sampled_from(KernelClass), amounts=st.tuples(*[st.sampled_from([0.0, 0.0, 1.0, 1e9])] * 3))
+def test_nothing_is_free(gpu: str, kind: KernelClass, amounts: tuple[float, float, float]) -> None:
     """Works of any kind of which next to nothing is known: no shape, no variant, perhaps not even bytes."""
     flops, read, written = amounts
-    [found] = estimator(gpu).estimate([Work(kind, "fp32", flops, read, written)])
+    [found] = estimator(gpu).estimate([Kernel(kind, "fp32", flops, read, written)])
     assert found.ns >= 1000
     assert 0 < found.spread <= 1
     if not (flops or read or written) and kind in memory_bound.KINDS:
@@ -281,7 +281,7 @@ def test_nothing_is_free(gpu: str, kind: Kind, amounts: tuple[float, float, floa
 
 
 def test_an_unknown_kernel_says_so() -> None:
-    found: list[Estimate] = estimator("h100").estimate([Work(Kind.UNKNOWN, "fp32", 0.0, 0.0, 0.0)])
+    found: list[Estimate] = estimator("h100").estimate([Kernel(KernelClass.UNKNOWN, "fp32", 0.0, 0.0, 0.0)])
     assert found[0].origin is Origin.DEFAULT
     assert found[0].ns > 0
     assert found[0].spread >= 0.5

@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 from maya.devices import device_names, load_device
 from maya.estimators.batch import Batch, batches
 from maya.estimators.estimator import Estimator
-from maya.estimators.kernel import Kind, Origin, Work
-from maya.estimators.models.attention import attention_work, causal_pairs, window_pairs
+from maya.estimators.kernel import Kernel, KernelClass, Origin
+from maya.estimators.models.attention import attention_kernel, causal_pairs, window_pairs
 from maya.estimators.models.bounds import roofline
-from maya.estimators.models.gemm import gemm_work
+from maya.estimators.models.gemm import gemm_kernel
 from maya.estimators.pack import FOLDER, Model, Pack, PackError, Packs, key_of, write_pack
 from maya.estimators.training.model_training import Size, grow
 
 ESTIMATORS = {name: Estimator(load_device(name)) for name in ("a100-80", "h100", "b200", "v100")}
 
 
-def seconds(gpu: str, *works: Work) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def seconds(gpu: str, *works: Kernel) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.array([estimate.ns * 1e-9 for estimate in ESTIMATORS[gpu].estimate(works)])
 
 
-def products(count: int, smallest: float = 0.0) -> list[Work]:
+def products(count: int, smallest: float = 0.0) -> list[Kernel]:
     """Products of sizes that are multiples of 16."""
     random = np.random.default_rng(7)
     sizes = 16 * np.ceil(2.0 ** random.uniform(0, 12, size=(4 * count, 3))).astype(int)
-    found = [gemm_work(int(m), int(n), int(k)) for m, n, k in sizes]
+    found = [gemm_kernel(int(m), int(n), int(k)) for m, n, k in sizes]
     return [work for work in found if work.flops >= smallest][:count]
 
 
@@ -41,7 +41,7 @@ sizes = st.integers(1, 4096)
 @given(m=sizes, n=sizes, k=sizes, count=st.integers(1, 64), gpu=st.sampled_from(sorted(ESTIMATORS)))
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8"])
 def test_no_product_is_faster_than_the_device(dtype: str, m: int, n: int, k: int, count: int, gpu: str) -> None:
-    work = gemm_work(m, n, k, batch=count, dtype=dtype)
+    work = gemm_kernel(m, n, k, batch=count, dtype=dtype)
     moved = np.array([work.bytes_read + work.bytes_written])
     bound = roofline(load_device(gpu), dtype, np.array([work.flops]), moved)
     assert seconds(gpu, work)[0] >= bound[0] * (1 - 1e-3)
@@ -68,7 +68,7 @@ def test_no_attention_is_faster_than_the_device(
     implementation: str,
     gpu: str,
 ) -> None:
-    work = attention_work(
+    work = attention_kernel(
         batch, heads, queries, head_dim, causal=causal, implementation=implementation, backward=backward
     )
     moved = np.array([work.bytes_read + work.bytes_written])
@@ -86,7 +86,7 @@ def test_bf16_is_never_slower_than_fp32(gpu: str) -> None:
     works = products(500)
     for dtype in ("fp32", "tf32"):
         shapes = [(int(work.shape["m"]), int(work.shape["n"]), int(work.shape["k"])) for work in works]
-        wider = [gemm_work(m, n, k, dtype=dtype) for m, n, k in shapes]
+        wider = [gemm_kernel(m, n, k, dtype=dtype) for m, n, k in shapes]
         assert (seconds(gpu, *works) <= seconds(gpu, *wider) * (1 + 1e-3)).all()
 
 
@@ -98,7 +98,7 @@ def test_more_of_a_product_takes_longer_up_to_tiles(gpu: str, dimension: str) ->
     for work in works:
         shape = {name: int(work.shape[name]) for name in ("m", "n", "k")}
         shape[dimension] *= 4
-        larger.append(gemm_work(shape["m"], shape["n"], shape["k"]))
+        larger.append(gemm_kernel(shape["m"], shape["n"], shape["k"]))
     ratio = seconds(gpu, *larger) / seconds(gpu, *works)
     assert (ratio > 0.95).mean() > 0.97
     assert ratio.min() > 0.6
@@ -107,7 +107,7 @@ def test_more_of_a_product_takes_longer_up_to_tiles(gpu: str, dimension: str) ->
 
 def test_a_product_of_llama_reaches_what_these_devices_reach() -> None:
     """Far inside what was measured: some 70 to 85 % of the peak of A100 and H100, less of B200's."""
-    work = gemm_work(8192, 14336, 4096)
+    work = gemm_kernel(8192, 14336, 4096)
     rates = {gpu: work.flops / seconds(gpu, work)[0] / 1e12 for gpu in ("a100-80", "h100", "b200")}
     assert 220 < rates["a100-80"] < 285
     assert 600 < rates["h100"] < 830
@@ -115,7 +115,7 @@ def test_a_product_of_llama_reaches_what_these_devices_reach() -> None:
 
 
 def test_rows_that_are_not_aligned_cost_time() -> None:
-    even, odd = gemm_work(8192, 50304, 768), gemm_work(8192, 50257, 768)
+    even, odd = gemm_kernel(8192, 50304, 768), gemm_kernel(8192, 50257, 768)
     assert seconds("h100", odd)[0] > 1.5 * seconds("h100", even)[0]
 
 
@@ -123,7 +123,7 @@ def test_attention_backward_takes_two_to_four_times_forward() -> None:
     for gpu in ("a100-80", "h100", "b200"):
         for implementation in ("flash", "cudnn"):
             forward, backward = (
-                attention_work(2, 32, 4096, 128, causal=True, implementation=implementation, backward=direction)
+                attention_kernel(2, 32, 4096, 128, causal=True, implementation=implementation, backward=direction)
                 for direction in (False, True)
             )
             ratio = seconds(gpu, backward)[0] / seconds(gpu, forward)[0]
@@ -131,12 +131,12 @@ def test_attention_backward_takes_two_to_four_times_forward() -> None:
 
 
 def test_causal_attention_costs_about_half() -> None:
-    whole, causal = (attention_work(1, 32, 8192, 128, causal=mask, implementation="cudnn") for mask in (False, True))
+    whole, causal = (attention_kernel(1, 32, 8192, 128, causal=mask, implementation="cudnn") for mask in (False, True))
     assert 0.45 < seconds("h100", causal)[0] / seconds("h100", whole)[0] < 0.65
 
 
 def test_flash_attention_2_is_slower_than_cudnn_on_hopper_and_not_on_ampere() -> None:
-    flash, cudnn = (attention_work(1, 32, 8192, 128, implementation=name) for name in ("flash", "cudnn"))
+    flash, cudnn = (attention_kernel(1, 32, 8192, 128, implementation=name) for name in ("flash", "cudnn"))
     assert seconds("h100", flash)[0] > 1.4 * seconds("h100", cudnn)[0]
     assert seconds("a100-80", flash)[0] == seconds("a100-80", cudnn)[0]
 
@@ -150,16 +150,16 @@ def test_pairs_of_masks() -> None:
 
 
 def test_origins() -> None:
-    product = gemm_work(4096, 4096, 4096)
+    product = gemm_kernel(4096, 4096, 4096)
     own = ESTIMATORS["h100"].estimate([product])[0]
     assert (own.origin, own.note) == (Origin.MODEL, "")
     assert 0 < own.spread < 0.1
     relative = Estimator(load_device("h100-pcie")).estimate([product])[0]
     assert (relative.origin, relative.note) == (Origin.ROOFLINE, "efficiency as measured on h100")
     assert relative.spread > own.spread
-    flash = ESTIMATORS["h100"].estimate([attention_work(1, 8, 2048, 128)])[0]
+    flash = ESTIMATORS["h100"].estimate([attention_kernel(1, 8, 2048, 128)])[0]
     assert "a100-80" in flash.note
-    nothing = ESTIMATORS["h100"].estimate([Work(Kind.UNKNOWN, "fp32", 0.0, 0.0, 0.0)])[0]
+    nothing = ESTIMATORS["h100"].estimate([Kernel(KernelClass.UNKNOWN, "fp32", 0.0, 0.0, 0.0)])[0]
     assert nothing.origin is Origin.DEFAULT
     assert nothing.ns > 0
 
@@ -167,7 +167,7 @@ def test_origins() -> None:
 def test_a_power_limit_slows_what_computes() -> None:
     """The 500 W H100 against the 700 W one, whose measurements it has to go by."""
     capped = Estimator(load_device("h100-96-500w"))
-    large = gemm_work(8192, 8192, 8192)
+    large = gemm_kernel(8192, 8192, 8192)
     slower = capped.estimate([large])[0].ns / ESTIMATORS["h100"].estimate([large])[0].ns
     assert 1.1 < slower < 1.25
 
@@ -175,11 +175,11 @@ def test_a_power_limit_slows_what_computes() -> None:
 @pytest.mark.parametrize("name", device_names())
 def test_every_device_of_the_catalogue_has_times_for_everything(name: str) -> None:
     estimator = Estimator(load_device(name))
-    works = [Work(kind, "fp32", 1e6, 1e6, 1e6, {"rows": 1e3, "columns": 1e3}) for kind in Kind]
-    works = [work for work in works if work.kind not in (Kind.GEMM, Kind.ATTENTION)]
-    works += [gemm_work(512, 512, 512, dtype=dtype) for dtype in ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8")]
+    works = [Kernel(kind, "fp32", 1e6, 1e6, 1e6, {"rows": 1e3, "columns": 1e3}) for kind in KernelClass]
+    works = [work for work in works if work.kind not in (KernelClass.GEMM, KernelClass.ATTENTION)]
+    works += [gemm_kernel(512, 512, 512, dtype=dtype) for dtype in ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8")]
     works += [
-        attention_work(1, 4, 512, 64, implementation=implementation, backward=backward)
+        attention_kernel(1, 4, 512, 64, implementation=implementation, backward=backward)
         for implementation in ("flash", "efficient", "cudnn", "flash3", "flash4", "unheard_of")
         for backward in (False, True)
     ]
@@ -188,9 +188,9 @@ def test_every_device_of_the_catalogue_has_times_for_everything(name: str) -> No
 
 
 def test_estimates_are_in_the_order_of_the_works_and_the_same_alone() -> None:
-    works: list[Work] = []
+    works: list[Kernel] = []
     for product in products(50):
-        works += [product, attention_work(1, 8, int(product.shape["m"]), 128), product]
+        works += [product, attention_kernel(1, 8, int(product.shape["m"]), 128), product]
     together = ESTIMATORS["h100"].estimate(works)
     fresh = Estimator(load_device("h100"))
     assert together == [fresh.estimate([work])[0] for work in works]
@@ -198,8 +198,8 @@ def test_estimates_are_in_the_order_of_the_works_and_the_same_alone() -> None:
 
 def test_works_that_could_not_be_estimated_are_not_taken_as_known(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = Estimator(load_device("h100"))
-    before = estimator.estimate([gemm_work(512, 512, 512)])
-    works = [gemm_work(512, 512, 512), gemm_work(1024, 512, 512), gemm_work(2048, 512, 512)]
+    before = estimator.estimate([gemm_kernel(512, 512, 512)])
+    works = [gemm_kernel(512, 512, 512), gemm_kernel(1024, 512, 512), gemm_kernel(2048, 512, 512)]
 
     def fail(batch: Batch) -> None:
         raise MemoryError
@@ -213,7 +213,10 @@ def test_works_that_could_not_be_estimated_are_not_taken_as_known(monkeypatch: p
 
 
 def test_batches_keep_what_works_do_not_say() -> None:
-    works = [Work(Kind.NORM, "bf16", 0, 1, 1, {"rows": 2.0}), Work(Kind.NORM, "bf16", 0, 1, 1, {"columns": 3.0})]
+    works = [
+        Kernel(KernelClass.NORM, "bf16", 0, 1, 1, {"rows": 2.0}),
+        Kernel(KernelClass.NORM, "bf16", 0, 1, 1, {"columns": 3.0}),
+    ]
     [(rows, batch)] = batches(works)
     assert rows.tolist() == [0, 1]
     assert batch.column("rows", 9.0).tolist() == [2.0, 9.0]
@@ -328,8 +331,8 @@ def test_a_forest_of_single_leaves_is_a_constant() -> None:
 
 
 def test_the_key_of_a_work_does_not_depend_on_order_or_on_the_last_digits() -> None:
-    work = gemm_work(4096, 4096, 4096)
-    turned = Work(
+    work = gemm_kernel(4096, 4096, 4096)
+    turned = Kernel(
         work.kind,
         work.dtype,
         work.flops * (1 + 1e-9),
@@ -339,7 +342,7 @@ def test_the_key_of_a_work_does_not_depend_on_order_or_on_the_last_digits() -> N
         work.variant,
     )
     assert key_of(work) == key_of(turned)
-    assert key_of(work) != key_of(gemm_work(4096, 4096, 4097))
+    assert key_of(work) != key_of(gemm_kernel(4096, 4096, 4097))
 
 
 def test_columns_are_estimated_as_single_works_are() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.kernel import Work
-from maya.estimators.models.attention import attention_work
-from maya.estimators.models.gemm import LAYOUTS, gemm_work
-from maya.estimators.ops import works_for
+from maya.estimators.kernel import Kernel
+from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.gemm import LAYOUTS, gemm_kernel
+from maya.estimators.ops import kernels_for
 
 # (the one with more, the one with less)
 PAIRS = [("a100-80", "a100-40"), ("h200", "h100"), ("h100", "h100-pcie"), ("h100", "h100-96-500w")]
@@ -27,17 +27,17 @@ SPREAD_OF_MEASURING = 1.25
 SIZES = (16, 256, 2048, 16384)
 
 
-def products() -> Iterator[Work]:
+def products() -> Iterator[Kernel]:
     for dtype, layout in product(("bf16", "fp16", "fp32", "tf32", "fp8"), LAYOUTS):
         for m, n, k in product(SIZES, (256, 4096, 14336), (256, 4096, 14336)):
-            yield gemm_work(m, n, k, dtype=dtype, layout=layout)
-        yield gemm_work(1024, 1024, 64, batch=64, dtype=dtype, layout=layout)
+            yield gemm_kernel(m, n, k, dtype=dtype, layout=layout)
+        yield gemm_kernel(1024, 1024, 64, batch=64, dtype=dtype, layout=layout)
 
 
-def attentions(implementations: tuple[str, ...]) -> Iterator[Work]:
+def attentions(implementations: tuple[str, ...]) -> Iterator[Kernel]:
     for implementation, backward, causal in product(implementations, (False, True), (False, True)):
         for batch, queries, head_dim, kv_heads in product((1, 8), (512, 2048, 8192), (64, 128), (1, 8, 32)):
-            yield attention_work(
+            yield attention_kernel(
                 batch,
                 32,
                 queries,
@@ -49,18 +49,18 @@ def attentions(implementations: tuple[str, ...]) -> Iterator[Work]:
             )
 
 
-def movings() -> Iterator[Work]:
+def movings() -> Iterator[Kernel]:
     for dtype in ("bf16", "fp16", "fp32"):
         for rows, columns in product((512, 4096, 65536), (128, 1024, 4096, 32768, 131072)):
             for op, backward in product(("norm", "softmax", "cross_entropy"), (False, True)):
-                yield from works_for(op, dtype, {"rows": rows, "columns": columns, "backward": backward})
+                yield from kernels_for(op, dtype, {"rows": rows, "columns": columns, "backward": backward})
             for op in ("reduction", "embedding"):
-                yield from works_for(op, dtype, {"rows": rows, "columns": columns})
+                yield from kernels_for(op, dtype, {"rows": rows, "columns": columns})
         for op, exponent in product(("elementwise", "optimizer", "dropout", "copy"), range(14, 31, 4)):
-            yield from works_for(op, dtype, {"elements": 2**exponent})
+            yield from kernels_for(op, dtype, {"elements": 2**exponent})
         for batch, channels, filters, side in product((8, 128), (64, 512), (64, 512), (14, 56)):
             sizes = {"batch": batch, "channels": channels, "filters": filters, "side": side}
-            yield from works_for("convolution", dtype, sizes)
+            yield from kernels_for("convolution", dtype, sizes)
 
 
 @cache
@@ -68,7 +68,7 @@ def estimator(gpu: str) -> Estimator:
     return Estimator(load_device(gpu))
 
 
-def assert_order(more: str, less: str, works: list[Work], tolerance: float = 1.0) -> None:
+def assert_order(more: str, less: str, works: list[Kernel], tolerance: float = 1.0) -> None:
     fast, slow = (estimator(gpu).estimate(works) for gpu in (more, less))
     for work, one, other in zip(works, fast, slow, strict=True):
         assert one.ns <= other.ns * tolerance + ROUNDING, (work, one, other)
@@ -95,7 +95,7 @@ def test_what_moves_memory(more: str, less: str) -> None:
 def test_attention_that_is_limited_by_arithmetic_does_not_depend_on_the_heads_of_keys(gpu: str) -> None:
     """Keys and values are a small part of what backward moves, and moving a small part of its time."""
     few, many = (
-        attention_work(2, 32, 8192, 128, kv_heads=kv_heads, causal=True, implementation="cudnn", backward=True)
+        attention_kernel(2, 32, 8192, 128, kv_heads=kv_heads, causal=True, implementation="cudnn", backward=True)
         for kv_heads in (8, 32)
     )
     one, other = estimator(gpu).estimate([few, many])
@@ -105,7 +105,7 @@ def test_attention_that_is_limited_by_arithmetic_does_not_depend_on_the_heads_of
 def test_a_device_of_the_users_own_is_asked_like_the_one_it_is_based_on() -> None:
     """Half the memory bandwidth makes nothing faster, and products of much arithmetic not slower."""
     slow = Estimator(load_device("h100", {"memory_bandwidth": "1.7TB/s"}))
-    works = [gemm_work(8192, 8192, 8192), *works_for("norm", "bf16", {"rows": 65536, "columns": 4096})]
+    works = [gemm_kernel(8192, 8192, 8192), *kernels_for("norm", "bf16", {"rows": 65536, "columns": 4096})]
     (product_here, norm_here), (product_there, norm_there) = (
         asked.estimate(works) for asked in (slow, estimator("h100"))
     )

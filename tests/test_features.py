@@ -11,11 +11,11 @@ import pytest
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features import Launch, Tensor, TracedWork, work_of, works_of
+from maya.estimators.features import KernelLaunch, Tensor, TracedKernel, kernel_of, kernels_of
 from maya.estimators.features.inductor import parse
 from maya.estimators.features.kineto_trace import ProfileError, read_profile
 from maya.estimators.features.launch import function_name
-from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 from maya.trace import read
 
 ONE_OF_EVERYTHING = """
@@ -61,17 +61,17 @@ ONE_OF_EVERYTHING = """
 def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object]) -> None:
     run = maya_run(ONE_OF_EVERYTHING, "--gpu", "h100")
     assert run.exit_code == 0, run.output  # type: ignore[attr-defined]
-    traced = works_of(read(run.trace))  # type: ignore[attr-defined]
+    traced = kernels_of(read(run.trace))  # type: ignore[attr-defined]
     works = traced.works
 
     kinds = {item.work.kind for item in works}
     # Triton is the one kind that only compiled programs have.
-    assert kinds == set(Kind) - {Kind.TRITON, Kind.UNKNOWN}, kinds ^ set(Kind)
+    assert kinds == set(KernelClass) - {KernelClass.TRITON, KernelClass.UNKNOWN}, kinds ^ set(KernelClass)
     assert sum(item.count for item in works) == len(traced.records) == len(traced.which)
 
-    (product,) = {_size(w) for w in _of(works, Kind.GEMM) if w.variant == "TN" and w.shape["n"] == 512}
+    (product,) = {_size(w) for w in _of(works, KernelClass.GEMM) if w.variant == "TN" and w.shape["n"] == 512}
     assert product == (1024, 512, 256)
-    flash = next(w for w in _of(works, Kind.ATTENTION) if w.variant.endswith("_forward"))
+    flash = next(w for w in _of(works, KernelClass.ATTENTION) if w.variant.endswith("_forward"))
     assert flash.shape["causal"] == 1.0
     assert flash.flops == pytest.approx(4 * 8 * 4 * 64 * 128 * 129 / 2)
 
@@ -80,16 +80,16 @@ def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object
     assert sum(item.work.bytes_read * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 4)
     assert sum(item.work.bytes_written * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 3)
 
-    norms = {w.variant: w for w in _of(works, Kind.NORM)}
+    norms = {w.variant: w for w in _of(works, KernelClass.NORM)}
     of_layer = {"rows": 1024.0, "columns": 256.0, "has_mean": 1.0, "threads": 128.0}
     assert norms["layer_norm_forward"].shape == of_layer
     assert norms["layer_norm_backward"].bytes_read > 2 * 1024 * 256 * 4
     assert norms["layer_norm_backward_parameters"].bytes_written < 1024 * 256 * 4
 
-    forward = next(w for w in _of(works, Kind.CONVOLUTION) if w.variant == "forward")
+    forward = next(w for w in _of(works, KernelClass.CONVOLUTION) if w.variant == "forward")
     assert forward.flops == 2 * 8 * 32 * 32 * 32 * 16 * 9
-    assert {w.variant for w in _of(works, Kind.CONVOLUTION)} == {"forward", "dgrad", "wgrad"}
-    assert any(w.variant == "transposed" for w in _of(works, Kind.COPY))
+    assert {w.variant for w in _of(works, KernelClass.CONVOLUTION)} == {"forward", "dgrad", "wgrad"}
+    assert any(w.variant == "transposed" for w in _of(works, KernelClass.COPY))
 
     estimator = Estimator(load_device("h100"))
     estimates = estimator.estimate([item.work for item in works])
@@ -98,11 +98,11 @@ def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object
     assert not any(estimate.origin is Origin.DEFAULT for estimate in estimates)
 
 
-def _of(works: list[TracedWork], kind: Kind) -> list[Work]:
+def _of(works: list[TracedKernel], kind: KernelClass) -> list[Kernel]:
     return [item.work for item in works if item.work.kind is kind]
 
 
-def _size(work: Work) -> tuple[float, ...]:
+def _size(work: Kernel) -> tuple[float, ...]:
     return tuple(work.shape[name] for name in ("m", "n", "k"))
 
 
@@ -127,10 +127,10 @@ def test_a_dropout_whose_grid_fills_the_device_only_goes_through_its_whole_tenso
     name = (
         "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::Half, float, unsigned int, 1, 4, bool>()"
     )
-    launch = Launch("kernel", name, (864, 1, 1), (256, 1, 1), op="aten::native_dropout", inputs=(x, 0.1, True))
-    work = work_of(launch)
+    launch = KernelLaunch("kernel", name, (864, 1, 1), (256, 1, 1), op="aten::native_dropout", inputs=(x, 0.1, True))
+    work = kernel_of(launch)
 
-    assert work.kind is Kind.RANDOM
+    assert work.kind is KernelClass.RANDOM
     assert work.bytes_read == x.bytes
     assert work.bytes_written == x.bytes + x.elements  # and a mask
 
@@ -149,15 +149,17 @@ def test_a_dropout_whose_grid_fills_the_device_only_goes_through_its_whole_tenso
 def test_softmax_that_keeps_its_rows_and_softmax_that_reads_them_in_passes(kernel: str, variant: str) -> None:
     x = Tensor((64, 65536), "fp32", (65536, 1))
     op = "aten::_softmax_backward_data" if "Backward" in kernel else "aten::_softmax"
-    work = work_of(
-        Launch("kernel", f"void at::native::{kernel}(float*)", (64, 1, 1), (1024, 1, 1), op=op, inputs=(x, -1, False))
+    work = kernel_of(
+        KernelLaunch(
+            "kernel", f"void at::native::{kernel}(float*)", (64, 1, 1), (1024, 1, 1), op=op, inputs=(x, -1, False)
+        )
     )
-    assert (work.kind, work.variant) == (Kind.SOFTMAX, variant)
+    assert (work.kind, work.variant) == (KernelClass.SOFTMAX, variant)
 
 
 def test_operands_that_are_broadcast_are_read_once() -> None:
     row, table = Tensor((1, 4096), "bf16", (4096, 1)), Tensor((8192, 4096), "bf16", (4096, 1))
-    add = Launch(
+    add = KernelLaunch(
         "kernel",
         "void elementwise_kernel<128, 4>(int)",
         (65536, 1, 1),
@@ -165,8 +167,8 @@ def test_operands_that_are_broadcast_are_read_once() -> None:
         op="aten::add",
         inputs=(table, row),
     )
-    work = work_of(add)
-    assert (work.kind, work.variant) == (Kind.ELEMENTWISE, "strided")
+    work = kernel_of(add)
+    assert (work.kind, work.variant) == (KernelClass.ELEMENTWISE, "strided")
     assert work.bytes_read == 2 * (8192 * 4096 + 4096)
     assert work.bytes_written == 2 * 8192 * 4096
 
@@ -175,8 +177,10 @@ def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
     tensors = [Tensor((70_000,), "fp32", (1,)), Tensor((65_536,), "fp32", (1,))]
     name = "void multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>>(int)"
     works = [
-        work_of(
-            Launch("kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), before=before)
+        kernel_of(
+            KernelLaunch(
+                "kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), before=before
+            )
         )
         for blocks, before in ((2, 0), (1, 2))
     ]
@@ -186,9 +190,9 @@ def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
 
 def test_unknown_kernels_have_the_bytes_of_their_op_or_of_their_grid() -> None:
     x = Tensor((1000, 1000), "fp32", (1000, 1))
-    of_op = work_of(Launch("kernel", "mystery", (8, 1, 1), (128, 1, 1), op="mine::op", inputs=(x,)))
-    of_grid = work_of(Launch("kernel", "mystery", (80, 1, 1), (128, 1, 1)))
-    assert of_op.kind is of_grid.kind is Kind.UNKNOWN
+    of_op = kernel_of(KernelLaunch("kernel", "mystery", (8, 1, 1), (128, 1, 1), op="mine::op", inputs=(x,)))
+    of_grid = kernel_of(KernelLaunch("kernel", "mystery", (80, 1, 1), (128, 1, 1)))
+    assert of_op.kind is of_grid.kind is KernelClass.UNKNOWN
     assert of_op.bytes_read == 4e6
     assert of_grid.bytes_read > 0
     estimator = Estimator(load_device("a100-80"))
@@ -243,7 +247,7 @@ def test_a_profile_of_a_real_run_is_read(tmp_path: Path) -> None:
     assert profile.communication_seconds == pytest.approx(4e-6)
     (measured,) = profile.launches
     assert measured.seconds == pytest.approx(2.5e-6)
-    assert work_of(measured.launch).bytes_read == 2 * 2 * 64 * 1024
+    assert kernel_of(measured.launch).bytes_read == 2 * 2 * 64 * 1024
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ProfileError, match=r"other\.json: not a trace of torch\.profiler"):
         read_profile(tmp_path / "other.json")

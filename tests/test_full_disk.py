@@ -15,7 +15,7 @@ from conftest import Run
 
 from maya.cli.main import main
 from maya.launcher.prediction import predicted
-from maya.launcher.summary_file import Run as FinishedRun
+from maya.launcher.summary_file import FinishedRun
 from maya.launcher.terminal_summary import summary
 from maya.results.predict import predict
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from coordinator_ranks import join
 
-from coordinator.communicators import Wait
+from coordinator.communicators import PendingWait
 from coordinator.hangs.deadlock import Condition, stuck_ranks
-from coordinator.hangs.flight_recorder import Entry, Group, Recorder
+from coordinator.hangs.flight_recorder import Entry, RecordedGroup, Recorder
 from coordinator.hangs.hang_report import Finding, Rank, make_report
 from coordinator.hangs.processes import Doing
 from coordinator.hangs.report_file import write_report
@@ -27,8 +27,8 @@ from rank_runtime.messages import Call, DataType, Done, Drain, Failed, Post, Red
 FREE, CALLS, MEETS, ENDED = Condition.FREE, Condition.CALLS, Condition.MEETS, Condition.ENDED
 
 
-def wait(waiting: tuple[int, ...], missing: tuple[int, ...], communicator: int = 1) -> Wait:
-    return Wait("all_reduce", communicator, 0, waiting, missing)
+def wait(waiting: tuple[int, ...], missing: tuple[int, ...], communicator: int = 1) -> PendingWait:
+    return PendingWait("all_reduce", communicator, 0, waiting, missing)
 
 
 def conditions(*each: Condition) -> dict[int, Condition]:
@@ -193,7 +193,7 @@ def called_line(entries: list[Entry], posts: int) -> int:
         for rank in (0, 1) if number < posts - 1 else (0,):
             state.handle(rank, replace(post(), token=number + 1, sequence=number), None)
     members = {rank: Rank(rank, Doing.STANDS, None, told(50)) for rank in range(2)}
-    recorder = Recorder({"0": Group("0", "default_pg", (0, 1))}, tuple(entries))
+    recorder = Recorder({"0": RecordedGroup("0", "default_pg", (0, 1))}, tuple(entries))
     finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
     report = make_report(finding, members, state, lambda asked: dict.fromkeys(asked, recorder), str)
     (group,) = (group for group in report["groups"] if group["ranks"] == [0])
@@ -218,7 +218,7 @@ def test_calls_of_a_program_that_has_ended() -> None:
     state.handle(1, replace(post(), call=Call.RECEIVE, peer=0), None)
     state.handle(0, post(), None)
     state.handle(1, Drain(), None)
-    groups = {"0": Group("0", "default_pg", (0, 1))}
+    groups = {"0": RecordedGroup("0", "default_pg", (0, 1))}
     reduce = entry(1, "all_reduce", 31)
     receive = replace(entry(1, "recv 1<-0", 30), is_message=True)
     recorders = {0: Recorder(groups, (reduce,)), 1: Recorder(groups, (receive, reduce))}

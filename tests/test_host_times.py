@@ -18,7 +18,7 @@ from maya.replay.run_settings import NO_COSTS, HostCosts, RunSettings, SettingsE
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline
 from maya.results import conclude
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 MS = 1_000_000
 
@@ -79,14 +79,14 @@ def test_something_more_in_one_step_leaves_the_others_alone(tmp_path: Path) -> N
 
 
 def test_time_is_scaled_and_comes_with_the_costs_of_calls(tmp_path: Path) -> None:
-    host = HostCosts(op=10**6, latency=0, wake=0, clock_read=0, calls={Kind.KERNEL: 7}, scale=1500)
+    host = HostCosts(op=10**6, latency=0, wake=0, clock_read=0, calls={RecordKind.KERNEL: 7}, scale=1500)
     assert between_launches(replay(tmp_path, [steps(0, (100,), (100,))], host)) == [157, 22] * 2
 
 
 def test_threads_have_their_own_times_and_allocations_pass_theirs_on(tmp_path: Path) -> None:
     trace = TraceWriter(0, measured=True)
     trace.kernel("a", host_time=100)
-    trace.add(Kind.MALLOC, {"bytes": 1}, host_time=40)
+    trace.add(RecordKind.MALLOC, {"bytes": 1}, host_time=40)
     trace.thread(2, "loader")
     trace.kernel("beside", stream=3, thread=2, host_time=5000)
     trace.kernel("b", host_time=60)

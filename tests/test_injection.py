@@ -16,9 +16,9 @@ from recorded_run import maya
 from maya.launcher.arguments import parse as parse_command
 from maya.launcher.injected_faults import (
     EVERY_ATTEMPT,
-    Fault,
     FaultError,
-    LinkFault,
+    InjectedFault,
+    InjectedLinkFault,
     parse,
     read_file,
 )
@@ -72,12 +72,12 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def test_faults_are_read() -> None:
-    assert parse("kill:rank=3,call=10") == Fault("kill", 3, "call", 10)
-    assert parse("raise:rank=0,step=2,attempt=all") == Fault("raise", 0, "step", 2, attempt=EVERY_ATTEMPT)
-    assert parse("delay:rank=0,call=2,seconds=1.5") == Fault("delay", 0, "call", 2, seconds=1.5)
-    assert parse("oom:rank=1,bytes=1GiB") == Fault("oom", 1, "bytes", 1 << 30)
-    assert parse("link:at=leaf0:spine1#2,left=25%") == LinkFault("leaf0:spine1#2=25%")
-    assert parse("link:at=node0/nic3") == LinkFault("node0/nic3=lost")
+    assert parse("kill:rank=3,call=10") == InjectedFault("kill", 3, "call", 10)
+    assert parse("raise:rank=0,step=2,attempt=all") == InjectedFault("raise", 0, "step", 2, attempt=EVERY_ATTEMPT)
+    assert parse("delay:rank=0,call=2,seconds=1.5") == InjectedFault("delay", 0, "call", 2, seconds=1.5)
+    assert parse("oom:rank=1,bytes=1GiB") == InjectedFault("oom", 1, "bytes", 1 << 30)
+    assert parse("link:at=leaf0:spine1#2,left=25%") == InjectedLinkFault("leaf0:spine1#2=25%")
+    assert parse("link:at=node0/nic3") == InjectedLinkFault("node0/nic3=lost")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_cannot_be_meant_is_refused(text: str, expected: str) -> None:
 def test_faults_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     file.write_text('[[kill]]\nrank = 3\ncall = 10\n[[link]]\nat = "node0/nic3"\nleft = "25%"\n', encoding="utf-8")
-    assert read_file(str(file)) == (Fault("kill", 3, "call", 10), LinkFault("node0/nic3=25%"))
+    assert read_file(str(file)) == (InjectedFault("kill", 3, "call", 10), InjectedLinkFault("node0/nic3=25%"))
     for content, expected in (
         ("[[kill]]\nrank = 3\ncal = 10", '[[kill]] number 1: unknown key "cal" (did you mean call?)'),
         ("[[kil]]\nrank = 3", 'there is no fault "kil" (did you mean kill?)'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from maya.trace import read, summarise
+from maya.trace import count_records, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -87,7 +87,7 @@ def test_integers_displace_floating_point_contents(maya_run: MayaRun) -> None:
     assert run.stderr.count(FULL) == 1
     assert run.stderr.count("200000 bytes of integers that were written to the GPU are placeholders (zeros)") == 1
     lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
-    reads = summarise(read(run.trace)).made_up_reads
+    reads = count_records(read(run.trace)).made_up_reads
     for made_up in reads:
         assert "GIVEN UP" in lines[int(made_up.at.rpartition(":")[2]) - 1]
         assert made_up.given_up == made_up.times
@@ -226,5 +226,5 @@ def test_every_small_value_is_right(maya_run: MayaRun) -> None:
     assert (run.exit_code, run.stdout.count("right\n")) == (0, 2), run.output
     assert FULL in run.stderr
     lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
-    (made_up,) = summarise(read(run.trace)).made_up_reads
+    (made_up,) = count_records(read(run.trace)).made_up_reads
     assert "LARGE" in lines[int(made_up.at.rpartition(":")[2]) - 1]

@@ -18,7 +18,7 @@ from maya.replay.run_settings import HostCosts
 from maya.results import Result, conclude
 from maya.results.cluster_trace import drawn_ranks, write_cluster_trace
 from maya.results.kineto import write_rank_trace
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 US = 1000
 MS = 1000 * US
@@ -27,7 +27,12 @@ HOST = HostCosts(
     latency=3 * US,
     wake=6 * US,
     clock_read=0,
-    calls={Kind.KERNEL: 4 * US, Kind.LIBRARY: 4 * US, Kind.COLLECTIVE: 10 * US, Kind.EVENT_RECORD: US},
+    calls={
+        RecordKind.KERNEL: 4 * US,
+        RecordKind.LIBRARY: 4 * US,
+        RecordKind.COLLECTIVE: 10 * US,
+        RecordKind.EVENT_RECORD: US,
+    },
 )
 # Of conventions: what torch.profiler writes.
 CATEGORIES = {
@@ -63,7 +68,7 @@ def job(folder: Path, steps: int = 4) -> Result:
             rank.reduce(1, count=4096)
             rank.product()
             rank.join_streams()
-            rank.add(Kind.MEMSET, {"memset": 0}, stream=0, value=512)
+            rank.add(RecordKind.MEMSET, {"memset": 0}, stream=0, value=512)
             rank.optimizer()
             rank.synchronise("stream", stream=0)
     return conclude(timeline_of(folder, ranks, HOST, network_ns=1500 * US, detailed=[0, 1]))
@@ -233,7 +238,7 @@ def test_messages_of_a_group_are_one_kernel(tmp_path: Path) -> None:
 def test_works_of_a_graph_belong_to_its_launch(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
-        rank.add(Kind.GRAPH_LAUNCH, value=1)
+        rank.add(RecordKind.GRAPH_LAUNCH, value=1)
         for _ in range(3):
             rank.kernel("in the graph", flags=FROM_GRAPH)
         rank.batch()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -37,7 +37,7 @@ def test_it_trains_on_a_b200(maya_run: MayaRun) -> None:
     assert int(host.group(1)) < 2**20
 
     trace = read(run.trace)
-    calls = [trace.signature(number) for number in trace.select(Kind.LIBRARY)["signature"]]
+    calls = [trace.signature(number) for number in trace.select(RecordKind.LIBRARY)["signature"]]
     products = [{call["m"], call["n"], call["k"]} for call in calls if call["call"].startswith("cublas")]
     # One product forward and two backward, in three steps, ...
     assert products.count({4096, 8192, 128256}) == 3 * 3  # ... of the head

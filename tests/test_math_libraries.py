@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -27,7 +27,7 @@ def library_calls(run: Run) -> list[Call]:
     assert "not emulated" not in run.output
     trace = read(run.trace)
     assert trace.complete, trace.problem
-    return [trace.signature(number) for number in trace.select(Kind.LIBRARY)["signature"].tolist()]
+    return [trace.signature(number) for number in trace.select(RecordKind.LIBRARY)["signature"].tolist()]
 
 
 def having(calls: list[Call], **wanted: object) -> list[Call]:

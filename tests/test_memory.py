@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -182,15 +182,15 @@ def _replay(run: Run) -> tuple[list[dict[str, Any]], list[int]]:
     marks, chosen = iter(said), iter(addresses)
     for record in trace.records:
         kind, value = int(record["kind"]), int(record["value"])
-        if kind == Kind.MALLOC:
+        if kind == RecordKind.MALLOC:
             taken.append((value, trace.signature(record["signature"])["bytes"]))
-        elif kind == Kind.FREE:
+        elif kind == RecordKind.FREE:
             model.release(value)
-        elif kind == Kind.BLOCK_ALLOC:
+        elif kind == RecordKind.BLOCK_ALLOC:
             model.allocate(trace.signature(record["signature"])["bytes"], value, next(chosen))
-        elif kind == Kind.BLOCK_FREE:
+        elif kind == RecordKind.BLOCK_FREE:
             model.free(value)
-        elif kind == Kind.ANNOTATION and trace.signature(record["signature"])["op"] == "mark":
+        elif kind == RecordKind.ANNOTATION and trace.signature(record["signature"])["op"] == "mark":
             expected = next(marks)
             assert expected["segments"] == model.snapshot()
             for name in ("allocated", "reserved", "peak_allocated", "peak_reserved"):
@@ -530,7 +530,7 @@ def test_host_memory_pointers_and_peers(maya_run: MayaRun) -> None:
     assert run.exit_code == 0, run.output
     assert run.stdout == "right\n"
     trace = read(run.trace)
-    ways = [trace.signature(number)["copy"] for number in trace.select(Kind.MEMCPY)["signature"].tolist()]
+    ways = [trace.signature(number)["copy"] for number in trace.select(RecordKind.MEMCPY)["signature"].tolist()]
     assert ways.count("PtoP") == 2
 
 

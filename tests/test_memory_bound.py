@@ -8,7 +8,7 @@ import pytest
 from maya.devices import device_names, load_device
 from maya.estimators.estimator import Estimator
 from maya.estimators.features.library import convolution_work
-from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS
 from maya.estimators.models.curves import Curve, Observation, fit
 from maya.estimators.training.curve_training import hold_out
@@ -28,7 +28,7 @@ def estimator(request: pytest.FixtureRequest) -> Estimator:
     return Estimator(load_device(request.param))
 
 
-def families(elements: float, size: int) -> list[Work]:
+def families(elements: float, size: int) -> list[Kernel]:
     """One work of each sort, of so many elements."""
     dtype = {2: "bf16", 4: "fp32"}[size]
     moved = elements * size
@@ -36,20 +36,22 @@ def families(elements: float, size: int) -> list[Work]:
     works = [elementwise(elements, [size, size], size, variant) for variant in ("vectorized", "strided", "transposed")]
     works += [copy(elements, size, size, variant) for variant in ("vectorized", "unrolled", "strided")]
     works += [*norm_forward(rows, columns, size, has_mean=False), *norm_backward(rows, columns, size)]
-    works += [over_rows(Kind.SOFTMAX, f"softmax_{way}", rows, columns, size, 2, 1) for way in ("forward", "backward")]
+    works += [
+        over_rows(KernelClass.SOFTMAX, f"softmax_{way}", rows, columns, size, 2, 1) for way in ("forward", "backward")
+    ]
     for kind, variant in (
-        (Kind.REDUCTION, "inner"),
-        (Kind.OPTIMIZER, "fused_adamw"),
-        (Kind.EMBEDDING, "forward"),
-        (Kind.INDEX, "strided"),
-        (Kind.SORT, "DeviceRadixSortOnesweepKernel"),
-        (Kind.RANDOM, "fused_dropout_kernel"),
-        (Kind.MEMSET, "memset"),
-        (Kind.TRITON, "pointwise"),
-        (Kind.UNKNOWN, "from_op"),
-        (Kind.TRANSFER, "HtoD"),
+        (KernelClass.REDUCTION, "inner"),
+        (KernelClass.OPTIMIZER, "fused_adamw"),
+        (KernelClass.EMBEDDING, "forward"),
+        (KernelClass.INDEX, "strided"),
+        (KernelClass.SORT, "DeviceRadixSortOnesweepKernel"),
+        (KernelClass.RANDOM, "fused_dropout_kernel"),
+        (KernelClass.MEMSET, "memset"),
+        (KernelClass.TRITON, "pointwise"),
+        (KernelClass.UNKNOWN, "from_op"),
+        (KernelClass.TRANSFER, "HtoD"),
     ):
-        works.append(Work(kind, dtype, elements, moved, moved, {"elements": elements}, variant))
+        works.append(Kernel(kind, dtype, elements, moved, moved, {"elements": elements}, variant))
     return works
 
 
@@ -76,9 +78,9 @@ def test_estimates_say_where_they_come_from() -> None:
     own, relative, like, host = estimator.estimate(
         [
             elementwise(1e7, [4, 4], 4),
-            over_rows(Kind.SOFTMAX, "softmax_forward", 4096, 4096, 2, 1, 1),
-            Work(Kind.OPTIMIZER, "fp32", 1e7, 16e7, 12e7, {"elements": 1e7}, "fused_adamw"),
-            Work(Kind.TRANSFER, "uint8", 0.0, 1e8, 1e8, {"bytes": 1e8}, "HtoD_pageable"),
+            over_rows(KernelClass.SOFTMAX, "softmax_forward", 4096, 4096, 2, 1, 1),
+            Kernel(KernelClass.OPTIMIZER, "fp32", 1e7, 16e7, 12e7, {"elements": 1e7}, "fused_adamw"),
+            Kernel(KernelClass.TRANSFER, "uint8", 0.0, 1e8, 1e8, {"bytes": 1e8}, "HtoD_pageable"),
         ]
     )
 
@@ -96,10 +98,16 @@ def test_all_devices_have_estimates_for_all_kinds() -> None:
     )
     others = [
         convolution,
-        Work(Kind.RNN, "fp16", 1e9, 1e7, 1e7, {"steps": 50, "hidden": 512, "gates": 4, "layers": 1}, "forward"),
-        Work(Kind.FFT, "complex64", 1e9, 1e8, 1e8, {"points": 65536, "batch": 100, "dimensions": 2}, "complex"),
-        Work(Kind.LINEAR_ALGEBRA, "fp32", 1e9, 1e6, 1e6, {"m": 512, "n": 512, "batch": 1, "steps": 16}, "potrf"),
-        Work(Kind.LINEAR_ALGEBRA, "fp32", 1e9, 1e6, 1e6, {"rows": 512, "nonzeros": 9}, "sparse_product"),
+        Kernel(
+            KernelClass.RNN, "fp16", 1e9, 1e7, 1e7, {"steps": 50, "hidden": 512, "gates": 4, "layers": 1}, "forward"
+        ),
+        Kernel(
+            KernelClass.FFT, "complex64", 1e9, 1e8, 1e8, {"points": 65536, "batch": 100, "dimensions": 2}, "complex"
+        ),
+        Kernel(
+            KernelClass.LINEAR_ALGEBRA, "fp32", 1e9, 1e6, 1e6, {"m": 512, "n": 512, "batch": 1, "steps": 16}, "potrf"
+        ),
+        Kernel(KernelClass.LINEAR_ALGEBRA, "fp32", 1e9, 1e6, 1e6, {"rows": 512, "nonzeros": 9}, "sparse_product"),
     ]
     for key in device_names():
         estimator = Estimator(load_device(key))
@@ -118,7 +126,7 @@ def test_curves_are_found_again_from_ops_of_several_kernels() -> None:
     for exponent in range(20, 29):
         for columns in (512.0, 1024.0, 4096.0, 16384.0):
             add = elementwise(2.0**exponent, [4, 4], 4)
-            of_rows = over_rows(Kind.SOFTMAX, "softmax_forward", 2.0**exponent / columns, columns, 4, 1, 1)
+            of_rows = over_rows(KernelClass.SOFTMAX, "softmax_forward", 2.0**exponent / columns, columns, 4, 1, 1)
             for works in ((add,), (of_rows,), (add, add, of_rows)):
                 seconds = 4e-6 + sum(_seconds(plain if w is add else rows, device.memory_bandwidth, w) for w in works)
                 observations.append(Observation(works, seconds, f"columns={columns}", "liger", device))
@@ -132,7 +140,7 @@ def test_curves_are_found_again_from_ops_of_several_kernels() -> None:
     assert again.slowdown == pytest.approx(curves["elementwise/vectorized"].slowdown, abs=1e-4)
 
 
-def _seconds(curve: Curve, bandwidth: float, work: Work) -> float:
+def _seconds(curve: Curve, bandwidth: float, work: Kernel) -> float:
     moved = work.bytes_read + work.bytes_written
     along = work.shape["columns"] if curve.axis == "columns" else moved
     slowdown = float(np.interp(np.log2(along), curve.knots, curve.slowdown))

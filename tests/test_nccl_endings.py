@@ -15,7 +15,7 @@ import pytest
 import zmq
 from nccl_ranks import Coordinator, Ranks, rank_variables, ranks_fixture  # noqa: F401
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 from rank_runtime.build import Build
 from rank_runtime.messages import VERSION
 
@@ -110,7 +110,7 @@ def test_a_process_that_forks_its_ranks(build: Build, tmp_path: Path) -> None:
         trace = read(tmp_path / f"rank{rank}.trace")
         assert trace.complete, trace.problem
         assert trace.header.rank == rank
-        calls = [trace.signature(int(record["signature"]))["call"] for record in trace.select(Kind.COLLECTIVE)]
+        calls = [trace.signature(int(record["signature"]))["call"] for record in trace.select(RecordKind.COLLECTIVE)]
         assert calls == ["ncclCommInitRank", "ncclAllReduce"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -50,7 +50,7 @@ def _collectives(run: Run) -> list[tuple[dict[str, Any], int]]:
     """The signature and the sequence number of each operation of a run."""
     trace = read(run.trace)
     assert trace.complete, trace.problem
-    records = trace.select(Kind.COLLECTIVE)
+    records = trace.select(RecordKind.COLLECTIVE)
     both = [(trace.signature(int(record["signature"])), int(record["value"])) for record in records]
     return [(signature, number) for signature, number in both if "members" not in signature]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nccl_ranks import Ranks, ranks_fixture  # noqa: F401
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 
 def test_all_reduce(ranks: Ranks) -> None:
@@ -229,7 +229,7 @@ def test_graphs_post_anew_at_every_launch(ranks: Ranks, tmp_path: Path) -> None:
     )
     trace = read(tmp_path / "rank1.trace")
     calls: dict[str, list[int]] = {}
-    for record in trace.select(Kind.COLLECTIVE):
+    for record in trace.select(RecordKind.COLLECTIVE):
         calls.setdefault(trace.signature(int(record["signature"]))["call"], []).append(int(record["value"]))
     assert calls == {
         "ncclCommInitRank": [0],
@@ -360,7 +360,7 @@ def test_the_trace_says_who_the_members_are(ranks: Ranks, tmp_path: Path) -> Non
     )
     trace = read(tmp_path / "rank2.trace")
     births: list[dict[str, Any]] = []
-    for record in trace.select(Kind.COLLECTIVE):
+    for record in trace.select(RecordKind.COLLECTIVE):
         signature = trace.signature(int(record["signature"]))
         if "members" in signature:
             births.append(signature)

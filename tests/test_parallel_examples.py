@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from parallel_launch import EXAMPLES, Launched, maya_torchrun, stock_torchrun
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 from rank_runtime.build import Build
 
 RANKS = 8
@@ -87,7 +87,7 @@ def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
         trace = read(tmp_path / "out" / f"rank{rank}.trace")
         assert trace.complete, trace.problem
         assert len(trace.kernels()) > 100
-        assert len(trace.select(Kind.COLLECTIVE)) > 3
+        assert len(trace.select(RecordKind.COLLECTIVE)) > 3
 
 
 def test_reads_that_wait_for_a_collective_are_reported_with_their_line(tmp_path: Path) -> None:

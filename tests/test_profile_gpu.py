@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 
 from maya.cli.main import main
-from maya.estimators.features import works_of
+from maya.estimators.features import kernels_of
 from maya.estimators.pack import key_of
 from maya.estimators.training.measurements_file import read_measurements
 from maya.trace import read
@@ -80,7 +80,7 @@ def test_kernels(maya_run: MayaRun, tmp_path: Path) -> None:
     }
 
     # What the script says it measured is what a trace says that these calls launched: the two meet in calibration.
-    launched = {key_of(item.work) for item in works_of(read(run.trace)).works}
+    launched = {key_of(item.work) for item in kernels_of(read(run.trace)).works}
     assert [row.work for row in timed if key_of(row.work) not in launched] == []
 
     # The second time, only what was missing was measured.

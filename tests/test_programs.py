@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from maya.trace import Flag, Kind, Trace, read
+from maya.trace import Flag, RecordKind, Trace, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -79,7 +79,7 @@ def kernels(trace: Trace, part_of_name: str) -> list[str]:
 
 def calls(trace: Trace, part_of_name: str = "") -> list[dict[str, Any]]:
     """The signatures of the library calls, one per call, whose function's name contains a text."""
-    signatures = [trace.signature(number) for number in trace.select(Kind.LIBRARY)["signature"]]
+    signatures = [trace.signature(number) for number in trace.select(RecordKind.LIBRARY)["signature"]]
     return [signature for signature in signatures if part_of_name in signature["call"]]
 
 
@@ -230,7 +230,7 @@ def test_graphed_callables(maya_run: MayaRun) -> None:
 
 def assert_graphs_are_followed_by_their_records(trace: Trace, graphs: int, launches: int) -> None:
     records = trace.records
-    at = np.flatnonzero(records["kind"] == Kind.GRAPH_LAUNCH)
+    at = np.flatnonzero(records["kind"] == RecordKind.GRAPH_LAUNCH)
     assert len(at) == launches
     assert len(set(records["value"][at].tolist())) == graphs
     from_graphs = 0
@@ -238,7 +238,7 @@ def assert_graphs_are_followed_by_their_records(trace: Trace, graphs: int, launc
         count = trace.signature(records["signature"][position])["records"]
         following = records[position + 1 : position + 1 + count]
         assert (following["flags"] & Flag.FROM_GRAPH != 0).all()
-        assert {int(Kind.KERNEL), int(Kind.LIBRARY)} <= set(following["kind"].tolist())
+        assert {int(RecordKind.KERNEL), int(RecordKind.LIBRARY)} <= set(following["kind"].tolist())
         from_graphs += count
     assert from_graphs == np.count_nonzero(records["flags"] & Flag.FROM_GRAPH)
 

@@ -16,12 +16,12 @@ from maya.estimators.kernel import Origin
 from maya.replay.timeline import Timeline
 from maya.results import Options, conclude
 from maya.results.document import document
-from maya.results.memory import memory_course, nccl_bytes
+from maya.results.memory import memory_curve, nccl_bytes
 from maya.results.origins import top_items
 from maya.results.predict import parse_ranks
 from maya.results.result import OptionError
 from maya.results.terminal_text import lines_of
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 MS = 1_000_000
 VOCABULARY, WIDTH = 1000, 8
@@ -235,12 +235,12 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     rank.join(1, range(2))
     first = rank.allocate(1 << 20, segment=2 << 20)
-    rank.add(Kind.MALLOC, {"bytes": 32 << 20}, value=7)  # a library's workspace: no block is handed out from it
+    rank.add(RecordKind.MALLOC, {"bytes": 32 << 20}, value=7)  # a library's workspace: no block is handed out from it
     rank.product()
     second = rank.allocate(15 << 20, segment=20 << 20)
     rank.release(first)
     rank.release(second)
-    rank.add(Kind.FREE, value=7)
+    rank.add(RecordKind.FREE, value=7)
     other = TrainingWriter(1)
     other.join(1, range(2))
     other.product()
@@ -252,28 +252,28 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
     assert peak.nccl == nccl_bytes(2, {}) == 155189248
     assert peak.total == (54 << 20) + peak.nccl + timeline.device.context_bytes
     assert memory.worst_rank == 0
-    course = memory_course(timeline, 0)
+    course = memory_curve(timeline, 0)
     assert int(course.allocated.max()) == 16 << 20
     assert (np.diff(course.ns) >= 0).all()
-    assert int(memory_course(timeline, 0, most_points=2).allocated.max()) == 16 << 20
+    assert int(memory_curve(timeline, 0, most_points=2).allocated.max()) == 16 << 20
 
 
 def test_memory_that_expandable_segments_map(tmp_path: Path) -> None:
     """It is reserved when its physical memory is made, in several pieces before a block is handed out."""
     rank = TrainingWriter(0)
 
-    def piece(kind: Kind, handle: int) -> None:
+    def piece(kind: RecordKind, handle: int) -> None:
         rank.add(kind, {"bytes": 20 << 20, "mapped": True}, value=handle)
 
     for handle in (1, 2, 3):
-        piece(Kind.MALLOC, handle)
+        piece(RecordKind.MALLOC, handle)
     block = rank.allocate(50 << 20)
     rank.release(block)
-    piece(Kind.FREE, 3)  # to make room
+    piece(RecordKind.FREE, 3)  # to make room
     for handle in (4, 5, 6):
-        piece(Kind.MALLOC, handle)
+        piece(RecordKind.MALLOC, handle)
     rank.allocate(90 << 20)
-    piece(Kind.MALLOC, 7)  # symmetric memory: nobody is given a block of it
+    piece(RecordKind.MALLOC, 7)  # symmetric memory: nobody is given a block of it
     rank.product()
     peak = conclude(timeline_of(tmp_path, [rank])).memory.of_rank(0)
     assert peak is not None

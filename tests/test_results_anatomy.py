@@ -16,7 +16,7 @@ from maya.results.anatomy import Anatomy, dissect
 from maya.results.classes import CLASSES, NUMBER, TimeClass
 from maya.results.partition import Window, divide
 from maya.results.steps import find_steps
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 MS = 1_000_000
 
@@ -104,7 +104,7 @@ def test_a_stage_waits_for_messages(tmp_path: Path) -> None:
 def test_a_slow_host_leaves_the_device_idle(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     rank.train(steps=3, layers=1)
-    host = HostCosts(op=0, latency=0, wake=0, clock_read=0, calls={Kind.LIBRARY: 3 * MS, Kind.KERNEL: MS})
+    host = HostCosts(op=0, latency=0, wake=0, clock_read=0, calls={RecordKind.LIBRARY: 3 * MS, RecordKind.KERNEL: MS})
     assert of_rank(anatomy_of(timeline_of(tmp_path, [rank], host)), 0) == {
         "gemm": 3,
         "memory_bound": 1,

@@ -11,7 +11,7 @@ from training_traces import TrainingWriter, tensor, timeline_of
 from maya.results.step_repetition import REPETITION
 from maya.results.step_turns import find_turns
 from maya.results.steps import OPTIMIZER, WHOLE_RUN, find_steps, warm_up_of
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 MS = 1_000_000
 
@@ -220,7 +220,7 @@ def test_an_optimizer_in_a_graph_steps_with_every_launch(tmp_path: Path) -> None
     rank.optimizer(works=0)  # captured: nothing is launched
     for _ in range(5):
         rank.copy("HtoD", 64)
-        rank.add(Kind.GRAPH_LAUNCH, value=4)
+        rank.add(RecordKind.GRAPH_LAUNCH, value=4)
         for _ in range(3):
             rank.product(flags=FROM_GRAPH)
     steps = find_steps(timeline_of(tmp_path, [rank]))

@@ -17,7 +17,7 @@ from maya.replay.run_settings import (
     SettingsError,
     nccl_variables,
 )
-from maya.trace import Kind
+from maya.trace import RecordKind
 from netmodel.cluster import ClusterError, load_cluster
 
 
@@ -74,7 +74,7 @@ def test_changes_reach_what_they_are_about() -> None:
     changed = settings(changes={"node.nic_rate": "200Gbps", "memory_bandwidth": "4TB/s", "host.calls.kernel": "7us"})
     assert changed.load_cluster().nic_rate == 25 * 10**9
     assert changed.device().memory_bandwidth == 4 * 10**12
-    assert changed.host.calls[Kind.KERNEL] == 7000
+    assert changed.host.calls[RecordKind.KERNEL] == 7000
     assert changed.host.op == settings().host.op
 
 
@@ -117,7 +117,7 @@ def test_a_clusters_file_may_say_what_its_hosts_take(tmp_path: Path) -> None:
     file.write_text(preset.read_text() + '\n[host]\nop = "3us"\n[host.calls]\nkernel = "9us"\n')
     costs = settings(cluster=str(file)).host
     reference = load_host("reference", load_device("h100"))
-    assert (costs.op, costs.calls[Kind.KERNEL], costs.wake) == (3000, 9000, reference.wake)
+    assert (costs.op, costs.calls[RecordKind.KERNEL], costs.wake) == (3000, 9000, reference.wake)
     assert settings(cluster=str(file), changes={"host.op": "4us"}).host.op == 4000
     file.write_text(preset.read_text() + '\n[host]\nopp = "3us"\n')
     with pytest.raises(HostError, match=r"\[host\] of the cluster .*mine.toml: unknown key \"opp\""):

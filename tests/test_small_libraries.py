@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -22,7 +22,7 @@ def _kernel_names(run: Run) -> set[str]:
 
 def _library_calls(run: Run) -> list[str]:
     trace = read(run.trace)
-    return [trace.signature(int(record["signature"]))["call"] for record in trace.select(Kind.LIBRARY)]
+    return [trace.signature(int(record["signature"]))["call"] for record in trace.select(RecordKind.LIBRARY)]
 
 
 # ---- NVML ----

@@ -16,11 +16,11 @@ from conftest import Run
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features import work_of, works_of
-from maya.estimators.features.launch import Launch
+from maya.estimators.features import kernel_of, kernels_of
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import Tensor
-from maya.estimators.kernel import Work
-from maya.trace import Flag, Kind, read
+from maya.estimators.kernel import Kernel
+from maya.trace import Flag, RecordKind, read
 
 # Each op takes a vector and goes through all of it; an annotation says which op, which type and how many elements.
 ELEMENTS = """
@@ -97,13 +97,13 @@ EACH_LIST = """
         del tensors
 """
 
-Launches = list[tuple[Launch, Work]]
+Launches = list[tuple[KernelLaunch, Kernel]]
 
 
 def annotated(path: Path) -> dict[str, Launches]:
     """The launches within each annotation that has a bar in its name."""
     trace = read(path)
-    traced = works_of(trace)
+    traced = kernels_of(trace)
     found: dict[str, Launches] = defaultdict(list)
     for record, which in zip(traced.records, traced.which.tolist(), strict=True):
         number = int(record["op"])
@@ -128,7 +128,7 @@ def ns_of(launches: Launches, estimator: Estimator) -> int:
     return sum(estimate.ns for estimate in estimator.estimate([work for _, work in launches]))
 
 
-def kernels_of(launches: Launches) -> int:
+def count_kernels(launches: Launches) -> int:
     return sum(launch.what == "kernel" for launch, _ in launches)
 
 
@@ -152,7 +152,7 @@ def test_bytes_flops_and_time_grow_evenly_across_every_limit(maya_run: Callable[
             if {work.variant for _, work in launches} == {work.variant for _, work in sizes[first]}:
                 expected = ns_of(sizes[first], estimator) * elements / first
                 assert expected * 0.9 < ns_of(launches, estimator) < expected * 1.05 + 10_000 * len(launches), label
-            if kernels_of(launches) > kernels_of(sizes[first]):
+            if count_kernels(launches) > count_kernels(sizes[first]):
                 cut.add(op)
     # Dropout has 64-bit offsets; newer torch transposes with a kernel of its own, which has them as well.
     assert cut >= {op for op, _ in groups} - {"dropout", "transpose"}
@@ -209,11 +209,11 @@ GRAPH = """
 def test_a_graph_launches_what_was_captured(maya_run: Callable[..., Run]) -> None:
     run = maya_run(GRAPH, "--gpu", "b200")
     assert run.exit_code == 0, run.output
-    traced = works_of(read(run.trace))
-    eager: list[Work] = []
-    from_graph: list[Work] = []
+    traced = kernels_of(read(run.trace))
+    eager: list[Kernel] = []
+    from_graph: list[Kernel] = []
     for record, which in zip(traced.records, traced.which.tolist(), strict=True):
-        if record["kind"] == Kind.KERNEL:
+        if record["kind"] == RecordKind.KERNEL:
             (from_graph if record["flags"] & Flag.FROM_GRAPH else eager).append(traced.works[which].work)
     captured = len(from_graph) // 2
     assert captured > 6
@@ -229,6 +229,6 @@ def test_where_nothing_says_what_a_launch_does_the_sizes_of_tensors_do(elements:
         ("void at::native::vectorized_elementwise_kernel<4, Functor, std::array<char*, 2>>(int)", "aten::mul_", 2),
         ("void at::native::reduce_kernel<512, 1, Op>(Op)", "aten::sum", 1),
     ):
-        work = work_of(Launch("kernel", name, grid, (128, 1, 1), op=op, inputs=(x,)))
+        work = kernel_of(KernelLaunch("kernel", name, grid, (128, 1, 1), op=op, inputs=(x,)))
         moved = work.bytes_read + work.bytes_written
         assert moved * launches == pytest.approx(4 * elements * passes)

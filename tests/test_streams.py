@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maya.trace import Flag, Kind, read
+from maya.trace import Flag, RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -503,7 +503,7 @@ def test_graphs_recompute_and_are_recorded_again(maya_run: MayaRun) -> None:
     assert run.stdout == "right\n"
 
     trace = read(run.trace)
-    launches = trace.select(Kind.GRAPH_LAUNCH)
+    launches = trace.select(RecordKind.GRAPH_LAUNCH)
     first = launches[0]
     of_first = launches[launches["value"] == first["value"]]
     assert len(of_first) == 7
@@ -517,7 +517,7 @@ def test_graphs_recompute_and_are_recorded_again(maya_run: MayaRun) -> None:
         assert (body["flags"] & Flag.FROM_GRAPH != 0).all()
         bodies.append(body)
     assert len({tuple(zip(body["kind"].tolist(), body["signature"].tolist(), strict=True)) for body in bodies}) == 1
-    assert Kind.KERNEL in bodies[0]["kind"]
-    assert Kind.LIBRARY in bodies[0]["kind"]
-    assert len(set(bodies[0][bodies[0]["kind"] == Kind.KERNEL]["stream"].tolist())) == 2
+    assert RecordKind.KERNEL in bodies[0]["kind"]
+    assert RecordKind.LIBRARY in bodies[0]["kind"]
+    assert len(set(bodies[0][bodies[0]["kind"] == RecordKind.KERNEL]["stream"].tolist())) == 2
     assert len(replayed) >= 7 * count

@@ -16,7 +16,7 @@ from maya.replay.recording import read_recording
 from maya.replay.run_settings import NO_COSTS, HostCosts
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 GOLDEN = Path(__file__).parent / "golden"
 MS = MILLISECOND
@@ -147,7 +147,7 @@ COSTS = HostCosts(
     latency=3_000,
     wake=5_000,
     clock_read=0,
-    calls={Kind.KERNEL: 2_000, Kind.SYNCHRONIZE: 1_000, Kind.COLLECTIVE: 4_000},
+    calls={RecordKind.KERNEL: 2_000, RecordKind.SYNCHRONIZE: 1_000, RecordKind.COLLECTIVE: 4_000},
 )
 
 
@@ -185,7 +185,7 @@ def test_autograd_goes_on_where_the_main_thread_waits_and_other_threads_have_the
 
 def test_sleeping_takes_time(tmp_path: Path) -> None:
     rank = TraceWriter(0)
-    rank.add(Kind.HOST_DELAY, value=7 * MS)
+    rank.add(RecordKind.HOST_DELAY, value=7 * MS)
     rank.kernel("a")
     assert ends(replay(tmp_path, [rank])) == [8 * MS]
 
@@ -252,7 +252,7 @@ def test_ranks_that_do_the_same_have_one_behaviour(tmp_path: Path) -> None:
         node = rank.rank // 4 * 4
         rank.join(1, range(node, node + 4))
         rank.kernel("a", host_ns=rank.rank * 12345)
-        rank.add(Kind.MALLOC, {"bytes": 512}, value=rank.rank << 30)
+        rank.add(RecordKind.MALLOC, {"bytes": 512}, value=rank.rank << 30)
         rank.record(rank.rank + 1, stream=0)  # events are numbered as they come
         rank.wait(rank.rank + 1, stream=COMMUNICATION)
         rank.collective(1, stream=COMMUNICATION)
@@ -362,7 +362,7 @@ def test_a_recording_is_replayed_on_other_hardware(tmp_path: Path) -> None:
     matrix = {"shape": [4096, 4096], "dtype": "bfloat16", "strides": [4096, 1]}
     sizes = {"m": 4096, "n": 4096, "k": 4096, "batch": 1, "a": "bf16", "b": "bf16", "c": "bf16", "compute": "fp32"}
     for _ in range(3):
-        rank.add(Kind.LIBRARY, {"call": "cublasGemmEx", **sizes}, op=1)
+        rank.add(RecordKind.LIBRARY, {"call": "cublasGemmEx", **sizes}, op=1)
     rank.op("aten::mm", [matrix, matrix])
     rank.save(tmp_path)
     settings = null_settings(1).with_host()

@@ -19,7 +19,7 @@ from trace_writer import FROM_GRAPH, GROUPED, TraceWriter
 from maya.replay.null_model import NullDurations, NullNetwork, null_settings
 from maya.replay.run_settings import HostCosts
 from maya.replay.simulate import simulate
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 WORK_NS, NETWORK_NS = 50_000, 130_001
 LARGE = 2 << 20  # elements of 4 bytes: more than NCCL's buffer holds
@@ -67,7 +67,7 @@ COSTS = st.builds(
     latency=st.sampled_from([0, 3_000]),
     wake=st.sampled_from([0, 5_500]),
     clock_read=st.just(0),
-    calls=st.sampled_from([{}, {Kind.KERNEL: 7_000, Kind.COLLECTIVE: 11_000, Kind.SYNCHRONIZE: 900}]),
+    calls=st.sampled_from([{}, {RecordKind.KERNEL: 7_000, RecordKind.COLLECTIVE: 11_000, RecordKind.SYNCHRONIZE: 900}]),
     overlap=st.sampled_from([0, 121]),
 )
 
@@ -133,9 +133,9 @@ def write_step(rank: TraceWriter, step: Step) -> None:
     elif step.what == "copy":
         rank.copy("DtoD", 1 << step.event, step.stream, **fields)
     elif step.what == "host function":
-        rank.add(Kind.HOST_FUNCTION, stream=step.stream, **fields)
+        rank.add(RecordKind.HOST_FUNCTION, stream=step.stream, **fields)
     elif step.what == "delay":
-        rank.add(Kind.HOST_DELAY, value=step.event * 30_000, thread=step.thread)
+        rank.add(RecordKind.HOST_DELAY, value=step.event * 30_000, thread=step.thread)
     elif step.what == "record":
         rank.record(step.event, step.stream, **fields)
     elif step.what == "wait":

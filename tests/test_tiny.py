@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -46,7 +46,7 @@ def test_a_training_script_runs_and_is_recorded(maya_run: MayaRun) -> None:
     trace = read(run.trace)
     assert trace.complete, trace.problem
     assert trace.header.gpu == "NVIDIA H100 80GB HBM3"
-    calls = [trace.signature(number)["call"] for number in trace.select(Kind.LIBRARY)["signature"].tolist()]
+    calls = [trace.signature(number)["call"] for number in trace.select(RecordKind.LIBRARY)["signature"].tolist()]
     products = [call for call in calls if call.startswith("cublas")]
     # Two layers: two products forward; backward, one for each weight and one for the hidden activation.
     assert len(products) == 3 * 5

@@ -21,7 +21,7 @@ from netmodel.cluster import (
     load_cluster,
     with_faults,
 )
-from netmodel.cluster.faults import Fault, parse_fault
+from netmodel.cluster.faults import NetworkFault, parse_fault
 from netmodel.topology import Topology, build_topology
 from netmodel.topology.bisection import bisection_rate
 from netmodel.topology.link_kind import LinkKind
@@ -371,8 +371,8 @@ def test_a_graph_in_two_parts_is_refused(tmp_path: Path) -> None:
 
 
 def test_faults_in_one_word() -> None:
-    assert parse_fault("node3/nic5") == parse_fault("node3/nic5=lost") == Fault(("node3/nic5",), 0.0)
-    assert parse_fault("leaf0:spine1#2=12.5%") == Fault(("leaf0", "spine1"), 0.125, 2)
+    assert parse_fault("node3/nic5") == parse_fault("node3/nic5=lost") == NetworkFault(("node3/nic5",), 0.0)
+    assert parse_fault("leaf0:spine1#2=12.5%") == NetworkFault(("leaf0", "spine1"), 0.125, 2)
     for text in ("", "a:b:c", "a=", "a=50", "a=100%", "a=0%", "a#0"):
         with pytest.raises(ClusterError):
             parse_fault(text)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maya.launcher.arguments import Streams, parse
+from maya.launcher.arguments import StreamChoice, parse
 from maya.launcher.failure import Failure, failure_block
-from maya.launcher.worker_environment import Meeting, worker_variables
+from maya.launcher.worker_environment import RendezvousAddress, worker_variables
 from rank_runtime.build import Build
 from rank_runtime.environment import RANK_VARIABLES, VariableError, rank_environment
 
@@ -171,8 +171,12 @@ def test_rendezvous(script: str) -> None:
 def test_stream_codes(script: str) -> None:
     launch = parse(["--nproc", "8", "-r", "0:1,1:3", "-t", "2", script], {})
     codes = [launch.redirects.of(local_rank) for local_rank in range(3)]
-    assert codes == [Streams(stdout=True, stderr=False), Streams(stdout=True, stderr=True), Streams(False, False)]
-    assert [launch.tee.of(local_rank) for local_rank in (0, 7)] == [Streams(stdout=False, stderr=True)] * 2
+    assert codes == [
+        StreamChoice(stdout=True, stderr=False),
+        StreamChoice(stdout=True, stderr=True),
+        StreamChoice(False, False),
+    ]
+    assert [launch.tee.of(local_rank) for local_rank in (0, 7)] == [StreamChoice(stdout=False, stderr=True)] * 2
 
 
 def test_own_options_become_variables(script: str) -> None:
@@ -191,7 +195,9 @@ def test_own_options_become_variables(script: str) -> None:
 
 def test_worker_variables_of_a_large_job(script: str) -> None:
     launch = parse(["--nproc", "1024", "--role", "trainer", script], {})
-    variables = worker_variables(launch, 1021, Meeting(29500, "secret", hosted=True), 2, Path("error.json"), {})
+    variables = worker_variables(
+        launch, 1021, RendezvousAddress(29500, "secret", hosted=True), 2, Path("error.json"), {}
+    )
     expected = {
         "LOCAL_RANK": "5",
         "RANK": "1021",
@@ -212,7 +218,7 @@ def test_worker_variables_of_a_large_job(script: str) -> None:
     }
     assert expected.items() <= variables.items()
     kept = worker_variables(
-        launch, 0, Meeting(1), 0, Path("e"), {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+        launch, 0, RendezvousAddress(1), 0, Path("e"), {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
     )
     assert "OMP_NUM_THREADS" not in kept
     assert kept["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
@@ -220,12 +226,12 @@ def test_worker_variables_of_a_large_job(script: str) -> None:
 
 def test_virtual_local_rank(script: str) -> None:
     launch = parse(["--nproc", "8", "--virtual-local-rank", script], {})
-    variables = worker_variables(launch, 3, Meeting(1), 0, Path("e"), {})
+    variables = worker_variables(launch, 3, RendezvousAddress(1), 0, Path("e"), {})
     assert (variables["LOCAL_RANK"], variables["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
-    variables = worker_variables(launch, 1, Meeting(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
+    variables = worker_variables(launch, 1, RendezvousAddress(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
     assert (variables["LOCAL_RANK"], variables["CUDA_VISIBLE_DEVICES"]) == ("0", "7")
     with pytest.raises(ValueError, match="no GPU for local rank 2"):
-        worker_variables(launch, 2, Meeting(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
+        worker_variables(launch, 2, RendezvousAddress(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
 
 
 def test_rank_environment_prefers_what_was_chosen(build: Build) -> None:

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maya.cli.trace import parse_kinds, show
-from maya.trace import Flag, Kind, Trace, TraceError, read, summarise
+from maya.trace import Flag, RecordKind, Trace, TraceError, count_records, read
 from maya.trace import format as trace_format
 from maya.trace.columns import BlockRun, decode_varints, unfold
 from maya.trace.demangle import demangle
@@ -108,10 +108,10 @@ def test_a_million_launches_from_two_threads(driver: Driver, path: Path) -> None
         assert names == [f"_ZN2at6native6kernelILi{i}EEEvPf" for i in range(300)]
         assert (mine["signature"][300:] == mine["signature"][:-300]).all(), "a string has two numbers"
     assert len(trace.strings) == len(set(trace.strings)) == 302
-    (second,) = trace.select(Kind.THREAD)
+    (second,) = trace.select(RecordKind.THREAD)
     assert (int(second["thread"]), trace.signature(int(second["signature"]))) == (2, {"thread": "driver"})
     assert len(np.unique(kernels["op"])) == 2 * each
-    assert summarise(trace).ops == 4 * each
+    assert count_records(trace).ops == 4 * each
     assert path.stat().st_size / len(kernels) < 20
 
 
@@ -119,12 +119,17 @@ def test_ops(driver: Driver, path: Path) -> None:
     driver("ops")
     trace = read(path)
     step, mm = trace.ops
-    assert (step["op"], step["name"], step["kind"], step["sequence"]) == (1, "ProfilerStep#1", Kind.ANNOTATION, -1)
+    assert (step["op"], step["name"], step["kind"], step["sequence"]) == (
+        1,
+        "ProfilerStep#1",
+        RecordKind.ANNOTATION,
+        -1,
+    )
     assert (step["start_ns"], step["duration_ns"], step["inputs"]) == (50, 6_000_000_000, [])
     assert (mm["op"], mm["parent"], mm["name"], mm["sequence"]) == (2, 1, "aten::mm", 17)
     assert (mm["start_ns"], mm["duration_ns"]) == (100, 2500)
     assert mm["inputs"][0] == {"shape": [2, 3], "dtype": "bfloat16", "strides": [1, 2]}
-    (gemm,) = trace.select(Kind.LIBRARY)
+    (gemm,) = trace.select(RecordKind.LIBRARY)
     assert trace.op_of(gemm) == mm
     (kernel,) = trace.kernels()
     assert trace.op_of(kernel) is None
@@ -134,8 +139,8 @@ def test_ops(driver: Driver, path: Path) -> None:
 
 def test_summary(driver: Driver, path: Path) -> None:
     driver("ops")
-    summary = summarise(read(path))
-    assert summary.counts[Kind.OP] == summary.launches == summary.library_calls == 1
+    summary = count_records(read(path))
+    assert summary.counts[RecordKind.OP] == summary.launches == summary.library_calls == 1
     assert summary.bytes_copied == {"DtoH": 4096}
     (made_up,) = summary.made_up_reads
     assert (made_up.read, made_up.at, made_up.times, made_up.bytes) == (
@@ -150,7 +155,7 @@ def test_summary(driver: Driver, path: Path) -> None:
 def test_kinds_and_flags_are_those_of_the_device() -> None:
     header = (DEVICE / "device.h").read_text() + (DEVICE / "recorder.h").read_text()
     kinds = re.findall(r"MAYA_RECORD_(\w+) = (\d+)", header)
-    assert {name: int(number) for name, number in kinds} == {kind.name: kind.value for kind in Kind}
+    assert {name: int(number) for name, number in kinds} == {kind.name: kind.value for kind in RecordKind}
     flags = re.findall(r"MAYA_FLAG_(\w+) = (\d+)", header)
     assert {name: int(number) for name, number in flags} == {flag.name: flag.value for flag in Flag}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from maya.trace import Kind, Trace, read
+from maya.trace import RecordKind, Trace, read
 from maya.trace.flops import gemm_flops
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _attention_flops() -> int:
     return LAYERS * 3 * 2 * (2 * BATCH * SEQUENCE**2 * HIDDEN)
 
 
-def _signatures(trace: Trace, kind: Kind) -> list[dict[str, Any]]:
+def _signatures(trace: Trace, kind: RecordKind) -> list[dict[str, Any]]:
     return [trace.signature(number) for number in trace.select(kind)["signature"].tolist()]
 
 
@@ -58,7 +58,7 @@ def test_matrix_products_of_a_gpt(maya_run: MayaRun) -> None:
     assert gemm_flops(trace).sum() == STEPS * _linear_flops()
 
     # every launch came from an op, and the attention that is no product is there as what it is
-    launches = trace.select(Kind.KERNEL, Kind.LIBRARY, Kind.MEMSET)
+    launches = trace.select(RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)
     nameless = [trace.signature(record["signature"]) for record in launches if trace.op_of(record) is None]
     assert nameless == []
     work = Counter(_op_names(trace, launches))
@@ -71,8 +71,8 @@ def test_matrix_products_of_a_gpt(maya_run: MayaRun) -> None:
     # a block is freed once, after it was allocated
     allocated, freed = 0, set()
     for record in trace.records:
-        allocated += record["kind"] == Kind.BLOCK_ALLOC
-        if record["kind"] == Kind.BLOCK_FREE:
+        allocated += record["kind"] == RecordKind.BLOCK_ALLOC
+        if record["kind"] == RecordKind.BLOCK_FREE:
             assert 1 <= record["value"] <= allocated
             assert record["value"] not in freed
             freed.add(int(record["value"]))
@@ -87,7 +87,7 @@ def test_matrix_products_of_attention_by_hand(maya_run: MayaRun) -> None:
     assert run.exit_code == 0, run.output
     trace = read(run.trace)
     assert gemm_flops(trace).sum() == STEPS * (_linear_flops() + _attention_flops())
-    batches = {signature.get("batch", 1) for signature in _signatures(trace, Kind.LIBRARY)}
+    batches = {signature.get("batch", 1) for signature in _signatures(trace, RecordKind.LIBRARY)}
     assert batches == {1, BATCH * HEADS}
 
 
@@ -135,7 +135,7 @@ def test_ops_know_their_inputs_and_where_they_come_from(maya_run: MayaRun) -> No
 
     # ops nest: within an annotation, within a node of the backward pass
     part = one("the interesting part")
-    assert part["kind"] == Kind.ANNOTATION
+    assert part["kind"] == RecordKind.ANNOTATION
     assert forward_product["parent"] == part["op"]
     assert part["start_ns"] <= forward_product["start_ns"]
     assert forward_product["duration_ns"] <= part["duration_ns"]
@@ -242,7 +242,7 @@ def _check_nothing_lost(run: Run, count: int) -> None:
         mine = kernels[kernels["thread"] == thread]
         assert len(np.unique(mine["stream"])) == 1
         assert (np.diff(mine["op"].astype(np.int64)) > 0).all(), "in the order in which the thread launched them"
-    times_of_work = trace.records["host_ns"][~np.isin(trace.records["kind"], [Kind.OP, Kind.ANNOTATION])]
+    times_of_work = trace.records["host_ns"][~np.isin(trace.records["kind"], [RecordKind.OP, RecordKind.ANNOTATION])]
     assert (np.diff(times_of_work.astype(np.int64)) >= 0).all()
 
 

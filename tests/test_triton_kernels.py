@@ -10,14 +10,13 @@ import pytest
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features.extract import work_of
+from maya.estimators.features.extract import kernel_of
 from maya.estimators.features.inductor import parse
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.mask import visible
 from maya.estimators.features.templates import template_work
-from maya.estimators.kernel import Kind as WorkKind
-from maya.estimators.kernel import Origin, Work
-from maya.trace import Kind, read
+from maya.estimators.kernel import Kernel, KernelClass, Origin
+from maya.trace import RecordKind, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -59,7 +58,7 @@ def test_a_hand_written_kernel_takes_as_long_as_its_tensors(maya_run: MayaRun) -
     run = maya_run(HAND_WRITTEN, "--gpu", "h100")
     assert run.exit_code == 0, run.stderr
     trace = read(run.folder / "rank0.trace")
-    signatures = [trace.signature(int(number)) for number in trace.select(Kind.KERNEL)["signature"]]
+    signatures = [trace.signature(int(number)) for number in trace.select(RecordKind.KERNEL)["signature"]]
     first, second = [signature for signature in signatures if signature["kernel"] == "scale"]
     # Slices have their own bytes, not those of the 512 MiB that they are slices of.
     assert first["pointers"] == [1 << 27, 1 << 27]
@@ -135,21 +134,21 @@ def product(m: str = "8192", tile: int = 128) -> str:
     return HEAD.format(signature=signature) + PRODUCT_SIZES.format(m=m, tile=tile)
 
 
-def launched(source: str, grid: tuple[int, int, int], pointers: tuple[int, ...] = ()) -> Work:
+def launched(source: str, grid: tuple[int, int, int], pointers: tuple[int, ...] = ()) -> Kernel:
     template = parse(source).template
     assert template is not None
-    found = template_work(template, Launch("kernel", "triton_tem_fused_0", grid=grid, pointers=pointers))
+    found = template_work(template, KernelLaunch("kernel", "triton_tem_fused_0", grid=grid, pointers=pointers))
     assert found is not None
     return found
 
 
-def h100_ns(work: Work) -> int:
+def h100_ns(work: Kernel) -> int:
     return Estimator(load_device("h100")).estimate([work])[0].ns
 
 
 def test_a_product_of_a_template_has_its_sizes() -> None:
     work = launched(product(), (7168, 1, 1))
-    assert work.kind is WorkKind.GEMM
+    assert work.kind is KernelClass.GEMM
     assert work.variant == "TN_triton"
     assert work.flops == 2 * 8192 * 14336 * 4096
     estimate = Estimator(load_device("h100")).estimate([work])[0]
@@ -182,7 +181,7 @@ GROUPED = HEAD.format(signature="'arg_a_ptr': '*bf16', 'arg_b_ptr': '*bf16', 'ou
 
 def test_a_grouped_product_shares_out_its_rows() -> None:
     work = launched(GROUPED, (132, 1, 1))
-    assert work.kind is WorkKind.GEMM
+    assert work.kind is KernelClass.GEMM
     assert work.flops == 2 * 16384 * 2048 * 1024
     assert (work.shape["m"], work.shape["batch"]) == (2048, 8)
 
@@ -207,7 +206,7 @@ CONVOLUTION = HEAD.format(signature="'arg_X': '*fp16', 'arg_W': '*fp16', 'out_pt
 
 def test_a_convolution_of_a_template_has_its_sizes() -> None:
     work = launched(CONVOLUTION, (1, 1, 1))
-    assert work.kind is WorkKind.CONVOLUTION
+    assert work.kind is KernelClass.CONVOLUTION
     assert work.flops == 2 * 32 * 28 * 28 * 128 * 64 * 9
 
 
@@ -278,7 +277,7 @@ def flex(*, more: str = "", queries: str = "65536", keys: str = "65536", assignm
 
 def test_flex_attention_over_long_sequences_is_not_nearly_free() -> None:
     full = launched(flex(), (512, 1, 32))
-    assert full.kind is WorkKind.ATTENTION
+    assert full.kind is KernelClass.ATTENTION
     assert full.variant == "flex_forward"
     assert full.flops == 4 * 32 * 65536 * 65536 * 128
     assert (full.shape["heads"], full.shape["kv_heads"]) == (32, 8)
@@ -309,7 +308,9 @@ def test_a_mask_that_depends_on_values_says_so() -> None:
 
 
 def test_a_kernel_without_a_model_takes_what_its_pointers_say() -> None:
-    work = work_of(Launch("kernel", "mystery", grid=(132, 1, 1), block=(128, 1, 1), pointers=(1 << 30, 1 << 20, 0)))
+    work = kernel_of(
+        KernelLaunch("kernel", "mystery", grid=(132, 1, 1), block=(128, 1, 1), pointers=(1 << 30, 1 << 20, 0))
+    )
     assert not work.has_model
     assert work.bytes_read + work.bytes_written == (1 << 30) + (1 << 20)
     (estimate,) = Estimator(load_device("h100")).estimate([work])

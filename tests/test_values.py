@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from maya.trace import Kind, read, summarise
+from maya.trace import RecordKind, count_records, read
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -200,7 +200,7 @@ def test_programs_steer_by_small_tensors(maya_run: MayaRun) -> None:
     )
     assert run.exit_code == 0, run.output
     assert run.stdout == "steered\n"
-    assert summarise(read(run.trace)).made_up_reads == ()
+    assert count_records(read(run.trace)).made_up_reads == ()
 
 
 def test_ops_on_small_tensors_give_what_the_cpu_gives(maya_run: MayaRun) -> None:
@@ -354,7 +354,7 @@ def test_ops_on_small_tensors_give_what_the_cpu_gives(maya_run: MayaRun) -> None
     )
     assert run.exit_code == 0, run.output
     assert int(run.stdout) > 1000
-    assert summarise(read(run.trace)).made_up_reads == ()
+    assert count_records(read(run.trace)).made_up_reads == ()
 
 
 def test_list_ops_and_fused_optimizers(maya_run: MayaRun) -> None:
@@ -573,7 +573,7 @@ def test_what_a_large_op_wrote_is_not_taken_for_known(maya_run: MayaRun) -> None
     )
     assert run.exit_code == 0, run.output
     assert run.stdout == "made up\n"
-    assert len(read(run.trace).select(Kind.MADE_UP_READ)) == 51
+    assert len(read(run.trace).select(RecordKind.MADE_UP_READ)) == 51
 
 
 def test_how_much_is_kept(maya_run: MayaRun) -> None:
@@ -663,7 +663,7 @@ def test_made_up_values_are_benign_and_counted(maya_run: MayaRun) -> None:
     run = maya_run(MADE_UP)
     assert run.exit_code == 0, run.output
     assert run.stdout == "benign\n"
-    places = {read.at: read for read in summarise(read(run.trace)).made_up_reads}
+    places = {read.at: read for read in count_records(read(run.trace)).made_up_reads}
     for mark in ("LOSS", "NORM", "FINITE", "NAN", "NONZERO", "UNIQUE", "MASK"):
         assert _line_of(run, mark) in places, f"{mark}: {run.stderr}"
     assert places[_line_of(run, "LOSS")].times == 1

@@ -21,7 +21,7 @@ from parallel_launch import maya_torchrun
 from maya.replay.run_settings import RunSettings
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline
-from maya.trace import Kind, read
+from maya.trace import RecordKind, read
 from rank_runtime.build import Build
 
 DRIVER = Path(__file__).parent / "virtual_clock_driver.py"
@@ -86,7 +86,7 @@ def test_a_clock_that_is_read_says_what_the_timeline_says(job: Callable[..., Job
     assert sorted(line["rank"] for line in said) == list(range(RANKS))
     for line in said:
         detail = done.timeline.details[line["rank"]]
-        delays = detail.host_ns[detail.trace.records["kind"] == Kind.HOST_DELAY]
+        delays = detail.host_ns[detail.trace.records["kind"] == RecordKind.HOST_DELAY]
         assert line["clock"] in delays
 
 
@@ -99,7 +99,7 @@ def test_times_between_events(job: Callable[..., Job]) -> None:
         records = detail.trace.records
         waits = [
             int(at)
-            for at in np.flatnonzero(records["kind"] == Kind.SYNCHRONIZE)
+            for at in np.flatnonzero(records["kind"] == RecordKind.SYNCHRONIZE)
             if detail.trace.signature(int(records["signature"][at])) == {"wait": "event"}
         ][-4:]
         ns = [int(detail.host_ns[at]) - wake for at in waits]
@@ -121,7 +121,7 @@ def test_communicators_that_do_not_block(build: Build, tmp_path: Path, monkeypat
 
 def test_messages_of_a_group_say_what_they_share(job: Callable[..., Job]) -> None:
     trace = read(job(*PARTS).folder / "rank0.trace")
-    calls = trace.select(Kind.COLLECTIVE)
+    calls = trace.select(RecordKind.COLLECTIVE)
     sent = [trace.signature(int(call["signature"])) for call in calls]
     messages = [call for call in sent if call["call"] in ("ncclSend", "ncclRecv")]
     own = {call["shared_bytes"] for call in messages if call["peer"] == 0 and call["count"] == 64}
@@ -144,7 +144,7 @@ def test_the_wall_clock(maya_run: Callable[..., Run]) -> None:
         "wall",
     )
     assert run.stdout == "True\n"
-    assert len(read(run.trace).select(Kind.HOST_DELAY)) == 0
+    assert len(read(run.trace).select(RecordKind.HOST_DELAY)) == 0
 
 
 def test_a_child_of_a_rank_has_real_time(maya_run: Callable[..., Run]) -> None:

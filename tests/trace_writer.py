@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from maya.trace import Flag, Kind
+from maya.trace import Flag, RecordKind
 from maya.trace import format as f
 
 _PER_BLOCK = 50  # so that even small traces have several
@@ -35,7 +35,7 @@ class TraceWriter:
 
     # ---- what a rank does ----
 
-    def add(self, kind: Kind, signature: object = "", **fields: int) -> None:
+    def add(self, kind: RecordKind, signature: object = "", **fields: int) -> None:
         """One record; `signature` is text, or what JSON is made of."""
         text = signature if isinstance(signature, str) else json.dumps(signature, separators=(",", ":"))
         number = self._strings.setdefault(text, len(self._strings))
@@ -45,25 +45,25 @@ class TraceWriter:
     def op(self, name: str, inputs: Sequence[Any] = (), **fields: int) -> int:
         """An op that ends here; returns its number."""
         self._ops += 1
-        self.add(Kind.OP, {"op": name, "inputs": list(inputs)}, op=self._ops, value=0xFFFFFFFF << 32, **fields)
+        self.add(RecordKind.OP, {"op": name, "inputs": list(inputs)}, op=self._ops, value=0xFFFFFFFF << 32, **fields)
         return self._ops
 
     def annotation(self, name: str, **fields: int) -> None:
         self._ops += 1
-        self.add(Kind.ANNOTATION, {"op": name}, op=self._ops, value=0xFFFFFFFF << 32, **fields)
+        self.add(RecordKind.ANNOTATION, {"op": name}, op=self._ops, value=0xFFFFFFFF << 32, **fields)
 
     def kernel(self, name: str, stream: int = 0, **fields: int) -> None:
         shape = {"grid": [1, 1, 1], "block": [128, 1, 1], "shared": 0}
-        self.add(Kind.KERNEL, {"kernel": name, **shape}, stream=stream, **fields)
+        self.add(RecordKind.KERNEL, {"kernel": name, **shape}, stream=stream, **fields)
 
     def copy(self, direction: str, size: int, stream: int = 0, **fields: int) -> None:
-        self.add(Kind.MEMCPY, {"copy": direction}, stream=stream, value=size, **fields)
+        self.add(RecordKind.MEMCPY, {"copy": direction}, stream=stream, value=size, **fields)
 
     def record(self, event: int, stream: int, **fields: int) -> None:
-        self.add(Kind.EVENT_RECORD, stream=stream, value=event, **fields)
+        self.add(RecordKind.EVENT_RECORD, stream=stream, value=event, **fields)
 
     def wait(self, event: int, stream: int, **fields: int) -> None:
-        self.add(Kind.STREAM_WAIT, stream=stream, value=event, **fields)
+        self.add(RecordKind.STREAM_WAIT, stream=stream, value=event, **fields)
 
     def after(self, one: int, other: int, event: int) -> None:
         """Stream `one` goes on after what stream `other` has been given so far."""
@@ -71,24 +71,24 @@ class TraceWriter:
         self.wait(event, one)
 
     def synchronise(self, what: str, stream: int = 0, event: int = 0, **fields: int) -> None:
-        self.add(Kind.SYNCHRONIZE, {"wait": what}, stream=stream, value=event, **fields)
+        self.add(RecordKind.SYNCHRONIZE, {"wait": what}, stream=stream, value=event, **fields)
 
     def create_stream(self, stream: int, *, blocking: bool = False) -> None:
-        self.add(Kind.STREAM_CREATE, {"blocking": True} if blocking else "", stream=stream)
+        self.add(RecordKind.STREAM_CREATE, {"blocking": True} if blocking else "", stream=stream)
 
     def thread(self, thread: int, name: str) -> None:
-        self.add(Kind.THREAD, {"thread": name}, thread=thread)
+        self.add(RecordKind.THREAD, {"thread": name}, thread=thread)
 
     def join(self, communicator: int, members: Iterable[int], instance: int = 0) -> None:
         """The rank becomes a member of a communicator."""
         ranks = self._communicators[communicator] = tuple(members)
         signature = self._of(communicator) | {"members": ",".join(map(str, ranks)), "instance": instance}
-        self.add(Kind.COLLECTIVE, {"call": "ncclCommInitRankConfig", **signature})
+        self.add(RecordKind.COLLECTIVE, {"call": "ncclCommInitRankConfig", **signature})
 
     def collective(self, communicator: int, call: str = "ncclAllReduce", count: int = 1024, **fields: int) -> None:
         sequence = self._next(communicator, "")
         signature = {"call": call, **self._of(communicator), "count": count, "dtype": "fp32"}
-        self.add(Kind.COLLECTIVE, signature, value=sequence, **fields)
+        self.add(RecordKind.COLLECTIVE, signature, value=sequence, **fields)
 
     def send(self, communicator: int, to: int, count: int = 1024, shared_bytes: int = 0, **fields: int) -> None:
         """To a rank of the job."""
@@ -102,7 +102,7 @@ class TraceWriter:
         sequence = self._next(communicator, call, peer)
         signature = {"call": call, **self._of(communicator), "count": count, "dtype": "fp32", "peer": peer}
         signature["shared_bytes"] = max(4 * count, shared_bytes)
-        self.add(Kind.COLLECTIVE, signature, value=sequence, **fields)
+        self.add(RecordKind.COLLECTIVE, signature, value=sequence, **fields)
 
     def _of(self, communicator: int) -> dict[str, Any]:
         members = self._communicators[communicator]

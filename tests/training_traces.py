@@ -19,7 +19,7 @@ from maya.replay.null_model import NullDurations, NullNetwork, null_settings
 from maya.replay.run_settings import NO_COSTS, HostCosts
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 COMMUNICATION = 5  # a stream
 NO_SEQUENCE = 0xFFFFFFFF
@@ -48,7 +48,7 @@ class TrainingWriter(TraceWriter):
         name: str,
         inputs: Sequence[Any] = (),
         *,
-        kind: Kind = Kind.OP,
+        kind: RecordKind = RecordKind.OP,
         sequence: int = NO_SEQUENCE,
         details: Mapping[str, Any] | None = None,
         **fields: int,
@@ -64,7 +64,7 @@ class TrainingWriter(TraceWriter):
         self.add(kind, signature, **more)
 
     def annotated(self, name: str, **details: Any) -> Any:
-        return self.opened(name, kind=Kind.ANNOTATION, details=details)
+        return self.opened(name, kind=RecordKind.ANNOTATION, details=details)
 
     @property
     def _op(self) -> int:
@@ -75,7 +75,7 @@ class TrainingWriter(TraceWriter):
     ) -> None:
         sizes = {"m": m, "n": n, "k": k, "transa": layout[0], "transb": layout[1], "a_type": "bf16", "b_type": "bf16"}
         signature = {"call": "cublasGemmEx", **sizes, "c_type": "bf16"}
-        self.add(Kind.LIBRARY, signature, stream=stream, op=self._op, ops=1, flags=flags)
+        self.add(RecordKind.LIBRARY, signature, stream=stream, op=self._op, ops=1, flags=flags)
 
     def elementwise(self, name: str = "_ZN2at6native29vectorized_elementwise_kernelEv", stream: int = 0) -> None:
         self.kernel(name, stream=stream, op=self._op, ops=1)
@@ -93,13 +93,13 @@ class TrainingWriter(TraceWriter):
     def allocate(self, size: int, *, segment: int = 0) -> int:
         """A block of PyTorch's allocator, in a new segment of that many bytes if there is none left."""
         if segment:
-            self.add(Kind.MALLOC, {"bytes": segment}, value=0x1000 * len(self._records))
+            self.add(RecordKind.MALLOC, {"bytes": segment}, value=0x1000 * len(self._records))
         self._blocks += 1
-        self.add(Kind.BLOCK_ALLOC, {"bytes": size}, value=self._blocks)
+        self.add(RecordKind.BLOCK_ALLOC, {"bytes": size}, value=self._blocks)
         return self._blocks
 
     def release(self, block: int) -> None:
-        self.add(Kind.BLOCK_FREE, value=block)
+        self.add(RecordKind.BLOCK_FREE, value=block)
 
     def optimizer(self, name: str = "AdamW", works: int = 1, number: int = 1) -> None:
         with self.annotated(f"Optimizer.step#{name}.step", optimizer=number):

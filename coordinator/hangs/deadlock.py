@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from coordinator.communicators import Wait
+from coordinator.communicators import PendingWait
 
 
 class Condition(Enum):
@@ -22,9 +22,9 @@ class Condition(Enum):
     ENDED = "ended"
 
 
-def stuck_ranks(conditions: Mapping[int, Condition], waits: Iterable[Wait]) -> set[int]:
+def stuck_ranks(conditions: Mapping[int, Condition], waits: Iterable[PendingWait]) -> set[int]:
     """Ranks that can never go on."""
-    waits_of: dict[int, list[Wait]] = {}
+    waits_of: dict[int, list[PendingWait]] = {}
     for wait in waits:
         for rank in wait.waiting:
             waits_of.setdefault(rank, []).append(wait)
@@ -47,7 +47,7 @@ def stuck_ranks(conditions: Mapping[int, Condition], waits: Iterable[Wait]) -> s
     return set(standing)
 
 
-def _can_complete(wait: Wait, free: set[int]) -> bool:
+def _can_complete(wait: PendingWait, free: set[int]) -> bool:
     """Whether everybody who is missing may still come."""
     if wait.communicator == 0:  # who is missing is not known, only how many are
         return len(free.difference(wait.waiting)) >= len(wait.missing)

@@ -16,7 +16,7 @@ from maya.hangs.python_stacks import Frame, users_frame
 
 
 @dataclass(frozen=True)
-class Group:
+class RecordedGroup:
     """A process group."""
 
     name: str
@@ -61,10 +61,10 @@ class Entry:
 class Recorder:
     """What a rank has recorded."""
 
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, RecordedGroup] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
 
-    def of_ranks(self, members: tuple[int, ...]) -> list[Group]:
+    def of_ranks(self, members: tuple[int, ...]) -> list[RecordedGroup]:
         return [group for group in self.groups.values() if group.ranks == members]
 
 
@@ -78,7 +78,7 @@ def parse(answer: bytes) -> Recorder:
     try:
         content = _PlainUnpickler(io.BytesIO(answer)).load()
         groups = {
-            name: Group(name, config["desc"], tuple(json.loads(config["ranks"])))
+            name: RecordedGroup(name, config["desc"], tuple(json.loads(config["ranks"])))
             for name, config in content["pg_config"].items()
         }
         entries = tuple(_entry(each) for each in content.get("entries", ()))

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.arithmetic import ITEM_BYTES
-from coordinator.communicators import Wait
+from coordinator.communicators import PendingWait
 from coordinator.descriptions import DATA_TYPES, call_text
-from coordinator.hangs.flight_recorder import Entry, Group, Recorder
+from coordinator.hangs.flight_recorder import Entry, RecordedGroup, Recorder
 from coordinator.hangs.hints import hints_for
 from coordinator.hangs.processes import Doing
 from coordinator.hangs.user_source import backward_before
@@ -60,7 +60,7 @@ class Finding:
 
     kind: str
     stuck: set[int]
-    waits: list[Wait]
+    waits: list[PendingWait]
     seconds: float
     failure: Failed | RequestFailed | None = None
 
@@ -81,7 +81,7 @@ class _Member:
     """A rank in the making of the report."""
 
     rank: Rank
-    wait: Wait | None
+    wait: PendingWait | None
     variant: str = ""  # of a mismatch: what it posted
     communicator: tuple[object, ...] = ()  # what the ones have in common that the ranks of a mesh's rows have
     is_draining: bool = False  # its program has ended
@@ -90,7 +90,7 @@ class _Member:
     entry: Entry | None = None
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> RecordedGroup | None:
         return self.recorder.groups.get(self.entry.group) if self.entry else None
 
 
@@ -102,7 +102,7 @@ def make_report(
     write_recorders: Callable[[], str],
 ) -> dict[str, Any]:
     """Everything that is known about a hang."""
-    waits_of: dict[int, list[Wait]] = {}
+    waits_of: dict[int, list[PendingWait]] = {}
     for wait in finding.waits:
         for rank in wait.waiting:
             waits_of.setdefault(rank, []).append(wait)
@@ -150,7 +150,7 @@ def _variants(state: State, failure: Failed | RequestFailed | None) -> dict[int,
     return posted
 
 
-def _first(waits: Sequence[Wait], stuck: set[int], ranks: Mapping[int, Rank]) -> Wait | None:
+def _first(waits: Sequence[PendingWait], stuck: set[int], ranks: Mapping[int, Rank]) -> PendingWait | None:
     """The wait to name if there are several: one that can never end."""
     for wait in waits:
         missing = wait.missing if wait.communicator else ()
@@ -159,7 +159,7 @@ def _first(waits: Sequence[Wait], stuck: set[int], ranks: Mapping[int, Rank]) ->
     return waits[0] if waits else None
 
 
-def _alike(state: State, wait: Wait | None) -> tuple[object, ...]:
+def _alike(state: State, wait: PendingWait | None) -> tuple[object, ...]:
     communicator = state.communicator(wait.communicator) if wait is not None else None
     if communicator is None:
         return ()
@@ -329,14 +329,14 @@ def _message(group: list[_Member], call: dict[str, Any]) -> str:
 def _without_call(rank: Rank) -> str:
     kind = python_stacks.kind_of_wait(rank.stacks.main)
     main = [frame for frame in rank.stacks.main if not frame.is_ours]
-    if kind is python_stacks.Wait.SLEEP or (rank.doing is Doing.SLEEPS and not main):
+    if kind is python_stacks.StackWait.SLEEP or (rank.doing is Doing.SLEEPS and not main):
         return "sleeping"
     if rank.doing is Doing.RUNS:
         return "running"
     if rank.stacks.awaited_streams:
         return "waiting for the device"
     frame = next((each for each in main if "/torch/distributed/" in each.file and each.function != "wrapper"), None)
-    if frame is not None and kind is python_stacks.Wait.GROUP:
+    if frame is not None and kind is python_stacks.StackWait.GROUP:
         return f"waiting for other ranks in {_outermost_of_torch(main)}"
     if rank.in_store:
         return f"waiting for a key of the store in {main[0].function}" if main else "waiting for a key of the store"
@@ -416,7 +416,7 @@ def _collectives(recorder: Recorder) -> dict[str, dict[int, Entry]]:
 
 
 def _first_difference(
-    group: Group, last: Entry | None, calls: Sequence[tuple[list[_Member], Entry | None]]
+    group: RecordedGroup, last: Entry | None, calls: Sequence[tuple[list[_Member], Entry | None]]
 ) -> dict[str, Any]:
     return {
         "group": group.label,

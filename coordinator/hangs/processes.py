@@ -44,7 +44,7 @@ class Doing(Enum):
 
 
 @dataclass(frozen=True)
-class Call:
+class SystemCall:
     """A system call that a thread is in."""
 
     number: int
@@ -159,20 +159,20 @@ def doing(before: Sample | None, after: Sample | None) -> Doing:
     return Doing.SLEEPS if after.sleeps else Doing.STANDS
 
 
-def system_call(process: int, thread: int | None = None) -> Call | None:
+def system_call(process: int, thread: int | None = None) -> SystemCall | None:
     """None: it runs, or we must not know."""
     words = _read(f"/proc/{process}/task/{thread or process}/syscall").split()
     if len(words) != 9 or not words[0].isdigit():
         return None
-    return Call(int(words[0]), tuple(int(word, 16) for word in words[1:7]), int(words[7], 16))
+    return SystemCall(int(words[0]), tuple(int(word, 16) for word in words[1:7]), int(words[7], 16))
 
 
-def system_calls(process: int) -> dict[int, Call | None]:
+def system_calls(process: int) -> dict[int, SystemCall | None]:
     """Those of all threads."""
     return {thread: system_call(process, thread) for thread in _numbers(f"/proc/{process}/task")}
 
 
-def futex_seconds(process: int, call: Call) -> float:
+def futex_seconds(process: int, call: SystemCall) -> float:
     """How long a thread still waits for a futex, at most."""
     if call.arguments[3] == 0:
         return float("inf")
@@ -186,7 +186,7 @@ def futex_seconds(process: int, call: Call) -> float:
     return float(seconds + nanoseconds / 1e9 - time.clock_gettime(clock))
 
 
-def joined_thread(process: int, call: Call) -> int | None:
+def joined_thread(process: int, call: SystemCall) -> int | None:
     """The thread whose end a thread in pthread_join waits for: glibc waits for its number to be cleared."""
     content = _memory(process, call.arguments[0], 4)
     number = int(struct.unpack("i", content)[0]) if content else 0
@@ -235,7 +235,7 @@ class Reception:
     seconds: float  # at most
 
 
-def reception(process: int, call: Call) -> Reception | None:
+def reception(process: int, call: SystemCall) -> Reception | None:
     """What a thread waits to receive; None: it does not wait for that."""
     if call.number in _RECEIVES:
         return Reception(call.arguments[0], float("inf"))

@@ -20,7 +20,7 @@ from enum import Enum
 
 from coordinator.hangs import processes
 from coordinator.hangs.deadlock import Condition
-from coordinator.hangs.processes import Call
+from coordinator.hangs.processes import SystemCall
 from maya.hangs import python_stacks
 from maya.hangs.python_stacks import Frame, PythonThread, Stacks
 
@@ -45,7 +45,7 @@ def condition(process: int, told: Stacks, has_waits: bool, store_port: int | Non
         alone = (
             told.awaited_streams
             and not told.others
-            and python_stacks.kind_of_wait(told.main) is not python_stacks.Wait.SLEEP
+            and python_stacks.kind_of_wait(told.main) is not python_stacks.StackWait.SLEEP
         )
         return Condition.CALLS if alone else Condition.FREE
     memory = processes.Mappings(process)
@@ -81,8 +81,8 @@ def _runs_the_program(thread: PythonThread) -> bool:
 
 
 def _call_of(
-    thread: PythonThread, calls: dict[int, Call | None], process: int, memory: processes.Mappings
-) -> Call | None:
+    thread: PythonThread, calls: dict[int, SystemCall | None], process: int, memory: processes.Mappings
+) -> SystemCall | None:
     """The system call of a Python thread: its identity is an address at the top of its stack (glibc), and of all stack
     pointers below that the nearest is its own."""
     below = [
@@ -105,10 +105,10 @@ class _Looks:
         self._memory = memory
         self._store_port = store_port
 
-    def is_device(self, call: Call) -> bool:
+    def is_device(self, call: SystemCall) -> bool:
         return call.is_futex and any(call.arguments[0] in addresses for addresses in self._conditions)
 
-    def waits(self, call: Call | None, frames: Sequence[Frame], *, joins: bool = True) -> Waits:
+    def waits(self, call: SystemCall | None, frames: Sequence[Frame], *, joins: bool = True) -> Waits:
         """What a thread waits for. None: it runs, or we must not know. `joins`: it may wait for the end of another."""
         if call is None:
             return Waits.OUTSIDE
@@ -123,12 +123,12 @@ class _Looks:
         if joined is not None:
             # As a rank that ends its process group joins the watchdog: the thread decides, not another rank.
             return self.waits(processes.system_call(self._process, joined), (), joins=False)
-        if python_stacks.kind_of_wait(frames) is python_stacks.Wait.GROUP:
+        if python_stacks.kind_of_wait(frames) is python_stacks.StackWait.GROUP:
             # A watchdog that has given up sleeps for a minute, and who ends its process group waits for that.
             return Waits.OUTSIDE if processes.watchdog_sleeps(self._process) else Waits.RANKS
         return Waits.LOCK if seconds == float("inf") else Waits.OUTSIDE
 
-    def _receives(self, call: Call) -> Waits:
+    def _receives(self, call: SystemCall) -> Waits:
         awaited = processes.reception(self._process, call)
         if awaited is None or awaited.seconds <= _LASTING_SECONDS or self._store_port is None:
             return Waits.OUTSIDE

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.communicators import Wait
+from coordinator.communicators import PendingWait
 from coordinator.hangs import flight_recorder, processes, thread_waits
 from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.hang_report import Finding, Rank, make_report
@@ -244,7 +244,7 @@ class Watcher:
             return Condition.FREE
         return Condition.CALLS if has_waits else Condition.MEETS
 
-    def _ask(self, now: float, waits: list[Wait], standing: set[int]) -> dict[str, Any] | None:
+    def _ask(self, now: float, waits: list[PendingWait], standing: set[int]) -> dict[str, Any] | None:
         """Whether those who stand still are stuck, now that they tell what they stand in."""
         if now - self._asked < min(self._ask_again, (now - self._changed) / 2):
             return None
@@ -292,11 +292,11 @@ class Watcher:
 
     # ---- reports ----
 
-    def _somebody_waits(self, waits: list[Wait]) -> bool:
+    def _somebody_waits(self, waits: list[PendingWait]) -> bool:
         still = (Doing.STANDS, Doing.SLEEPS, Doing.POLLS)
         return bool(waits) or any(known.doing in still for known in self._ranks.values())
 
-    def _no_progress(self, now: float, waits: list[Wait]) -> dict[str, Any]:
+    def _no_progress(self, now: float, waits: list[PendingWait]) -> dict[str, Any]:
         alive = {rank for rank, known in self._ranks.items() if known.status is None}
         finding = Finding("no progress", set(), waits, now - self._moved)
         report = {**self._report(finding, self._stacks(alive)), "resolved": False}

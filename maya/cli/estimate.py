@@ -17,8 +17,8 @@ from maya.devices import Device, device_names, load_device
 
 if TYPE_CHECKING:
     from maya.estimators.breakdown import Breakdown
-    from maya.estimators.features import TracedWork, TracedWorks
-    from maya.estimators.kernel import Estimate, Work
+    from maya.estimators.features import TracedKernel, TracedKernels
+    from maya.estimators.kernel import Estimate, Kernel
 
 # Dimensions that some op has; questions.OPS says which.
 _SIZES = {
@@ -142,9 +142,9 @@ def _estimate_op(
     op: str, dtype: str, given: dict[str, int | str | bool], devices: Sequence[Device], packs: Sequence[Path]
 ) -> None:
     from maya.estimators.estimator import Estimator
-    from maya.estimators.ops import works_for
+    from maya.estimators.ops import kernels_for
 
-    works = works_for(op, dtype, given)
+    works = kernels_for(op, dtype, given)
     answers = [(device, Estimator(device, packs).estimate(works)) for device in devices]
     for work in works:
         click.echo(_describe(work))
@@ -162,7 +162,7 @@ def _estimate_op(
     _print_table(rows, right=(1, 2, 3, 4, 7))
 
 
-def _describe(work: Work) -> str:
+def _describe(work: Kernel) -> str:
     shape = " ".join(
         f"{name}={value:g}" if value < 1e6 else f"{name}={value:.0f}" for name, value in work.shape.items()
     )
@@ -170,15 +170,15 @@ def _describe(work: Work) -> str:
     return f"{work.kind.value} {work.variant} {work.dtype} {shape}: {_scaled(work.flops)}FLOP, {_scaled(moved)}B moved"
 
 
-def _row(name: str, device: Device, work: Work, found: Estimate) -> tuple[str, ...]:
-    from maya.estimators.kernel import Kind
-    from maya.estimators.models.bottleneck import limit_of, peak_of
+def _row(name: str, device: Device, work: Kernel, found: Estimate) -> tuple[str, ...]:
+    from maya.estimators.kernel import KernelClass
+    from maya.estimators.models.bottleneck import bottleneck_of, peak_of
 
-    limit = limit_of(device, work)
+    limit = bottleneck_of(device, work)
     seconds = found.ns * 1e-9
     if limit.by in ("tensor cores", "arithmetic"):
         reached, peak, unit = work.flops / seconds, peak_of(device, work), "FLOPS"
-    elif work.kind is Kind.TRANSFER:
+    elif work.kind is KernelClass.TRANSFER:
         reached, peak, unit = max(work.bytes_read, work.bytes_written) / seconds, float(device.host_bandwidth), "B/s"
     else:
         reached, peak, unit = (work.bytes_read + work.bytes_written) / seconds, float(device.memory_bandwidth), "B/s"
@@ -195,14 +195,14 @@ def _row(name: str, device: Device, work: Work, found: Estimate) -> tuple[str, .
     )
 
 
-def _sum_row(device: Device, works: Sequence[Work], estimates: Sequence[Estimate]) -> tuple[str, ...]:
+def _sum_row(device: Device, works: Sequence[Kernel], estimates: Sequence[Estimate]) -> tuple[str, ...]:
     """All kernels of an op that is several."""
     from maya.estimators.kernel import Origin
-    from maya.estimators.models.bottleneck import limit_of
+    from maya.estimators.models.bottleneck import bottleneck_of
 
     ns = sum(found.ns for found in estimates)
     moved = sum(work.bytes_read + work.bytes_written for work in works)
-    bound = sum(round(limit_of(device, work).seconds * 1e9) for work in works)
+    bound = sum(round(bottleneck_of(device, work).seconds * 1e9) for work in works)
     order = list(Origin)
     worst = max((found.origin for found in estimates), key=order.index)
     spread = sum(found.ns * found.spread for found in estimates) / ns
@@ -223,7 +223,7 @@ def _sum_row(device: Device, works: Sequence[Work], estimates: Sequence[Estimate
 
 def _estimate_trace(file: Path, gpus: Sequence[str], packs: Sequence[Path], within: str | None, top: int) -> None:
     from maya.estimators.breakdown import break_down, only_within
-    from maya.estimators.features import works_of
+    from maya.estimators.features import kernels_of
     from maya.trace import read
 
     trace = read(file)
@@ -235,7 +235,7 @@ def _estimate_trace(file: Path, gpus: Sequence[str], packs: Sequence[Path], with
             )
         gpus = (key,)
     devices = _devices(gpus)
-    traced = works_of(trace)
+    traced = kernels_of(trace)
     if within is not None:
         traced = only_within(trace, traced, within)
     if not traced.works:
@@ -287,7 +287,7 @@ def _print_kinds(parts: Sequence[Breakdown]) -> None:
     _print_table(rows, right=range(1, len(rows[0])))
 
 
-def _print_slowest(traced: TracedWorks, parts: Sequence[Breakdown], top: int) -> None:
+def _print_slowest(traced: TracedKernels, parts: Sequence[Breakdown], top: int) -> None:
     first = parts[0]
     whole = [found.ns * item.count for found, item in zip(first.estimates, traced.works, strict=True)]
     order = sorted(range(len(whole)), key=lambda at: (-whole[at], at))[:top]
@@ -308,7 +308,7 @@ def _print_slowest(traced: TracedWorks, parts: Sequence[Breakdown], top: int) ->
     _print_table(rows, right=(*range(len(parts) + 2), len(parts) + 3))
 
 
-def _short(item: TracedWork) -> str:
+def _short(item: TracedKernel) -> str:
     work = item.work
     shape = " ".join(f"{name}={value:.0f}" for name, value in work.shape.items())
     return f"{work.kind.value} {work.variant} {work.dtype} {shape}"

@@ -14,22 +14,22 @@ from typing import TextIO
 
 import numpy as np
 
-from maya.trace.counts import summarise
+from maya.trace.counts import count_records
 from maya.trace.describe import OPS, Descriptions, bytes_text, kind_name, shortened
 from maya.trace.flops import gemm_flops
-from maya.trace.format import Kind
+from maya.trace.format import RecordKind
 from maya.trace.reader import Records, Trace, read
 
 _WIDTH_OF_WHAT = 110
 _WIDTH_OF_NAMES = 200
-_WORK = (Kind.KERNEL, Kind.LIBRARY, Kind.COLLECTIVE, Kind.MEMCPY, Kind.MEMSET)
+_WORK = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.COLLECTIVE, RecordKind.MEMCPY, RecordKind.MEMSET)
 
 
 def show(
     path: str | PathLike[str],
     *,
     limit: int | None = None,
-    kinds: Collection[Kind] | None = None,
+    kinds: Collection[RecordKind] | None = None,
     ops: bool = True,
     demangle: bool = True,
     summary: bool = False,
@@ -49,9 +49,9 @@ def show(
             print(line, file=out)
 
 
-def parse_kinds(names: Iterable[str]) -> frozenset[Kind]:
+def parse_kinds(names: Iterable[str]) -> frozenset[RecordKind]:
     """Kinds by name, as a user writes them: "kernel", "block-alloc"."""
-    valid = {kind.name.lower(): kind for kind in Kind}
+    valid = {kind.name.lower(): kind for kind in RecordKind}
     found = set()
     for name in names:
         wanted = name.strip().lower().replace("-", "_").replace(" ", "_")
@@ -64,7 +64,7 @@ def parse_kinds(names: Iterable[str]) -> frozenset[Kind]:
 
 
 def _head(trace: Trace) -> Iterator[str]:
-    header, totals = trace.header, summarise(trace)
+    header, totals = trace.header, count_records(trace)
     started = datetime.fromtimestamp(header.started_ns // 10**9, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     facts = [str(header.rank), f"process {header.process}", f"started {started}", header.gpu]
     facts += [f"torch {header.torch_version}"] if header.torch_version else []
@@ -86,9 +86,9 @@ def _head(trace: Trace) -> Iterator[str]:
 
 
 def _listing(
-    trace: Trace, descriptions: Descriptions, limit: int | None, kinds: Collection[Kind] | None, ops: bool
+    trace: Trace, descriptions: Descriptions, limit: int | None, kinds: Collection[RecordKind] | None, ops: bool
 ) -> Iterator[str]:
-    chosen = trace.select(*(set(Kind) - set(OPS) if kinds is None else kinds))
+    chosen = trace.select(*(set(RecordKind) - set(OPS) if kinds is None else kinds))
     listed = chosen if limit is None else chosen[:limit]
     yield f"{'time µs':>14}  thread  stream  {'kind':<13}  " + (f"{'what':<{_WIDTH_OF_WHAT}}  from" if ops else "what")
     for record in listed:

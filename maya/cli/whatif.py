@@ -71,7 +71,7 @@ def whatif(
     from maya.replay.run_settings import RunSettings
     from maya.replay.simulate import simulate
     from maya.results import conclude
-    from maya.trace import Kind
+    from maya.trace import RecordKind
     from maya.whatif.changes import Wanted, change
     from maya.whatif.compare import count_events, same_timeline
 
@@ -82,7 +82,7 @@ def whatif(
         changed = change(settings, wanted)
         inductor = settings.inductor_folder(run)
         costs = (settings.host.calls, changed.settings.host.calls)
-        allocations = any(calls.get(kind) for calls in costs for kind in (Kind.MALLOC, Kind.FREE))
+        allocations = any(calls.get(kind) for calls in costs for kind in (RecordKind.MALLOC, RecordKind.FREE))
         recording = read_recording(run, inductor, allocations=allocations)
         recorded = conclude(simulate(recording, settings))
         if not changed.changes:  # read once more, too, so that nothing is taken for granted
@@ -143,14 +143,14 @@ def check_run(run: Path) -> None:
 
 def text_of(run: Path, recorded: Result, after: Result, changed: Changed, same: str = "") -> list[str]:
     """Lines for people."""
-    from maya.whatif.compare import Row, aligned, figures_of, rows_of
+    from maya.whatif.compare import ComparedRow, aligned, figures_of, rows_of
 
     lines = [_head(run, recorded), *_listed(changed)]
     lines += [f"incomplete: {problem}" for problem in _problems(recorded, after)]
     if same:
         lines.append(same)
     before, other = figures_of(recorded), figures_of(after)
-    heads = Row("", "recorded", "what if" if changed.changes else "replayed", "difference")
+    heads = ComparedRow("", "recorded", "what if" if changed.changes else "replayed", "difference")
     lines += ["", *aligned(rows_of(before, other), heads)]
     if other.peak_bytes > other.capacity_bytes:
         lines += ["", _too_much(other)]

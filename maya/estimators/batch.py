@@ -1,7 +1,7 @@
 """Works of one kind, dtype and variant as columns, and the times that are given for them.
 
-In: `Work`s. Out: `Batch`es of numpy columns, which is what the estimators of the kinds take, and `Times`, which is what
-they give back. Within a batch only numbers differ, so an estimator never looks at a work by itself.
+In: `Kernel`s. Out: `Batch`es of numpy columns, which is what the estimators of the kinds take, and `BatchTimes`, which
+is what they give back. Within a batch only numbers differ, so an estimator never looks at a work by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _SIZES = attrgetter("flops", "bytes_read", "bytes_written")
 class Batch:
     """Columns of works of one kind, dtype and variant."""
 
-    kind: Kind
+    kind: KernelClass
     dtype: str
     variant: str
     flops: Floats
@@ -51,7 +51,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Times:
+class BatchTimes:
     """What an estimator says about all works of a batch."""
 
     seconds: Floats
@@ -60,16 +60,16 @@ class Times:
     note: str = ""
 
 
-def batches(works: Sequence[Work]) -> Iterator[tuple[npt.NDArray[np.intp], Batch]]:
+def batches(works: Sequence[Kernel]) -> Iterator[tuple[npt.NDArray[np.intp], Batch]]:
     """The works as batches, each with the positions of its works."""
-    members: defaultdict[tuple[Kind, str, str], list[int]] = defaultdict(list)
+    members: defaultdict[tuple[KernelClass, str, str], list[int]] = defaultdict(list)
     for position, alike in enumerate(map(_ALIKE, works)):
         members[alike].append(position)
     for (kind, dtype, variant), positions in members.items():
         yield np.array(positions, dtype=np.intp), _batch(kind, dtype, variant, [works[p] for p in positions])
 
 
-def _batch(kind: Kind, dtype: str, variant: str, works: list[Work]) -> Batch:
+def _batch(kind: KernelClass, dtype: str, variant: str, works: list[Kernel]) -> Batch:
     flops, read, written = _transposed(map(_SIZES, works), len(works), 3)
     return Batch(kind, dtype, variant, flops, read, written, _columns([work.shape for work in works]))
 

@@ -15,17 +15,16 @@ import numpy as np
 
 from maya.devices import Device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features import TracedWorks
-from maya.estimators.kernel import Estimate, Kind, Origin
+from maya.estimators.features import TracedKernels
+from maya.estimators.kernel import Estimate, KernelClass, Origin
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.estimators.models.bounds import peak_flops
-from maya.trace import Kind as RecordKind
-from maya.trace import Trace
+from maya.trace import RecordKind, Trace
 from maya.util.suggestions import did_you_mean
 
 
 @dataclass
-class Part:
+class BreakdownRow:
     """One kind of work, or all of it."""
 
     launches: int = 0
@@ -46,8 +45,8 @@ class Breakdown:
 
     device: Device
     estimates: list[Estimate]  # of each of the trace's works, in their order
-    kinds: dict[Kind, Part]
-    total: Part
+    kinds: dict[KernelClass, BreakdownRow]
+    total: BreakdownRow
     flops: float  # of products, attention and convolutions
     ideal_ns: float  # what these flops alone would take at the peaks of their dtypes
 
@@ -57,14 +56,14 @@ class Breakdown:
         return self.ideal_ns / self.total.ns if self.total.ns else 0.0
 
 
-def break_down(traced: TracedWorks, device: Device, packs: Sequence[Path] = ()) -> Breakdown:
+def break_down(traced: TracedKernels, device: Device, packs: Sequence[Path] = ()) -> Breakdown:
     """Estimate everything in a trace."""
     estimates = Estimator(device, packs).estimate([item.work for item in traced.works])
-    kinds: dict[Kind, Part] = {}
-    total = Part()
+    kinds: dict[KernelClass, BreakdownRow] = {}
+    total = BreakdownRow()
     flops = ideal = 0.0
     for item, estimate in zip(traced.works, estimates, strict=True):
-        kinds.setdefault(item.work.kind, Part()).add(estimate, item.count)
+        kinds.setdefault(item.work.kind, BreakdownRow()).add(estimate, item.count)
         total.add(estimate, item.count)
         if item.work.kind in TENSOR_KINDS:
             flops += item.work.flops * item.count
@@ -73,7 +72,7 @@ def break_down(traced: TracedWorks, device: Device, packs: Sequence[Path] = ()) 
     return Breakdown(device, estimates, ordered, total, flops, ideal)
 
 
-def only_within(trace: Trace, traced: TracedWorks, name: str) -> TracedWorks:
+def only_within(trace: Trace, traced: TracedKernels, name: str) -> TracedKernels:
     """What was launched while an annotation of this name (torch.profiler.record_function) was open, on any thread:
     backward runs on a thread of its own."""
     annotations = trace.ops[trace.ops["kind"] == RecordKind.ANNOTATION]
@@ -92,4 +91,4 @@ def only_within(trace: Trace, traced: TracedWorks, name: str) -> TracedWorks:
     which = traced.which[inside]
     used, renumbered, counts = np.unique(which, return_inverse=True, return_counts=True)
     works = [replace(traced.works[at], count=count) for at, count in zip(used.tolist(), counts.tolist(), strict=True)]
-    return TracedWorks(works, traced.records[inside], renumbered.reshape(-1))
+    return TracedKernels(works, traced.records[inside], renumbered.reshape(-1))

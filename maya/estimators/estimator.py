@@ -1,6 +1,6 @@
 """How long works take on one device: the entry to all estimators.
 
-In: a device, and `Work`s of any kinds. Out: an `Estimate` for each. Works are grouped into batches of columns, each
+In: a device, and `Kernel`s of any kinds. Out: an `Estimate` for each. Works are grouped into batches of columns, each
 kind's estimator takes a batch at a time, and what was asked once is remembered. `ESTIMATORS` says who answers for which
 kind: a function from (device, packs, batch) to times.
 """
@@ -17,21 +17,21 @@ from pathlib import Path
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Times, batches
-from maya.estimators.kernel import Estimate, Kind, Origin, Work
+from maya.estimators.batch import Batch, BatchTimes, batches
+from maya.estimators.kernel import Estimate, Kernel, KernelClass, Origin
 from maya.estimators.models import attention, convolution, gemm, library_calls, memory_bound, roofline
 from maya.estimators.pack import Packs, key_of
 
-Evaluate = Callable[[Device, Packs, Batch], Times]
+Evaluate = Callable[[Device, Packs, Batch], BatchTimes]
 
-ESTIMATORS: dict[Kind, Evaluate] = {
-    Kind.GEMM: gemm.evaluate,
-    Kind.ATTENTION: attention.evaluate,
-    Kind.CONVOLUTION: convolution.evaluate,
-    Kind.TRANSFER: memory_bound.evaluate_transfer,
-    Kind.RNN: library_calls.evaluate_rnn,
-    Kind.FFT: library_calls.evaluate_fft,
-    Kind.LINEAR_ALGEBRA: library_calls.evaluate_linear_algebra,
+ESTIMATORS: dict[KernelClass, Evaluate] = {
+    KernelClass.GEMM: gemm.evaluate,
+    KernelClass.ATTENTION: attention.evaluate,
+    KernelClass.CONVOLUTION: convolution.evaluate,
+    KernelClass.TRANSFER: memory_bound.evaluate_transfer,
+    KernelClass.RNN: library_calls.evaluate_rnn,
+    KernelClass.FFT: library_calls.evaluate_fft,
+    KernelClass.LINEAR_ALGEBRA: library_calls.evaluate_linear_algebra,
     **dict.fromkeys(memory_bound.KINDS, memory_bound.evaluate),
 }
 
@@ -49,7 +49,7 @@ class Estimator:
         self._known: dict[_Key, int] = {}  # works by what they are, to their place among the estimates
         self._estimates: list[Estimate] = []
 
-    def estimate(self, works: Sequence[Work]) -> list[Estimate]:
+    def estimate(self, works: Sequence[Kernel]) -> list[Estimate]:
         """One estimate for each work, in their order."""
         with _nothing_collected():
             known = self._known
@@ -64,7 +64,7 @@ class Estimator:
                     raise
         return list(map(self._estimates.__getitem__, places))
 
-    def _learn(self, works: Sequence[Work], places: list[int]) -> None:
+    def _learn(self, works: Sequence[Kernel], places: list[int]) -> None:
         """Remember the estimates of works whose places are new; those follow on the ones before."""
         before = len(self._estimates)
         new = list({place: work for place, work in zip(places, works, strict=True) if place >= before}.values())
@@ -79,12 +79,12 @@ class Estimator:
                     found[position] = Estimate(max(1, round(nanoseconds)), Origin.MEASURED, _SPREAD_OF_MEASURING)
         self._estimates.extend(estimate for estimate in found if estimate is not None)
 
-    def times(self, batch: Batch) -> Times:
+    def times(self, batch: Batch) -> BatchTimes:
         """Times of works that are columns already; nothing is remembered."""
         return ESTIMATORS.get(batch.kind, roofline.evaluate)(self.device, self.packs, batch)
 
 
-def _estimates(times: Times) -> Iterator[Estimate]:
+def _estimates(times: BatchTimes) -> Iterator[Estimate]:
     """One estimate for each time; made from tuples, without a call of Python code for each."""
     nanoseconds = np.maximum(np.rint(times.seconds * 1e9), 1.0).astype(np.int64).tolist()
     spreads = np.broadcast_to(np.minimum(times.spread, 1.0), len(nanoseconds)).tolist()
@@ -104,7 +104,7 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _key(work: Work) -> _Key:
+def _key(work: Kernel) -> _Key:
     shape = work.shape
     sizes = (work.flops, work.bytes_read, work.bytes_written)
     return (work.kind, work.dtype, work.variant, *sizes, *shape, *shape.values())

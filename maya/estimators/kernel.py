@@ -1,7 +1,7 @@
 """What a kernel or a library call has to do, and what is said about how long that takes.
 
 In: one record of a trace with its signature and its op (features/), or a question from the command line. Out of the
-estimators: an `Estimate` for each `Work` on one device. Works of one kind are evaluated together, as columns of numpy
+estimators: an `Estimate` for each `Kernel` on one device. Works of one kind are evaluated together, as columns of numpy
 arrays: a job has hundreds of different ones, a search over configurations hundreds of thousands.
 """
 
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Kind(str, Enum):
+class KernelClass(str, Enum):
     """Classes of work that are estimated alike."""
 
     GEMM = "gemm"
@@ -50,10 +50,10 @@ class Origin(str, Enum):
 
 
 @dataclass(frozen=True)
-class Work:
+class Kernel:
     """What has to be done. `shape` has what the kind's estimator looks at, by name: {"m": 4096, ...}."""
 
-    kind: Kind
+    kind: KernelClass
     dtype: str  # of the computation: "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", ...
     flops: float  # multiplications and additions
     bytes_read: float  # each input once
@@ -64,7 +64,7 @@ class Work:
     @property
     def has_model(self) -> bool:
         """False: what it computes is not known, or how much; its time is from bytes at best, a lower bound."""
-        return self.kind is not Kind.UNKNOWN and not self.variant.endswith("_guessed")
+        return self.kind is not KernelClass.UNKNOWN and not self.variant.endswith("_guessed")
 
 
 class Estimate(NamedTuple):  # made by the hundred thousand, and a tuple is made in a fifth of the time

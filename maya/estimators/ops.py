@@ -1,7 +1,7 @@
 """Questions from the command line: an op and its dimensions -> the works of the kernels that torch launches for it.
 
-In: a name of `OPS` and dimensions by name. Out: `Work`s, one for each kernel, described as a trace of the op would be.
-What is wrong with a question is a `QuestionError` that says what the op takes.
+In: a name of `OPS` and dimensions by name. Out: `Kernel`s, one for each kernel, described as a trace of the op would
+be. What is wrong with a question is a `OpError` that says what the op takes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from maya.estimators.features.library import convolution_work
-from maya.estimators.kernel import Kind, Work
-from maya.estimators.models.attention import IMPLEMENTATIONS, attention_work
+from maya.estimators.kernel import Kernel, KernelClass
+from maya.estimators.models.attention import IMPLEMENTATIONS, attention_kernel
 from maya.estimators.models.bounds import BYTES_PER_ELEMENT, element_bytes
-from maya.estimators.models.gemm import LAYOUTS, gemm_work
+from maya.estimators.models.gemm import LAYOUTS, gemm_kernel
 from maya.estimators.models.row_traffic import softmax_variant
 from maya.util.suggestions import did_you_mean
 
@@ -22,7 +22,7 @@ Value = int | str | bool
 Answers = Mapping[str, Value]
 
 
-class QuestionError(ValueError):
+class OpError(ValueError):
     """There is no such op, or a dimension is missing or not the op's."""
 
 
@@ -30,7 +30,7 @@ class QuestionError(ValueError):
 class Op:
     """What can be asked about an op."""
 
-    works: Callable[[Answers, str], list[Work]]
+    works: Callable[[Answers, str], list[Kernel]]
     needs: tuple[str, ...]
     takes: dict[str, Value] = field(default_factory=dict)  # with what is assumed
 
@@ -42,22 +42,20 @@ class Op:
         return " ".join(words)
 
 
-def works_for(op: str, dtype: str, given: Answers) -> list[Work]:
+def kernels_for(op: str, dtype: str, given: Answers) -> list[Kernel]:
     """The works of an op; `given` are the dimensions that were said."""
     if op not in OPS:
-        raise QuestionError(f'there is no op "{op}"{did_you_mean(op, OPS)}; there are: {", ".join(OPS)}')
+        raise OpError(f'there is no op "{op}"{did_you_mean(op, OPS)}; there are: {", ".join(OPS)}')
     known = OPS[op]
     if dtype not in BYTES_PER_ELEMENT:
         known_types = ", ".join(BYTES_PER_ELEMENT)
-        raise QuestionError(
-            f'unknown dtype "{dtype}"{did_you_mean(dtype, BYTES_PER_ELEMENT)}; there are: {known_types}'
-        )
+        raise OpError(f'unknown dtype "{dtype}"{did_you_mean(dtype, BYTES_PER_ELEMENT)}; there are: {known_types}')
     foreign = [name for name in given if name not in known.needs and name not in known.takes]
     missing = [name for name in known.needs if name not in given]
     if foreign or missing:
         wrong = [f"{op} needs {' '.join(f'--{_option(name)}' for name in missing)}"] if missing else []
         wrong += [f"{op} takes no {' '.join(f'--{_option(name)}' for name in foreign)}"] if foreign else []
-        raise QuestionError(f"{' and '.join(wrong)}; write: maya estimate {known.usage(op)} --dtype {dtype} --gpu NAME")
+        raise OpError(f"{' and '.join(wrong)}; write: maya estimate {known.usage(op)} --dtype {dtype} --gpu NAME")
     return known.works({**known.takes, **given}, dtype)
 
 
@@ -72,20 +70,18 @@ def _int(given: Answers, name: str) -> int:
 def _one_of(given: Answers, name: str, known: tuple[str, ...]) -> str:
     value = str(given[name])
     if value not in known:
-        raise QuestionError(
-            f'unknown --{_option(name)} "{value}"{did_you_mean(value, known)}; one of: {", ".join(known)}'
-        )
+        raise OpError(f'unknown --{_option(name)} "{value}"{did_you_mean(value, known)}; one of: {", ".join(known)}')
     return value
 
 
-def _gemm(given: Answers, dtype: str) -> list[Work]:
+def _gemm(given: Answers, dtype: str) -> list[Kernel]:
     m, n, k, batch = (_int(given, name) for name in ("m", "n", "k", "batch"))
-    return [gemm_work(m, n, k, batch=batch, dtype=dtype, layout=_one_of(given, "layout", LAYOUTS))]
+    return [gemm_kernel(m, n, k, batch=batch, dtype=dtype, layout=_one_of(given, "layout", LAYOUTS))]
 
 
-def _attention(given: Answers, dtype: str) -> list[Work]:
+def _attention(given: Answers, dtype: str) -> list[Kernel]:
     batch, heads, queries, head_dim = (_int(given, name) for name in ("batch", "heads", "queries", "head_dim"))
-    work = attention_work(
+    work = attention_kernel(
         batch,
         heads,
         queries,
@@ -100,7 +96,7 @@ def _attention(given: Answers, dtype: str) -> list[Work]:
     return [work]
 
 
-def _convolution(given: Answers, dtype: str) -> list[Work]:
+def _convolution(given: Answers, dtype: str) -> list[Kernel]:
     batch, channels, filters, side = (_int(given, name) for name in ("batch", "channels", "filters", "side"))
     window, stride, groups = (_int(given, name) for name in ("window", "stride", "groups"))
     result = math.ceil(side / stride)
@@ -112,18 +108,26 @@ def _convolution(given: Answers, dtype: str) -> list[Work]:
     ]
 
 
-def _elementwise(given: Answers, dtype: str) -> list[Work]:
+def _elementwise(given: Answers, dtype: str) -> list[Kernel]:
     elements, inputs, size = _int(given, "elements"), _int(given, "inputs"), element_bytes(dtype)
     shape = {"elements": float(elements), "operands": inputs + 1.0}
     read, written = size * elements * inputs, size * elements
-    return [Work(Kind.ELEMENTWISE, dtype, float(elements), read, written, shape, "vectorized")]
+    return [Kernel(KernelClass.ELEMENTWISE, dtype, float(elements), read, written, shape, "vectorized")]
 
 
-def _dropout(given: Answers, dtype: str) -> list[Work]:
+def _dropout(given: Answers, dtype: str) -> list[Kernel]:
     elements, size = float(_int(given, "elements")), element_bytes(dtype)
     read, written = size * elements, (size + 1.0) * elements
     return [
-        Work(Kind.RANDOM, dtype, 20.0 * elements, read, written, {"elements": elements}, "fused_dropout_kernel_vec")
+        Kernel(
+            KernelClass.RANDOM,
+            dtype,
+            20.0 * elements,
+            read,
+            written,
+            {"elements": elements},
+            "fused_dropout_kernel_vec",
+        )
     ]
 
 
@@ -132,49 +136,53 @@ def _rows(given: Answers) -> tuple[float, float, dict[str, float]]:
     return rows, columns, {"rows": rows, "columns": columns}
 
 
-def _reduction(given: Answers, dtype: str) -> list[Work]:
+def _reduction(given: Answers, dtype: str) -> list[Kernel]:
     rows, columns, shape = _rows(given)
     size = element_bytes(dtype)
-    return [Work(Kind.REDUCTION, dtype, rows * columns, size * rows * columns, size * rows, shape, "inner")]
+    return [Kernel(KernelClass.REDUCTION, dtype, rows * columns, size * rows * columns, size * rows, shape, "inner")]
 
 
-def _norm(given: Answers, dtype: str) -> list[Work]:
+def _norm(given: Answers, dtype: str) -> list[Kernel]:
     rows, columns, shape = _rows(given)
     moved, flops = element_bytes(dtype) * rows * columns, 8.0 * rows * columns
     if not given["backward"]:
-        return [Work(Kind.NORM, dtype, flops, moved, moved + 8.0 * rows, shape, "layer_norm_forward")]
+        return [Kernel(KernelClass.NORM, dtype, flops, moved, moved + 8.0 * rows, shape, "layer_norm_forward")]
     read = 2.0 * moved + 8.0 * rows
     return [
-        Work(Kind.NORM, dtype, flops, read, moved, shape, "layer_norm_backward"),
-        Work(Kind.NORM, dtype, flops, read, 8.0 * columns, shape, "layer_norm_backward_parameters"),
+        Kernel(KernelClass.NORM, dtype, flops, read, moved, shape, "layer_norm_backward"),
+        Kernel(KernelClass.NORM, dtype, flops, read, 8.0 * columns, shape, "layer_norm_backward_parameters"),
     ]
 
 
-def _softmax(given: Answers, dtype: str, family: str = "softmax") -> list[Work]:
+def _softmax(given: Answers, dtype: str, family: str = "softmax") -> list[Kernel]:
     rows, columns, shape = _rows(given)
     moved = element_bytes(dtype) * rows * columns
     direction, read = ("backward", 2.0 * moved) if given["backward"] else ("forward", moved)
     variant = softmax_variant(f"{family}_{direction}", element_bytes(dtype) * columns)
-    return [Work(Kind.SOFTMAX, dtype, 8.0 * rows * columns, read, moved, shape, variant)]
+    return [Kernel(KernelClass.SOFTMAX, dtype, 8.0 * rows * columns, read, moved, shape, variant)]
 
 
-def _cross_entropy(given: Answers, dtype: str) -> list[Work]:
+def _cross_entropy(given: Answers, dtype: str) -> list[Kernel]:
     """torch's: log-softmax, then one element of each row; backward, zeros with one element of each row set first."""
     rows, columns, _ = _rows(given)
     logarithms = _softmax(given, dtype, "log_softmax")
     shape = {"rows": rows, "turns": float(math.ceil(rows / 1024))}
     if not given["backward"]:
-        return [*logarithms, Work(Kind.CROSS_ENTROPY, dtype, rows, 40.0 * rows, 4.0, shape, "forward")]
-    zeros = Work(
-        Kind.MEMSET, dtype, 0.0, 0.0, element_bytes(dtype) * rows * columns, {"elements": rows * columns}, "fill"
+        return [*logarithms, Kernel(KernelClass.CROSS_ENTROPY, dtype, rows, 40.0 * rows, 4.0, shape, "forward")]
+    zeros = Kernel(
+        KernelClass.MEMSET, dtype, 0.0, 0.0, element_bytes(dtype) * rows * columns, {"elements": rows * columns}, "fill"
     )
-    return [zeros, Work(Kind.CROSS_ENTROPY, dtype, rows, 8.0 * rows, 32.0 * rows, shape, "backward"), *logarithms]
+    return [
+        zeros,
+        Kernel(KernelClass.CROSS_ENTROPY, dtype, rows, 8.0 * rows, 32.0 * rows, shape, "backward"),
+        *logarithms,
+    ]
 
 
-def _embedding(given: Answers, dtype: str) -> list[Work]:
+def _embedding(given: Answers, dtype: str) -> list[Kernel]:
     rows, columns, shape = _rows(given)
     moved = element_bytes(dtype) * rows * columns
-    return [Work(Kind.EMBEDDING, dtype, 0.0, moved + 8.0 * rows, moved, shape, "forward")]
+    return [Kernel(KernelClass.EMBEDDING, dtype, 0.0, moved + 8.0 * rows, moved, shape, "forward")]
 
 
 # Kernels of AdamW over lists of tensors: the op, the lists it goes through, and of those how many it writes.
@@ -190,35 +198,37 @@ _FOREACH_ADAMW = (
 )
 
 
-def _optimizer(given: Answers, dtype: str) -> list[Work]:
+def _optimizer(given: Answers, dtype: str) -> list[Kernel]:
     elements, tensors = float(_int(given, "elements")), float(_int(given, "tensors"))
     moved = element_bytes(dtype) * elements
     shape = {"elements": elements, "tensors": tensors}
     if _one_of(given, "implementation", ("fused", "foreach")) == "fused":
         shape["lists"] = 4.0
-        return [Work(Kind.OPTIMIZER, dtype, 20.0 * elements, 4.0 * moved, 3.0 * moved, shape, "fused_adamw")]
+        return [Kernel(KernelClass.OPTIMIZER, dtype, 20.0 * elements, 4.0 * moved, 3.0 * moved, shape, "fused_adamw")]
     return [
-        Work(Kind.OPTIMIZER, dtype, 2.0 * elements, reads * moved, moved, shape | {"lists": float(lists)}, name)
+        Kernel(
+            KernelClass.OPTIMIZER, dtype, 2.0 * elements, reads * moved, moved, shape | {"lists": float(lists)}, name
+        )
         for name, lists, reads in _FOREACH_ADAMW
     ]
 
 
-def _copy(given: Answers, dtype: str) -> list[Work]:
+def _copy(given: Answers, dtype: str) -> list[Kernel]:
     elements = float(_int(given, "elements"))
     moved = element_bytes(dtype) * elements
     variant = "transposed" if given["transposed"] else "vectorized"
-    return [Work(Kind.COPY, dtype, 0.0, moved, moved, {"elements": elements, "operands": 2.0}, variant)]
+    return [Kernel(KernelClass.COPY, dtype, 0.0, moved, moved, {"elements": elements, "operands": 2.0}, variant)]
 
 
-def _transfer(given: Answers, dtype: str) -> list[Work]:
+def _transfer(given: Answers, dtype: str) -> list[Kernel]:
     size = float(_int(given, "bytes"))
     direction = _one_of(given, "direction", ("HtoD", "DtoH"))
-    return [Work(Kind.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, direction)]
+    return [Kernel(KernelClass.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, direction)]
 
 
-def _memset(given: Answers, dtype: str) -> list[Work]:
+def _memset(given: Answers, dtype: str) -> list[Kernel]:
     size = float(_int(given, "bytes"))
-    return [Work(Kind.MEMSET, "uint8", 0.0, 0.0, size, {"elements": size}, "memset")]
+    return [Kernel(KernelClass.MEMSET, "uint8", 0.0, 0.0, size, {"elements": size}, "memset")]
 
 
 _EITHER_WAY: dict[str, Value] = {"backward": False}

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from maya.devices import Device, DeviceError, device_names, load_device
 from maya.estimators.batch import Batch, Floats
-from maya.estimators.kernel import Origin, Work
+from maya.estimators.kernel import Kernel, Origin
 from maya.estimators.models.forest import Forest, Trees
 
 FORMAT = 1
@@ -119,7 +119,7 @@ class Pack:
 _OF_THE_LAUNCH = frozenset({"threads", "has_mean"})  # known of a trace, not of who measures an op
 
 
-def key_of(work: Work) -> int:
+def key_of(work: Kernel) -> int:
     """A number for a work, the same wherever it is described: in a trace, or in a file of measurements."""
     shape = [(name, size) for name, size in work.shape.items() if name not in _OF_THE_LAUNCH]
     sizes = [("flops", work.flops), ("read", work.bytes_read), ("written", work.bytes_written), *shape]

@@ -81,7 +81,7 @@ class Stacks:
     known: bool = False  # the rank has answered
 
 
-class Wait(Enum):
+class StackWait(Enum):
     """What a thread waits for, as its stack shows."""
 
     GROUP = "other ranks"  # in torch.distributed, outside of NCCL: store, Gloo
@@ -128,19 +128,19 @@ def _threads(dump: str) -> list[tuple[str, tuple[Frame, ...]]]:
     return [(name, tuple(frames)) for name, frames in threads if name != answering]
 
 
-def kind_of_wait(stack: Sequence[Frame]) -> Wait:
+def kind_of_wait(stack: Sequence[Frame]) -> StackWait:
     """Of a thread."""
     frames = [frame for frame in stack if PurePath(frame.file).name not in _WRAPPERS and not frame.is_ours]
     if not frames:
-        return Wait.ELSE
+        return StackWait.ELSE
     innermost = frames[0]
     if _SLEEP.search(innermost.source):
-        return Wait.SLEEP
+        return StackWait.SLEEP
     if "/torch/distributed/" in innermost.file:
-        return Wait.GROUP
+        return StackWait.GROUP
     if not innermost.is_torch and (_WORK_WAIT.search(innermost.source) or _COLLECTIVE.search(innermost.source)):
-        return Wait.GROUP
-    return Wait.ELSE
+        return StackWait.GROUP
+    return StackWait.ELSE
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.devices import Device
-from maya.trace.format import Kind
+from maya.trace.format import RecordKind
 from maya.util.catalogue import Catalogue
 from maya.util.suggestions import did_you_mean
 from maya.util.units import NANOSECONDS
@@ -22,19 +22,19 @@ REFERENCE = "reference"
 
 # Kinds of records that are calls of the program's; the others are made by calls, or cost nothing.
 CALLS = (
-    Kind.KERNEL,
-    Kind.LIBRARY,
-    Kind.MEMCPY,
-    Kind.MEMSET,
-    Kind.MALLOC,
-    Kind.FREE,
-    Kind.EVENT_RECORD,
-    Kind.STREAM_WAIT,
-    Kind.SYNCHRONIZE,
-    Kind.HOST_FUNCTION,
-    Kind.COLLECTIVE,
-    Kind.GRAPH_LAUNCH,
-    Kind.STREAM_CREATE,
+    RecordKind.KERNEL,
+    RecordKind.LIBRARY,
+    RecordKind.MEMCPY,
+    RecordKind.MEMSET,
+    RecordKind.MALLOC,
+    RecordKind.FREE,
+    RecordKind.EVENT_RECORD,
+    RecordKind.STREAM_WAIT,
+    RecordKind.SYNCHRONIZE,
+    RecordKind.HOST_FUNCTION,
+    RecordKind.COLLECTIVE,
+    RecordKind.GRAPH_LAUNCH,
+    RecordKind.STREAM_CREATE,
 )
 _CALL_NAMES = {kind.name.lower(): kind for kind in CALLS}
 _TIMES = ("op", "latency", "wake", "clock_read")
@@ -61,7 +61,7 @@ class HostCosts:
     latency: int  # from a launch on the host to its start on an idle device
     wake: int  # until a host thread goes on that waited for the device
     clock_read: int
-    calls: Mapping[Kind, int] = field(default_factory=dict)  # of a call of the kind; absent: nothing
+    calls: Mapping[RecordKind, int] = field(default_factory=dict)  # of a call of the kind; absent: nothing
     overlap: int = 0  # how much longer work takes on the device while a collective runs beside it
     scale: int = 1000  # how long it takes for what this machine was measured to take a thousand for
 

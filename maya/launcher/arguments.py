@@ -1,8 +1,8 @@
 """The command line of maya-torchrun: torchrun's, with torchrun's habits, and a few options of Maya's own.
 
-In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `Launch`, or a usage error (exit 2).
-Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would change
-what the user sees and are not there yet are refused by name.
+In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `LaunchOptions`, or a usage error
+(exit 2). Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would
+change what the user sees and are not there yet are refused by name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class UsageError(ValueError):
 
 
 @dataclass(frozen=True)
-class Streams:
+class StreamChoice:
     """Which of a rank's output streams something applies to."""
 
     stdout: bool
@@ -64,15 +64,15 @@ class Streams:
 class StreamCodes:
     """Such a choice for every local rank; those that are not named have the last one."""
 
-    named: Mapping[int, Streams]
-    others: Streams
+    named: Mapping[int, StreamChoice]
+    others: StreamChoice
 
-    def of(self, local_rank: int) -> Streams:
+    def of(self, local_rank: int) -> StreamChoice:
         return self.named.get(local_rank, self.others)
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchOptions:
     """What to run, and how."""
 
     command: tuple[str, ...]  # of one worker
@@ -109,7 +109,7 @@ class Launch:
         return self.nodes * self.ranks_per_node
 
 
-def parse(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+def parse(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions:
     """Read the command line; argparse itself exits on what it cannot read."""
     parser = _parser(environment)
     options = parser.parse_args(words)
@@ -226,7 +226,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Launch:
+def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> LaunchOptions:
     _refuse_unsupported(options)
     try:
         timing = read_options(options)
@@ -244,7 +244,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
     timeout = options.shutdown_timeout
     if timeout is None:
         timeout = _whole_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environment, 30)
-    return Launch(
+    return LaunchOptions(
         command=_command(options, environment),
         script=options.training_script,
         module=options.module,
@@ -396,8 +396,8 @@ def _python(environment: Mapping[str, str]) -> str:
 def _streams(option: str, text: str) -> StreamCodes:
     """A stream code for all local ranks ("3"), or one for some of them ("0:3,1:2"; none for the others)."""
 
-    def streams(code: str) -> Streams:
-        return Streams(stdout=bool(int(code) & 1), stderr=bool(int(code) & 2))
+    def streams(code: str) -> StreamChoice:
+        return StreamChoice(stdout=bool(int(code) & 1), stderr=bool(int(code) & 2))
 
     if re.fullmatch(r"[0-3]", text):
         return StreamCodes({}, streams(text))

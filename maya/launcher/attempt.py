@@ -1,8 +1,8 @@
 """One attempt at the job: all ranks from their start to their end, and what happens when one of them fails.
 
-In: a zygote under way, what the ranks are to be started with, and which signals to pass on. Out: an `Outcome`. As under
-torchrun, the first rank that fails ends the others: SIGTERM, and SIGKILL for those that have not ended half a minute
-later. The same follows when this launcher is told to stop, with the signal it got.
+In: a zygote under way, what the ranks are to be started with, and which signals to pass on. Out: an `AttemptOutcome`.
+As under torchrun, the first rank that fails ends the others: SIGTERM, and SIGKILL for those that have not ended half a
+minute later. The same follows when this launcher is told to stop, with the signal it got.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maya.launcher.debugging import Debugging
-from maya.launcher.hang import NO_PROGRESS, Ending, Hangs, ending, show, warn
+from maya.launcher.hang import NO_PROGRESS, Hangs, JobEnding, ending, show, warn
 from maya.launcher.progress import Progress
 from maya.launcher.signals import Signals
-from maya.launcher.worker_environment import Meeting
-from maya.launcher.zygote_process import Zygote
+from maya.launcher.worker_environment import RendezvousAddress
+from maya.launcher.zygote_process import ZygoteProcess
 from rank_runtime.zygote.protocol import Start
 
 
@@ -44,7 +44,7 @@ class Pause:
 
 
 @dataclass
-class Outcome:
+class AttemptOutcome:
     """How an attempt ended."""
 
     exits: list[Exit] = field(default_factory=list)  # in the order in which they were noticed
@@ -66,9 +66,9 @@ class Attempt:
 
     def __init__(
         self,
-        zygote: Zygote,
-        start: Callable[[Meeting], Start],
-        meeting: Meeting | None,
+        zygote: ZygoteProcess,
+        start: Callable[[RendezvousAddress], Start],
+        meeting: RendezvousAddress | None,
         progress: Progress,
         say: Callable[[str], None],
         shutdown_seconds: float,
@@ -82,7 +82,7 @@ class Attempt:
         self._say = say
         self._shutdown_seconds = shutdown_seconds
         self._hang_options = hangs
-        self._outcome = Outcome()
+        self._outcome = AttemptOutcome()
         self._running: dict[int, int] = {}  # processes of ranks
         self._clocks: list[int] = []  # of the ranks, when they ended
         self._ready = False
@@ -91,10 +91,10 @@ class Attempt:
         self._finished = False
         self._deadline: float | None = None
         self._hang_deadline: float | None = None  # when ranks are ended that can never go on
-        self._hang_end = Ending()
+        self._hang_end = JobEnding()
         self._debugging: Debugging | None = None  # while the user looks at ranks that hang
 
-    def run(self, signals: Signals) -> Outcome:
+    def run(self, signals: Signals) -> AttemptOutcome:
         while not self._zygote.ended:
             descriptors = [self._zygote.descriptor, signals.descriptor]
             descriptors += self._debugging.descriptors if self._debugging is not None else []

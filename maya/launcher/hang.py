@@ -40,7 +40,7 @@ class Hangs:
 
 
 @dataclass(frozen=True)
-class Ending:
+class JobEnding:
     """How the job ends: after some seconds a signal to all ranks, and SIGKILL some seconds later."""
 
     signal: signal.Signals = signal.SIGTERM
@@ -136,10 +136,10 @@ def _whole_report(told: Mapping[str, Any]) -> str:
     return f"  all of it: {told['file'] or 'not written to a file, because there was no room for one'}"
 
 
-def ending(hangs: Hangs, kind: str) -> Ending | None:
+def ending(hangs: Hangs, kind: str) -> JobEnding | None:
     """None: the job goes on."""
     if hangs.action == "wait":
         return None
     if hangs.action == "abort":
-        return Ending(signal.SIGABRT)
-    return Ending(patience=_MISMATCH_SECONDS if kind == "mismatch" and not hangs.debugs else 0.0)
+        return JobEnding(signal.SIGABRT)
+    return JobEnding(patience=_MISMATCH_SECONDS if kind == "mismatch" and not hangs.debugs else 0.0)

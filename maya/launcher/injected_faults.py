@@ -1,7 +1,8 @@
 """Faults that users ask for: words of the command line, or a TOML file, to what goes wrong where.
 
-In: `kill:rank=3,call=10`, or a file with a table `[[kill]]` for each of them and the same keys. Out: a `Fault` of a
-rank, which happens inside it (rank_runtime/shim/device/faults.h), or a `LinkFault`, which the network model takes.
+In: `kill:rank=3,call=10`, or a file with a table `[[kill]]` for each of them and the same keys. Out: a `InjectedFault`
+of a rank, which happens inside it (rank_runtime/shim/device/faults.h), or a `InjectedLinkFault`, which the network
+model takes.
 
     kill    rank, call|step               the process is killed
     raise   rank, call|step               an exception: the call fails, or after the step a RuntimeError
@@ -39,7 +40,7 @@ class FaultError(ValueError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """Something that goes wrong in a rank."""
 
     kind: str
@@ -61,7 +62,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class LinkFault:
+class InjectedLinkFault:
     """A link that is slow or lost, for the whole job."""
 
     link: str  # as the network model's faults are written
@@ -99,7 +100,7 @@ _KINDS = {
 KINDS = tuple(_KINDS)
 
 
-def parse(word: str) -> Fault | LinkFault:
+def parse(word: str) -> InjectedFault | InjectedLinkFault:
     """`kill:rank=3,call=10`"""
     kind, _, rest = word.partition(":")
     values: dict[str, Any] = {}
@@ -113,7 +114,7 @@ def parse(word: str) -> Fault | LinkFault:
     return _fault(f'"{word}"', kind, values)
 
 
-def read_file(path: str) -> tuple[Fault | LinkFault, ...]:
+def read_file(path: str) -> tuple[InjectedFault | InjectedLinkFault, ...]:
     """All faults of a TOML file."""
     table = Catalogue(Path(), "faults", FaultError).read(Path(path))
     found = []
@@ -125,7 +126,7 @@ def read_file(path: str) -> tuple[Fault | LinkFault, ...]:
     return tuple(found)
 
 
-def _fault(where: str, kind: str, values: Mapping[str, Any]) -> Fault | LinkFault:
+def _fault(where: str, kind: str, values: Mapping[str, Any]) -> InjectedFault | InjectedLinkFault:
     if kind not in _KINDS:
         near = did_you_mean(kind, _KINDS)
         raise FaultError(
@@ -145,8 +146,8 @@ def _fault(where: str, kind: str, values: Mapping[str, Any]) -> Fault | LinkFaul
     if any(key not in read for key in made.needed) or len(points) != bool(made.points):
         raise FaultError(f"{where}: {kind} takes {made.text()}")
     if kind == "link":
-        return LinkFault(_link(where, read["at"], read.get("left", "lost")))
-    return Fault(kind, read["rank"], points[0], read[points[0]], read.get("seconds", 0), read.get("attempt", 1))
+        return InjectedLinkFault(_link(where, read["at"], read.get("left", "lost")))
+    return InjectedFault(kind, read["rank"], points[0], read[points[0]], read.get("seconds", 0), read.get("attempt", 1))
 
 
 def _link(where: str, at: str, left: str) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from maya.launcher.injected_faults import (
     EVERY_ATTEMPT,
-    Fault,
     FaultError,
-    LinkFault,
+    InjectedFault,
+    InjectedLinkFault,
     parse,
     read_file,
 )
@@ -25,13 +25,13 @@ __all__ = ["FaultError", "Injection", "add_options", "read_options"]
 class Injection:
     """What the user wants to go wrong."""
 
-    wanted: tuple[Fault | LinkFault, ...] = ()
+    wanted: tuple[InjectedFault | InjectedLinkFault, ...] = ()
     seed: int | None = None  # of the order of events
 
     @property
     def links(self) -> tuple[str, ...]:
         """As the network model takes them."""
-        return tuple(fault.link for fault in self.wanted if isinstance(fault, LinkFault))
+        return tuple(fault.link for fault in self.wanted if isinstance(fault, InjectedLinkFault))
 
     def of_rank(self, rank: int, attempt: int) -> str:
         """MAYA_FAULTS of a rank, in an attempt: 0, 1, ..."""
@@ -57,8 +57,8 @@ class Injection:
             if not trace:
                 raise FaultError(f"link:at={link}: a link takes virtual time, which --no-trace does without")
 
-    def _of_ranks(self) -> list[Fault]:
-        return [fault for fault in self.wanted if isinstance(fault, Fault)]
+    def _of_ranks(self) -> list[InjectedFault]:
+        return [fault for fault in self.wanted if isinstance(fault, InjectedFault)]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def read_options(options: argparse.Namespace) -> Injection:
     return Injection(tuple(fault for faults in options.inject for fault in faults), options.schedule_seed)
 
 
-def _faults(word: str) -> Sequence[Fault | LinkFault]:
+def _faults(word: str) -> Sequence[InjectedFault | InjectedLinkFault]:
     try:
         return read_file(word) if word.endswith(".toml") else [parse(word)]
     except FaultError as error:

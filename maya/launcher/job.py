@@ -1,7 +1,7 @@
 """A job from its start to its end: attempts until one succeeds, the restarts are used up, or somebody stops it.
 
-In: a `Launch`, a GPU, the fake libraries, the settings of the run and a folder for it. Out: the launcher's exit code,
-and what it says.
+In: a `LaunchOptions`, a GPU, the fake libraries, the settings of the run and a folder for it. Out: the launcher's exit
+code, and what it says.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from maya.assumptions import Assumption, wall_clock
 from maya.devices import Device
-from maya.launcher.arguments import Launch, UsageError
-from maya.launcher.attempt import Attempt, Outcome
+from maya.launcher.arguments import LaunchOptions, UsageError
+from maya.launcher.attempt import Attempt, AttemptOutcome
 from maya.launcher.debugging import PATIENCE
 from maya.launcher.failure import failure_block, failures_of, pass_on_error_file, root_cause
 from maya.launcher.logs import (
@@ -33,9 +33,9 @@ from maya.launcher.logs import (
 from maya.launcher.progress import Progress
 from maya.launcher.recorded_settings import write_settings
 from maya.launcher.signals import Signals
-from maya.launcher.summary_file import Run, write_summary
-from maya.launcher.worker_environment import Meeting, free_port, worker_variables
-from maya.launcher.zygote_process import Zygote
+from maya.launcher.summary_file import FinishedRun, write_summary
+from maya.launcher.worker_environment import RendezvousAddress, free_port, worker_variables
+from maya.launcher.zygote_process import ZygoteProcess
 from maya.replay.run_settings import RunSettings
 from rank_runtime.build import Build
 from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
@@ -50,7 +50,7 @@ class Job:
 
     def __init__(
         self,
-        launch: Launch,
+        launch: LaunchOptions,
         device: Device,
         build: Build,
         settings: RunSettings,
@@ -123,7 +123,7 @@ class Job:
         """Whether the ranks can be forked from a Python that has imported what they need."""
         return self._launch.own_python and not _has_macro(self._launch.command) and self._launch.preload is not None
 
-    def _attempt(self, attempt: int, signals: Signals) -> Outcome:
+    def _attempt(self, attempt: int, signals: Signals) -> AttemptOutcome:
         launch = self._launch
         ranks = range(launch.world_size)
         files = [make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks]
@@ -131,9 +131,9 @@ class Job:
         hosted = launch.world_size > 1
         secret = secrets.token_hex(16) if hosted or self._is_virtual() else ""
         port = launch.master_port or 0
-        meeting = Meeting(0 if hosted else port or free_port(), secret, hosted=hosted)
+        meeting = RendezvousAddress(0 if hosted else port or free_port(), secret, hosted=hosted)
 
-        def start(meeting: Meeting) -> Start:
+        def start(meeting: RendezvousAddress) -> Start:
             return Start(
                 environment={**variables, **meeting.variables()},
                 ranks=tuple(self._rank(rank, meeting, attempt, files[rank]) for rank in ranks),
@@ -143,7 +143,7 @@ class Job:
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
         progress = Progress(launch.world_size, sys.stderr)
         with (
-            Zygote(launch.command if preparation.share else _NOTHING, variables, preparation) as zygote,
+            ZygoteProcess(launch.command if preparation.share else _NOTHING, variables, preparation) as zygote,
             Follower(followed),
         ):
             return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
@@ -152,7 +152,7 @@ class Job:
 
     def _common_environment(self) -> dict[str, str]:
         """What all ranks have in common; the rest depends on the rank, or on where the ranks will meet."""
-        own = worker_variables(self._launch, 0, Meeting(0), 0, Path(), self._inherited)
+        own = worker_variables(self._launch, 0, RendezvousAddress(0), 0, Path(), self._inherited)
         environment = {name: value for name, value in self._inherited.items() if name not in own}
         if self._launch.hangs.debugs:
             environment = {**PATIENCE, **environment}
@@ -162,7 +162,7 @@ class Job:
             **self._launch.variables,
             **self._launch.injection.variables(),
             "MAYA_TRACE": "",
-            **Meeting(0).variables(),
+            **RendezvousAddress(0).variables(),
             **self._clock_variables(),
             "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
         }
@@ -195,7 +195,7 @@ class Job:
             script=launch.script if share and not launch.module else None,
             module=launch.script if share and launch.module else None,
             modules=launch.preload or (),
-            rank_variables=tuple(worker_variables(launch, 0, Meeting(0), 0, Path(), self._inherited)),
+            rank_variables=tuple(worker_variables(launch, 0, RendezvousAddress(0), 0, Path(), self._inherited)),
             secret=secret,
             store_port=port,
             run_folder=str(self._run_folder) if self._is_virtual() else "",
@@ -204,7 +204,7 @@ class Job:
             hang_freezes=launch.hangs.debugs,
         )
 
-    def _rank(self, rank: int, meeting: Meeting, attempt: int, files: WorkerFiles) -> RankStart:
+    def _rank(self, rank: int, meeting: RendezvousAddress, attempt: int, files: WorkerFiles) -> RankStart:
         variables = worker_variables(self._launch, rank, meeting, attempt, files.error_file, self._inherited)
         if self._launch.trace:
             variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
@@ -231,7 +231,7 @@ class Job:
     def _trace_file(self, rank: int, attempt: int) -> Path:
         return self._run_folder / (f"rank{rank}.trace" if attempt == 0 else f"rank{rank}-attempt{attempt}.trace")
 
-    def _verdict(self, outcome: Outcome, attempt: int) -> int | None:
+    def _verdict(self, outcome: AttemptOutcome, attempt: int) -> int | None:
         """The launcher's exit code, or None if the workers are to be restarted."""
         if outcome.problem is not None:
             self._say(outcome.problem)
@@ -254,12 +254,12 @@ class Job:
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
 
-    def _summarise(self, outcome: Outcome, exit_code: int, attempt: int, seconds: float) -> None:
+    def _summarise(self, outcome: AttemptOutcome, exit_code: int, attempt: int, seconds: float) -> None:
         """Say and write what there was. What cannot be written is said, and does not change the exit code: that is the
         script's."""
         launch = self._launch
         files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
-        run = Run(
+        run = FinishedRun(
             script=launch.script,
             nodes=launch.nodes,
             ranks_per_node=launch.ranks_per_node,
@@ -311,7 +311,7 @@ def _has_macro(command: tuple[str, ...]) -> bool:
     return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
 
 
-def _hang_problem(outcome: Outcome, folder: Path) -> str | None:
+def _hang_problem(outcome: AttemptOutcome, folder: Path) -> str | None:
     if outcome.hang is None or outcome.report is None:
         return outcome.hang
     report = Path(outcome.report)

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from maya.launcher.arguments import Launch, UsageError
+from maya.launcher.arguments import LaunchOptions, UsageError
 
 _TAIL_SECONDS = 0.05
 _TAIL_PAUSE = 9  # times as long as it takes to look at all files
 
 
-def make_run_folder(launch: Launch) -> Path:
+def make_run_folder(launch: LaunchOptions) -> Path:
     """The folder the user named, which must be empty, or a new one named after the script."""
     if launch.out is not None:
         try:
@@ -46,7 +46,7 @@ def make_run_folder(launch: Launch) -> Path:
             raise UsageError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from error
 
 
-def make_log_folder(launch: Launch, run_folder: Path) -> Path:
+def make_log_folder(launch: LaunchOptions, run_folder: Path) -> Path:
     base = launch.log_folder or run_folder / "logs"
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class WorkerFiles:
     error_file: Path
 
 
-def make_worker_files(launch: Launch, log_folder: Path, rank: int, attempt: int) -> WorkerFiles:
+def make_worker_files(launch: LaunchOptions, log_folder: Path, rank: int, attempt: int) -> WorkerFiles:
     folder = log_folder / f"attempt_{attempt}" / str(rank)
     try:
         folder.mkdir(parents=True)
@@ -96,7 +96,7 @@ def make_worker_files(launch: Launch, log_folder: Path, rank: int, attempt: int)
     )
 
 
-def line_prefix(launch: Launch, rank: int, environment: Mapping[str, str]) -> str:
+def line_prefix(launch: LaunchOptions, rank: int, environment: Mapping[str, str]) -> str:
     template = environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${role_name}${rank}]:")
     local_rank = rank % launch.ranks_per_node
     return string.Template(template).safe_substitute(role_name=launch.role, rank=rank, local_rank=local_rank)

@@ -1,6 +1,7 @@
 """What a finished run would have taken on the cluster: lines for the terminal, and the `prediction` of summary.json.
 
-In: a `Run` and its folder. Out: a `Predicted`. A prediction that fails says why, and does not make the job fail.
+In: a `FinishedRun` and its folder. Out: a `Predicted`. A prediction that fails says why, and does not make the job
+fail.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.assumptions import Assumption
-from maya.launcher.summary_file import Run
+from maya.launcher.summary_file import FinishedRun
 from maya.launcher.terminal_summary import place_text, relative
 from maya.results.document import document
 from maya.results.predict import TRACES, Prediction, predict
@@ -31,7 +32,7 @@ class Predicted:
     assumptions: Sequence[Assumption] = ()  # they are among the lines
 
 
-def predicted(run: Run, folder: Path) -> Predicted:
+def predicted(run: FinishedRun, folder: Path) -> Predicted:
     """Simulate a run that ended well."""
     why_not = _unpredictable(run)
     if why_not is not None:
@@ -57,7 +58,7 @@ def _details(folder: Path) -> str:
     return f"see {relative(folder / _PROBLEM)}"
 
 
-def _unpredictable(run: Run) -> str | None:
+def _unpredictable(run: FinishedRun) -> str | None:
     if run.exit_code != 0:
         return "the job failed"
     if not run.traces:

@@ -1,7 +1,7 @@
 """The settings of a run, as a replay needs them: run.json, and copies of files that the user named.
 
-In: a `Launch`, its GPU, the fake libraries, the environment, and a folder for the run. Out: `RunSettings`, written into
-the folder when the job starts.
+In: a `LaunchOptions`, its GPU, the fake libraries, the environment, and a folder for the run. Out: `RunSettings`,
+written into the folder when the job starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from maya.devices import Device, DeviceError, flattened
 from maya.hosts.costs import REFERENCE, HostError, host_path
-from maya.launcher.arguments import Launch, UsageError, fitting_cluster
+from maya.launcher.arguments import LaunchOptions, UsageError, fitting_cluster
 from maya.replay.run_settings import NO_COSTS, RunSettings, SettingsError, nccl_variables
 from netmodel.cluster import ClusterError, cluster_path
 from netmodel.collectives.nccl_settings import NcclSettingsError
@@ -21,7 +21,7 @@ from rank_runtime.build import Build
 from rank_runtime.environment import rank_environment
 
 
-def make_settings(launch: Launch, device: Device, build: Build, environment: Mapping[str, str]) -> RunSettings:
+def make_settings(launch: LaunchOptions, device: Device, build: Build, environment: Mapping[str, str]) -> RunSettings:
     """What the command line and the environment say; a `UsageError` if they cannot be meant."""
     timing = launch.timing
     variables = rank_environment(build, device.cuda_properties(), {}, environment)

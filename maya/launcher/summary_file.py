@@ -16,7 +16,7 @@ VERSION = 2  # of summary.json; docs/results.md says what its keys mean
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """What is known of a run when it is over."""
 
     script: str
@@ -49,7 +49,7 @@ class Run:
 
 
 def write_summary(
-    run: Run,
+    run: FinishedRun,
     folder: Path,
     prediction: Mapping[str, Any] | None = None,
     no_prediction: str | None = None,

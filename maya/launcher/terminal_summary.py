@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maya.assumptions import Assumption
-from maya.launcher.summary_file import Run
+from maya.launcher.summary_file import FinishedRun
 from maya.results.assumptions import trace_assumptions
-from maya.trace import Kind, TraceError, read, summarise
+from maya.trace import RecordKind, TraceError, count_records, read
 from maya.util.ranks import ranks_text
 
 
-def summary(run: Run, folder: Path) -> list[str]:
+def summary(run: FinishedRun, folder: Path) -> list[str]:
     """Lines for the terminal: the run as a whole, if it had several ranks, and what its first rank recorded."""
     return [*(_whole_run(run) if run.ranks > 1 else []), *_recorded(run, folder)]
 
 
-def _whole_run(run: Run) -> list[str]:
+def _whole_run(run: FinishedRun) -> list[str]:
     line = f"{_number(run.ranks, 'rank')} on virtual {run.gpu}, {run.seconds:.1f} s"
     if run.coordinator:
         collectives, messages = run.coordinator["collectives"], run.coordinator["messages"]
@@ -27,7 +27,7 @@ def _whole_run(run: Run) -> list[str]:
     return [line, *pauses]
 
 
-def _recorded(run: Run, folder: Path) -> list[str]:
+def _recorded(run: FinishedRun, folder: Path) -> list[str]:
     if not folder.exists():
         return [f"the folder {relative(folder)} was removed while the job ran, and its traces with it"]
     lost = [_lost(run.lost_traces, folder)] if run.lost_traces else []
@@ -41,8 +41,8 @@ def _recorded(run: Run, folder: Path) -> list[str]:
         return [*lost, f"the trace cannot be read: {error}"]
     except OSError as error:
         return [*lost, f"cannot read the trace {shown}: {error.strerror}"]
-    totals = summarise(trace)
-    copies = totals.counts.get(Kind.MEMCPY, 0)
+    totals = count_records(trace)
+    copies = totals.counts.get(RecordKind.MEMCPY, 0)
     where = f"on a virtual {run.gpu}" if run.ranks == 1 else f"rank {rank}"
     lines = [
         *lost,
@@ -63,7 +63,7 @@ def _lost(ranks: Sequence[int], folder: Path) -> str:
     )
 
 
-def assumptions_of(run: Run) -> list[Assumption]:
+def assumptions_of(run: FinishedRun) -> list[Assumption]:
     """What the trace of the first rank shows, for a run that is not predicted."""
     if not run.traces:
         return []

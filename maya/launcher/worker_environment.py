@@ -1,6 +1,7 @@
 """The environment of one worker: what torchrun sets for every worker, and what makes the GPUs virtual.
 
-In: a `Launch`, where the worker stands in it, and where the workers meet. Out: variables to add to the launcher's own.
+In: a `LaunchOptions`, where the worker stands in it, and where the workers meet. Out: variables to add to the
+launcher's own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from maya.launcher.arguments import Launch, UsageError
+from maya.launcher.arguments import LaunchOptions, UsageError
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousAddress:
     """Where workers find each other: the store of the process groups, and the coordinator, if there is one."""
 
     store_port: int  # 0: not known yet
@@ -28,7 +29,7 @@ class Meeting:
         """Whether workers can be told."""
         return self.store_port > 0 and bool(self.endpoint) == bool(self.secret)
 
-    def at(self, store_port: int | None, endpoint: str) -> Meeting:
+    def at(self, store_port: int | None, endpoint: str) -> RendezvousAddress:
         """Where the coordinator is, and its store, if it has one."""
         return replace(self, store_port=self.store_port if store_port is None else store_port, endpoint=endpoint)
 
@@ -62,7 +63,12 @@ def zmq_library() -> str:
 
 
 def worker_variables(
-    launch: Launch, rank: int, meeting: Meeting, attempt: int, error_file: Path, inherited: Mapping[str, str]
+    launch: LaunchOptions,
+    rank: int,
+    meeting: RendezvousAddress,
+    attempt: int,
+    error_file: Path,
+    inherited: Mapping[str, str],
 ) -> dict[str, str]:
     """What torchrun tells a worker about its place in the job."""
     node, local_rank = divmod(rank, launch.ranks_per_node)

@@ -32,7 +32,7 @@ def _loading(world_size: int) -> dict[str, str]:
     return {BIND_AT_ONCE: "1"} if world_size >= WORTHWHILE else {}
 
 
-class Zygote:
+class ZygoteProcess:
     """A process that ranks are forked from, as seen from outside. Close it, and nothing of it is left; a `with` block
     that ends in an exception closes it."""
 
@@ -64,7 +64,7 @@ class Zygote:
             os.close(reports_write)
         self.exit_code: int | None = None
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self) -> ZygoteProcess:
         return self
 
     def __exit__(

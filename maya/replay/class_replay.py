@@ -1,6 +1,6 @@
 """Ranks of one behaviour that are replayed together, in lanes: ranks whose times have been the same so far share one.
 
-In: a `Course`, and the times of what its ranks meet in. Out: when everything happened, an array over lanes for each
+In: a `ReplayPlan`, and the times of what its ranks meet in. Out: when everything happened, an array over lanes for each
 node. Nothing but `max` and `+`. Where ranks of a lane come out of a collective at different times, the lane is split.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.replay.communicator_layout import Layout, lay_out
-from maya.replay.rank_class import Communicator
-from maya.replay.rendezvous import Meeting, Meetings, Ticket
-from maya.replay.replay_plan import Course, Join, Mark, Meet, Run, Wait
+from maya.replay.rank_class import TracedCommunicator
+from maya.replay.rendezvous import Rendezvous, RendezvousTable, Ticket
+from maya.replay.replay_plan import EventWait, KernelRun, Meet, ReplayPlan, StreamJoin, StreamMark
 from maya.replay.run_settings import HostCosts
 from maya.replay.timeline import CollectiveCall
 
@@ -36,21 +36,21 @@ class _Open:
     """A stream that has come to collectives and waits for them."""
 
     ticket: Ticket
-    meetings: list[list[Meeting]]  # for each node: one for each communicator
+    meetings: list[list[Rendezvous]]  # for each node: one for each communicator
 
 
-class Cohort:
+class ClassReplay:
     """The state of a replay for some ranks. A task is a stream, or ~segment of the host."""
 
     def __init__(
         self,
-        course: Course,
+        course: ReplayPlan,
         calls: Calls,
         costs: HostCosts,
         ranks: Sequence[int],
-        communicators: Sequence[dict[int, Communicator]],
-        meetings: Meetings,
-        tasks: deque[tuple[Cohort, int]],
+        communicators: Sequence[dict[int, TracedCommunicator]],
+        meetings: RendezvousTable,
+        tasks: deque[tuple[ClassReplay, int]],
     ) -> None:
         self.course = course
         self.calls = calls
@@ -152,7 +152,7 @@ class Cohort:
 
     def _step(self, stream: int, item: object) -> bool:
         """Do one item of a stream's queue; False if it has to wait."""
-        if isinstance(item, Run):
+        if isinstance(item, KernelRun):
             begun = self.begun[item.segment]
             if begun is None:
                 self._waits_for_segment.setdefault(item.segment, []).append(stream)
@@ -162,7 +162,7 @@ class Cohort:
             self.start[item.first : item.last] = start
             self.cursor[stream] = start[-1] + self.course.duration[item.last - 1]
             return True
-        if isinstance(item, Wait):
+        if isinstance(item, EventWait):
             if not self._has_passed(item.stream, self.course.reached_by[item.node]):
                 self._waits_for_stream[item.stream].append(stream)
                 return False
@@ -173,10 +173,10 @@ class Cohort:
             return True
         if isinstance(item, Meet):
             return self._meet(stream, item)
-        if isinstance(item, Mark):
+        if isinstance(item, StreamMark):
             self.marks[item.number] = self.cursor[stream]
             return True
-        assert isinstance(item, Join)
+        assert isinstance(item, StreamJoin)
         found = self.marks[item.mark]
         if found is None:
             self._waits_for_stream[item.stream].append(stream)
@@ -184,7 +184,7 @@ class Cohort:
         self.cursor[stream] = np.maximum(self.cursor[stream], found)
         return True
 
-    def _overlap(self, stream: int, item: Wait) -> Integers:
+    def _overlap(self, stream: int, item: EventWait) -> Integers:
         """How long works of a stream ran beside collectives of another."""
         works = self.course.works_on[stream]
         nodes = self.course.collectives_on[item.stream][item.collectives.start : item.collectives.stop]
@@ -258,7 +258,7 @@ class Cohort:
         self.open[stream] = waiting = _Open(ticket, every)
         return waiting
 
-    def _leave(self, stream: int, node: int, meetings: Sequence[Meeting]) -> None:
+    def _leave(self, stream: int, node: int, meetings: Sequence[Rendezvous]) -> None:
         at = self.collective_at[node]
         if len(meetings) > 1:
             layout = self._layout(self.calls.call[node].communicator)
@@ -317,12 +317,12 @@ class Cohort:
                 return waits
         return None
 
-    def divide(self, chosen: npt.NDArray[np.bool_]) -> list[Cohort]:
+    def divide(self, chosen: npt.NDArray[np.bool_]) -> list[ClassReplay]:
         """Two cohorts: the ranks that are not chosen, and those that are."""
         return [self._part(np.flatnonzero(~chosen)), self._part(np.flatnonzero(chosen))]
 
-    def _part(self, ranks: npt.NDArray[np.intp]) -> Cohort:
-        part = Cohort(
+    def _part(self, ranks: npt.NDArray[np.intp]) -> ClassReplay:
+        part = ClassReplay(
             self.course,
             self.calls,
             self.costs,
@@ -343,7 +343,7 @@ class Cohort:
         part.tasks.extend((part, task) for task in tasks if task >= 0 or self.course.segments[~task].wait is not None)
         return part
 
-    def _take_over(self, whole: Cohort, stream: int, waiting: _Open) -> _Open:
+    def _take_over(self, whole: ClassReplay, stream: int, waiting: _Open) -> _Open:
         """Those of the meetings that the ranks of this part are in."""
         item = self.course.queues[stream][self.at[stream]]
         assert isinstance(item, Meet)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.rank_class import Communicator
+from maya.replay.rank_class import TracedCommunicator
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The communicators, and which ranks are in which."""
 
-    communicators: list[Communicator]
+    communicators: list[TracedCommunicator]
     numbers: list[int]  # as Meetings knows them
     of_rank: npt.NDArray[np.intp]  # for each rank, the place in `communicators`
     counts: list[int]  # ranks in each
@@ -23,10 +23,10 @@ class Layout:
     begins: npt.NDArray[np.intp]  # of each communicator in `order`
 
 
-def lay_out(of_each: Sequence[Communicator], number_of: Callable[[Communicator], int]) -> Layout:
+def lay_out(of_each: Sequence[TracedCommunicator], number_of: Callable[[TracedCommunicator], int]) -> Layout:
     """`of_each` is the communicator of each rank."""
     places: dict[int, int] = {}
-    communicators: list[Communicator] = []
+    communicators: list[TracedCommunicator] = []
     of_rank = np.empty(len(of_each), dtype=np.intp)
     for rank, communicator in enumerate(of_each):
         number = number_of(communicator)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from maya.replay.replay_plan import Integers, Segment
 from maya.replay.run_settings import HostCosts
 from maya.replay.thread_groups import thread_groups
-from maya.trace import Flag, Kind, Trace
+from maya.trace import Flag, RecordKind, Trace
 
 
 class HostPart:
@@ -36,7 +36,7 @@ class HostPart:
         if not len(positions):
             self.segments.append(Segment(group, after=-1, offset=-1))
             return
-        waits = self._kinds[positions] == Kind.SYNCHRONIZE
+        waits = self._kinds[positions] == RecordKind.SYNCHRONIZE
         segment = np.cumsum(waits) - waits
         total = np.cumsum(spent[positions])
         ends = total[waits]
@@ -71,7 +71,7 @@ def _of_calls(trace: Trace, costs: HostCosts) -> Integers:
     for kind, ns in costs.calls.items():
         call[kind] = ns
     free = (records["flags"] & Flag.FROM_GRAPH) != 0
-    free |= (kinds == Kind.COLLECTIVE) & ((records["flags"] & Flag.GROUPED) != 0)
+    free |= (kinds == RecordKind.COLLECTIVE) & ((records["flags"] & Flag.GROUPED) != 0)
     spent: Integers = np.where(free, 0, call[kinds])
-    spent += np.where(kinds == Kind.HOST_DELAY, records["value"].astype(np.int64), 0)
+    spent += np.where(kinds == RecordKind.HOST_DELAY, records["value"].astype(np.int64), 0)
     return spent

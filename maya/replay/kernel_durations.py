@@ -13,17 +13,17 @@ from typing import Any
 
 from maya.devices import Device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features.extract import work_of
+from maya.estimators.features.extract import kernel_of
 from maya.estimators.features.from_trace import launch_of
-from maya.estimators.features.inductor import Sources
-from maya.estimators.features.launch import Launch
-from maya.estimators.kernel import Estimate, Work
-from maya.trace import Kind
+from maya.estimators.features.inductor import InductorSources
+from maya.estimators.features.launch import KernelLaunch
+from maya.estimators.kernel import Estimate, Kernel
+from maya.trace import RecordKind
 
 Question = tuple[int, str, str, int]  # kind, signature, op's signature, size: as in messages.Ask
 
 
-class Durations:
+class KernelDurations:
     """Estimates for one device. `packs` are files of the user's own; `inductor` is where torch.compile put its
     sources, without which the sizes of compiled kernels are the bytes behind their pointers."""
 
@@ -33,25 +33,25 @@ class Durations:
         """`keep`: a folder to which the sources that were of use are copied."""
         self.device = device
         self._estimator = Estimator(device, packs)
-        self._sources = Sources(inductor, keep=keep) if inductor is not None else None
+        self._sources = InductorSources(inductor, keep=keep) if inductor is not None else None
         self._answers: dict[Question, int] = {}
 
     @staticmethod
     def launch_of(
-        kind: Kind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0
-    ) -> Launch:
+        kind: RecordKind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0
+    ) -> KernelLaunch:
         """What a record and its op say; `size` is of copies and memsets."""
         return launch_of(kind, signature, op, size)
 
-    def work_of(self, launch: Launch) -> Work:
+    def kernel_of(self, launch: KernelLaunch) -> Kernel:
         """What the launch has to do."""
-        return work_of(launch, self._sources)
+        return kernel_of(launch, self._sources)
 
-    def estimates(self, launches: Iterable[Launch]) -> list[Estimate]:
+    def estimates(self, launches: Iterable[KernelLaunch]) -> list[Estimate]:
         """One for each launch, in their order."""
-        return self._estimator.estimate([self.work_of(launch) for launch in launches])
+        return self._estimator.estimate([self.kernel_of(launch) for launch in launches])
 
-    def of_works(self, works: Sequence[Work]) -> list[Estimate]:
+    def of_works(self, works: Sequence[Kernel]) -> list[Estimate]:
         """One for each work, in their order."""
         return self._estimator.estimate(works)
 
@@ -63,9 +63,9 @@ class Durations:
         return [self._answers[question] for question in questions]
 
 
-def _launch(question: Question) -> Launch:
+def _launch(question: Question) -> KernelLaunch:
     kind, signature, op, size = question
-    return launch_of(Kind(kind), _parsed(signature), _parsed(op) if op else None, size)
+    return launch_of(RecordKind(kind), _parsed(signature), _parsed(op) if op else None, size)
 
 
 def _parsed(text: str) -> Mapping[str, Any]:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from maya.replay.rank_class import Behaviour
 from maya.replay.replay_plan import Integers
 from maya.replay.run_settings import SettingsError
-from maya.replay.thread_groups import HEEDED, HEEDED_ON_STREAMS, Columns, thread_groups
-from maya.trace import Kind, Trace
+from maya.replay.thread_groups import HEEDED_ON_STREAMS, REPLAYED_KINDS, Columns, thread_groups
+from maya.trace import RecordKind, Trace
 from maya.trace.reader import HostTimes, read_columns
 
 _COLUMNS = ("kind", "thread", "signature")
@@ -35,7 +35,7 @@ Index = npt.NDArray[np.intp]
 def typical_host_times(behaviour: Behaviour, steps_from: str | None, *, allocations: bool) -> Integers:
     """For each record of the behaviour's trace; 0 for those that a replay does not heed."""
     trace = behaviour.trace
-    heeded = HEEDED if allocations else HEEDED_ON_STREAMS
+    heeded = REPLAYED_KINDS if allocations else HEEDED_ON_STREAMS
     kept = np.flatnonzero(heeded[trace.records["kind"]])
     places, counts = _places(trace, kept, steps_from)
     samples = [
@@ -114,7 +114,7 @@ def _contexts(records: npt.NDArray[np.void], group: int) -> npt.NDArray[np.uint6
 
 def step_ends(trace: Trace, steps_from: str | None) -> Index:
     """Where annotations end that end a step."""
-    positions = np.flatnonzero(trace.records["kind"] == Kind.ANNOTATION)
+    positions = np.flatnonzero(trace.records["kind"] == RecordKind.ANNOTATION)
     numbers = trace.records["signature"][positions]
     names = {number: str(trace.signature(number).get("op", "")) for number in np.unique(numbers).tolist()}
     ends = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from maya.estimators.kernel import Estimate, Origin, Work
+from maya.estimators.kernel import Estimate, Kernel, Origin
 from maya.replay.run_settings import NO_COSTS, HostCosts, RunSettings
 from netmodel.collectives.collective import Collective
 
@@ -21,7 +21,7 @@ class NullDurations:
     def __init__(self, ns: int = MILLISECOND) -> None:
         self._estimate = Estimate(ns, Origin.DEFAULT, spread=0.0, note="null")
 
-    def of_works(self, works: Sequence[Work]) -> list[Estimate]:
+    def of_works(self, works: Sequence[Kernel]) -> list[Estimate]:
         return [self._estimate] * len(works)
 
 

@@ -1,4 +1,4 @@
-"""A trace -> its `Course`.
+"""A trace -> its `ReplayPlan`.
 
 Which event a wait means, what a synchronisation waits for and which collectives an overlap is counted with follow from
 the order of the records alone, so all of it is worked out here, once for all ranks that did the same.
@@ -14,27 +14,27 @@ import numpy.typing as npt
 
 from maya.replay.host_segments import HostPart
 from maya.replay.replay_plan import (
-    Course,
+    EventWait,
     Integers,
-    Item,
-    Join,
-    Mark,
+    KernelRun,
     Meet,
-    Run,
+    QueueItem,
+    ReplayPlan,
+    StreamJoin,
+    StreamMark,
     Synchronise,
-    Wait,
 )
 from maya.replay.run_settings import HostCosts
-from maya.trace import Flag, Kind, Trace
+from maya.trace import Flag, RecordKind, Trace
 from maya.trace.streams import find_streams
 
-_WORKS = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET)
-_SLOWED = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMSET)  # by collectives that run beside them
-_NODES = (*_WORKS, Kind.HOST_FUNCTION, Kind.EVENT_RECORD, Kind.COLLECTIVE)
+_WORKS = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMCPY, RecordKind.MEMSET)
+_SLOWED = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)  # by collectives that run beside them
+_NODES = (*_WORKS, RecordKind.HOST_FUNCTION, RecordKind.EVENT_RECORD, RecordKind.COLLECTIVE)
 _OVERLAP_WORKS = 2048  # the last works of a stream that an overlap is looked for in
 
 
-def compile_course(trace: Trace, durations: Integers, costs: HostCosts, host_times: Integers | None = None) -> Course:
+def compile_plan(trace: Trace, durations: Integers, costs: HostCosts, host_times: Integers | None = None) -> ReplayPlan:
     """`durations` has a value for each record of the trace; those of works count. So has `host_times`: what was
     measured takes the place of the cost of ops."""
     return _Compiler(trace, durations, costs, host_times).course()
@@ -46,11 +46,11 @@ class _Compiler:
         self.records = trace.records
         self.kinds = self.records["kind"]
         self.costs = costs
-        self.births = is_birth(trace)
+        self.births = is_comm_init(trace)
         self.made = find_streams(trace)
         self.host = HostPart(trace, costs, host_times)
         self._lay_out_nodes(durations)
-        self.queues: dict[int, list[Item]] = {stream: [] for stream in self.stream_ids}
+        self.queues: dict[int, list[QueueItem]] = {stream: [] for stream in self.stream_ids}
         self.marks: list[tuple[int, int]] = []
         self.reached_by: dict[int, int] = {}
 
@@ -63,14 +63,14 @@ class _Compiler:
         self.node_of = np.full(len(self.records), -1, dtype=np.int64)
         self.node_of[self.position] = np.arange(len(order))
         kinds = self.kinds[self.position]
-        self.is_collective = kinds == Kind.COLLECTIVE
+        self.is_collective = kinds == RecordKind.COLLECTIVE
         takes_time = np.isin(kinds, np.array(_WORKS, dtype=np.uint8))
         self.duration = np.where(takes_time, durations[self.position], 0)
         self.launched = self.host.offset[self.position]
         self.segment_of = self.host.segment[self.position]
         self.streams = self.records["stream"][self.position].astype(np.int64)
         slowed = np.isin(kinds, np.array(_SLOWED, dtype=np.uint8))
-        all_streams = self.records["stream"][chosen | (self.kinds == Kind.STREAM_WAIT)]
+        all_streams = self.records["stream"][chosen | (self.kinds == RecordKind.STREAM_WAIT)]
         self.stream_ids: list[int] = np.unique(all_streams).tolist()
         self.collectives_on: dict[int, Integers] = {}
         self.works_on: dict[int, Integers] = {}
@@ -79,9 +79,9 @@ class _Compiler:
             self.collectives_on[stream] = np.flatnonzero(on_stream & self.is_collective).astype(np.int64)
             self.works_on[stream] = np.flatnonzero(on_stream & slowed).astype(np.int64)
 
-    def course(self) -> Course:
+    def course(self) -> ReplayPlan:
         self._fill_queues()
-        return Course(
+        return ReplayPlan(
             position=self.position,
             duration=self.duration,
             launched=self.launched,
@@ -108,9 +108,9 @@ class _Compiler:
         self.recorded: dict[int, int] = {}  # event -> node
         blocking = self.made.blocking
         self.joined: dict[tuple[int, int], int] = {}  # (of, to): the last mark of `of` that `to` has waited for
-        special = (self.kinds == Kind.STREAM_WAIT) | (self.kinds == Kind.SYNCHRONIZE)
-        special |= (self.kinds == Kind.COLLECTIVE) & ~self.births
-        special |= self.kinds == Kind.EVENT_RECORD
+        special = (self.kinds == RecordKind.STREAM_WAIT) | (self.kinds == RecordKind.SYNCHRONIZE)
+        special |= (self.kinds == RecordKind.COLLECTIVE) & ~self.births
+        special |= self.kinds == RecordKind.EVENT_RECORD
         if blocking:
             homes = {self.made.home(stream) for stream in blocking}
             special |= np.isin(self.records["stream"], np.array([*homes, *blocking])) & (self.node_of >= 0)
@@ -118,15 +118,15 @@ class _Compiler:
             kind = int(self.kinds[position])
             stream = int(self.records["stream"][position])
             node = int(self.node_of[position])
-            if blocking and kind not in (Kind.STREAM_WAIT, Kind.SYNCHRONIZE, Kind.COLLECTIVE):
+            if blocking and kind not in (RecordKind.STREAM_WAIT, RecordKind.SYNCHRONIZE, RecordKind.COLLECTIVE):
                 self._join_default_stream(stream, node)
-            if kind == Kind.EVENT_RECORD:
+            if kind == RecordKind.EVENT_RECORD:
                 self.recorded[int(self.records["value"][position])] = node
-            elif kind == Kind.STREAM_WAIT:
+            elif kind == RecordKind.STREAM_WAIT:
                 self._add_wait(stream, position)
-            elif kind == Kind.COLLECTIVE:
+            elif kind == RecordKind.COLLECTIVE:
                 self._add_collective(stream, node)
-            elif kind == Kind.SYNCHRONIZE:
+            elif kind == RecordKind.SYNCHRONIZE:
                 self._add_synchronise(stream, position)
         for stream in self.stream_ids:
             self._add_runs(stream, self.end_of[stream])
@@ -148,7 +148,7 @@ class _Compiler:
             total = np.cumsum(self.duration[begin:end])
             before = total - self.duration[begin:end]
             lead = np.maximum.accumulate(self.launched[begin:end] + self.costs.latency - before)
-            self.queues[stream].append(Run(begin, end, int(self.segment_of[begin]), lead, before, int(total[-1])))
+            self.queues[stream].append(KernelRun(begin, end, int(self.segment_of[begin]), lead, before, int(total[-1])))
         self.filled[stream] = until
 
     def _add_wait(self, stream: int, position: int) -> None:
@@ -164,7 +164,9 @@ class _Compiler:
         works = int(np.searchsorted(self.works_on[stream], self.filled[stream]))
         self.settled[stream, of] = max(seen, settled)
         self.reached_by[node] = -1
-        self.queues[stream].append(Wait(node, of, range(settled, seen), range(max(0, works - _OVERLAP_WORKS), works)))
+        self.queues[stream].append(
+            EventWait(node, of, range(settled, seen), range(max(0, works - _OVERLAP_WORKS), works))
+        )
 
     def _add_collective(self, stream: int, node: int) -> None:
         self._add_runs(stream, node)
@@ -184,11 +186,11 @@ class _Compiler:
         """A mark where a stream is at a position of the file."""
         self._add_runs(stream, self._next_node(stream, position))
         queue = self.queues[stream]
-        if queue and isinstance(last := queue[-1], Mark):
+        if queue and isinstance(last := queue[-1], StreamMark):
             return last.number
         number = len(self.marks)
         self.marks.append((stream, len(queue)))
-        queue.append(Mark(number))
+        queue.append(StreamMark(number))
         return number
 
     def _join_default_stream(self, stream: int, node: int) -> None:
@@ -202,7 +204,7 @@ class _Compiler:
             if self.joined.get((other, stream)) != mark:
                 self.joined[other, stream] = mark
                 self._add_runs(stream, node)
-                self.queues[stream].append(Join(mark, other))
+                self.queues[stream].append(StreamJoin(mark, other))
 
     def _add_synchronise(self, stream: int, position: int) -> None:
         segment = self.host.ended_by[position]
@@ -226,16 +228,16 @@ class _Compiler:
         wanted = np.array(sorted(self.reached_by), dtype=np.int64)
         for items in self.queues.values():
             for place, item in enumerate(items):
-                if isinstance(item, Run | Meet):
+                if isinstance(item, KernelRun | Meet):
                     first, last = np.searchsorted(wanted, (item.first, item.last)).tolist()
                     for node in wanted[first:last].tolist():
                         self.reached_by[node] = place
 
 
-def is_birth(trace: Trace) -> npt.NDArray[np.bool_]:
+def is_comm_init(trace: Trace) -> npt.NDArray[np.bool_]:
     """Of each record: whether it says who is in a communicator."""
     records = trace.records
-    collective = records["kind"] == Kind.COLLECTIVE
+    collective = records["kind"] == RecordKind.COLLECTIVE
     births = [
         number
         for number in np.unique(records["signature"][collective]).tolist()

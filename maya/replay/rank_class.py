@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from maya.estimators.features.from_trace import TracedWorks, works_of
-from maya.estimators.kernel import Work
+from maya.estimators.features.from_trace import TracedKernels, kernels_of
+from maya.estimators.kernel import Kernel
 from maya.replay.trace_digest import Born, refined_digest, trace_files
-from maya.replay.trace_digests import outlines_of
+from maya.replay.trace_digests import digests_of
 from maya.trace import Trace, read
 
 
 @dataclass(frozen=True)
-class Communicator:
+class TracedCommunicator:
     """Alike on all its ranks: its members in order, and which of those with the same members it is."""
 
     members: tuple[int, ...]
@@ -32,9 +32,9 @@ class Behaviour:
     """Ranks whose traces say the same."""
 
     trace: Trace  # of the first of them
-    traced: TracedWorks
+    traced: TracedKernels
     ranks: list[int] = field(default_factory=list)
-    communicators: list[dict[int, Communicator]] = field(default_factory=list)  # of each of the ranks, by number
+    communicators: list[dict[int, TracedCommunicator]] = field(default_factory=list)  # of each of the ranks, by number
 
 
 def read_behaviours(
@@ -47,14 +47,14 @@ def read_behaviours(
     by_meaning: dict[bytes, Behaviour] = {}
     works: dict[tuple[object, ...], int] = {}
     problems: list[str] = []
-    for rank, found in outlines_of(folder, files, allocations=allocations):
+    for rank, found in digests_of(folder, files, allocations=allocations):
         if found.problem:
             problems.append(f"rank {rank} is left out: {found.problem}")
             continue
         behaviour = by_outline.get(found.digest)
         if behaviour is None:
             trace = read(files[rank])
-            traced = works_of(trace, inductor)
+            traced = kernels_of(trace, inductor)
             numbers = [works.setdefault(_key(item.work), len(works)) for item in traced.works]
             each = np.array(numbers, dtype=np.int64)[traced.which] if numbers else np.zeros(0, dtype=np.int64)
             meaning = refined_digest(trace, each, allocations=allocations)
@@ -65,14 +65,14 @@ def read_behaviours(
     return list(by_meaning.values()), problems
 
 
-def _key(work: Work) -> tuple[object, ...]:
+def _key(work: Kernel) -> tuple[object, ...]:
     sizes = (work.flops, work.bytes_read, work.bytes_written)
     return (work.kind, work.dtype, work.variant, *sizes, *work.shape, *work.shape.values())
 
 
 @lru_cache(maxsize=1 << 16)
-def _communicator(born: Born) -> Communicator:
-    return Communicator(_parse_members(born[0]), born[1])
+def _communicator(born: Born) -> TracedCommunicator:
+    return TracedCommunicator(_parse_members(born[0]), born[1])
 
 
 @lru_cache(maxsize=1 << 12)

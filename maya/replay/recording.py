@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.features.from_trace import TracedKernel
 from maya.replay.collective_times import DTYPES
-from maya.replay.plan_compiler import is_birth
+from maya.replay.plan_compiler import is_comm_init
 from maya.replay.rank_class import Behaviour, read_behaviours
 from maya.replay.run_settings import RunSettings
 from maya.replay.timeline import CollectiveCall
 from maya.replay.trace_digest import MESSAGES
-from maya.trace import Kind, Trace
+from maya.trace import RecordKind, Trace
 
 _FOR_EACH_MEMBER = frozenset({"ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter"})
-_WORKS = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET)
+_WORKS = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMCPY, RecordKind.MEMSET)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Part:
 
     behaviour: Behaviour
     records: npt.NDArray[np.intp]
-    works: list[TracedWork]
+    works: list[TracedKernel]
     work: npt.NDArray[np.int32]
     calls: list[CollectiveCall]
     call: npt.NDArray[np.int32]
@@ -75,7 +75,7 @@ def _part(behaviour: Behaviour) -> Part:
     trace = behaviour.trace
     kinds = trace.records["kind"]
     is_work = np.isin(kinds, np.array(_WORKS, dtype=np.uint8))
-    is_call = (kinds == Kind.COLLECTIVE) & ~is_birth(trace)
+    is_call = (kinds == RecordKind.COLLECTIVE) & ~is_comm_init(trace)
     positions = np.flatnonzero(is_work | is_call)
     traced = behaviour.traced
     work = np.full(len(positions), -1, dtype=np.int32)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from maya.replay.collective_times import BUFFERED_BYTES
-from maya.replay.rank_class import Communicator
+from maya.replay.rank_class import TracedCommunicator
 from maya.replay.timeline import CollectiveCall
 from maya.replay.trace_digest import MESSAGES
 from netmodel.collectives.collective import Collective
@@ -46,7 +46,7 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Meeting:
+class Rendezvous:
     """One collective, or one end of a message."""
 
     needed: int  # members that are yet to come
@@ -58,43 +58,49 @@ class Meeting:
 
 @dataclass(slots=True)
 class _Message:
-    sent: Meeting
-    received: Meeting
+    sent: Rendezvous
+    received: Rendezvous
     shared_bytes: int = 0
 
 
-class Meetings:
+class RendezvousTable:
     """All collectives and messages of a job."""
 
     def __init__(self, network: Network, flow: FlowNetwork | None = None) -> None:
         self._network = network
         self._flow = flow
-        self._collectives: dict[tuple[int, int], Meeting] = {}
+        self._collectives: dict[tuple[int, int], Rendezvous] = {}
         self._messages: dict[tuple[int, int, int, int], _Message] = {}
-        self._to_start: list[tuple[int, int, Collective, Sequence[Meeting]]] = []  # heap
-        self._in_flight: dict[int, Sequence[Meeting]] = {}
+        self._to_start: list[tuple[int, int, Collective, Sequence[Rendezvous]]] = []  # heap
+        self._in_flight: dict[int, Sequence[Rendezvous]] = {}
         self._numbered = 0
-        self._communicators: dict[Communicator, int] = {}
+        self._communicators: dict[TracedCommunicator, int] = {}
 
     @property
     def is_shared(self) -> bool:
         """Collectives in flight share links."""
         return self._flow is not None
 
-    def number(self, communicator: Communicator) -> int:
+    def number(self, communicator: TracedCommunicator) -> int:
         """A number for a communicator, the same on all its ranks."""
         return self._communicators.setdefault(communicator, len(self._communicators))
 
     def come(
-        self, communicator: Communicator, number: int, call: CollectiveCall, sequence: int, ranks: int, arrival: int
-    ) -> Meeting:
+        self,
+        communicator: TracedCommunicator,
+        number: int,
+        call: CollectiveCall,
+        sequence: int,
+        ranks: int,
+        arrival: int,
+    ) -> Rendezvous:
         """So many ranks of a communicator have come, the last of them at `arrival`."""
         if call.call in MESSAGES:
             return self._come_to_message(communicator, number, call, sequence, arrival)
         key = (number, sequence)
         meeting = self._collectives.get(key)
         if meeting is None:
-            meeting = self._collectives[key] = Meeting(len(communicator.members))
+            meeting = self._collectives[key] = Rendezvous(len(communicator.members))
         meeting.needed -= ranks
         if arrival > meeting.latest:
             meeting.latest = arrival
@@ -109,18 +115,18 @@ class Meetings:
                 _end(meeting, meeting.started + self._duration(communicator, call))
         return meeting
 
-    def _duration(self, communicator: Communicator, call: CollectiveCall) -> int:
+    def _duration(self, communicator: TracedCommunicator, call: CollectiveCall) -> int:
         return self._network.collective_ns(call.call, call.count, call.dtype, communicator.members, max(call.peer, 0))
 
     def _come_to_message(
-        self, communicator: Communicator, number: int, call: CollectiveCall, sequence: int, arrival: int
-    ) -> Meeting:
+        self, communicator: TracedCommunicator, number: int, call: CollectiveCall, sequence: int, arrival: int
+    ) -> Rendezvous:
         sends = call.call == "ncclSend"
         sender, receiver = (call.place, call.peer) if sends else (call.peer, call.place)
         key = (number, sender, receiver, sequence)
         message = self._messages.get(key)
         if message is None:
-            message = self._messages[key] = _Message(Meeting(1), Meeting(1))
+            message = self._messages[key] = _Message(Rendezvous(1), Rendezvous(1))
         mine, other = (message.sent, message.received) if sends else (message.received, message.sent)
         mine.needed, mine.latest = 0, arrival
         message.shared_bytes = max(message.shared_bytes, call.shared_bytes, call.size)
@@ -145,7 +151,7 @@ class Meetings:
 
     # ---- the flow level ----
 
-    def _start(self, at: int, what: Collective, meetings: Sequence[Meeting]) -> None:
+    def _start(self, at: int, what: Collective, meetings: Sequence[Rendezvous]) -> None:
         heapq.heappush(self._to_start, (at, self._numbered, what, meetings))
         self._numbered += 1
 
@@ -174,7 +180,7 @@ class Meetings:
         return [(key[0], meeting.needed) for key, meeting in self._collectives.items()]
 
 
-def _end(meeting: Meeting, at: int) -> None:
+def _end(meeting: Rendezvous, at: int) -> None:
     meeting.ended = at
     for ticket in meeting.waiting:
         ticket.missing -= 1

@@ -1,4 +1,4 @@
-"""What ranks of one behaviour do, ready for replay: what a `Course` is made of.
+"""What ranks of one behaviour do, ready for replay: what a `ReplayPlan` is made of.
 
 The host's part of it is segments: between two waits for the device the host cursor only grows by known amounts, so a
 record's host time is that of its segment's beginning plus an offset. The device's part is a queue of items for each
@@ -19,7 +19,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Run:
+class KernelRun:
     """Works and recordings of events on a stream, launched in one segment: nodes first..last-1."""
 
     first: int
@@ -31,9 +31,9 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Wait:
+class EventWait:
     """For an event: the node that records it; and whose overlap is counted now: collectives on its stream, works on
-    this one, as ranges of `Course.collectives_on` and `Course.works_on`."""
+    this one, as ranges of `ReplayPlan.collectives_on` and `ReplayPlan.works_on`."""
 
     node: int
     stream: int  # of the node
@@ -53,21 +53,21 @@ class Meet:
 
 
 @dataclass(frozen=True)
-class Mark:
+class StreamMark:
     """Somebody wants to know when the stream came here."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class Join:
+class StreamJoin:
     """Not before another stream came to a mark."""
 
     mark: int
     stream: int  # of the mark
 
 
-Item = Run | Wait | Meet | Mark | Join
+QueueItem = KernelRun | EventWait | Meet | StreamMark | StreamJoin
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Segment:
 
 
 @dataclass
-class Course:
+class ReplayPlan:
     """A trace, ready for replay. Positions are those of records in the trace."""
 
     position: Integers  # of each node
@@ -101,7 +101,7 @@ class Course:
     launched: Integers  # of each node, from its segment's beginning
     segment_of: npt.NDArray[np.int32]  # of each node
     collectives: npt.NDArray[np.intp]  # nodes
-    queues: dict[int, list[Item]]  # of each stream
+    queues: dict[int, list[QueueItem]]  # of each stream
     reached_by: dict[int, int]  # of nodes that are waited for: the place of their item in their stream's queue
     mark_at: list[tuple[int, int]]  # of each mark: its stream and its place in the queue
     collectives_on: dict[int, Integers]  # of each stream: nodes

@@ -27,7 +27,7 @@ from netmodel.collectives.nccl_settings import VARIABLES, NcclSettings, read_set
 
 if TYPE_CHECKING:
     from maya.replay.collective_times import CollectiveTimes
-    from maya.replay.kernel_durations import Durations
+    from maya.replay.kernel_durations import KernelDurations
 
 __all__ = ["NO_COSTS", "HostCosts", "HostError", "RunSettings", "SettingsError", "nccl_variables", "split_changes"]
 
@@ -112,15 +112,15 @@ class RunSettings:
 
         return CollectiveTimes(self.load_cluster(), self.nccl_settings(), self.world_size, self.ranks_per_node)
 
-    def durations(self, run_folder: Path, *, online: bool = False) -> Durations:
+    def durations(self, run_folder: Path, *, online: bool = False) -> KernelDurations:
         """Durations of works; `online`: while the job runs, when the sources of compiled kernels come and are kept."""
-        from maya.replay.kernel_durations import Durations
+        from maya.replay.kernel_durations import KernelDurations
 
         packs = [Path(pack) for pack in self.packs]
         if not online:
-            return Durations(self.device(), packs, self.inductor_folder(run_folder))
+            return KernelDurations(self.device(), packs, self.inductor_folder(run_folder))
         inductor = Path(self.inductor) if self.inductor else None
-        return Durations(self.device(), packs, inductor, keep=run_folder / "inductor")
+        return KernelDurations(self.device(), packs, inductor, keep=run_folder / "inductor")
 
     def inductor_folder(self, run_folder: Path) -> Path | None:
         """Where the sources of compiled kernels are: kept with the run, or else where torch.compile had put them."""

@@ -17,21 +17,21 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import Estimate, Work
-from maya.replay.class_replay import Calls, Cohort
-from maya.replay.kernel_durations import Durations
+from maya.estimators.kernel import Estimate, Kernel
+from maya.replay.class_replay import Calls, ClassReplay
+from maya.replay.kernel_durations import KernelDurations
 from maya.replay.measured_host_times import typical_host_times
-from maya.replay.plan_compiler import compile_course
+from maya.replay.plan_compiler import compile_plan
 from maya.replay.recording import Part, Recording, read_recording
-from maya.replay.rendezvous import Meetings, Network
-from maya.replay.replay_plan import Course
+from maya.replay.rendezvous import Network, RendezvousTable
+from maya.replay.replay_plan import ReplayPlan
 from maya.replay.run_settings import RunSettings
 from maya.replay.timeline import Program, Timeline
 from maya.replay.timeline_builder import make_timeline
-from maya.trace import Kind
+from maya.trace import RecordKind
 from netmodel.flow import FlowNetwork
 
-_SLOWED = (Kind.KERNEL, Kind.LIBRARY, Kind.MEMSET)  # by a slow GPU
+_SLOWED = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)  # by a slow GPU
 
 Nanoseconds = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ Nanoseconds = npt.NDArray[np.int64]
 class WorkTimes(Protocol):
     """How long works take; see durations.Durations."""
 
-    def of_works(self, works: Sequence[Work]) -> list[Estimate]: ...
+    def of_works(self, works: Sequence[Kernel]) -> list[Estimate]: ...
 
 
 def simulate(
@@ -60,7 +60,7 @@ def simulate(
     if settings is None:
         settings = run.settings if isinstance(run, Recording) else RunSettings.load(folder)
     inductor = settings.inductor_folder(folder)
-    allocations = any(settings.host.calls.get(kind) for kind in (Kind.MALLOC, Kind.FREE))
+    allocations = any(settings.host.calls.get(kind) for kind in (RecordKind.MALLOC, RecordKind.FREE))
     if isinstance(run, Recording) and run.allocations >= allocations:
         recording = run
     else:
@@ -73,26 +73,26 @@ def simulate(
         )
     device = settings.device()
     if durations is None:
-        durations = Durations(device, [Path(pack) for pack in settings.packs], inductor)
+        durations = KernelDurations(device, [Path(pack) for pack in settings.packs], inductor)
     flow = None
     if network is None:
         network = times = settings.collective_times()
         if settings.network == "flow":
             flow = FlowNetwork(times.topology, times.settings)
-    meetings = Meetings(network, flow)
-    tasks: deque[tuple[Cohort, int]] = deque()
+    meetings = RendezvousTable(network, flow)
+    tasks: deque[tuple[ClassReplay, int]] = deque()
     programs: list[Program] = []
-    cohorts: list[tuple[Program, Cohort]] = []
+    cohorts: list[tuple[Program, ClassReplay]] = []
     for part in recording.parts:
         program, per_record = _with_times(part, durations)
         host_times = _host_times(recording, part, settings)
         programs.append(program)
         for factor, places in _by_factor(part.behaviour.ranks, slow_ranks or {}).items():
-            course = compile_course(part.trace, _slowed(part, per_record, factor), settings.host, host_times)
+            course = compile_plan(part.trace, _slowed(part, per_record, factor), settings.host, host_times)
             ranks = [part.behaviour.ranks[place] for place in places]
             communicators = [part.behaviour.communicators[place] for place in places]
             calls = _calls(part, course)
-            cohorts.append((program, Cohort(course, calls, settings.host, ranks, communicators, meetings, tasks)))
+            cohorts.append((program, ClassReplay(course, calls, settings.host, ranks, communicators, meetings, tasks)))
     cohorts = _replay(cohorts, meetings, tasks)
     return make_timeline(settings, device, cohorts, network.origin, detailed, recording.problems)
 
@@ -132,7 +132,7 @@ def _slowed(part: Part, per_record: Nanoseconds, factor: int) -> Nanoseconds:
     return np.where(slowed, per_record * factor // 1000, per_record)
 
 
-def _calls(part: Part, course: Course) -> Calls:
+def _calls(part: Part, course: ReplayPlan) -> Calls:
     """The collectives of a part, by the course's nodes."""
     positions = course.position[course.collectives]
     rows = np.searchsorted(part.records, positions)
@@ -145,8 +145,8 @@ def _calls(part: Part, course: Course) -> Calls:
 
 
 def _replay(
-    cohorts: list[tuple[Program, Cohort]], meetings: Meetings, tasks: deque[tuple[Cohort, int]]
-) -> list[tuple[Program, Cohort]]:
+    cohorts: list[tuple[Program, ClassReplay]], meetings: RendezvousTable, tasks: deque[tuple[ClassReplay, int]]
+) -> list[tuple[Program, ClassReplay]]:
     """Let everything happen. Returns the cohorts there are in the end."""
     for _, cohort in cohorts:
         cohort.begin()
@@ -166,9 +166,9 @@ def _replay(
         cohorts = divided
 
 
-def _divided(cohorts: list[tuple[Program, Cohort]]) -> list[tuple[Program, Cohort]]:
+def _divided(cohorts: list[tuple[Program, ClassReplay]]) -> list[tuple[Program, ClassReplay]]:
     """Those with ranks that can go on and others that cannot are two each."""
-    divided: list[tuple[Program, Cohort]] = []
+    divided: list[tuple[Program, ClassReplay]] = []
     for program, cohort in cohorts:
         stuck = cohort.stuck_ranks()
         divided += [(program, part) for part in cohort.divide(stuck)] if stuck is not None else [(program, cohort)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.trace import Kind
+from maya.trace import RecordKind
 from maya.trace.reader import Records
 
 _MAIN = 1
@@ -18,7 +18,7 @@ _WHILE_MAIN_WAITS = "pt_autograd"
 Columns = Mapping[str, npt.NDArray[Any]] | Records  # of a trace's records, by name
 
 
-def among(*kinds: Kind) -> npt.NDArray[np.bool_]:
+def among(*kinds: RecordKind) -> npt.NDArray[np.bool_]:
     """For each possible kind, whether it is among these."""
     table = np.zeros(256, dtype=bool)
     table[list(kinds)] = True
@@ -26,9 +26,16 @@ def among(*kinds: Kind) -> npt.NDArray[np.bool_]:
 
 
 # What costs the host something or does something on a stream; all a replay heeds.
-HEEDED = ~among(Kind.OP, Kind.ANNOTATION, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.MADE_UP_READ, Kind.THREAD)
+REPLAYED_KINDS = ~among(
+    RecordKind.OP,
+    RecordKind.ANNOTATION,
+    RecordKind.BLOCK_ALLOC,
+    RecordKind.BLOCK_FREE,
+    RecordKind.MADE_UP_READ,
+    RecordKind.THREAD,
+)
 # cudaMalloc and cudaFree, too, unless they cost the host anything.
-HEEDED_ON_STREAMS = HEEDED & ~among(Kind.MALLOC, Kind.FREE)
+HEEDED_ON_STREAMS = REPLAYED_KINDS & ~among(RecordKind.MALLOC, RecordKind.FREE)
 
 
 def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -40,10 +47,10 @@ def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.in
     if len(groups) <= _MAIN + 1:  # the main thread alone, as a rule
         groups[:] = 0
         return groups
-    groups[threads[HEEDED[records["kind"]]]] = 0
+    groups[threads[REPLAYED_KINDS[records["kind"]]]] = 0
     groups[_MAIN] = 0
     found = 0
-    for at in np.flatnonzero(records["kind"] == Kind.THREAD).tolist():
+    for at in np.flatnonzero(records["kind"] == RecordKind.THREAD).tolist():
         thread = int(threads[at])
         text = strings[int(records["signature"][at])]
         name = str(json.loads(text).get("thread", "")) if text else ""

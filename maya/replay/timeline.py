@@ -1,7 +1,7 @@
 """What a simulation finds out: when everything started and ended, on every rank.
 
 Ranks whose traces say the same (but for the communicators' members and the times of this machine) have one behaviour:
-they share a `Program`. Those of them that also did everything at the same times share a `ClassTimeline`.
+they share a `Program`. Those of them that also did everything at the same times share a `GroupTimeline`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.devices import Device
-from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Estimate
 from maya.replay.run_settings import RunSettings
 from maya.trace import Trace
@@ -43,7 +43,7 @@ class Program:
     trace: Trace  # of the first of them
     records: Index  # positions in trace.records of what occupies a stream: kernels, library calls, copies, memsets,
     # collectives and messages, in order
-    works: Sequence[TracedWork]
+    works: Sequence[TracedKernel]
     estimates: Sequence[Estimate]  # of the works
     work: npt.NDArray[np.int32]  # of each of `records`, the position in `works`; -1: a collective
     calls: Sequence[CollectiveCall]
@@ -51,7 +51,7 @@ class Program:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassTimeline:
+class GroupTimeline:
     """Ranks of one behaviour that did everything at the same times. Arrays have a row for each of program.records and a
     column for each rank; all columns are the same, and the same memory: whoever looks at one has seen all."""
 
@@ -82,7 +82,7 @@ class Timeline:
 
     settings: RunSettings
     device: Device
-    classes: Sequence[ClassTimeline]
+    classes: Sequence[GroupTimeline]
     details: dict[int, RankDetail]  # of the ranks that were asked for
     end_ns: npt.NDArray[np.int64]  # of every rank, when its last work or host call ended; 0 without a trace
     host_end_ns: npt.NDArray[np.int64]  # of every rank, its main thread's clock at the end

@@ -7,23 +7,23 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from maya.devices import Device
-from maya.replay.class_replay import Cohort
+from maya.replay.class_replay import ClassReplay
 from maya.replay.replay_plan import Meet
 from maya.replay.run_settings import RunSettings
-from maya.replay.timeline import ClassTimeline, Program, RankDetail, Timeline, Times
-from maya.replay.truncated_traces import cut_short, some_ranks
+from maya.replay.timeline import GroupTimeline, Program, RankDetail, Timeline, Times
+from maya.replay.truncated_traces import some_ranks, truncations
 
 
 def make_timeline(
     settings: RunSettings,
     device: Device,
-    cohorts: Sequence[tuple[Program, Cohort]],
+    cohorts: Sequence[tuple[Program, ClassReplay]],
     network_origin: str,
     detailed: Collection[int],
     known_problems: Sequence[str],
 ) -> Timeline:
     """The timeline; `known_problems` are those of the recording."""
-    classes: list[ClassTimeline] = []
+    classes: list[GroupTimeline] = []
     details: dict[int, RankDetail] = {}
     end = np.zeros(settings.world_size, dtype=np.int64)
     host_end = np.zeros(settings.world_size, dtype=np.int64)
@@ -41,11 +41,11 @@ def make_timeline(
                     details[rank] = RankDetail(rank, program.trace, host, cohort.course.host_own)
         stalled += _stalled(cohort)
     classes.sort(key=lambda one: int(one.ranks[0]))
-    problems = [*known_problems, *cut_short(classes), *sorted(stalled)]  # causes before what follows from them
+    problems = [*known_problems, *truncations(classes), *sorted(stalled)]  # causes before what follows from them
     return Timeline(settings, device, classes, dict(sorted(details.items())), end, host_end, network_origin, problems)
 
 
-def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
+def _class(program: Program, cohort: ClassReplay, lane: int) -> GroupTimeline:
     course = cohort.course
     ranks = np.array(cohort.ranks, dtype=np.int32)
     chosen = np.flatnonzero(cohort.lane == lane)
@@ -75,7 +75,7 @@ def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
     communicators = [
         {number: found.members for number, found in cohort.communicators[place].items()} for place in chosen.tolist()
     ]
-    return ClassTimeline(
+    return GroupTimeline(
         ranks[chosen],
         program,
         column(launched),
@@ -87,7 +87,7 @@ def _class(program: Program, cohort: Cohort, lane: int) -> ClassTimeline:
     )
 
 
-def _host_cursors(cohort: Cohort, lane: int) -> Times:
+def _host_cursors(cohort: ClassReplay, lane: int) -> Times:
     """After each record; of those never reached, where the thread stopped."""
     course = cohort.course
     begun = np.array([-1 if times is None else times[lane] for times in cohort.begun], dtype=np.int64)
@@ -102,7 +102,7 @@ def _host_cursors(cohort: Cohort, lane: int) -> Times:
     return host
 
 
-def _main_thread_end(cohort: Cohort, lane: int) -> int:
+def _main_thread_end(cohort: ClassReplay, lane: int) -> int:
     ends = [
         int(times[lane]) + segment.length
         for times, segment in zip(cohort.begun, cohort.course.segments, strict=True)
@@ -111,7 +111,7 @@ def _main_thread_end(cohort: Cohort, lane: int) -> int:
     return max(ends, default=0)
 
 
-def _stalled(cohort: Cohort) -> list[str]:
+def _stalled(cohort: ClassReplay) -> list[str]:
     """Collectives that kept ranks from coming to the end of their traces."""
     ranks = some_ranks(sorted(cohort.ranks))
     problems = []

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.thread_groups import HEEDED, HEEDED_ON_STREAMS, Columns, among, thread_groups
-from maya.trace import Kind, Trace, TraceError
+from maya.replay.thread_groups import HEEDED_ON_STREAMS, REPLAYED_KINDS, Columns, among, thread_groups
+from maya.trace import RecordKind, Trace, TraceError
 from maya.trace.reader import read_columns
 
 VERSION = 1  # of what an outline heeds
@@ -37,14 +37,14 @@ MESSAGES = ("ncclSend", "ncclRecv")
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
 _COLUMNS = ("kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
-_VALUES_HEEDED = among(Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE, Kind.HOST_DELAY)
-_WORKS = among(Kind.KERNEL, Kind.LIBRARY, Kind.MEMCPY, Kind.MEMSET)
+_VALUES_HEEDED = among(RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE, RecordKind.HOST_DELAY)
+_WORKS = among(RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMCPY, RecordKind.MEMSET)
 
 Born = tuple[str, int]  # members and instance, as a trace has them
 
 
 @dataclass(frozen=True)
-class Outline:
+class TraceDigest:
     """What tells a trace from others."""
 
     digest: bytes
@@ -56,10 +56,10 @@ class Outline:
         return json.dumps([rank, self.digest.hex(), list(self.communicators.items()), self.problem])
 
     @staticmethod
-    def of_line(line: bytes | str) -> tuple[int, Outline]:
+    def of_line(line: bytes | str) -> tuple[int, TraceDigest]:
         rank, digest, communicators, problem = json.loads(line)
         born = {number: (members, instance) for number, (members, instance) in communicators}
-        return rank, Outline(bytes.fromhex(digest), born, problem)
+        return rank, TraceDigest(bytes.fromhex(digest), born, problem)
 
 
 def trace_files(folder: Path) -> Sequence[tuple[int, Path]]:
@@ -68,16 +68,16 @@ def trace_files(folder: Path) -> Sequence[tuple[int, Path]]:
     return sorted(found)
 
 
-def outline(path: Path, *, allocations: bool) -> Outline:
+def digest_of(path: Path, *, allocations: bool) -> TraceDigest:
     """The outline of one trace."""
     try:
         found = read_columns(path, _COLUMNS)
     except TraceError as error:
-        return Outline(b"", {}, str(error))
+        return TraceDigest(b"", {}, str(error))
     texts, communicators = _text_digests(found.strings)
     records = found.columns
     works = _ops_of_works(records, texts)
-    return Outline(
+    return TraceDigest(
         _digest(records, found.strings, texts, works, complete=found.complete, allocations=allocations), communicators
     )
 
@@ -126,7 +126,7 @@ def _digest(
 ) -> bytes:
     """Of everything that a replay heeds, in the order of the file."""
     kinds = records["kind"]
-    kept = np.flatnonzero((HEEDED if allocations else HEEDED_ON_STREAMS)[kinds])
+    kept = np.flatnonzero((REPLAYED_KINDS if allocations else HEEDED_ON_STREAMS)[kinds])
     kind = kinds[kept]
     groups = thread_groups(records, strings)[records["thread"]]
     value = records["value"][kept]
@@ -145,8 +145,8 @@ def _digest(
     add(_events_meant(kind, value))
     add(works)
     # What threads allocate and annotate comes in an order that they race for.
-    add(np.array([np.count_nonzero(kinds == Kind.BLOCK_ALLOC)]))
-    add(np.sort(texts[records["signature"][kinds == Kind.ANNOTATION]]))
+    add(np.array([np.count_nonzero(kinds == RecordKind.BLOCK_ALLOC)]))
+    add(np.sort(texts[records["signature"][kinds == RecordKind.ANNOTATION]]))
     state.update(b"complete" if complete else b"cut short")
     return state.digest()
 
@@ -173,22 +173,22 @@ def _events_meant(kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64]) ->
     if not len(at):
         return at
     at = at[np.argsort(value[at], kind="stable")]
-    last = np.maximum.accumulate(np.where(kind[at] == Kind.EVENT_RECORD, np.arange(len(at)), -1))
+    last = np.maximum.accumulate(np.where(kind[at] == RecordKind.EVENT_RECORD, np.arange(len(at)), -1))
     recording = at[np.maximum(last, 0)]
     meant = np.full(len(kind), -1, dtype=np.int64)
     meant[at] = np.where((last >= 0) & (value[at] == value[recording]), recording, -1)
-    found: npt.NDArray[Any] = meant[_OF_EVENTS[kind] & (kind != Kind.EVENT_RECORD)]
+    found: npt.NDArray[Any] = meant[_OF_EVENTS[kind] & (kind != RecordKind.EVENT_RECORD)]
     return found
 
 
-_OF_EVENTS = among(Kind.EVENT_RECORD, Kind.STREAM_WAIT, Kind.SYNCHRONIZE)
+_OF_EVENTS = among(RecordKind.EVENT_RECORD, RecordKind.STREAM_WAIT, RecordKind.SYNCHRONIZE)
 
 
 def _ops_of_works(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
     """Of each work the signature of its op, and whether the work before it came from the same one."""
     kinds = records["kind"]
     op = records["op"][_WORKS[kinds]]
-    ended = np.flatnonzero(kinds == Kind.OP)
+    ended = np.flatnonzero(kinds == RecordKind.OP)
     signature = np.zeros(int(records["op"].max(initial=0)) + 1, dtype=np.uint64)
     signature[records["op"][ended]] = texts[records["signature"][ended]]
     signature[0] = 0
@@ -200,7 +200,7 @@ def _ops_of_works(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArra
 def _main() -> None:
     folder, first, step, allocations = sys.argv[1:]
     for rank, path in trace_files(Path(folder))[int(first) :: int(step)]:
-        print(outline(path, allocations=bool(int(allocations))).line(rank), flush=True)
+        print(digest_of(path, allocations=bool(int(allocations))).line(rank), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from maya.replay.trace_digest import VERSION, Outline, outline
+from maya.replay.trace_digest import VERSION, TraceDigest, digest_of
 from maya.util.files import write_atomically
 
 FILE = "outlines.json"
 _WORTH_KEEPING = 32 << 20  # bytes of traces: less is read within a second
 
 
-def outlines_of(folder: Path, files: Mapping[int, Path], *, allocations: bool) -> Iterator[tuple[int, Outline]]:
+def digests_of(folder: Path, files: Mapping[int, Path], *, allocations: bool) -> Iterator[tuple[int, TraceDigest]]:
     """Of the ranks' traces, in their order."""
     states = {rank: path.stat() for rank, path in files.items()}
     if sum(state.st_size for state in states.values()) < _WORTH_KEEPING:
         for rank, path in files.items():
-            yield rank, outline(path, allocations=allocations)
+            yield rank, digest_of(path, allocations=allocations)
         return
     stamps = {rank: [state.st_size, state.st_mtime_ns] for rank, state in states.items()}
     kept = _load(folder, stamps, allocations=allocations)
@@ -36,18 +36,20 @@ def outlines_of(folder: Path, files: Mapping[int, Path], *, allocations: bool) -
     yield from kept.items()
 
 
-def _load(folder: Path, stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[int, Outline] | None:
+def _load(folder: Path, stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[int, TraceDigest] | None:
     """What is kept, if it is of these files."""
     try:
         first, *lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
         if json.loads(first) != _head(stamps, allocations=allocations):
             return None
-        return dict(map(Outline.of_line, lines))
+        return dict(map(TraceDigest.of_line, lines))
     except (OSError, ValueError):
         return None
 
 
-def _save(folder: Path, outlines: Mapping[int, Outline], stamps: Mapping[int, list[int]], *, allocations: bool) -> None:
+def _save(
+    folder: Path, outlines: Mapping[int, TraceDigest], stamps: Mapping[int, list[int]], *, allocations: bool
+) -> None:
     """A folder that cannot be written to is read again the next time."""
     lines = [
         json.dumps(_head(stamps, allocations=allocations)),
@@ -61,7 +63,7 @@ def _head(stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[str, ob
     return {"version": VERSION, "allocations": allocations, "files": [[rank, *stamp] for rank, stamp in stamps.items()]}
 
 
-def _by_processes(folder: Path, files: Mapping[int, Path], *, allocations: bool) -> Iterator[tuple[int, Outline]]:
+def _by_processes(folder: Path, files: Mapping[int, Path], *, allocations: bool) -> Iterator[tuple[int, TraceDigest]]:
     processes = min(os.cpu_count() or 1, len(files))
     command = [sys.executable, "-m", "maya.replay.trace_digest", str(folder.resolve())]
     root = Path(__file__).parents[2]  # where python -m finds this very package, whatever lies in the user's folder
@@ -84,7 +86,7 @@ def _by_processes(folder: Path, files: Mapping[int, Path], *, allocations: bool)
             line = stream.readline()
             if not line:
                 raise ChildProcessError(f"the process that was to read {files[rank]} ended; run this again")
-            found_rank, found = Outline.of_line(line)
+            found_rank, found = TraceDigest.of_line(line)
             assert found_rank == rank
             yield rank, found
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from maya.replay.timeline import ClassTimeline
+from maya.replay.timeline import GroupTimeline
 
 
-def cut_short(classes: Sequence[ClassTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
+def truncations(classes: Sequence[GroupTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
     """Ranks whose traces end for the same reason share a sentence. `whole_steps`: by rank."""
     ranks_by_reason: dict[tuple[str, str], list[int]] = {}
     for one in classes:

@@ -12,14 +12,25 @@ from pathlib import Path
 import numpy as np
 
 from maya import __version__
-from maya.replay.timeline import ClassTimeline
-from maya.report.content import Bar, Behaviour, Content, Figure, Memory, Part, Share, Steps, Streams, Traffic
+from maya.replay.timeline import GroupTimeline
+from maya.report.content import (
+    Bar,
+    Content,
+    Figure,
+    MemoryView,
+    RankClassRow,
+    Share,
+    StepsView,
+    StreamsView,
+    TimePart,
+    TrafficView,
+)
 from maya.report.labels import Words
 from maya.report.lanes import count_events, streams_of
 from maya.report.rankings import collective_table, kernel_table
 from maya.report.settings_tables import settings_tables
 from maya.results import CLASSES, TITLES, Result, TimeClass
-from maya.results.memory import memory_course
+from maya.results.memory import memory_curve
 from maya.util.ranks import ranges
 from maya.util.text import bytes_text, share_text, small, time_text
 
@@ -67,9 +78,9 @@ def collect(result: Result) -> Content:
             *timeline.problems,
             *([steps.note] if steps.note else []),
         ],
-        steps=Steps(list(steps.lengths_ns), steps.warm_up, steps.typical),
+        steps=StepsView(list(steps.lengths_ns), steps.warm_up, steps.typical),
         parts=[
-            Part(of.value, TITLES[of], MEANINGS[of], means[:, number].tolist())
+            TimePart(of.value, TITLES[of], MEANINGS[of], means[:, number].tolist())
             for number, of in enumerate(CLASSES)
             if means[:, number].any()
         ],
@@ -167,15 +178,15 @@ def _bars(result: Result) -> list[Bar]:
     return bars
 
 
-def _behaviours(result: Result) -> list[Behaviour]:
+def _behaviours(result: Result) -> list[RankClassRow]:
     found = []
     for parts in _ranks_of_programs(result):
         ranks = sorted(rank for part in parts for rank in part.tolist())
-        found.append(Behaviour(ranges(ranks), len(ranks), ranks[0]))
+        found.append(RankClassRow(ranges(ranks), len(ranks), ranks[0]))
     return found
 
 
-def _streams(result: Result, drawn: Sequence[int], words: Words) -> list[Streams]:
+def _streams(result: Result, drawn: Sequence[int], words: Words) -> list[StreamsView]:
     """The typical step, and its neighbours as far as there is room."""
     budget = _MOST_EVENTS // max(1, len(drawn))
     found = []
@@ -190,7 +201,7 @@ def _streams(result: Result, drawn: Sequence[int], words: Words) -> list[Streams
 
 
 def _span(
-    typical: int, count: int, bounds: Sequence[int], one: ClassTimeline, column: int, budget: int
+    typical: int, count: int, bounds: Sequence[int], one: GroupTimeline, column: int, budget: int
 ) -> tuple[int, int]:
     """First boundary and last one of the steps to draw."""
     first, last = typical, typical + 1
@@ -210,19 +221,19 @@ def _peaks(result: Result) -> list[int]:
     return found
 
 
-def _memory(result: Result, drawn: Sequence[int]) -> list[Memory]:
+def _memory(result: Result, drawn: Sequence[int]) -> list[MemoryView]:
     found = []
     for rank in drawn:
-        course = memory_course(result.timeline, rank, _MOST_POINTS)
+        course = memory_curve(result.timeline, rank, _MOST_POINTS)
         peak = result.memory.of_rank(rank)
         if peak is None or not len(course.ns):
             continue
         outside = peak.context + peak.nccl + peak.workspaces
-        found.append(Memory(rank, course.ns.tolist(), course.allocated.tolist(), course.reserved.tolist(), outside))
+        found.append(MemoryView(rank, course.ns.tolist(), course.allocated.tolist(), course.reserved.tolist(), outside))
     return found
 
 
-def _traffic(result: Result) -> Traffic:
+def _traffic(result: Result) -> TrafficView:
     traffic = result.traffic
     unit = traffic.between.removesuffix("s")
     sources, targets = np.nonzero(traffic.matrix)
@@ -233,7 +244,7 @@ def _traffic(result: Result) -> Traffic:
     )
     if not len(entries):
         how = "The ranks sent each other nothing."
-    return Traffic(unit, len(traffic.matrix), entries.tolist(), how)
+    return TrafficView(unit, len(traffic.matrix), entries.tolist(), how)
 
 
 def _origins(result: Result) -> list[Share]:

@@ -23,7 +23,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
+class TimePart:
     """A part of a step. All parts of a rank add up to its step."""
 
     key: str  # decides its colour: gemm, attention, ...
@@ -41,7 +41,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepsView:
     """All steps of the run; a run without steps is one."""
 
     ns: Sequence[int]  # of the median rank
@@ -50,7 +50,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class RankClassRow:
     """Ranks that did the same things; one of them is drawn for all."""
 
     ranks: str  # "0-7"
@@ -68,7 +68,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Streams:
+class StreamsView:
     """What a rank's streams did in a part of the run."""
 
     rank: int
@@ -91,7 +91,7 @@ class WorkRow:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryView:
     """The memory of a rank over time."""
 
     rank: int
@@ -102,7 +102,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficView:
     """Bytes sent in the typical step. `entries` has three numbers for each: from, to, bytes."""
 
     unit: str  # "rank" or "node"
@@ -139,19 +139,19 @@ class Content:
     subtitle: str
     figures: Sequence[Figure]
     notes: Sequence[str]  # what a reader has to know before trusting the rest
-    steps: Steps
-    parts: Sequence[Part]
+    steps: StepsView
+    parts: Sequence[TimePart]
     hidden_ns: Sequence[int]  # of every rank: communication behind computation, which no part has
     bars: Sequence[Bar]
     why: str  # why the slowest rank is
     ranks_per_node: int
-    behaviours: Sequence[Behaviour]
-    streams: Sequence[Streams]
+    behaviours: Sequence[RankClassRow]
+    streams: Sequence[StreamsView]
     works: Sequence[WorkRow]
     peak_bytes: Sequence[int]  # of every rank, everything
     capacity_bytes: int
-    memory: Sequence[Memory]
-    traffic: Traffic
+    memory: Sequence[MemoryView]
+    traffic: TrafficView
     origins: Sequence[Share]
     network_origin: str
     kernels: Table

@@ -5,7 +5,7 @@ In: programs of a timeline. Out: `WorkRow`, and rows that are the same text are 
 
 from __future__ import annotations
 
-from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Estimate
 from maya.replay.timeline import CollectiveCall, Program
 from maya.report.content import WorkRow
@@ -83,7 +83,7 @@ def members_of(call: CollectiveCall, communicators: dict[int, tuple[int, ...]]) 
     return len(communicators.get(call.communicator, ()))
 
 
-def _name(item: TracedWork, names: dict[str, str]) -> str:
+def _name(item: TracedKernel, names: dict[str, str]) -> str:
     launch = item.launch
     if launch.what == "copy":
         return f"Memcpy {launch.name}"
@@ -95,7 +95,7 @@ def _name(item: TracedWork, names: dict[str, str]) -> str:
     return shortened(name, _LONGEST_NAME)
 
 
-def _detail(item: TracedWork) -> str:
+def _detail(item: TracedKernel) -> str:
     launch = item.launch
     if launch.what in ("copy", "memset"):
         return bytes_text(launch.bytes)

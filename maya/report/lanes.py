@@ -1,8 +1,8 @@
 """What the streams of a rank did, as the page draws it.
 
-In: a rank's column of a `ClassTimeline` and the part of the run to show. Out: `Streams` with at most so many events:
-what was in one NCCL group is one event, as it is one kernel, and where there are too many events short neighbours of
-one class are joined.
+In: a rank's column of a `GroupTimeline` and the part of the run to show. Out: `StreamsView` with at most so many
+events: what was in one NCCL group is one event, as it is one kernel, and where there are too many events short
+neighbours of one class are joined.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.timeline import ClassTimeline
-from maya.report.content import Lane, Streams, WorkRow
+from maya.replay.timeline import GroupTimeline
+from maya.report.content import Lane, StreamsView, WorkRow
 from maya.report.labels import Words
 
 _FIRST_JOINED_NS = 1_000
@@ -31,13 +31,13 @@ class _Event:
 
 
 def streams_of(
-    one: ClassTimeline,
+    one: GroupTimeline,
     column: int,
     span: tuple[int, int],
     steps: Sequence[tuple[int, int]],
     words: Words,
     most_events: int,
-) -> Streams:
+) -> StreamsView:
     """The streams of one rank between two times. `steps` are numbers of steps and when they ended."""
     first, last = span
     lanes = {stream: _grouped(events) for stream, events in _events(one, column, first, last, words).items()}
@@ -46,20 +46,20 @@ def streams_of(
         joined = joined * 2 or _FIRST_JOINED_NS
         lanes = {stream: _joined(events, joined) for stream, events in lanes.items()}
     drawn = [Lane(f"stream {stream}", _numbers(events, first, words)) for stream, events in sorted(lanes.items())]
-    return Streams(int(one.ranks[column]), first, last, tuple(steps), drawn, joined)
+    return StreamsView(int(one.ranks[column]), first, last, tuple(steps), drawn, joined)
 
 
-def count_events(one: ClassTimeline, column: int, span: tuple[int, int]) -> int:
+def count_events(one: GroupTimeline, column: int, span: tuple[int, int]) -> int:
     """How many there are between two times."""
     return int(_inside(one, column, *span).sum())
 
 
-def _inside(one: ClassTimeline, column: int, first: int, last: int) -> npt.NDArray[np.bool_]:
+def _inside(one: GroupTimeline, column: int, first: int, last: int) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = (one.end_ns[:, column] > first) & (one.start_ns[:, column] < last)
     return found
 
 
-def _events(one: ClassTimeline, column: int, first: int, last: int, words: Words) -> dict[int, list[_Event]]:
+def _events(one: GroupTimeline, column: int, first: int, last: int, words: Words) -> dict[int, list[_Event]]:
     program = one.program
     works, calls = words.of_works(program), words.of_calls(program, one.communicators[column])
     rows = np.flatnonzero(_inside(one, column, first, last))

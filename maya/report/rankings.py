@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import GroupTimeline, Timeline
 from maya.report.content import Table, WorkRow
 from maya.report.labels import Words, call_name, members_of
 from maya.results.steps import Steps
@@ -84,7 +84,7 @@ def collective_table(timeline: Timeline, steps: Steps) -> Table:
     )  # fmt: skip
 
 
-def _of_step(timeline: Timeline, steps: Steps) -> Iterator[tuple[ClassTimeline, npt.NDArray[np.intp]]]:
+def _of_step(timeline: Timeline, steps: Steps) -> Iterator[tuple[GroupTimeline, npt.NDArray[np.intp]]]:
     """For each class the rows that were launched in the typical step."""
     step = steps.typical
     for one, own in zip(timeline.classes, steps.classes, strict=True):

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results.classes import CLASSES, NUMBER, SHARED, TITLES, TimeClass, classify, messages
 from maya.results.partition import Partition, Window, divide
 from maya.results.steps import ClassSteps, Steps
@@ -135,7 +135,7 @@ def dissect(timeline: Timeline, steps: Steps) -> Anatomy:
     return Anatomy(ns, hidden, communication, length, steps.measured)
 
 
-def _parts(one: ClassTimeline, steps: ClassSteps, latency: int, known: dict[bytes, Partition]) -> Iterator[Partition]:
+def _parts(one: GroupTimeline, steps: ClassSteps, latency: int, known: dict[bytes, Partition]) -> Iterator[Partition]:
     """Of each step of a class."""
     number, message = classify(one.program), messages(one.program)
     arrival, start, end = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))

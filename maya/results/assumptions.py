@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from maya.assumptions import EMPTY_PRODUCTS, GIVEN_UP, PLACEHOLDERS, Assumption, Place
-from maya.trace import Kind, MadeUpRead, Trace, summarise
+from maya.trace import PlaceholderRead, RecordKind, Trace, count_records
 
 _READS = {"aten::_local_scalar_dense": "item()", "aten::copy_": "copy to the host"}
 
@@ -56,25 +56,25 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
 
 def _reads(trace: Trace) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
-    for read in summarise(trace).made_up_reads:
+    for read in count_records(trace).made_up_reads:
         found[_read_text(read), read.at] += read.times
     return found
 
 
 def _reads_given_up(trace: Trace) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
-    for read in summarise(trace).made_up_reads:
+    for read in count_records(trace).made_up_reads:
         if read.given_up:
             found[_read_text(read), read.at] += read.given_up
     return found
 
 
-def _read_text(read: MadeUpRead) -> str:
+def _read_text(read: PlaceholderRead) -> str:
     return _READS.get(read.read, read.read.removeprefix("aten::") or "a copy")
 
 
 def _empty_products(trace: Trace) -> Counter[tuple[str, str]]:
-    numbers, counts = np.unique(trace.records["signature"][trace.records["kind"] == Kind.OP], return_counts=True)
+    numbers, counts = np.unique(trace.records["signature"][trace.records["kind"] == RecordKind.OP], return_counts=True)
     found: Counter[tuple[str, str]] = Counter()
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
         signature = trace.signature(number)

@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.kernel import KernelClass
 from maya.estimators.models.memory_bound import KINDS as MEMORY_BOUND_KINDS
 from maya.replay.timeline import Program
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 
@@ -61,9 +61,9 @@ TITLES = {
 
 _OF_WORK = {
     **dict.fromkeys(MEMORY_BOUND_KINDS, TimeClass.MEMORY_BOUND),
-    WorkKind.GEMM: TimeClass.GEMM,
-    WorkKind.ATTENTION: TimeClass.ATTENTION,
-    WorkKind.CONVOLUTION: TimeClass.CONVOLUTION,
+    KernelClass.GEMM: TimeClass.GEMM,
+    KernelClass.ATTENTION: TimeClass.ATTENTION,
+    KernelClass.CONVOLUTION: TimeClass.CONVOLUTION,
 }
 
 
@@ -85,7 +85,7 @@ def _classify(program: Program) -> npt.NDArray[np.int8]:
         [NUMBER[_OF_WORK.get(item.work.kind, TimeClass.OTHER)] for item in program.works] or [0], dtype=np.int8
     )
     numbers: npt.NDArray[np.int8] = of_work[np.maximum(program.work, 0)]
-    numbers[(kinds == Kind.MEMCPY) | (kinds == Kind.MEMSET)] = NUMBER[TimeClass.COPY]
+    numbers[(kinds == RecordKind.MEMCPY) | (kinds == RecordKind.MEMSET)] = NUMBER[TimeClass.COPY]
     numbers[program.call >= 0] = NUMBER[TimeClass.COMMUNICATION]
     return numbers
 

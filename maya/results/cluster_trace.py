@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.timeline import ClassTimeline
+from maya.replay.timeline import GroupTimeline
 from maya.results.classes import CLASSES, TITLES, classify
 from maya.results.drawing import class_of, stream_number
 from maya.results.result import Result
@@ -55,7 +55,7 @@ def drawn_ranks(result: Result) -> list[int]:
     return sorted(seen.values())
 
 
-def _largest(result: Result) -> list[ClassTimeline]:
+def _largest(result: Result) -> list[GroupTimeline]:
     """Classes with most ranks first."""
     return sorted(result.timeline.classes, key=lambda one: (-len(one.ranks), int(one.ranks[0])))
 
@@ -84,7 +84,7 @@ def _anatomy(result: Result, rank: int, step: int) -> Event:
     return {TITLES[name]: ns / 1000 for name, ns in found if ns}
 
 
-def _streams(one: ClassTimeline, rank: int, begin: int, end: int) -> Iterator[Event]:
+def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Event]:
     program = one.program
     arrival, start, stop = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))
     inside = np.flatnonzero((stop > begin) & (arrival < end) & (stop > arrival))
@@ -106,7 +106,7 @@ def _streams(one: ClassTimeline, rank: int, begin: int, end: int) -> Iterator[Ev
 
 
 def _pieces(
-    rank: int, stream: int, rows: npt.NDArray[np.intp], classes: npt.NDArray[np.int8], one: ClassTimeline
+    rank: int, stream: int, rows: npt.NDArray[np.intp], classes: npt.NDArray[np.int8], one: GroupTimeline
 ) -> Iterator[Event]:
     """Works that follow each other closely, as one. What is close depends on how many pieces there would be."""
     if not len(rows):

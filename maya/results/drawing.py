@@ -11,11 +11,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.thread_groups import HEEDED, thread_groups
-from maya.replay.timeline import ClassTimeline, Timeline
+from maya.replay.thread_groups import REPLAYED_KINDS, thread_groups
+from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results.host_spans import HostSpans, host_spans
 from maya.results.result import Result
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 DEFAULT_STREAM = 7  # what CUPTI calls it
 MOST_STEPS = 3
@@ -25,7 +25,7 @@ _MAIN = 1  # thread
 _FIRST_PROCESS = 10_000  # beyond the numbers of devices
 
 
-def class_of(timeline: Timeline, rank: int) -> ClassTimeline:
+def class_of(timeline: Timeline, rank: int) -> GroupTimeline:
     """The class that a rank is in."""
     for one in timeline.classes:
         if rank in one.ranks:
@@ -55,7 +55,7 @@ class Drawing:
     # ---- what is drawn ----
 
     @cached_property
-    def one(self) -> ClassTimeline:
+    def one(self) -> GroupTimeline:
         return class_of(self.result.timeline, self.rank)
 
     @cached_property
@@ -110,14 +110,14 @@ class Drawing:
     def op_ids(self) -> dict[int, int]:
         """Of ops and annotations, by their numbers in the trace; 0 is none."""
         records = self.one.program.trace.records
-        ops = [at for at in self.positions if records["kind"][at] in (Kind.OP, Kind.ANNOTATION)]
+        ops = [at for at in self.positions if records["kind"][at] in (RecordKind.OP, RecordKind.ANNOTATION)]
         return {int(records["op"][at]): number for number, at in enumerate(ops, start=1)}
 
     @cached_property
     def correlations(self) -> dict[int, int]:
         """What joins a launch and its work, by the launch's record. It needs 32 bits: HTA keeps numbers of events in
         the same type."""
-        calls = HEEDED[self.one.program.trace.records["kind"][self.positions]].tolist()
+        calls = REPLAYED_KINDS[self.one.program.trace.records["kind"][self.positions]].tolist()
         launched = [at for at, is_call in zip(self.positions, calls, strict=True) if is_call]
         return {at: number for number, at in enumerate(launched, start=_FIRST_CORRELATION)}
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from maya.replay.run_settings import HostCosts
 from maya.replay.thread_groups import thread_groups
-from maya.trace import Flag, Kind, Trace
+from maya.trace import Flag, RecordKind, Trace
 
 Times = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
-_OPS = (Kind.OP, Kind.ANNOTATION)
+_OPS = (RecordKind.OP, RecordKind.ANNOTATION)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,21 +40,23 @@ def host_spans(trace: Trace, host_ns: Times, own_ns: Times, costs: HostCosts) ->
     """Of all records."""
     records = trace.records
     before = _cursor_before(trace, host_ns)
-    spent = np.array([costs.calls.get(Kind(kind), 0) if kind in _KNOWN else 0 for kind in range(256)], dtype=np.int64)
+    spent = np.array(
+        [costs.calls.get(RecordKind(kind), 0) if kind in _KNOWN else 0 for kind in range(256)], dtype=np.int64
+    )
     free = (records["flags"] & Flag.FROM_GRAPH) != 0
-    free |= (records["kind"] == Kind.COLLECTIVE) & ((records["flags"] & Flag.GROUPED) != 0)
+    free |= (records["kind"] == RecordKind.COLLECTIVE) & ((records["flags"] & Flag.GROUPED) != 0)
     cost = np.where(free, 0, spent[records["kind"]])
     begin = np.maximum(host_ns - cost, before)
-    waits = records["kind"] == Kind.SYNCHRONIZE
+    waits = records["kind"] == RecordKind.SYNCHRONIZE
     begin[waits] = np.minimum(before + own_ns, host_ns)[waits]
-    delays = records["kind"] == Kind.HOST_DELAY
+    delays = records["kind"] == RecordKind.HOST_DELAY
     begin[delays] = np.maximum(host_ns - records["value"].astype(np.int64), before)[delays]
     opened = np.arange(len(host_ns))
     _begin_ops(trace, host_ns, before, own_ns, begin, opened)
     return HostSpans(begin, host_ns, opened)
 
 
-_KNOWN = frozenset(Kind)
+_KNOWN = frozenset(RecordKind)
 
 
 def _cursor_before(trace: Trace, host_ns: Times) -> Times:

@@ -19,7 +19,7 @@ from maya.results.kineto_device import DeviceEvents
 from maya.results.kineto_host import call_events, op_events
 from maya.results.result import Result
 from maya.results.trace_file import Event, process, span, thread, write_trace
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 
 def write_rank_trace(result: Result, rank: int, folder: Path, most_steps: int = MOST_STEPS) -> Path:
@@ -79,7 +79,7 @@ def _names(drawing: Drawing) -> Iterator[Event]:
     trace = drawing.one.program.trace
     names = {
         int(record["thread"]): str(trace.signature(int(record["signature"])).get("thread", ""))
-        for record in trace.select(Kind.THREAD)
+        for record in trace.select(RecordKind.THREAD)
     }
     for number, tid in drawing.threads.items():
         yield from thread(drawing.pid, tid, f"thread {tid} ({names.get(number) or 'python'})", tid)

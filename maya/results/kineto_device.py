@@ -21,7 +21,7 @@ from maya.results.trace_names import (
     kernel_names,
     library_name,
 )
-from maya.trace import Flag, Kind
+from maya.trace import Flag, RecordKind
 
 _CONTEXT = 1
 _WARP = 32
@@ -117,13 +117,13 @@ class DeviceEvents:
         item, estimate = program.works[int(program.work[row])], program.estimates[int(program.work[row])]
         signature = program.trace.signature(int(record["signature"]))
         origin = {"Maya origin": estimate.origin.value}
-        if kind in (Kind.MEMCPY, Kind.MEMSET):
+        if kind in (RecordKind.MEMCPY, RecordKind.MEMSET):
             size = int(record["value"])
             rate = {"bytes": size, "memory bandwidth (GB/s)": round(size / ns, 6) if ns else 0.0}
-            if kind == Kind.MEMSET:
+            if kind == RecordKind.MEMSET:
                 return "gpu_memset", "Memset (Device)", rate | origin
             return "gpu_memcpy", copy_name(signature), rate | origin
-        if kind == Kind.LIBRARY:
+        if kind == RecordKind.LIBRARY:
             return "kernel", library_name(item), origin
         name = str(signature.get("kernel", ""))
         grid, block = signature.get("grid", [1, 1, 1]), signature.get("block", [1, 1, 1])
@@ -145,7 +145,7 @@ class DeviceEvents:
         threads = records["thread"][program.records]
         for position in self.drawing.positions:
             record = records[position]
-            if int(record["kind"]) != Kind.ANNOTATION:
+            if int(record["kind"]) != RecordKind.ANNOTATION:
                 continue
             first, last = np.searchsorted(program.records, [self.drawing.spans.opened[position], position]).tolist()
             rows = np.arange(first, last)
@@ -178,6 +178,6 @@ class DeviceEvents:
         records = self.one.program.trace.records
         found = np.arange(len(records))
         from_graph = (records["flags"] & Flag.FROM_GRAPH) != 0
-        graphs = np.where(records["kind"] == Kind.GRAPH_LAUNCH, found, 0)
+        graphs = np.where(records["kind"] == RecordKind.GRAPH_LAUNCH, found, 0)
         found[from_graph] = np.maximum.accumulate(graphs)[from_graph]
         return found

@@ -13,20 +13,20 @@ import numpy as np
 from maya.results.drawing import Drawing
 from maya.results.trace_file import Event, flow, span
 from maya.results.trace_names import input_arguments
-from maya.trace import Flag, Kind, Trace
+from maya.trace import Flag, RecordKind, Trace
 
 _CALLS = {
-    Kind.KERNEL: "cudaLaunchKernel",
-    Kind.LIBRARY: "cudaLaunchKernelExC",
-    Kind.COLLECTIVE: "cudaLaunchKernelExC",
-    Kind.MEMCPY: "cudaMemcpyAsync",
-    Kind.MEMSET: "cudaMemsetAsync",
-    Kind.MALLOC: "cudaMalloc",
-    Kind.FREE: "cudaFree",
-    Kind.EVENT_RECORD: "cudaEventRecord",
-    Kind.STREAM_WAIT: "cudaStreamWaitEvent",
-    Kind.HOST_FUNCTION: "cudaLaunchHostFunc",
-    Kind.GRAPH_LAUNCH: "cudaGraphLaunch",
+    RecordKind.KERNEL: "cudaLaunchKernel",
+    RecordKind.LIBRARY: "cudaLaunchKernelExC",
+    RecordKind.COLLECTIVE: "cudaLaunchKernelExC",
+    RecordKind.MEMCPY: "cudaMemcpyAsync",
+    RecordKind.MEMSET: "cudaMemsetAsync",
+    RecordKind.MALLOC: "cudaMalloc",
+    RecordKind.FREE: "cudaFree",
+    RecordKind.EVENT_RECORD: "cudaEventRecord",
+    RecordKind.STREAM_WAIT: "cudaStreamWaitEvent",
+    RecordKind.HOST_FUNCTION: "cudaLaunchHostFunc",
+    RecordKind.GRAPH_LAUNCH: "cudaGraphLaunch",
 }
 # CUPTI's numbers of these calls; 0 for the others.
 _NUMBERS = {
@@ -49,7 +49,7 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
     for position in drawing.positions:
         record = records[position]
         kind = int(record["kind"])
-        if kind not in (Kind.OP, Kind.ANNOTATION):
+        if kind not in (RecordKind.OP, RecordKind.ANNOTATION):
             continue
         signature = trace.signature(int(record["signature"]))
         name = str(signature.get("op", ""))
@@ -57,7 +57,7 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
         begin, end = int(spans.begin[position]), int(spans.end[position])
         arguments: dict[str, Any] = {"External id": drawing.op_ids[int(record["op"])], "Record function id": 0}
         sequence = int(record["value"]) >> 32
-        if kind == Kind.OP:
+        if kind == RecordKind.OP:
             if sequence != 0xFFFFFFFF:
                 arguments |= {"Sequence number": sequence, "Fwd thread id": 0}
                 if name.rstrip("0123456789").endswith("Backward"):
@@ -69,7 +69,7 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
                     forward.setdefault(sequence, (tid, begin))
             arguments |= input_arguments(signature.get("inputs", []))
         arguments["Ev Idx"] = arguments["External id"]
-        category = "cpu_op" if kind == Kind.OP else "user_annotation"
+        category = "cpu_op" if kind == RecordKind.OP else "user_annotation"
         yield span(category, name, drawing.pid, tid, begin, end, arguments)
     yield from flows
 
@@ -80,22 +80,22 @@ def call_events(drawing: Drawing) -> Iterator[Event]:
     for position in drawing.positions:
         record = trace.records[position]
         kind, flags = int(record["kind"]), int(record["flags"])
-        if flags & Flag.FROM_GRAPH or (kind == Kind.COLLECTIVE and flags & Flag.GROUPED):
+        if flags & Flag.FROM_GRAPH or (kind == RecordKind.COLLECTIVE and flags & Flag.GROUPED):
             continue
         signature = trace.signature(int(record["signature"]))
-        if kind == Kind.SYNCHRONIZE:
+        if kind == RecordKind.SYNCHRONIZE:
             name: str | None = _WAITS.get(str(signature.get("wait", "")), "cudaDeviceSynchronize")
-        elif kind == Kind.COLLECTIVE and "members" in signature:
+        elif kind == RecordKind.COLLECTIVE and "members" in signature:
             continue
         else:
-            name = _CALLS.get(Kind(kind)) if kind in _CALLS else None
+            name = _CALLS.get(RecordKind(kind)) if kind in _CALLS else None
         if name is None:
             continue
         category = "cuda_runtime"
-        if kind == Kind.KERNEL and int(record["signature"]) in triton:
+        if kind == RecordKind.KERNEL and int(record["signature"]) in triton:
             category, name = "cuda_driver", "cuLaunchKernelEx"
         if signature.get("mapped"):
-            category, name = "cuda_driver", "cuMemCreate" if kind == Kind.MALLOC else "cuMemRelease"
+            category, name = "cuda_driver", "cuMemCreate" if kind == RecordKind.MALLOC else "cuMemRelease"
         arguments = {
             "External id": drawing.op_ids.get(int(record["op"]), 0),
             "cbid": _NUMBERS.get(name, 0),

@@ -1,6 +1,6 @@
 """How much device memory every rank needs, at its peak and over time.
 
-In: a `Timeline`. Out: a `Memory`. Allocated is what PyTorch's allocator had handed out (`max_memory_allocated`),
+In: a `Timeline`. Out: a `MemoryUse`. Allocated is what PyTorch's allocator had handed out (`max_memory_allocated`),
 reserved what it held (`max_memory_reserved`), both from the trace, byte for byte. Beside it a process has the CUDA
 context, NCCL's buffers (as the virtual GPU accounts for them: an estimate) and memory that was taken without the
 allocator: workspaces of libraries, and the program's own. The sum is what `nvidia-smi` would show.
@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.timeline import ClassTimeline, Timeline
-from maya.trace import Kind, Trace
+from maya.replay.timeline import GroupTimeline, Timeline
+from maya.trace import RecordKind, Trace
 
 Times = npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ class Peak:
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class MemoryUse:
     """All ranks. Ranks of one behaviour need the same."""
 
     capacity: int  # of the device
@@ -66,7 +66,7 @@ class Memory:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class MemoryCurve:
     """Memory of one rank over time: what holds from each time on."""
 
     ns: Times
@@ -85,7 +85,7 @@ class _Levels:
     nccl: Times
 
 
-def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) -> Memory:
+def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) -> MemoryUse:
     """`variables`: NCCL's, of the job; by default those of its settings."""
     variables = timeline.settings.nccl if variables is None else variables
     of_program = {
@@ -93,7 +93,7 @@ def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) 
         for program in timeline.programs
     }
     peaks = tuple(of_program[id(one.program)] for one in timeline.classes)
-    return Memory(timeline.device.memory_bytes, peaks, tuple(one.ranks for one in timeline.classes))
+    return MemoryUse(timeline.device.memory_bytes, peaks, tuple(one.ranks for one in timeline.classes))
 
 
 def _peak(levels: _Levels, context: int) -> Peak:
@@ -115,12 +115,12 @@ def _peak(levels: _Levels, context: int) -> Peak:
     )
 
 
-def memory_course(timeline: Timeline, rank: int, most_points: int = 2000) -> Course:
+def memory_curve(timeline: Timeline, rank: int, most_points: int = 2000) -> MemoryCurve:
     """Memory of a rank over time, in at most so many points; peaks are kept."""
     one = next((one for one in timeline.classes if rank in one.ranks), None)
     if one is None:
         nothing = np.zeros(0, dtype=np.int64)
-        return Course(nothing, nothing, nothing)
+        return MemoryCurve(nothing, nothing, nothing)
     levels = _levels(one.program.trace, timeline.settings.nccl)
     ns = _host_ns(timeline, one, rank, levels.records)
     if len(ns) > most_points:
@@ -128,10 +128,10 @@ def memory_course(timeline: Timeline, rank: int, most_points: int = 2000) -> Cou
         chosen = np.array([piece[levels.allocated[piece].argmax()] for piece in pieces])
     else:
         chosen = np.arange(len(ns))
-    return Course(ns[chosen], levels.allocated[chosen], levels.reserved[chosen])
+    return MemoryCurve(ns[chosen], levels.allocated[chosen], levels.reserved[chosen])
 
 
-def _host_ns(timeline: Timeline, one: ClassTimeline, rank: int, positions: npt.NDArray[np.intp]) -> Times:
+def _host_ns(timeline: Timeline, one: GroupTimeline, rank: int, positions: npt.NDArray[np.intp]) -> Times:
     """When the host came to these records: from the rank's detail, or else the launch before each of them."""
     detail = timeline.details.get(rank)
     if detail is not None:
@@ -144,7 +144,7 @@ def _host_ns(timeline: Timeline, one: ClassTimeline, rank: int, positions: npt.N
 
 def _levels(trace: Trace, variables: Mapping[str, str]) -> _Levels:
     records = trace.records
-    kinds = (Kind.MALLOC, Kind.FREE, Kind.BLOCK_ALLOC, Kind.BLOCK_FREE, Kind.COLLECTIVE)
+    kinds = (RecordKind.MALLOC, RecordKind.FREE, RecordKind.BLOCK_ALLOC, RecordKind.BLOCK_FREE, RecordKind.COLLECTIVE)
     positions = np.flatnonzero(np.isin(records["kind"], np.array(kinds, dtype=np.uint8)))
     chosen = records[positions]
     sizes = _sizes(trace, chosen, variables)
@@ -154,15 +154,15 @@ def _levels(trace: Trace, variables: Mapping[str, str]) -> _Levels:
     regions: dict[int, tuple[int, int]] = {}
     rows = zip(chosen["kind"].tolist(), chosen["value"].tolist(), sizes, of_allocator.tolist(), strict=True)
     for at, (kind, value, size, own) in enumerate(rows):
-        if kind == Kind.BLOCK_ALLOC:
+        if kind == RecordKind.BLOCK_ALLOC:
             blocks[value] = size
             changes[0, at] = size
-        elif kind == Kind.BLOCK_FREE:
+        elif kind == RecordKind.BLOCK_FREE:
             changes[0, at] = -blocks.pop(value, 0)
-        elif kind == Kind.MALLOC:
+        elif kind == RecordKind.MALLOC:
             regions[value] = (1 if own else 2, size)
             changes[regions[value][0], at] = size
-        elif kind == Kind.FREE:
+        elif kind == RecordKind.FREE:
             column, size = regions.pop(value, (1, 0))
             changes[column, at] = -size
         else:
@@ -208,13 +208,13 @@ def _from_allocator(trace: Trace, positions: npt.NDArray[np.intp]) -> npt.NDArra
         for number in np.unique(records["signature"][positions]).tolist()
         if trace.signature(number).get("mapped")
     ]
-    is_malloc = records["kind"] == Kind.MALLOC
-    is_mapped = is_malloc | (records["kind"] == Kind.FREE)
+    is_malloc = records["kind"] == RecordKind.MALLOC
+    is_mapped = is_malloc | (records["kind"] == RecordKind.FREE)
     is_mapped &= np.isin(records["signature"], np.array(mapped_signatures, dtype=np.uint32))
     for thread in np.unique(records["thread"]).tolist():
         own = np.flatnonzero(records["thread"] == thread)
         mapped = is_mapped[own]
-        gives = np.append(records["kind"][own] == Kind.BLOCK_ALLOC, False)
+        gives = np.append(records["kind"][own] == RecordKind.BLOCK_ALLOC, False)
         places = np.append(np.where(mapped, len(own), np.arange(len(own))), len(own))
         after_mapping = np.minimum.accumulate(places[::-1])[::-1]  # of each place the next one that maps nothing
         following = np.where(mapped, after_mapping[1:], np.arange(1, len(own) + 1))

@@ -1,6 +1,6 @@
 """What the numbers rest on: the share of the devices' time by where its durations come from, and what takes most of it.
 
-In: a `Timeline` and its `Steps`. Out: `Origins`, and `Item`s: works and collectives with their time in a step.
+In: a `Timeline` and its `Steps`. Out: `Origins`, and `OriginItem`s: works and collectives with their time in a step.
 Shares are of time on the devices' streams, added up, whether or not something else ran beside it.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Origin
-from maya.replay.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results.classes import CLASSES, TimeClass, classify
 from maya.results.steps import ClassSteps, Steps
 
@@ -39,7 +39,7 @@ class Origins:
 
 
 @dataclass(frozen=True)
-class Item:
+class OriginItem:
     """A work or collective of one class of ranks in a step."""
 
     what: str  # the kernel's own name, the library's or NCCL's function
@@ -76,7 +76,7 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
     )
 
 
-def top_items(timeline: Timeline, steps: Steps, class_number: int, most: int = 20) -> list[Item]:
+def top_items(timeline: Timeline, steps: Steps, class_number: int, most: int = 20) -> list[OriginItem]:
     """What takes most time on the first rank of a class in the typical step; works of one shape are one item."""
     one, own_steps = timeline.classes[class_number], steps.classes[class_number]
     rows = _rows(own_steps, steps.typical)
@@ -88,12 +88,12 @@ def top_items(timeline: Timeline, steps: Steps, class_number: int, most: int = 2
         first = int(np.flatnonzero(one.program.work == at)[0])
         name = item.launch.function if item.launch.what == "kernel" else item.launch.name
         items.append(
-            Item(name, item.launch.op, CLASSES[classes[first]], times, ns, estimate.origin.value, _shape(item))
+            OriginItem(name, item.launch.op, CLASSES[classes[first]], times, ns, estimate.origin.value, _shape(item))
         )
     for at, (times, ns) in _sums(one.program.call[rows], durations).items():
         call = one.program.calls[at]
         detail = f"{call.size} B {call.dtype}, {_ranks(one, call.communicator)} ranks"
-        items.append(Item(call.call, "", TimeClass.COMMUNICATION, times, ns, timeline.network_origin, detail))
+        items.append(OriginItem(call.call, "", TimeClass.COMMUNICATION, times, ns, timeline.network_origin, detail))
     return sorted(items, key=lambda item: (-item.ns, item.what, item.op, item.detail))[:most]
 
 
@@ -110,11 +110,11 @@ def _sums(which: npt.NDArray[np.int32], durations: npt.NDArray[np.int64]) -> dic
     return dict(zip(numbers.tolist(), zip(counts.tolist(), totals.tolist(), strict=True), strict=True))
 
 
-def _shape(item: TracedWork) -> str:
+def _shape(item: TracedKernel) -> str:
     sizes = " ".join(f"{name}={value:.0f}" for name, value in item.work.shape.items())
     return " ".join(filter(None, [item.work.kind.value, item.work.variant, item.work.dtype, sizes]))
 
 
-def _ranks(one: ClassTimeline, communicator: int) -> int:
+def _ranks(one: GroupTimeline, communicator: int) -> int:
     first: Sequence[int] = one.communicators[0].get(communicator, ()) if one.communicators else ()
     return len(first)

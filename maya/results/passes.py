@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.kernel import KernelClass as WorkKind
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.replay.timeline import Program
 from maya.trace import Trace

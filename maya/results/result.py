@@ -12,10 +12,10 @@ from typing import Any
 
 from maya.assumptions import STEPS, Assumption, wall_clock
 from maya.replay.timeline import Timeline
-from maya.replay.truncated_traces import cut_short
+from maya.replay.truncated_traces import truncations
 from maya.results.anatomy import Anatomy, dissect
 from maya.results.assumptions import trace_assumptions
-from maya.results.memory import Memory, find_memory
+from maya.results.memory import MemoryUse, find_memory
 from maya.results.origins import Origins, find_origins
 from maya.results.step_passes import MEANINGS
 from maya.results.steps import Steps, find_steps
@@ -61,7 +61,7 @@ class Result:
     steps: Steps
     anatomy: Anatomy
     throughput: Throughput
-    memory: Memory
+    memory: MemoryUse
     traffic: Traffic
     origins: Origins
     without_model: WithoutModel
@@ -95,11 +95,11 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
 
 def _with_steps_named(timeline: Timeline, steps: Steps) -> Timeline:
     """Traces that are cut short come first among the problems, with the number of steps that they hold."""
-    cut = cut_short(timeline.classes)
+    cut = truncations(timeline.classes)
     if not cut or not steps.whole_steps:
         return timeline
     others = [problem for problem in timeline.problems if problem not in cut]
-    return replace(timeline, problems=[*cut_short(timeline.classes, steps.whole_steps), *others])
+    return replace(timeline, problems=[*truncations(timeline.classes, steps.whole_steps), *others])
 
 
 def _assumptions(timeline: Timeline, options: Options, steps: Steps) -> list[Assumption]:

@@ -1,6 +1,6 @@
 """What ends a step, in one program: optimizers, as torch.optim announces them, or annotations that the user names.
 
-In: a `Program`. Out: `Mark`s, one for each step, and which steps hold more than one batch.
+In: a `Program`. Out: `StepMark`s, one for each step, and which steps hold more than one batch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from maya.replay.timeline import Program
 from maya.results.passes import Passes, any_between, passes_of
 from maya.results.step_turns import Turns, find_turns
-from maya.trace import Flag, Kind, Trace
+from maya.trace import Flag, RecordKind, Trace
 
 _STEP = "Optimizer.step#"
 _ZERO_GRAD = "Optimizer.zero_grad#"
 
 
 @dataclass(frozen=True)
-class Mark:
+class StepMark:
     """Annotations that end a step, as rows of program.records: launched from `first` on and before `last`."""
 
     spans: tuple[tuple[int, int], ...]
@@ -46,18 +46,18 @@ class Annotation:
     optimizer: Hashable  # of a step of torch.optim's
 
 
-def annotation_marks(program: Program, steps_from: str) -> list[Mark]:
+def annotation_marks(program: Program, steps_from: str) -> list[StepMark]:
     """The ends of steps that the user's annotations mark."""
     # torch.profiler numbers its steps: ProfilerStep#3.
     found = annotations_named(program.trace, steps_from, exact=True)
     found = found or annotations_named(program.trace, steps_from.rstrip("#") + "#", exact=False)
-    return [Mark((_rows_of(program, one),), (one.name,)) for one in found]
+    return [StepMark((_rows_of(program, one),), (one.name,)) for one in found]
 
 
-def optimizer_marks(program: Program) -> tuple[list[Mark], Turns]:
+def optimizer_marks(program: Program) -> tuple[list[StepMark], Turns]:
     """The ends of steps that optimizers mark, and how these take turns."""
     passes = passes_of(program)
-    marks: list[Mark] = []
+    marks: list[StepMark] = []
     for annotation in _outermost(annotations_named(program.trace, _STEP, exact=False)):
         span = _rows_of(program, annotation)
         in_graph = _graph_marks(program, annotation.position) if span[0] == span[1] else []
@@ -71,7 +71,7 @@ def optimizer_marks(program: Program) -> tuple[list[Mark], Turns]:
                 optimizers=(*marks[-1].optimizers, annotation.optimizer),
             )
         else:
-            marks.append(Mark((span,), (annotation.name,), (annotation.optimizer,)))
+            marks.append(StepMark((span,), (annotation.name,), (annotation.optimizer,)))
     turns = find_turns(_stepping_together(marks))
     return [_joined(marks, iteration, passes) for iteration in turns.iterations], turns
 
@@ -93,7 +93,7 @@ def _outermost(annotations: Sequence[Annotation]) -> list[Annotation]:
     return found[::-1]
 
 
-def _stepping_together(marks: Sequence[Mark]) -> list[Hashable]:
+def _stepping_together(marks: Sequence[StepMark]) -> list[Hashable]:
     """Of each mark one name for all optimizers that ever stepped with one of its own, without training between."""
     leader: dict[Hashable, Hashable] = {}
 
@@ -108,12 +108,12 @@ def _stepping_together(marks: Sequence[Mark]) -> list[Hashable]:
     return [find(mark.optimizers[0]) for mark in marks]
 
 
-def _joined(marks: Sequence[Mark], iteration: range, passes: Passes) -> Mark:
+def _joined(marks: Sequence[StepMark], iteration: range, passes: Passes) -> StepMark:
     chosen = marks[iteration.start : iteration.stop]
     begin = marks[iteration.start - 1].last if iteration.start else 0
     ends = [begin, *(mark.last for mark in chosen)]
     batches = sum(any_between(passes.forward, first, last) for first, last in pairwise(ends))
-    return Mark(
+    return StepMark(
         tuple(span for mark in chosen for span in mark.spans),
         tuple(name for mark in chosen for name in mark.names),
         tuple(one for mark in chosen for one in mark.optimizers),
@@ -122,7 +122,7 @@ def _joined(marks: Sequence[Mark], iteration: range, passes: Passes) -> Mark:
     )
 
 
-def skipped_steps(program: Program, marks: Sequence[Mark]) -> list[int]:
+def skipped_steps(program: Program, marks: Sequence[StepMark]) -> list[int]:
     """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
     passes = passes_of(program)
     if not passes.shows_training or not marks:
@@ -139,7 +139,7 @@ def skipped_steps(program: Program, marks: Sequence[Mark]) -> list[int]:
 
 def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[Annotation]:
     """Annotations, in the order in which they ended."""
-    positions = np.flatnonzero(trace.records["kind"] == Kind.ANNOTATION)
+    positions = np.flatnonzero(trace.records["kind"] == RecordKind.ANNOTATION)
     numbers = trace.records["signature"][positions]
     signatures = {number: trace.signature(number) for number in np.unique(numbers).tolist()}
     found = []
@@ -158,10 +158,10 @@ def _rows_of(program: Program, annotation: Annotation) -> tuple[int, int]:
     return min(int(np.searchsorted(launched[:last], np.uint64(annotation.began_ns))), last), last
 
 
-def _graph_marks(program: Program, position: int) -> list[Mark]:
+def _graph_marks(program: Program, position: int) -> list[StepMark]:
     """An optimizer that launched nothing was captured into a CUDA graph: every launch of the next graph is its step."""
     records = program.trace.records
-    launches = np.flatnonzero(records["kind"] == Kind.GRAPH_LAUNCH)
+    launches = np.flatnonzero(records["kind"] == RecordKind.GRAPH_LAUNCH)
     launches = launches[launches > position]
     if not len(launches):
         return []
@@ -176,5 +176,5 @@ def _graph_marks(program: Program, position: int) -> list[Mark]:
         if len(following):  # the works of the next graph follow at once
             end = min(end, int(np.searchsorted(program.records, launches[following[0]])))
         name = f"graph {number}"
-        marks.append(Mark(((first, end),), (name,), (name,), is_graph=True))
+        marks.append(StepMark(((first, end),), (name,), (name,), is_graph=True))
     return marks

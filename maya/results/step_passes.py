@@ -1,9 +1,9 @@
 """What ends a step where no optimizer of torch.optim does: backward passes, and what shows that weights were updated.
 
-In: a `Program`. Out: `Mark`s. A backward pass is all that runs inside of autograd's nodes with no forward pass between.
-Of the passes, those end a step after which weights are updated in place by hand (`p -= lr * p.grad`), or, if none are,
-those whose gradients are reduced (DDP outside of no_sync, FSDP), or else all of them. A few elements do not count
-beside many: a loss that is added up, or reduced for a log line, is no update.
+In: a `Program`. Out: `StepMark`s. A backward pass is all that runs inside of autograd's nodes with no forward pass
+between. Of the passes, those end a step after which weights are updated in place by hand (`p -= lr * p.grad`), or, if
+none are, those whose gradients are reduced (DDP outside of no_sync, FSDP), or else all of them. A few elements do not
+count beside many: a loss that is added up, or reduced for a log line, is no update.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from maya.replay.timeline import Program
 from maya.results.passes import Passes, Rows, in_backward, passes_of
-from maya.results.step_marks import Mark
+from maya.results.step_marks import StepMark
 from maya.results.step_repetition import REPETITION
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 UPDATE, REDUCTION, BACKWARD = "update", "gradient reduction", "backward"
 
@@ -34,12 +34,12 @@ _UPDATE = re.compile(r"^aten::(_foreach_)?(add|sub|addcdiv|addcmul|lerp|mul|div)
 _REDUCTIONS = frozenset({"ncclAllReduce", "ncclReduceScatter", "ncclReduce"})
 
 
-def pass_marks(program: Program, source: str) -> list[Mark]:
+def pass_marks(program: Program, source: str) -> list[StepMark]:
     """The ends of a program's steps by one of the sources; none if the program does not show it."""
     passes = passes_of(program)
     bounds = _bounds(program, passes)
     if source == BACKWARD:
-        return [Mark(((first, last),), (source,)) for first, last, _ in bounds]
+        return [StepMark(((first, last),), (source,)) for first, last, _ in bounds]
     rows, sizes = _updates(program) if source == UPDATE else _reductions(program)
     # Updates come after the pass; gradients are reduced during it and after it.
     places = [np.searchsorted(rows, (last if source == UPDATE else first, end)) for first, last, end in bounds]
@@ -49,7 +49,7 @@ def pass_marks(program: Program, source: str) -> list[Mark]:
     for (first, last, _), (begin, end), weight in zip(bounds, places, weights, strict=True):
         if most and 2 * weight >= most:
             large = rows[begin:end][2 * sizes[begin:end] >= sizes[begin:end].max()]
-            marks.append(Mark(((first, max(last, int(large[-1]) + 1)),), (source,)))
+            marks.append(StepMark(((first, max(last, int(large[-1]) + 1)),), (source,)))
     return marks
 
 
@@ -67,7 +67,7 @@ def _bounds(program: Program, passes: Passes) -> list[tuple[int, int, int]]:
 def _updates(program: Program) -> tuple[Rows, npt.NDArray[np.int64]]:
     """Rows that change tensors in place outside of autograd's nodes, and how many elements they change."""
     trace = program.trace
-    positions = np.flatnonzero(trace.records["kind"] == Kind.OP)
+    positions = np.flatnonzero(trace.records["kind"] == RecordKind.OP)
     numbers = trace.records["signature"][positions]
     elements = {number: _changed(trace.signature(number)) for number in np.unique(numbers).tolist()}
     sizes = np.array([elements[number] for number in numbers.tolist()], dtype=np.int64)

@@ -1,6 +1,6 @@
 """Steps of a program without optimizers and backward passes: what it repeats, as a loop over batches does.
 
-In: a `Program`. Out: `Mark`s, one for each repetition. Layers of one shape repeat as well, so the repetition has to
+In: a `Program`. Out: `StepMark`s, one for each repetition. Layers of one shape repeat as well, so the repetition has to
 begin with something that a loop over batches has and a layer has not: a copy from or to the host, a look-up of
 embeddings, or random numbers that are no dropout. It has to fill most of the run, three times or more; what comes
 before it (a first batch that is different) belongs to the first step.
@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.kernel import KernelClass as WorkKind
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.replay.timeline import Program
-from maya.results.step_marks import Mark
+from maya.results.step_marks import StepMark
 
 REPETITION = "repetition"
 
@@ -22,7 +22,7 @@ _LEAST_TIMES = 3
 _BATCH_KINDS = (WorkKind.TRANSFER, WorkKind.EMBEDDING, WorkKind.RANDOM)
 
 
-def repetition_marks(program: Program) -> list[Mark]:
+def repetition_marks(program: Program) -> list[StepMark]:
     """The ends of a program's repetitions; none if it does not repeat anything that has the shape of a step."""
     kinds = [item.work.kind for item in program.works]
     heavy = _rows_of(program, [kind in TENSOR_KINDS for kind in kinds])
@@ -39,7 +39,7 @@ def repetition_marks(program: Program) -> list[Mark]:
     if not times or not np.any((begins_a_batch >= end - period) & (begins_a_batch < end)):
         return []
     ends = [end - period * later for later in reversed(range(times))]
-    return [Mark(((last - period, last),), (REPETITION,)) for last in ends]
+    return [StepMark(((last - period, last),), (REPETITION,)) for last in ends]
 
 
 def _rows_of(program: Program, chosen: list[bool]) -> npt.NDArray[np.intp]:

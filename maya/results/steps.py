@@ -21,10 +21,10 @@ from statistics import median_low
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import Kind as WorkKind
+from maya.estimators.kernel import KernelClass as WorkKind
 from maya.estimators.models.bottleneck import TENSOR_KINDS
-from maya.replay.timeline import ClassTimeline, Timeline
-from maya.results.step_marks import Mark, annotation_marks, annotations_named, optimizer_marks, skipped_steps
+from maya.replay.timeline import GroupTimeline, Timeline
+from maya.results.step_marks import StepMark, annotation_marks, annotations_named, optimizer_marks, skipped_steps
 from maya.results.step_passes import BACKWARD, REDUCTION, UPDATE, pass_marks
 from maya.results.step_repetition import REPETITION, repetition_marks
 from maya.util.suggestions import did_you_mean
@@ -125,7 +125,7 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     )
 
 
-def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, list[Mark]], list[str]]:
+def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, list[StepMark]], list[str]]:
     """What the steps are found by, the marks of each program, and what there is to say about them."""
     if steps_from is not None:
         by_user = {id(program): annotation_marks(program, steps_from) for program in timeline.programs}
@@ -133,7 +133,7 @@ def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, l
             cut = any(program.trace.remedy for program in timeline.programs)
             raise ValueError(_no_whole_step(timeline) if cut else _no_such_annotation(timeline, steps_from))
         return steps_from, by_user, []
-    of_program: dict[int, list[Mark]] = {}
+    of_program: dict[int, list[StepMark]] = {}
     notes: list[str] = []
     for program in timeline.programs:
         of_program[id(program)], turns = optimizer_marks(program)
@@ -177,19 +177,19 @@ def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
     return min(starts, default=0), [row or 0 for row in rows]
 
 
-def _replayed(one: ClassTimeline, marks: Sequence[Mark]) -> int:
+def _replayed(one: GroupTimeline, marks: Sequence[StepMark]) -> int:
     """How many steps were replayed to their ends."""
     missing = (at for at, mark in enumerate(marks) if not one.reached[_rows_ending(mark)].all())
     return next(missing, len(marks))
 
 
-def _rows_ending(mark: Mark) -> npt.NDArray[np.intp]:
+def _rows_ending(mark: StepMark) -> npt.NDArray[np.intp]:
     """Rows whose end is the step's end."""
     rows = np.concatenate([np.arange(*span) for span in mark.spans])
     return rows if len(rows) else np.arange(mark.last)  # an optimizer that asked nothing of the device: all before it
 
 
-def _class_steps(one: ClassTimeline, marks: Sequence[Mark], begin: int, first_row: int) -> ClassSteps:
+def _class_steps(one: GroupTimeline, marks: Sequence[StepMark], begin: int, first_row: int) -> ClassSteps:
     bounds = np.zeros(len(marks) + 1, dtype=np.int64)
     end = one.end_ns[:, 0]
     for step, mark in enumerate(marks):
@@ -200,7 +200,7 @@ def _class_steps(one: ClassTimeline, marks: Sequence[Mark], begin: int, first_ro
     return ClassSteps(bounds, np.concatenate((np.array([min(first_row, int(ends[0]))], dtype=np.intp), ends)))
 
 
-def _without_marks(one: ClassTimeline, latest: Times) -> ClassSteps:
+def _without_marks(one: GroupTimeline, latest: Times) -> ClassSteps:
     """Ranks that mark no steps take part in the steps of the others."""
     launched = np.maximum.accumulate(one.launched_ns[:, 0]) if len(one.launched_ns) else np.zeros(0, dtype=np.int64)
     return ClassSteps(latest, np.searchsorted(launched, latest))

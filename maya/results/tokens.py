@@ -22,7 +22,7 @@ import numpy.typing as npt
 from maya.replay.timeline import Program, Timeline
 from maya.results.passes import in_backward, passes_of
 from maya.results.steps import ClassSteps, Steps
-from maya.trace import Kind
+from maya.trace import RecordKind
 
 GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
@@ -117,7 +117,7 @@ def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
     """Whether kernels were launched into which torch.compile has fused what looks up rows of a table."""
     for one in timeline.classes:
         trace = one.program.trace
-        for number in np.unique(trace.select(Kind.KERNEL)["signature"]).tolist():
+        for number in np.unique(trace.select(RecordKind.KERNEL)["signature"]).tolist():
             name = str(trace.signature(number).get("kernel", ""))
             if name.startswith("triton_") and "_embedding" in name:
                 return True
@@ -141,7 +141,7 @@ def _forward_ops(program: Program, first_row: int, last_row: int) -> list[_Op]:
     """Look-ups, convolutions over images and additions between two rows, without those that recompute."""
     trace = program.trace
     first, last = (_position(program, row) for row in (first_row, last_row))
-    positions = first + np.flatnonzero(trace.records["kind"][first:last] == Kind.OP)
+    positions = first + np.flatnonzero(trace.records["kind"][first:last] == RecordKind.OP)
     numbers = trace.records["signature"][positions]
     described = {
         number: what
@@ -234,7 +234,7 @@ def _sharing_communicators(program: Program, what: _Seen) -> set[int]:
 
 def _sizes(program: Program) -> dict[int, int]:
     """Members of each communicator."""
-    calls: npt.NDArray[np.void] = program.trace.select(Kind.COLLECTIVE)
+    calls: npt.NDArray[np.void] = program.trace.select(RecordKind.COLLECTIVE)
     sizes: dict[int, int] = {}
     for number in np.unique(calls["signature"]).tolist():
         signature = program.trace.signature(number)

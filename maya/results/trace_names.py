@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.features.from_trace import TracedKernel
 from maya.replay.timeline import CollectiveCall
 from maya.trace.demangle import demangle
 
@@ -105,7 +105,7 @@ def kernel_names(mangled: Iterable[str]) -> dict[str, str]:
     return demangle(distinct)
 
 
-def library_name(item: TracedWork) -> str:
+def library_name(item: TracedKernel) -> str:
     """Of a library call: maya::cublasGemmEx<bf16, TN>(m=4096, n=4096, k=4096)."""
     kinds = ", ".join(filter(None, [item.work.dtype, item.work.variant]))
     sizes = ", ".join(f"{name}={value:.0f}" for name, value in item.work.shape.items())

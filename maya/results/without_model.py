@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maya.estimators.features.from_trace import TracedWork
+from maya.estimators.features.from_trace import TracedKernel
 from maya.replay.timeline import Timeline
 from maya.results.steps import Steps
 from maya.util.text import bytes_text, share_text
@@ -106,6 +106,6 @@ def find_without_model(timeline: Timeline, steps: Steps) -> WithoutModel:
     )
 
 
-def _place(item: TracedWork) -> str:
+def _place(item: TracedKernel) -> str:
     launch = item.launch
     return f"{launch.source}:{launch.line}" if launch.source else ""

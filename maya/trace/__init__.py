@@ -10,8 +10,18 @@
 
 from __future__ import annotations
 
-from maya.trace.counts import MadeUpRead, Summary, summarise
-from maya.trace.format import Flag, Kind
+from maya.trace.counts import PlaceholderRead, TraceCounts, count_records
+from maya.trace.format import Flag, RecordKind
 from maya.trace.reader import Header, Trace, TraceError, read
 
-__all__ = ["Flag", "Header", "Kind", "MadeUpRead", "Summary", "Trace", "TraceError", "read", "summarise"]
+__all__ = [
+    "Flag",
+    "Header",
+    "PlaceholderRead",
+    "RecordKind",
+    "Trace",
+    "TraceCounts",
+    "TraceError",
+    "count_records",
+    "read",
+]

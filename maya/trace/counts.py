@@ -1,4 +1,4 @@
-"""Counting what is in a trace: `Trace` -> `Summary`."""
+"""Counting what is in a trace: `Trace` -> `TraceCounts`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maya.trace.format import Kind
+from maya.trace.format import RecordKind
 from maya.trace.reader import Trace
 
 
 @dataclass(frozen=True)
-class MadeUpRead:
+class PlaceholderRead:
     """Reads, by the host, of values that no computation produced, from one line of the program by one op."""
 
     read: str  # the op, "aten::_local_scalar_dense"
@@ -23,53 +23,55 @@ class MadeUpRead:
 
 
 @dataclass(frozen=True)
-class Summary:
+class TraceCounts:
     """The totals of one trace."""
 
     records: int
-    counts: dict[Kind, int]  # of records, for the kinds that occur
+    counts: dict[RecordKind, int]  # of records, for the kinds that occur
     ops: int  # ATen ops begun, whether or not they reached the device
     threads: int
     streams: int
     duration_ns: int  # from the beginning of the trace to its last record
     bytes_copied: dict[str, int]  # by direction, "HtoD", ...
     bytes_set: int
-    made_up_reads: tuple[MadeUpRead, ...]  # most frequent first
+    made_up_reads: tuple[PlaceholderRead, ...]  # most frequent first
 
     @property
     def launches(self) -> int:
         """Kernels launched one by one or by a graph."""
-        return self.counts.get(Kind.KERNEL, 0)
+        return self.counts.get(RecordKind.KERNEL, 0)
 
     @property
     def library_calls(self) -> int:
         """Library calls that occupy the device."""
-        return self.counts.get(Kind.LIBRARY, 0)
+        return self.counts.get(RecordKind.LIBRARY, 0)
 
 
-_KNOWN_KINDS = frozenset(Kind)
+_KNOWN_KINDS = frozenset(RecordKind)
 
 
-def summarise(trace: Trace) -> Summary:
+def count_records(trace: Trace) -> TraceCounts:
     """The totals of a trace."""
     records = trace.records
     counts = np.bincount(records["kind"])
-    device_work = records[~np.isin(records["kind"], [Kind.OP, Kind.ANNOTATION])]  # an op's `stream` is none
-    return Summary(
+    device_work = records[~np.isin(records["kind"], [RecordKind.OP, RecordKind.ANNOTATION])]  # an op's `stream` is none
+    return TraceCounts(
         records=len(records),
-        counts={Kind(kind): int(counts[kind]) for kind in np.flatnonzero(counts).tolist() if kind in _KNOWN_KINDS},
+        counts={
+            RecordKind(kind): int(counts[kind]) for kind in np.flatnonzero(counts).tolist() if kind in _KNOWN_KINDS
+        },
         ops=int(records["ops"].sum(dtype=np.uint64)),
         threads=len(np.unique(records["thread"])),
         streams=len(np.unique(device_work["stream"])),
         duration_ns=int(records["host_ns"].max(initial=0)),
         bytes_copied=_bytes_copied(trace),
-        bytes_set=int(trace.select(Kind.MEMSET)["value"].sum(dtype=np.uint64)),
+        bytes_set=int(trace.select(RecordKind.MEMSET)["value"].sum(dtype=np.uint64)),
         made_up_reads=_made_up_reads(trace),
     )
 
 
 def _bytes_copied(trace: Trace) -> dict[str, int]:
-    copies = trace.select(Kind.MEMCPY)
+    copies = trace.select(RecordKind.MEMCPY)
     by_direction: Counter[str] = Counter()
     for number in np.unique(copies["signature"]).tolist():
         direction = str(trace.signature(number).get("copy", "unknown"))
@@ -77,8 +79,8 @@ def _bytes_copied(trace: Trace) -> dict[str, int]:
     return dict(by_direction)
 
 
-def _made_up_reads(trace: Trace) -> tuple[MadeUpRead, ...]:
-    reads = trace.select(Kind.MADE_UP_READ)
+def _made_up_reads(trace: Trace) -> tuple[PlaceholderRead, ...]:
+    reads = trace.select(RecordKind.MADE_UP_READ)
     times: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
     given_up: Counter[tuple[str, str]] = Counter()
@@ -90,5 +92,6 @@ def _made_up_reads(trace: Trace) -> tuple[MadeUpRead, ...]:
         size[where] += int(chosen.sum(dtype=np.uint64))
         given_up[where] += len(chosen) if signature.get("given_up") else 0
     return tuple(
-        MadeUpRead(read, at, count, size[read, at], given_up[read, at]) for (read, at), count in times.most_common()
+        PlaceholderRead(read, at, count, size[read, at], given_up[read, at])
+        for (read, at), count in times.most_common()
     )

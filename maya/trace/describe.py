@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from maya.trace.demangle import demangle
-from maya.trace.format import Flag, Kind
+from maya.trace.format import Flag, RecordKind
 from maya.trace.reader import Trace
 
-OPS = (Kind.OP, Kind.ANNOTATION)
+OPS = (RecordKind.OP, RecordKind.ANNOTATION)
 
 _LONGEST_NAME = 100
 # Where nearly every kernel of torch lives: what distinguishes one from the next comes after.
@@ -74,7 +74,7 @@ class Descriptions:
 
 def kind_name(kind: int) -> str:
     """A kind in lower case, also one that this version does not know."""
-    return Kind(kind).name.lower().replace("_", " ") if kind in frozenset(Kind) else f"kind {kind}"
+    return RecordKind(kind).name.lower().replace("_", " ") if kind in frozenset(RecordKind) else f"kind {kind}"
 
 
 def shortened(name: str, longest: int) -> str:
@@ -91,19 +91,19 @@ def bytes_text(size: int) -> str:
 
 
 def _value_text(kind: int, value: int) -> str:
-    if kind in (Kind.MEMCPY, Kind.MEMSET):
+    if kind in (RecordKind.MEMCPY, RecordKind.MEMSET):
         return bytes_text(value)
-    if kind in (Kind.MALLOC, Kind.FREE):
+    if kind in (RecordKind.MALLOC, RecordKind.FREE):
         return f"at {value:#x}" if value >> 32 else f"handle {value}"
-    if kind in (Kind.BLOCK_ALLOC, Kind.BLOCK_FREE):
+    if kind in (RecordKind.BLOCK_ALLOC, RecordKind.BLOCK_FREE):
         return f"block {value}"
-    if kind in (Kind.EVENT_RECORD, Kind.STREAM_WAIT):
+    if kind in (RecordKind.EVENT_RECORD, RecordKind.STREAM_WAIT):
         return f"event {value}"
-    if kind == Kind.GRAPH_LAUNCH:
+    if kind == RecordKind.GRAPH_LAUNCH:
         return f"graph {value}"
-    if kind == Kind.HOST_DELAY:
+    if kind == RecordKind.HOST_DELAY:
         return f"{value / 1000:.3f} us"
-    if kind == Kind.STREAM_CREATE:
+    if kind == RecordKind.STREAM_CREATE:
         return f"priority {value - 2**64 if value >= 2**63 else value}"
     return ""
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.trace.format import Kind
+from maya.trace.format import RecordKind
 from maya.trace.reader import Trace
 
 
 def gemm_flops(trace: Trace) -> npt.NDArray[np.float64]:
     """FLOPs of every library call in `trace.select(Kind.LIBRARY)`; 0 for what is not a matrix product of cuBLAS."""
-    numbers, which = np.unique(trace.select(Kind.LIBRARY)["signature"], return_inverse=True)
+    numbers, which = np.unique(trace.select(RecordKind.LIBRARY)["signature"], return_inverse=True)
     per_signature = np.array([flops_of(trace.signature(number)) for number in numbers.tolist()], dtype=np.float64)
     return per_signature[which]
 

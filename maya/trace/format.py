@@ -24,7 +24,7 @@ CUT      the program went on, but its trace could not be written any more: `CUT`
 A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
 Checksums are CRC-32 (zlib's) of everything behind them in their header and, for a block, of its payload.
 
-What a record's fields mean is said at `RECORD` and `Kind`. Signatures are JSON objects:
+What a record's fields mean is said at `RECORD` and `RecordKind`. Signatures are JSON objects:
 
     KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}. Of a kernel that is
                    loaded at run time: its "registers", the "source" file and "line" it was compiled from, "pointers":
@@ -94,7 +94,7 @@ class BlockKind(IntEnum):
     CUT = 5
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record says, and what its `value` is, if it has one; `maya_record_kind` in device.h is the same list."""
 
     OP = 1  # an ATen op that did device work, or an empty matrix product, when it ended; `Trace.ops` unpacks it

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from maya.trace import format as f
 from maya.trace.columns import BlockRun, decode_varints
-from maya.trace.format import BlockKind, Flag, Kind
+from maya.trace.format import BlockKind, Flag, RecordKind
 
 Records = npt.NDArray[np.void]  # of dtype format.RECORD
 Ops = npt.NDArray[np.void]  # of dtype OP
@@ -94,18 +94,18 @@ class Trace:
             known = self._signatures[number] = _parse(self.strings[number])
         return known
 
-    def select(self, *kinds: Kind) -> Records:
+    def select(self, *kinds: RecordKind) -> Records:
         """The records of these kinds, in order."""
         return self.records[np.isin(self.records["kind"], np.array(kinds, dtype=np.uint8))]
 
     def kernels(self) -> Records:
         """The kernel launches, in order."""
-        return self.select(Kind.KERNEL)
+        return self.select(RecordKind.KERNEL)
 
     @cached_property
     def ops(self) -> Ops:
         """The ATen ops and annotations that ended, in the order of their numbers, which is that of their beginnings."""
-        records = self.select(Kind.OP, Kind.ANNOTATION)
+        records = self.select(RecordKind.OP, RecordKind.ANNOTATION)
         records = records[np.argsort(records["op"], kind="stable")]
         ops = np.empty(len(records), dtype=OP)
         for same in ("op", "signature", "thread", "kind", "flags"):
@@ -142,7 +142,7 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class RecordColumns:
     """Some columns of a trace, by name, each an array of its own: for those who look at a thousand traces."""
 
     columns: dict[str, npt.NDArray[Any]]
@@ -155,7 +155,7 @@ class Columns:
         return _decode_host_times(self.host_time_blocks, len(next(iter(self.columns.values()))))
 
 
-def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
+def read_columns(path: str | PathLike[str], names: Sequence[str]) -> RecordColumns:
     """These columns of the trace in a file, as far as it is complete, in the order of `format.COLUMNS`; `kind` must be
     among them."""
     path = Path(path)
@@ -169,7 +169,7 @@ def read_columns(path: str | PathLike[str], names: Sequence[str]) -> Columns:
         for name in names:
             _decode_column(run, name, pieces_of[name], columns[name][decoded : decoded + run.records])
         decoded += run.records
-    return Columns(columns, strings, not blocks.problem, host_time_blocks)
+    return RecordColumns(columns, strings, not blocks.problem, host_time_blocks)
 
 
 def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _Payloads, _Payloads]:

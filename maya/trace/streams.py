@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maya.trace.format import Kind
+from maya.trace.format import RecordKind
 from maya.trace.reader import Trace
 
 
 @dataclass(frozen=True)
-class Streams:
+class StreamTable:
     """Of one process."""
 
     homes: dict[int, int]  # stream -> default stream of its device, where that is not 0
@@ -27,14 +27,14 @@ class Streams:
         return [stream for stream in self.blocking if self.home(stream) == home]
 
 
-def find_streams(trace: Trace) -> Streams:
+def find_streams(trace: Trace) -> StreamTable:
     homes: dict[int, int] = {}
     blocking: list[int] = []
-    for record in trace.select(Kind.STREAM_CREATE):
+    for record in trace.select(RecordKind.STREAM_CREATE):
         signature = trace.signature(int(record["signature"])) if record["signature"] else {}
         stream = int(record["stream"])
         if signature.get("home"):
             homes[stream] = int(signature["home"])
         if signature.get("blocking"):
             blocking.append(stream)
-    return Streams(homes, blocking)
+    return StreamTable(homes, blocking)

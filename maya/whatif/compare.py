@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from maya.replay.timeline import ClassTimeline, Timeline
+from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.util.text import bytes_text, share_text
 
@@ -69,7 +69,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """A line of the table."""
 
     name: str
@@ -102,7 +102,7 @@ def figures_of(result: Result) -> Figures:
     )
 
 
-def rows_of(before: Figures, after: Figures) -> list[Row]:
+def rows_of(before: Figures, after: Figures) -> list[ComparedRow]:
     """The lines of the table, without those that are nothing in both."""
     time = _microseconds if max(before.step_ns, after.step_ns) < _SHORT_NS else _milliseconds
     rows = [_row("step time", before.step_ns, after.step_ns, time)]
@@ -113,12 +113,12 @@ def rows_of(before: Figures, after: Figures) -> list[Row]:
     for name, old, new in (("MFU", before.mfu, after.mfu), ("HFU", before.hfu, after.hfu)):
         if old is not None and new is not None and (name == "MFU" or old != before.mfu):
             points = f"{100 * (new - old):+.1f} points"
-            rows.append(Row(name, share_text(old), share_text(new), points if new != old else "same"))
+            rows.append(ComparedRow(name, share_text(old), share_text(new), points if new != old else "same"))
     if before.price_per_step is not None and after.price_per_step is not None:
         rows.append(
             _row("price of 1000 steps", 1000 * before.price_per_step, 1000 * after.price_per_step, "{:.2f}".format)
         )
-    rows.append(Row("of a step, mean over ranks", "", ""))
+    rows.append(ComparedRow("of a step, mean over ranks", "", ""))
     for of in CLASSES:
         if before.class_ns[of] or after.class_ns[of]:
             rows.append(_row(f"  {TITLES[of]}", before.class_ns[of], after.class_ns[of], time, before.step_ns))
@@ -126,7 +126,7 @@ def rows_of(before: Figures, after: Figures) -> list[Row]:
         rows.append(_row("  hidden communication", before.hidden_ns, after.hidden_ns, time, before.step_ns))
     rows.append(_row(f"peak memory, rank {after.peak_rank}", before.peak_bytes, after.peak_bytes, bytes_text))
     has = bytes_text(before.capacity_bytes), bytes_text(after.capacity_bytes)
-    rows.append(Row("  the GPU has", *has, after.fits_text))
+    rows.append(ComparedRow("  the GPU has", *has, after.fits_text))
     return rows
 
 
@@ -151,25 +151,25 @@ def _microseconds(ns: float) -> str:
     return f"{ns / 1e3:,.1f} us"
 
 
-def _same_class(one: ClassTimeline, other: ClassTimeline) -> bool:
+def _same_class(one: GroupTimeline, other: GroupTimeline) -> bool:
     return all(np.array_equal(getattr(one, name)[:, 0], getattr(other, name)[:, 0]) for name in _FIELDS)
 
 
-def _by_rank(timeline: Timeline) -> dict[int, ClassTimeline]:
+def _by_rank(timeline: Timeline) -> dict[int, GroupTimeline]:
     return {rank: one for one in timeline.classes for rank in one.ranks.tolist()}
 
 
-def _row(name: str, before: float, after: float, written: Callable[[Any], str], whole: float = 0) -> Row:
+def _row(name: str, before: float, after: float, written: Callable[[Any], str], whole: float = 0) -> ComparedRow:
     """`whole`: what it is a part of; of a tiny part, the growth in percent says nothing."""
     if before == after:
-        return Row(name, written(before), written(after), "same")
+        return ComparedRow(name, written(before), written(after), "same")
     away = after - before
     sign = "+" if away > 0 else "-"
     share = f"{100 * away / before:+.1f} %" if before and before * _TINY >= whole else ""
-    return Row(name, written(before), written(after), f"{sign}{written(abs(away))}", share)
+    return ComparedRow(name, written(before), written(after), f"{sign}{written(abs(away))}", share)
 
 
-def aligned(rows: Sequence[Row], heads: Row) -> list[str]:
+def aligned(rows: Sequence[ComparedRow], heads: ComparedRow) -> list[str]:
     """As a table: names to the left, numbers to the right."""
     table = [heads, *rows]
     name = max(len(row.name) for row in table)

@@ -14,7 +14,7 @@ from typing import Any
 from maya.util.catalogue import Catalogue, as_table, merged
 from netmodel.cluster import keys
 from netmodel.cluster.fabrics import Fabric, read_fabric
-from netmodel.cluster.faults import Fault, read_faults
+from netmodel.cluster.faults import NetworkFault, read_faults
 from netmodel.cluster.keys import ClusterError
 from netmodel.cluster.node_keys import GPU_LINKS, read_node
 from netmodel.cluster.parameters import (
@@ -59,7 +59,7 @@ class Cluster:
     nic_affinity: tuple[tuple[int, ...], ...]  # of every NIC: the GPUs it is nearest to
     fabric: Fabric
     parameters: Parameters  # what NCCL reaches on it
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[NetworkFault, ...] = ()
     host: Mapping[str, Any] = field(default_factory=dict, hash=False)  # `[host]` as it is written, for who knows CPUs
 
 
@@ -103,7 +103,7 @@ def load_cluster(name_or_path: str, changes: Mapping[str, str] | None = None) ->
     return cluster
 
 
-def with_faults(cluster: Cluster, faults: Iterable[Fault]) -> Cluster:
+def with_faults(cluster: Cluster, faults: Iterable[NetworkFault]) -> Cluster:
     """The same cluster with these faults too."""
     return replace(cluster, faults=(*cluster.faults, *faults))
 

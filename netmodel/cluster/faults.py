@@ -1,7 +1,7 @@
 """What is broken in a cluster: links that are lost, and links that have kept a part of their rate.
 
-In: `[[faults]]` of a cluster's file, or a word of the command line. Out: `Fault`, which names links by what they join,
-as drawings name it.
+In: `[[faults]]` of a cluster's file, or a word of the command line. Out: `NetworkFault`, which names links by what they
+join, as drawings name it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from netmodel.cluster.keys import ClusterError
 
 
 @dataclass(frozen=True)
-class Fault:
+class NetworkFault:
     """Links by the two vertices they join, or those of one vertex: a NIC's cable, a GPU's GPU links, else all."""
 
     link: tuple[str, ...]  # one name, or two
@@ -30,7 +30,7 @@ class Fault:
         return f"{' - '.join(self.link)}{cables}: {'lost' if self.lost else f'{self.rate_left:.3g} of its rate left'}"
 
 
-def read_faults(where: str, tables: object) -> tuple[Fault, ...]:
+def read_faults(where: str, tables: object) -> tuple[NetworkFault, ...]:
     """The faults of a file."""
     if not isinstance(tables, list):
         raise ClusterError(f"{where}: faults is {tables!r}; expected a list of tables, [[faults]]")
@@ -40,11 +40,11 @@ def read_faults(where: str, tables: object) -> tuple[Fault, ...]:
         values = keys.read_keys(here, "", table, _KEYS, ("link",))
         if values.pop("lost", False) == ("rate_left" in values):
             raise ClusterError(f"{here}: say either lost = true, or rate_left = a part of 1, e.g. 0.5")
-        faults.append(Fault(**({"rate_left": 0.0} | values)))
+        faults.append(NetworkFault(**({"rate_left": 0.0} | values)))
     return tuple(faults)
 
 
-def parse_fault(text: str) -> Fault:
+def parse_fault(text: str) -> NetworkFault:
     """A fault in one word: "node3/nic5" (lost), "leaf0:spine1#2" (two of the cables), "node3/nic5=25%" (slow)."""
     match = re.fullmatch(r"([^\s:#=]+)(?::([^\s:#=]+))?(?:#(\d+))?(?:=(?:(lost)|(\d+(?:\.\d+)?)%))?", text)
     if match is None:
@@ -58,7 +58,7 @@ def parse_fault(text: str) -> Fault:
         count = keys.count(int(cables)) if cables else 0
     except ValueError as error:
         raise ClusterError(f'fault "{text}": {error}') from error
-    return Fault((first, second) if second else (first,), left, count)
+    return NetworkFault((first, second) if second else (first,), left, count)
 
 
 def _link(value: object) -> tuple[str, ...]:

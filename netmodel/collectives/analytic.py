@@ -1,7 +1,7 @@
 """How long a collective takes that has the network to itself.
 
-In: a `Topology`, NCCL's settings, and collectives. Out: an `Estimate` each. Whatever depends on the group alone is
-worked out once: ranges of sizes with their plans; after that an answer is a look-up and a few multiplications.
+In: a `Topology`, NCCL's settings, and collectives. Out: an `CollectiveEstimate` each. Whatever depends on the group
+alone is worked out once: ranges of sizes with their plans; after that an answer is a look-up and a few multiplications.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from netmodel.collectives import tuner
 from netmodel.collectives.algorithms import (
     Draft,
-    Group,
+    RankGroup,
     Routed,
     draft_collective,
     draft_messages,
@@ -27,7 +27,7 @@ from netmodel.collectives.algorithms import (
 )
 from netmodel.collectives.algorithms.common import with_fewer_channels
 from netmodel.collectives.algorithms.p2p_routes import Messages
-from netmodel.collectives.collective import OPERATIONS, Collective, Estimate
+from netmodel.collectives.collective import OPERATIONS, Collective, CollectiveEstimate
 from netmodel.collectives.nccl_settings import NcclSettings
 from netmodel.collectives.plan import Plan
 from netmodel.topology import Topology
@@ -54,18 +54,18 @@ class AnalyticNetwork:
         self.topology = topology
         self.settings = settings or NcclSettings()
         self.parameters = topology.cluster.parameters
-        self._groups: dict[tuple[int, ...], Group] = {}
+        self._groups: dict[tuple[int, ...], RankGroup] = {}
         self._ranges: dict[object, _Ranges] = {}
         self._tuned: dict[object, Sequence[tuple[int, tuner.Choice]]] = {}
         # By the id of `members`, which are kept so that it stays theirs: to hash a thousand ranks takes longer than all
         # the rest of an answer.
         self._recent: dict[tuple[str, int, int, str], tuple[tuple[int, ...], _Ranges]] = {}
 
-    def estimate(self, collective: Collective) -> Estimate:
+    def estimate(self, collective: Collective) -> CollectiveEstimate:
         """How long a collective takes."""
         size = collective.size
         plan = self.plan(collective)
-        return Estimate(
+        return CollectiveEstimate(
             ns=round(plan.duration_ns(size)),
             algorithm=plan.algorithm,
             protocol=plan.protocol,
@@ -101,7 +101,7 @@ class AnalyticNetwork:
         self._recent[recent] = collective.members, ranges
         return ranges
 
-    def _group(self, members: tuple[int, ...]) -> Group:
+    def _group(self, members: tuple[int, ...]) -> RankGroup:
         if members not in self._groups:
             self._groups[members] = make_group(self.topology, members, self.settings.max_channels)
         return self._groups[members]
@@ -131,14 +131,14 @@ class AnalyticNetwork:
         starts = [start for start, _ in choices]
         return _Ranges(starts, plans, [drafts[choice.algorithm, choice.protocol] for _, choice in choices])
 
-    def _choices(self, group: Group, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
+    def _choices(self, group: RankGroup, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
         """What the tuner chooses, which knows of a group's shape alone."""
         key = (*group.shape, operation, dtype)
         if key not in self._tuned:
             self._tuned[key] = tuner.tune(group, self.parameters.generation, operation, self.settings, dtype)
         return self._tuned[key]
 
-    def _message_ranges(self, group: Group, messages: Messages, starts: Sequence[int] | None = None) -> _Ranges:
+    def _message_ranges(self, group: RankGroup, messages: Messages, starts: Sequence[int] | None = None) -> _Ranges:
         """All ranges, or those that start at these sizes."""
         largest = messages.largest
         starts = starts or _message_starts(len(group.members), largest)
@@ -151,7 +151,7 @@ class AnalyticNetwork:
             plans.append(self._plan(draft, "p2p", "simple" if place else "ll", channels, plans, start))
         return _Ranges(starts, plans, drafts)
 
-    def _message_draft(self, group: Group, routed: Routed, largest: float) -> tuple[Draft, int]:
+    def _message_draft(self, group: RankGroup, routed: Routed, largest: float) -> tuple[Draft, int]:
         """The draft of messages of which the largest has so many bytes, and how many channels a GPU keeps busy."""
         members, domains = len(group.members), len(group.domains)
         channels = p2p.channels_per_peer(members, largest)

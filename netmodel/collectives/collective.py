@@ -44,7 +44,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CollectiveEstimate:
     """How long a collective takes that has the network to itself."""
 
     ns: int

@@ -1,9 +1,9 @@
 """Which algorithm and protocol NCCL chooses for a collective of a given size.
 
-In: a `Group`, the operation and the user's NCCL settings. Out: ranges of sizes, each with its choice. NCCL compares its
-own estimates, latency + size / bandwidth, made of constants and of the bandwidths it sees in the node; so does this,
-with the constants of NCCL 2.28 (src/graph/tuning.cc). They decide the choice alone: how long the choice takes is the
-business of plans and calibrated parameters, which know better.
+In: a `RankGroup`, the operation and the user's NCCL settings. Out: ranges of sizes, each with its choice. NCCL compares
+its own estimates, latency + size / bandwidth, made of constants and of the bandwidths it sees in the node; so does
+this, with the constants of NCCL 2.28 (src/graph/tuning.cc). They decide the choice alone: how long the choice takes is
+the business of plans and calibrated parameters, which know better.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from netmodel.cluster.parameters import GENERATIONS
-from netmodel.collectives.algorithms.group import Group
+from netmodel.collectives.algorithms.group import RankGroup
 from netmodel.collectives.nccl_settings import ALGORITHMS, PROTOCOLS, NcclSettings, NcclSettingsError
 
 LARGEST = 2**46  # bytes; beyond, nothing changes any more
@@ -111,7 +111,7 @@ class Bandwidths:
     channels: int  # of the graph, before they are doubled
 
 
-def search_bandwidths(group: Group, generation: str) -> Bandwidths:
+def search_bandwidths(group: RankGroup, generation: str) -> Bandwidths:
     """NCCL counts 80 % of an NVLink and three quarters of a PCIe link's rate; of a network 96 %."""
     cluster = group.topology.cluster
     inside = cluster.gpu_link_rate / 1e9 * (0.75 if cluster.gpu_link == "pcie" else 0.8)
@@ -122,7 +122,9 @@ def search_bandwidths(group: Group, generation: str) -> Bandwidths:
     return Bandwidths(inside, min(between, inside), rails)
 
 
-def tune(group: Group, generation: str, operation: str, settings: NcclSettings, dtype: str) -> list[tuple[int, Choice]]:
+def tune(
+    group: RankGroup, generation: str, operation: str, settings: NcclSettings, dtype: str
+) -> list[tuple[int, Choice]]:
     """Sizes from which on each choice is made, in rising order and from 0."""
     costs = candidates(group, generation, operation, settings, dtype)
     if not costs:
@@ -164,7 +166,7 @@ def _find_switches(choose: Callable[[int], Choice], low: int, high: int, switche
     _find_switches(choose, middle, high, switches)
 
 
-def candidates(group: Group, generation: str, operation: str, settings: NcclSettings, dtype: str) -> list[_Cost]:
+def candidates(group: RankGroup, generation: str, operation: str, settings: NcclSettings, dtype: str) -> list[_Cost]:
     """Everything NCCL could do, in its order, with what it expects of it."""
     found = []
     for algorithm in ALGORITHMS:
@@ -190,7 +192,7 @@ def candidates(group: Group, generation: str, operation: str, settings: NcclSett
 
 
 def _supported(
-    group: Group, generation: str, operation: str, algorithm: str, settings: NcclSettings, dtype: str
+    group: RankGroup, generation: str, operation: str, algorithm: str, settings: NcclSettings, dtype: str
 ) -> bool:
     cluster, domains = group.topology.cluster, len(group.domains)
     if algorithm == "ring":
@@ -214,11 +216,11 @@ def _supported(
     return sharp and operation == "all_reduce"
 
 
-def _one_nic_per_gpu(group: Group) -> bool:
+def _one_nic_per_gpu(group: RankGroup) -> bool:
     return len(group.rails[0]) >= group.ranks_per_domain
 
 
-def _ll128_safe(group: Group, generation: str) -> bool:
+def _ll128_safe(group: RankGroup, generation: str) -> bool:
     """NCCL uses LL128 by itself only where 128 bytes arrive at once: over NVLink, and to NICs that no CPU is before,
     unless it is Grace, whose GPUs are Blackwells here."""
     topology = group.topology
@@ -232,7 +234,7 @@ def _ll128_safe(group: Group, generation: str) -> bool:
 
 
 def _cost(
-    group: Group, generation: str, operation: str, algorithm: str, protocol: str, settings: NcclSettings
+    group: RankGroup, generation: str, operation: str, algorithm: str, protocol: str, settings: NcclSettings
 ) -> _Cost:
     members, domains = len(group.members), len(group.domains)
     row, column = GENERATIONS.index(generation), min(domains, 3) - 1
@@ -290,7 +292,7 @@ def _protocol_bus(
     return bus
 
 
-def _latency(group: Group, operation: str, algorithm: str, protocol: str, steps: int) -> float:
+def _latency(group: RankGroup, operation: str, algorithm: str, protocol: str, steps: int) -> float:
     place = PROTOCOLS.index(protocol)
     members, domains = len(group.members), len(group.domains)
     hardware = "pcie" if group.topology.cluster.gpu_link == "pcie" else "nvlink"
@@ -318,7 +320,7 @@ def _latency(group: Group, operation: str, algorithm: str, protocol: str, steps:
     return base + hops * between / 3.5 + members * 2.8
 
 
-def _channel_count(group: Group, generation: str, algorithm: str, found: Bandwidths, settings: NcclSettings) -> int:
+def _channel_count(group: RankGroup, generation: str, algorithm: str, found: Bandwidths, settings: NcclSettings) -> int:
     """Channels as NCCL would report them: rings and trees use twice those of the graph where links are fast."""
     if algorithm in ("nvls", "nvlstree"):
         channels = max(2, _NVLS_CHANNELS[generation])

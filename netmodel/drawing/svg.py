@@ -14,7 +14,7 @@ from maya.util.units import format_rate
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import Wiring
 from netmodel.cluster.fabrics.torus import Ring, Torus
-from netmodel.cluster.faults import Fault
+from netmodel.cluster.faults import NetworkFault
 from netmodel.drawing import facts
 from netmodel.drawing.canvas import MARGIN, WIDTH, Canvas, Point
 from netmodel.topology import Topology
@@ -139,7 +139,7 @@ def _draw_fabric(canvas: Canvas, topology: Topology, wiring: Wiring, top: float)
     return bottom
 
 
-def _fault_of(cluster: Cluster, first: str, second: str) -> Fault | None:
+def _fault_of(cluster: Cluster, first: str, second: str) -> NetworkFault | None:
     """The fault of a link, if it has one."""
     for fault in cluster.faults:
         if set(fault.link) == {first, second} or (len(fault.link) == 1 and fault.link[0] in (first, second)):

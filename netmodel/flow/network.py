@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from netmodel.collectives.analytic import AnalyticNetwork
-from netmodel.collectives.collective import Collective, Estimate
+from netmodel.collectives.collective import Collective, CollectiveEstimate
 from netmodel.collectives.nccl_settings import NcclSettings
 from netmodel.collectives.plan import Plan
 from netmodel.flow.demand import Demand, Links, demand_of
@@ -89,11 +89,11 @@ class FlowNetwork:
         """The time up to which everything is known."""
         return self._now
 
-    def estimate(self, collective: Collective) -> Estimate:
+    def estimate(self, collective: Collective) -> CollectiveEstimate:
         """With the network to itself: what the analytic level says."""
         plan = self._planner.plan(collective)
         ns, latency = round(plan.duration_ns(collective.size)), round(plan.latency_ns)
-        return Estimate(ns, plan.algorithm, plan.protocol, plan.channels, latency, self._origin)
+        return CollectiveEstimate(ns, plan.algorithm, plan.protocol, plan.channels, latency, self._origin)
 
     def start(self, at: int, collective: Collective) -> int:
         """A collective whose last member arrives at time `at`, now or later. Returns the number it is known by."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from maya.util.suggestions import did_you_mean
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import Switch
-from netmodel.cluster.faults import Fault
+from netmodel.cluster.faults import NetworkFault
 from netmodel.cluster.keys import ClusterError
 from netmodel.topology.link_kind import LinkKind
 
@@ -47,7 +47,11 @@ def with_faults_applied(cluster: Cluster, vertices: Sequence[tuple[str, str]], l
 
 
 def _links_of(
-    cluster: Cluster, fault: Fault, vertices: Sequence[tuple[str, str]], numbers: dict[str, int], links: LinkArrays
+    cluster: Cluster,
+    fault: NetworkFault,
+    vertices: Sequence[tuple[str, str]],
+    numbers: dict[str, int],
+    links: LinkArrays,
 ) -> NDArray[np.int64]:
     for name in fault.link:
         if name not in numbers:

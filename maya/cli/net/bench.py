@@ -19,7 +19,7 @@ from netmodel.collectives.collective import bus_factor
 if TYPE_CHECKING:
     from netmodel.calibration.measurements import Measurement
     from netmodel.collectives.analytic import AnalyticNetwork
-    from netmodel.collectives.collective import Estimate
+    from netmodel.collectives.collective import CollectiveEstimate
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
 _WIDTHS = {
@@ -29,11 +29,11 @@ _WIDTHS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One size."""
 
     size: int
-    estimate: Estimate
+    estimate: CollectiveEstimate
     measured_us: float = 0.0
 
 
@@ -101,7 +101,8 @@ def bench(
             measured = _measured(network, against, where, operation, ranks)
             wanted = [(each.size, each.us, each.dtype) for each in measured if minbytes <= each.size <= maxbytes]
         rows = [
-            Row(size, network.estimate(Collective(operation, size, ranks, dtype=kind)), us) for size, us, kind in wanted
+            BenchRow(size, network.estimate(Collective(operation, size, ranks, dtype=kind)), us)
+            for size, us, kind in wanted
         ]
     except ValueError as error:
         raise click.ClickException(str(error)) from error
@@ -174,7 +175,7 @@ def _print_head(network: AnalyticNetwork, operation: str, ranks: tuple[int, ...]
     click.echo(f"# {'(B)':>12} {'(elements)':>12} {'':>9} {'':>6} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}")
 
 
-def _line(row: Row, operation: str, ranks: int, dtype: str) -> str:
+def _line(row: BenchRow, operation: str, ranks: int, dtype: str) -> str:
     us = row.estimate.ns / 1000
     bandwidth = row.size / us / 1000
     count = row.size // _granule(operation, dtype, ranks)
@@ -193,7 +194,7 @@ def _figure(us: float) -> str:
     return f"{us:.2f}" if us < 1e4 else f"{us:.0f}"
 
 
-def _print_tail(rows: Sequence[Row], operation: str, ranks: int) -> None:
+def _print_tail(rows: Sequence[BenchRow], operation: str, ranks: int) -> None:
     mean = statistics.fmean(row.size / row.estimate.ns for row in rows) * bus_factor(operation, ranks)
     click.echo("#")
     click.echo(f"# Avg bus bandwidth    : {mean:g}")
@@ -210,7 +211,9 @@ def _print_tail(rows: Sequence[Row], operation: str, ranks: int) -> None:
             )
 
 
-def _write_chart(path: Path, rows: Sequence[Row], operation: str, ranks: int, name: str, against: Path | None) -> None:
+def _write_chart(
+    path: Path, rows: Sequence[BenchRow], operation: str, ranks: int, name: str, against: Path | None
+) -> None:
     factor = bus_factor(operation, ranks)
     series = [Series("predicted", [(row.size, factor * row.size / row.estimate.ns) for row in rows])]
     if against is not None:

@@ -11,9 +11,9 @@ Extractors return None for a launch that is not what its name promised; `extract
 
 from __future__ import annotations
 
-from maya.estimators.features.extract import work_of
-from maya.estimators.features.from_trace import TracedWork, TracedWorks, launch_of, works_of
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.extract import kernel_of
+from maya.estimators.features.from_trace import TracedKernel, TracedKernels, kernels_of, launch_of
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import Tensor
 
-__all__ = ["Launch", "Tensor", "TracedWork", "TracedWorks", "launch_of", "work_of", "works_of"]
+__all__ = ["KernelLaunch", "Tensor", "TracedKernel", "TracedKernels", "kernel_of", "kernels_of", "launch_of"]

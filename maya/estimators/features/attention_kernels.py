@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from maya.estimators.features.launch import Launch
-from maya.estimators.kernel import Kind, Work
-from maya.estimators.models.attention import attention_work
+from maya.estimators.features.launch import KernelLaunch
+from maya.estimators.kernel import Kernel, KernelClass
+from maya.estimators.models.attention import attention_kernel
 
 _PART_NAMES = ("dot_do_o", "convert_dq", "convert_dkv", "combine", "preprocess", "postprocess")
 
 
-def attention_kernel(launch: Launch) -> Work | None:
+def attention_of_launch(launch: KernelLaunch) -> Kernel | None:
     """torch's flash and memory-efficient kernels, and those of flash-attention by themselves."""
     name = launch.function
     backward = "bwd" in name or "cutlassB" in name or "ackward" in launch.op
     if any(part in name for part in _PART_NAMES):
-        return Work(Kind.ELEMENTWISE, _dtype(launch), 0.0, 0.0, 0.0, {}, "part_of_attention")
+        return Kernel(KernelClass.ELEMENTWISE, _dtype(launch), 0.0, 0.0, 0.0, {}, "part_of_attention")
     implementation = "efficient" if "cutlass" in name or "efficient" in launch.op else "flash"
     if "cudnn" in launch.op or "cudnn" in name:
         implementation = "cudnn"
@@ -32,7 +32,7 @@ def attention_kernel(launch: Launch) -> Work | None:
     return _problem(launch, implementation, backward)
 
 
-def _problem(launch: Launch, implementation: str, backward: bool) -> Work | None:
+def _problem(launch: KernelLaunch, implementation: str, backward: bool) -> Kernel | None:
     start = 1 if backward else 0  # the gradient comes first
     query, key, value = (launch.tensor(start + i) for i in range(3))
     if query is None or key is None or value is None or len(query.shape) not in (3, 4):
@@ -49,7 +49,7 @@ def _problem(launch: Launch, implementation: str, backward: bool) -> Work | None
     if sequences and batch == 1:
         # Packed sequences, of which only the mean length is known.
         batch, queries, keys = sequences, max(queries // sequences, 1), max(keys // sequences, 1)
-    return attention_work(
+    return attention_kernel(
         batch,
         heads,
         queries,
@@ -64,7 +64,7 @@ def _problem(launch: Launch, implementation: str, backward: bool) -> Work | None
     )
 
 
-def _sequences(launch: Launch) -> int:
+def _sequences(launch: KernelLaunch) -> int:
     """How many sequences are packed: the offsets (int32, one more than sequences) say so; 0: none are."""
     offsets = [t for t in launch.tensors if t.dtype == "int32" and len(t.shape) == 1 and t.elements > 1]
     return offsets[0].elements - 1 if offsets else 0
@@ -82,7 +82,7 @@ _CAUSAL: dict[str, tuple[int, Any]] = {
 }
 
 
-def _causal(launch: Launch) -> bool:
+def _causal(launch: KernelLaunch) -> bool:
     known = _CAUSAL.get(launch.op_name)
     if known is not None:
         position, value = known
@@ -90,13 +90,13 @@ def _causal(launch: Launch) -> bool:
     return "Causal" in launch.function or any(value is True for value in launch.inputs)
 
 
-def _dtype(launch: Launch) -> str:
+def _dtype(launch: KernelLaunch) -> str:
     return launch.tensors[0].dtype if launch.tensors else "bf16"
 
 
-def cudnn_attention(operation: dict[str, Any]) -> Work:
+def cudnn_attention(operation: dict[str, Any]) -> Kernel:
     """An attention operation of a cuDNN graph."""
-    return attention_work(
+    return attention_kernel(
         operation["batch"],
         operation["heads"],
         operation["sequence_q"],

@@ -1,6 +1,7 @@
 """Kernels that go through tensors once, element by element: arithmetic, casts, copies, fills, random numbers.
 
-In: a `Launch` of one of torch's elementwise kernels. Out: a `Work` that reads every operand once and writes the result.
+In: a `KernelLaunch` of one of torch's elementwise kernels. Out: a `Kernel` that reads every operand once and writes the
+result.
 
 An op is usually one such kernel; where it is several (parts.py), each has its share of the op's bytes.
 """
@@ -11,10 +12,10 @@ import math
 import re
 
 from maya.estimators.features.kernel_names import first_number, pointers
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.parts import itemsizes, share
 from maya.estimators.features.tensors import Tensor, broadcast, itemsize
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 _MOST_PER_THREAD = 16  # elements; torch's kernels do 4, 8 or 16
 _USUAL_PER_THREAD = 4
@@ -33,21 +34,21 @@ _FUNCTOR_DTYPE = (
 )
 
 
-def elementwise(launch: Launch) -> Work:
+def elementwise(launch: KernelLaunch) -> Kernel:
     """vectorized_elementwise_kernel, unrolled_elementwise_kernel, elementwise_kernel and their like."""
     operands = pointers(launch.name)
     copies = bool(_COPIES.search(launch.name)) or launch.op_name in ("copy_", "clone", "_to_copy", "contiguous")
     read, written, elements, dtype = _operands(launch, operands)
     variant = _variant(launch)
     if _FILLS.search(launch.name):
-        return Work(Kind.MEMSET, dtype, 0.0, 0.0, written, {"elements": elements}, "fill")
-    kind = Kind.COPY if copies else Kind.ELEMENTWISE
+        return Kernel(KernelClass.MEMSET, dtype, 0.0, 0.0, written, {"elements": elements}, "fill")
+    kind = KernelClass.COPY if copies else KernelClass.ELEMENTWISE
     flops = 0.0 if copies else elements * (10.0 if _EXPENSIVE.search(launch.name + launch.op) else 1.0)
     shape = {"elements": elements, "operands": float(operands or 2)}
-    return Work(kind, dtype, flops, read, written, shape, variant)
+    return Kernel(kind, dtype, flops, read, written, shape, variant)
 
 
-def random(launch: Launch) -> Work:
+def random(launch: KernelLaunch) -> Kernel:
     """Fills with random numbers, and dropout, which also reads its input and writes a mask."""
     read, written, elements, dtype = _operands(launch, None)
     if "dropout" not in launch.function and "dropout" not in launch.op:
@@ -56,10 +57,10 @@ def random(launch: Launch) -> Work:
     elif "fused_dropout" in launch.function:
         written += elements
     # A Philox number is some 40 integer instructions for four values, and then a logarithm or a cosine.
-    return Work(Kind.RANDOM, dtype, 20.0 * elements, read, written, {"elements": elements}, launch.function)
+    return Kernel(KernelClass.RANDOM, dtype, 20.0 * elements, read, written, {"elements": elements}, launch.function)
 
 
-def _operands(launch: Launch, operands: int | None) -> tuple[float, float, float, str]:
+def _operands(launch: KernelLaunch, operands: int | None) -> tuple[float, float, float, str]:
     """(bytes read, bytes written, elements, dtype)."""
     tensors = launch.tensors
     if not tensors:
@@ -105,7 +106,7 @@ def _out_of_place(
     return inputs, elements * size, elements, widest.dtype
 
 
-def _share(launch: Launch, elements: float, sizes: list[int]) -> float:
+def _share(launch: KernelLaunch, elements: float, sizes: list[int]) -> float:
     """The part of the op's elements that this launch does."""
     part = share(launch, elements, sizes)
     most = launch.blocks * launch.threads * _MOST_PER_THREAD
@@ -114,7 +115,7 @@ def _share(launch: Launch, elements: float, sizes: list[int]) -> float:
     return launch.blocks * launch.threads * (first_number(launch.name) or _USUAL_PER_THREAD) / elements
 
 
-def _from_grid(launch: Launch, operands: int | None) -> tuple[float, float, float, str]:
+def _from_grid(launch: KernelLaunch, operands: int | None) -> tuple[float, float, float, str]:
     dtype = next((name for pattern, name in _FUNCTOR_DTYPE if pattern.search(launch.name)), "fp32")
     per_thread = first_number(launch.name) or _USUAL_PER_THREAD
     elements = float(launch.elements or launch.blocks * launch.threads * min(per_thread, _MOST_PER_THREAD))
@@ -122,7 +123,7 @@ def _from_grid(launch: Launch, operands: int | None) -> tuple[float, float, floa
     return elements * size * max((operands or 2) - 1, 0), elements * size, elements, dtype
 
 
-def _variant(launch: Launch) -> str:
+def _variant(launch: KernelLaunch) -> str:
     """How the kernel goes through memory: in vectors, one element at a time, with strides, against the grain."""
     if launch.function.startswith("vectorized"):
         return "vectorized"

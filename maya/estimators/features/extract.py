@@ -12,21 +12,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from maya.estimators.features import elementwise, gemms, lists, memory_bound, rows
-from maya.estimators.features.attention_kernels import attention_kernel
-from maya.estimators.features.inductor import Sources
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.attention_kernels import attention_of_launch
+from maya.estimators.features.inductor import InductorSources
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.library import library_call
 from maya.estimators.features.triton import from_pointers, triton
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
-Extractor = Callable[[Launch], Work | None]
+Extractor = Callable[[KernelLaunch], Kernel | None]
 
 # The first pattern that is found in the kernel's own name decides.
 _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
         (r"reshape_and_cache|rotary|rope_|_rope", memory_bound.in_place),
-        (r"flash_(fwd|bwd)|[Ff]lash_?[Aa]tt|fmha|attention_kernel", attention_kernel),
+        (r"flash_(fwd|bwd)|[Ff]lash_?[Aa]tt|fmha|attention_of_launch", attention_of_launch),
         (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
         (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
         (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", gemms.product_kernel),
@@ -67,20 +67,20 @@ _OPS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     for pattern, extractor in (
         (r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_int_mm|_grouped_mm)$", gemms.product_kernel),
         (r"convolution", gemms.convolution_kernel),
-        (r"attention", attention_kernel),
+        (r"attention", attention_of_launch),
     )
 )
 _ELEMENTS_PER_THREAD = 4.0
 
 
-def work_of(launch: Launch, sources: Sources | None = None) -> Work:
+def kernel_of(launch: KernelLaunch, sources: InductorSources | None = None) -> Kernel:
     """What the launch has to do."""
-    found: Work | None = None
+    found: Kernel | None = None
     if launch.what == "copy":
         found = _copy(launch)
     elif launch.what == "memset":
         size = float(launch.bytes)
-        found = Work(Kind.MEMSET, "uint8", 0.0, 0.0, size, {"elements": size}, "memset")
+        found = Kernel(KernelClass.MEMSET, "uint8", 0.0, 0.0, size, {"elements": size}, "memset")
     elif launch.what == "library":
         found = library_call(launch)
     else:
@@ -90,15 +90,15 @@ def work_of(launch: Launch, sources: Sources | None = None) -> Work:
     return found or _unknown(launch)
 
 
-def _copy(launch: Launch) -> Work:
+def _copy(launch: KernelLaunch) -> Kernel:
     size = float(launch.bytes)
     if launch.name == "DtoD":
-        return Work(Kind.COPY, "uint8", 0.0, size, size, {"elements": size, "operands": 2.0}, "vectorized")
+        return Kernel(KernelClass.COPY, "uint8", 0.0, size, size, {"elements": size, "operands": 2.0}, "vectorized")
     variant = launch.name + ("_pageable" if launch.arguments.get("pageable") else "")
-    return Work(Kind.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, variant)
+    return Kernel(KernelClass.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, variant)
 
 
-def _kernel(launch: Launch, sources: Sources | None) -> Work | None:
+def _kernel(launch: KernelLaunch, sources: InductorSources | None) -> Kernel | None:
     if launch.function.startswith("triton_"):
         return triton(launch, sources.of(launch) if sources else None)
     for pattern, extractor in _KERNELS:
@@ -113,7 +113,7 @@ def _kernel(launch: Launch, sources: Sources | None) -> Work | None:
     return None
 
 
-def _unknown(launch: Launch) -> Work:
+def _unknown(launch: KernelLaunch) -> Kernel:
     """From its pointers or the op's tensors, each once, the largest as the result; without either, from the grid."""
     found = from_pointers(launch)
     if found is not None:
@@ -125,9 +125,9 @@ def _unknown(launch: Launch) -> Work:
         read = sum(tensor.bytes for tensor in tensors) * part
         elements = largest.elements * part
         shape = {"elements": elements, "blocks": float(launch.blocks)}
-        return Work(Kind.UNKNOWN, largest.dtype, elements, read, largest.bytes * part, shape, "from_op")
+        return Kernel(KernelClass.UNKNOWN, largest.dtype, elements, read, largest.bytes * part, shape, "from_op")
     if launch.what == "library":
-        return Work(Kind.UNKNOWN, "fp32", 0.0, 0.0, 0.0, {}, "library_call")
+        return Kernel(KernelClass.UNKNOWN, "fp32", 0.0, 0.0, 0.0, {}, "library_call")
     elements = launch.blocks * launch.threads * _ELEMENTS_PER_THREAD
     shape = {"elements": elements, "blocks": float(launch.blocks)}
-    return Work(Kind.UNKNOWN, "fp32", elements, 4.0 * elements, 4.0 * elements, shape, "from_grid")
+    return Kernel(KernelClass.UNKNOWN, "fp32", elements, 4.0 * elements, 4.0 * elements, shape, "from_grid")

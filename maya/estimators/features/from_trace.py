@@ -22,36 +22,41 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.features.extract import work_of
-from maya.estimators.features.inductor import Sources
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.extract import kernel_of
+from maya.estimators.features.inductor import InductorSources
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import parse_input
-from maya.estimators.kernel import Work
-from maya.trace import Kind, Trace
+from maya.estimators.kernel import Kernel
+from maya.trace import RecordKind, Trace
 from maya.trace.reader import Records
 
-_WHAT = {Kind.KERNEL: "kernel", Kind.LIBRARY: "library", Kind.MEMCPY: "copy", Kind.MEMSET: "memset"}
+_WHAT = {
+    RecordKind.KERNEL: "kernel",
+    RecordKind.LIBRARY: "library",
+    RecordKind.MEMCPY: "copy",
+    RecordKind.MEMSET: "memset",
+}
 
 
 @dataclass(frozen=True)
-class TracedWork:
+class TracedKernel:
     """One distinct work of a trace."""
 
-    launch: Launch
-    work: Work
+    launch: KernelLaunch
+    work: Kernel
     count: int  # launches
 
 
 @dataclass(frozen=True)
-class TracedWorks:
+class TracedKernels:
     """All works of a trace, and which of them each record is."""
 
-    works: list[TracedWork]
+    works: list[TracedKernel]
     records: Records  # the kernels, library calls, copies and memsets, in order
     which: npt.NDArray[np.intp]  # for each of the records, the position of its work
 
 
-def works_of(trace: Trace, inductor: str | Path | None = None) -> TracedWorks:
+def kernels_of(trace: Trace, inductor: str | Path | None = None) -> TracedKernels:
     """The works of a trace.
 
     `inductor` is the folder of the sources that torch.compile generated; by default a folder of that name beside the
@@ -60,39 +65,41 @@ def works_of(trace: Trace, inductor: str | Path | None = None) -> TracedWorks:
     beside = trace.path.parent / "inductor"
     if inductor is None and beside.is_dir():
         inductor = beside
-    sources = Sources(inductor) if inductor is not None else None
+    sources = InductorSources(inductor) if inductor is not None else None
     records = trace.select(*_WHAT)
     keys, which = _distinct(trace, records)
     _, first, counts = np.unique(which, return_index=True, return_counts=True)
-    works: list[TracedWork] = []
+    works: list[TracedKernel] = []
     for at, count in zip(first.tolist(), counts.tolist(), strict=True):
         key = keys[at]
         launch = launch_of(
-            Kind(int(key["kind"])),
+            RecordKind(int(key["kind"])),
             trace.signature(int(key["signature"])),
             trace.signature(int(key["op"])) if key["op"] else None,
             int(key["value"]),
         )
-        works.append(TracedWork(launch, work_of(launch, sources), count))
-    return TracedWorks(works, records, which)
+        works.append(TracedKernel(launch, kernel_of(launch, sources), count))
+    return TracedKernels(works, records, which)
 
 
-def launch_of(kind: Kind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0) -> Launch:
+def launch_of(
+    kind: RecordKind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0
+) -> KernelLaunch:
     """A kernel, library call, copy or memset, as its signature and that of its op say; `size` is of copies and
     memsets, whose op does not matter."""
     what = _WHAT[kind]
-    if kind == Kind.MEMCPY:
-        return Launch(what, str(signature.get("copy", "")), arguments=signature, bytes=size)
-    if kind == Kind.MEMSET:
-        return Launch(what, "memset", arguments=signature, bytes=size)
+    if kind == RecordKind.MEMCPY:
+        return KernelLaunch(what, str(signature.get("copy", "")), arguments=signature, bytes=size)
+    if kind == RecordKind.MEMSET:
+        return KernelLaunch(what, "memset", arguments=signature, bytes=size)
     op = signature.get("from", op)
     op_name = str(op.get("op", "")) if op else ""
     inputs = tuple(parse_input(value) for value in op.get("inputs", ())) if op else ()
-    if kind == Kind.LIBRARY:
-        return Launch(what, str(signature.get("call", "")), arguments=signature, op=op_name, inputs=inputs)
+    if kind == RecordKind.LIBRARY:
+        return KernelLaunch(what, str(signature.get("call", "")), arguments=signature, op=op_name, inputs=inputs)
     grid, block = (_three(signature.get(key)) for key in ("grid", "block"))
     before = signature.get("before")
-    return Launch(
+    return KernelLaunch(
         what,
         str(signature.get("kernel", "")),
         grid=grid,
@@ -117,7 +124,7 @@ def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt
     )
     keys["kind"] = records["kind"]
     keys["signature"] = records["signature"]
-    copied = (records["kind"] == Kind.MEMCPY) | (records["kind"] == Kind.MEMSET)
+    copied = (records["kind"] == RecordKind.MEMCPY) | (records["kind"] == RecordKind.MEMSET)
     keys["value"] = np.where(copied, records["value"], 0)
     ops = trace.ops
     at = np.searchsorted(ops["op"], records["op"])

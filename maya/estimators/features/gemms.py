@@ -1,24 +1,24 @@
 """Matrix products and convolutions that are known by their kernels, not by a library call: from the op's tensors.
 
-In: a `Launch` in a profile of a real run (where cuBLAS' kernels are seen), or of a kernel that torch itself brings.
-Out: the same Work that the library call would give. Kernels that only help (split-k reductions, changes of layout
-around a convolution) are works of their own.
+In: a `KernelLaunch` in a profile of a real run (where cuBLAS' kernels are seen), or of a kernel that torch itself
+brings. Out: the same Work that the library call would give. Kernels that only help (split-k reductions, changes of
+layout around a convolution) are works of their own.
 """
 
 from __future__ import annotations
 
 import math
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.library import convolution_work, matrix_product
 from maya.estimators.features.tensors import Tensor, itemsize
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 # Where an op has its two matrices.
 _OPERANDS = {"addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2), "addmv": (1, 2), "_addmm_activation": (1, 2)}
 
 
-def product_kernel(launch: Launch) -> Work | None:
+def product_kernel(launch: KernelLaunch) -> Kernel | None:
     """A kernel of a matrix product, or one that adds up the parts of a split one."""
     if "onvolution" in launch.op:
         return convolution_kernel(launch)
@@ -28,7 +28,7 @@ def product_kernel(launch: Launch) -> Work | None:
         return None
     if "splitK" in launch.function or "splitk" in launch.function:
         # Its time is part of what was measured as the product's.
-        return Work(Kind.ELEMENTWISE, a.dtype, 0.0, 0.0, 0.0, {}, "part_of_product")
+        return Kernel(KernelClass.ELEMENTWISE, a.dtype, 0.0, 0.0, 0.0, {}, "part_of_product")
     if launch.op_name == "linear":
         b = Tensor(tuple(reversed(b.shape)), b.dtype, tuple(reversed(b.strides)))
     m = a.shape[-2] if len(a.shape) > 1 else 1
@@ -49,7 +49,7 @@ def _transposed(tensor: Tensor, columns: int) -> str:
     return "N" if tensor.rows_are_contiguous or columns == 1 else "T"
 
 
-def convolution_kernel(launch: Launch) -> Work | None:
+def convolution_kernel(launch: KernelLaunch) -> Kernel | None:
     """A kernel of a convolution; changes of layout go through the input or the result once."""
     x, w = launch.tensor(0), launch.tensor(1)
     backward = "ackward" in launch.op
@@ -84,10 +84,12 @@ def _filled(values: list[int], dims: int) -> list[int]:
     return list(values) if len(values) == dims else [values[0]] * dims
 
 
-def _layout_change(launch: Launch, x: Tensor, w: Tensor) -> Work:
+def _layout_change(launch: KernelLaunch, x: Tensor, w: Tensor) -> Kernel:
     """Of the input or the filter, whichever the grid is large enough for."""
     capacity = launch.blocks * launch.threads * 16
     chosen = x if x.elements <= capacity and launch.blocks * launch.threads > w.elements else w
     elements = float(min(chosen.elements, capacity))
     moved = elements * itemsize(chosen.dtype)
-    return Work(Kind.COPY, chosen.dtype, 0.0, moved, moved, {"elements": elements, "operands": 2.0}, "transposed")
+    return Kernel(
+        KernelClass.COPY, chosen.dtype, 0.0, moved, moved, {"elements": elements, "operands": 2.0}, "transposed"
+    )

@@ -3,7 +3,7 @@
 In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` of a launch. The debug
 information of a compiled kernel names its source, so a launch does; a name such as triton_poi_fused_add_0 may occur in
 several compiled graphs, and triton_mm in dozens of variants that Inductor tries. Where a launch does not name its
-source, `Sources.of` takes the one of the kernel's name whose sizes fit the launch's grid.
+source, `InductorSources.of` takes the one of the kernel's name whose sizes fit the launch's grid.
 
 The cache is shared with other jobs and grows while a job runs, so what was found during a run is kept in a folder of
 the run's own: the sources, and in `launches.json` which of them each launch was taken to be. A replay goes by that.
@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.templates import Template, bytes_behind, parse_template, pointers_among
 from maya.estimators.features.tensors import itemsize
 from maya.util.files import write_atomically
@@ -49,7 +49,7 @@ class KernelMetadata:
         """Dtype by argument, those that point to memory."""
         return pointers_among(self.parameters)
 
-    def bytes_behind(self, launch: Launch) -> dict[str, int]:
+    def bytes_behind(self, launch: KernelLaunch) -> dict[str, int]:
         """Of the tensor behind each pointer argument of a launch, as far as it said."""
         return bytes_behind(self.parameters, launch)
 
@@ -77,7 +77,7 @@ class KernelMetadata:
         return sum(read.values()), sum(written.values())
 
 
-class Sources:
+class InductorSources:
     """The kernels in a folder of generated sources, which may still grow."""
 
     def __init__(self, folder: str | Path, *, keep: Path | None = None) -> None:
@@ -90,7 +90,7 @@ class Sources:
         self._decided: dict[str, str | None] = _decisions(self._folder)  # launch -> file
         self._found: dict[str, KernelMetadata | None] = {}  # by launch
 
-    def of(self, launch: Launch) -> KernelMetadata | None:
+    def of(self, launch: KernelLaunch) -> KernelMetadata | None:
         """The kernel that was launched; None if its source is not there."""
         by_grid = f"{launch.function} {launch.blocks}"
         key = f"{launch.source} {by_grid} {bool(launch.pointers)}"
@@ -111,7 +111,7 @@ class Sources:
         self._copy(name)
         return parse(text)
 
-    def _find(self, key: str, launch: Launch) -> KernelMetadata | None:
+    def _find(self, key: str, launch: KernelLaunch) -> KernelMetadata | None:
         if key in self._decided:
             name = self._decided[key]
             return None if name is None else parse(_text(self._folder / name))
@@ -157,7 +157,7 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _fits(metadata: KernelMetadata, launch: Launch) -> bool:
+def _fits(metadata: KernelMetadata, launch: KernelLaunch) -> bool:
     outer = math.prod(size for axis, size in metadata.sizes.items() if not axis.startswith("r"))
     per_block = outer / launch.blocks
     # Blocks are powers of two, and only the last of an axis is not full.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import Tensor, dense_strides, short_dtype
 
 # What Kineto calls a type -> what torch calls it.
@@ -46,7 +46,7 @@ class ProfileError(ValueError):
 class Measured:
     """A launch, and how long it took."""
 
-    launch: Launch
+    launch: KernelLaunch
     seconds: float
 
 
@@ -89,7 +89,7 @@ def read_profile(path: str | Path) -> Profile:
 _READ = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
-def _launch(event: dict[str, Any], ops: dict[Any, dict[str, Any]], before: dict[tuple[Any, str], int]) -> Launch:
+def _launch(event: dict[str, Any], ops: dict[Any, dict[str, Any]], before: dict[tuple[Any, str], int]) -> KernelLaunch:
     arguments = event.get("args", {})
     identity = arguments.get("External id")
     op = ops.get(identity)
@@ -97,15 +97,15 @@ def _launch(event: dict[str, Any], ops: dict[Any, dict[str, Any]], before: dict[
     if op is not None:
         common = {"op": op["name"], "inputs": tuple(_inputs(op.get("args", {})))}
     if event["cat"] == "gpu_memset":
-        return Launch("memset", "memset", bytes=int(arguments.get("bytes", 0)), **common)
+        return KernelLaunch("memset", "memset", bytes=int(arguments.get("bytes", 0)), **common)
     if event["cat"] == "gpu_memcpy":
         direction = next((way for way in _COPIES if way in event["name"]), "DtoD")
         options = {"pageable": "Pageable" in event["name"]}
-        return Launch("copy", direction, arguments=options, bytes=int(arguments.get("bytes", 0)), **common)
+        return KernelLaunch("copy", direction, arguments=options, bytes=int(arguments.get("bytes", 0)), **common)
     grid, block = (tuple(int(size) for size in arguments.get(key, (1, 1, 1))) for key in ("grid", "block"))
     done = before.get((identity, event["name"]), 0)
     before[identity, event["name"]] = done + (grid[1] if "CatArray" in event["name"] else grid[0] * grid[1] * grid[2])
-    return Launch(
+    return KernelLaunch(
         "kernel",
         event["name"],
         grid=(grid[0], grid[1], grid[2]),

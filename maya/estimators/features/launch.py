@@ -1,6 +1,6 @@
 """One thing that a device was asked to do, as far as a trace tells: what every extractor of features starts from.
 
-In: records of a trace (from_trace) or events of a profile (kineto). Out: `Launch`, hashable by `key`.
+In: records of a trace (from_trace) or events of a profile (kineto). Out: `KernelLaunch`, hashable by `key`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ANONYMOUS = "(anonymous namespace)"
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class KernelLaunch:
     """A kernel, a library call, a copy or a memset, with the op that it came from."""
 
     what: str  # "kernel", "library", "copy" or "memset"

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from maya.estimators.features.attention_kernels import cudnn_attention
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import itemsize, short_dtype
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 Arguments = Mapping[str, Any]
 
 
-def library_call(launch: Launch) -> Work | None:
+def library_call(launch: KernelLaunch) -> Kernel | None:
     """The work of a library call; None if the call is not known."""
     arguments = launch.arguments
     call = launch.name
@@ -28,7 +28,7 @@ def library_call(launch: Launch) -> Work | None:
     return None
 
 
-def matrix_product(arguments: Arguments) -> Work:
+def matrix_product(arguments: Arguments) -> Kernel:
     """d[m, n] = a[m, k] b[k, n] as a row-major program sees it: n and m of cuBLAS (column-major) change places.
 
     The variant is cuBLAS' pair of transpositions: TN is the forward of a linear layer, NN the gradient of its input, NT
@@ -45,7 +45,7 @@ def matrix_product(arguments: Arguments) -> Work:
     read = float(k * n * itemsize(a_type) + m * k * itemsize(b_type)) * batch + (output if accumulate else 0.0)
     layout = (str(arguments.get("transa", "N"))[:1] + str(arguments.get("transb", "N"))[:1]).replace("C", "T")
     shape = {"m": float(m), "n": float(n), "k": float(k), "batch": float(batch)}
-    return Work(Kind.GEMM, dtype, operations * m * n * k * batch, read, output, shape, layout)
+    return Kernel(KernelClass.GEMM, dtype, operations * m * n * k * batch, read, output, shape, layout)
 
 
 def _product_dtype(a_type: str, compute: str, math_mode: str) -> str:
@@ -56,7 +56,7 @@ def _product_dtype(a_type: str, compute: str, math_mode: str) -> str:
     return a_type
 
 
-def _level_1_to_3(call: str, arguments: Arguments) -> Work:
+def _level_1_to_3(call: str, arguments: Arguments) -> Kernel:
     """cuBLAS beyond products: vectors, matrix times vector, triangular solves, symmetric products."""
     dtype = str(arguments.get("type", "fp32"))
     size = itemsize(dtype)
@@ -82,7 +82,7 @@ def _level_1_to_3(call: str, arguments: Arguments) -> Work:
     return _algebra(dtype, flops * batch, read * batch, written * batch, shape | {"steps": 1.0}, call)
 
 
-def _factorisation(call: str, arguments: Arguments) -> Work:
+def _factorisation(call: str, arguments: Arguments) -> Kernel:
     """cuSOLVER, by the usual operation counts; `steps` is the chain of panels, each waiting for the one before."""
     dtype = str(arguments.get("type", "fp32"))
     m, n = float(arguments.get("m", 1)), float(arguments.get("n", 1))
@@ -123,11 +123,11 @@ def _routine(call: str) -> str:
     return text[1:] if text[:1] in "XSDCZ" else text
 
 
-def _algebra(dtype: str, flops: float, read: float, written: float, shape: dict[str, float], variant: str) -> Work:
-    return Work(Kind.LINEAR_ALGEBRA, dtype, flops, float(read), float(written), shape, variant)
+def _algebra(dtype: str, flops: float, read: float, written: float, shape: dict[str, float], variant: str) -> Kernel:
+    return Kernel(KernelClass.LINEAR_ALGEBRA, dtype, flops, float(read), float(written), shape, variant)
 
 
-def _fourier(call: str, arguments: Arguments) -> Work:
+def _fourier(call: str, arguments: Arguments) -> Kernel:
     """5 N log2 N for complex transforms, half of that where one side is real; each side is moved once a pass."""
     dims = [int(size) for size in arguments.get("dims", [1])]
     batch = float(arguments.get("batch", 1))
@@ -139,12 +139,18 @@ def _fourier(call: str, arguments: Arguments) -> Work:
     written = batch * itemsize(output_type) * (half if real and output_type.startswith("complex") else points)
     flops = batch * points * 5.0 * math.log2(max(points, 2.0)) * (0.5 if real else 1.0)
     shape = {"points": points, "batch": batch, "dimensions": float(len(dims))}
-    return Work(
-        Kind.FFT, str(arguments.get("compute", "complex64")), flops, read, written, shape, "real" if real else "complex"
+    return Kernel(
+        KernelClass.FFT,
+        str(arguments.get("compute", "complex64")),
+        flops,
+        read,
+        written,
+        shape,
+        "real" if real else "complex",
     )
 
 
-def _recurrent(call: str, arguments: Arguments) -> Work:
+def _recurrent(call: str, arguments: Arguments) -> Kernel:
     """cuDNN's RNNs: a product with the input for all time steps at once, one with the hidden state for each in turn."""
     gates = {"lstm": 4.0, "gru": 3.0}.get(str(arguments.get("cell", "")), 1.0)
     layers, directions = float(arguments.get("layers", 1)), float(arguments.get("directions", 1))
@@ -165,10 +171,10 @@ def _recurrent(call: str, arguments: Arguments) -> Work:
     else:
         variant, read, written = "forward", tokens * inputs * size + weights * size, activations
     shape = {"batch": batch, "steps": steps, "hidden": hidden, "layers": layers * directions, "gates": gates}
-    return Work(Kind.RNN, computed, 2.0 * weights * tokens, read, written, shape, variant)
+    return Kernel(KernelClass.RNN, computed, 2.0 * weights * tokens, read, written, shape, variant)
 
 
-def _cudnn_graph(call: str, arguments: Arguments) -> Work | None:
+def _cudnn_graph(call: str, arguments: Arguments) -> Kernel | None:
     """The operations of a graph run as one kernel: its main operation, and the bytes of the others' tensors."""
     operations = [item for item in arguments.get("operations", []) if isinstance(item, dict)]
     for operation in operations:
@@ -183,12 +189,18 @@ def _cudnn_graph(call: str, arguments: Arguments) -> Work | None:
         return None
     moved = [_tensor_bytes(value) for operation in operations for value in operation.values()]
     elements = max(moved, default=0.0) / 4
-    return Work(
-        Kind.ELEMENTWISE, "fp32", elements, sum(moved[:-1]), max(moved, default=0.0), {"elements": elements}, "strided"
+    return Kernel(
+        KernelClass.ELEMENTWISE,
+        "fp32",
+        elements,
+        sum(moved[:-1]),
+        max(moved, default=0.0),
+        {"elements": elements},
+        "strided",
     )
 
 
-def _graph_product(operation: Arguments) -> Work | None:
+def _graph_product(operation: Arguments) -> Kernel | None:
     try:
         a, b = operation["a"], operation["b"]
         *batches, m, k = a["dims"]
@@ -214,7 +226,7 @@ _DIRECTIONS = {
 }
 
 
-def convolution(operation: Arguments, math_mode: str) -> Work | None:
+def convolution(operation: Arguments, math_mode: str) -> Kernel | None:
     """A convolution in any direction: x [N, C, ...], w [K, C / groups, ...], y [N, K, ...]."""
     names = {"x": ("x", "dx", "input"), "w": ("w", "dw", "filter"), "y": ("y", "dy", "output")}
     tensors = {}
@@ -249,7 +261,7 @@ def convolution_work(
     variant: str,
     tf32: bool = False,
     channels_last: bool = False,
-) -> Work:
+) -> Kernel:
     """The work of a convolution by the sizes of its tensors."""
     size = itemsize(dtype)
     window = math.prod(w[2:])
@@ -268,7 +280,7 @@ def convolution_work(
     }
     read = sum(value for name, value in bytes_of.items() if name != result)
     computed = "tf32" if dtype == "fp32" and tf32 else dtype
-    return Work(Kind.CONVOLUTION, computed, flops, read, bytes_of[result], shape, variant)
+    return Kernel(KernelClass.CONVOLUTION, computed, flops, read, bytes_of[result], shape, variant)
 
 
 def _channels_last(tensor: Arguments) -> bool:
@@ -276,12 +288,12 @@ def _channels_last(tensor: Arguments) -> bool:
     return len(strides) > 2 and strides[1] == 1 and tensor["dims"][1] > 1
 
 
-def _cudnn_convolution(call: str, arguments: Arguments) -> Work | None:
+def _cudnn_convolution(call: str, arguments: Arguments) -> Kernel | None:
     direction = "wgrad" if "BackwardFilter" in call else "dgrad" if "BackwardData" in call else "forward"
     return convolution({"op": f"convolution_{direction}", **arguments}, str(arguments.get("math", "")))
 
 
-def _batch_norm(call: str, arguments: Arguments) -> Work | None:
+def _batch_norm(call: str, arguments: Arguments) -> Kernel | None:
     x = arguments.get("x")
     if not isinstance(x, dict):
         return None
@@ -293,22 +305,24 @@ def _batch_norm(call: str, arguments: Arguments) -> Work | None:
     channels = float(x["dims"][1]) if len(x["dims"]) > 1 else 1.0
     shape = {"rows": channels, "columns": elements / channels, "passes": 1.0 if inference else 2.0}
     variant = "batch_norm_backward" if backward else "batch_norm_inference" if inference else "batch_norm_forward"
-    return Work(Kind.NORM, str(x["type"]), 8 * elements, moved * (2.0 if backward else 1.0), moved, shape, variant)
+    return Kernel(
+        KernelClass.NORM, str(x["type"]), 8 * elements, moved * (2.0 if backward else 1.0), moved, shape, variant
+    )
 
 
-def _cudnn_other(call: str, arguments: Arguments) -> Work:
+def _cudnn_other(call: str, arguments: Arguments) -> Kernel:
     """Pooling, softmax, CTC, transformers of tensors: each tensor in the arguments once."""
     if "bytes" in arguments:
         size = float(arguments["bytes"])
-        return Work(Kind.RANDOM, "int32", size, 0.0, size, {"elements": size / 4}, call)
+        return Kernel(KernelClass.RANDOM, "int32", size, 0.0, size, {"elements": size / 4}, call)
     moved = [_tensor_bytes(value) for value in arguments.values() if isinstance(value, dict)]
     largest = max(moved, default=0.0)
     dtype = next((str(v["type"]) for v in arguments.values() if isinstance(v, dict) and "type" in v), "fp32")
     elements = largest / itemsize(dtype)
-    return Work(Kind.ELEMENTWISE, dtype, elements, sum(moved), largest, {"elements": elements}, "strided")
+    return Kernel(KernelClass.ELEMENTWISE, dtype, elements, sum(moved), largest, {"elements": elements}, "strided")
 
 
-def _sparse(call: str, arguments: Arguments) -> Work:
+def _sparse(call: str, arguments: Arguments) -> Kernel:
     """A sparse matrix times a dense one reads a row of the dense one for each nonzero; conversions read the indices."""
     dtype = str(arguments.get("type", "fp32"))
     size = itemsize(dtype)
@@ -324,18 +338,18 @@ def _sparse(call: str, arguments: Arguments) -> Work:
     return _algebra(dtype, flops, read, batch * rows * columns * size, shape, "sparse_product")
 
 
-def _random_numbers(call: str, arguments: Arguments) -> Work:
+def _random_numbers(call: str, arguments: Arguments) -> Kernel:
     count = float(arguments.get("n", 0))
     dtype = short_dtype(str(arguments.get("type", "fp32")))
-    return Work(Kind.RANDOM, dtype, 20 * count, 0.0, count * itemsize(dtype), {"elements": count}, call)
+    return Kernel(KernelClass.RANDOM, dtype, 20 * count, 0.0, count * itemsize(dtype), {"elements": count}, call)
 
 
-def _bytes_moved(call: str, arguments: Arguments) -> Work:
+def _bytes_moved(call: str, arguments: Arguments) -> Kernel:
     size = float(arguments.get("bytes", 0))
-    return Work(Kind.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, call)
+    return Kernel(KernelClass.TRANSFER, "uint8", 0.0, size, size, {"bytes": size}, call)
 
 
-_HANDLERS: tuple[tuple[str, Callable[[str, Arguments], Work | None]], ...] = (
+_HANDLERS: tuple[tuple[str, Callable[[str, Arguments], Kernel | None]], ...] = (
     ("cublas", _level_1_to_3),
     ("cudnnBackendExecute", _cudnn_graph),
     ("cudnnRNN", _recurrent),

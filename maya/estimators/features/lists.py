@@ -1,22 +1,22 @@
 """Kernels over lists of tensors: foreach ops and fused optimizers.
 
-In: a `Launch` of multi_tensor_apply_kernel. Out: a `Work` with the bytes of this launch alone. torch cuts the tensors
-of a list into chunks of 65536 elements, in order, and gives each chunk a block; a launch takes as many chunks as fit
-its parameters. So the blocks of the launches before and of this one say exactly which elements it goes through.
+In: a `KernelLaunch` of multi_tensor_apply_kernel. Out: a `Kernel` with the bytes of this launch alone. torch cuts the
+tensors of a list into chunks of 65536 elements, in order, and gives each chunk a block; a launch takes as many chunks
+as fit its parameters. So the blocks of the launches before and of this one say exactly which elements it goes through.
 """
 
 from __future__ import annotations
 
 from maya.estimators.features.kernel_names import list_depth, list_reads
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.parts import list_part
 from maya.estimators.features.tensors import Tensor, tensors_in
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 _CHUNK = 65536
 
 
-def over_lists(launch: Launch) -> Work | None:
+def over_lists(launch: KernelLaunch) -> Kernel | None:
     lists = [[item for item in value if isinstance(item, Tensor)] for value in launch.inputs if isinstance(value, list)]
     lists = [tensors for tensors in lists if tensors]
     if not lists:
@@ -30,11 +30,11 @@ def over_lists(launch: Launch) -> Work | None:
     name = launch.op_name.strip("_")
     flops = elements * (20.0 if name.startswith("fused") else 2.0)
     shape = {"elements": elements, "tensors": float(len(lists[0])), "lists": float(depth)}
-    return Work(Kind.OPTIMIZER, lists[0][0].dtype, flops, read, written, shape, name)
+    return Kernel(KernelClass.OPTIMIZER, lists[0][0].dtype, flops, read, written, shape, name)
 
 
 def _traffic(
-    launch: Launch, through: list[list[Tensor]], depth: int, elements: float, share: float
+    launch: KernelLaunch, through: list[list[Tensor]], depth: int, elements: float, share: float
 ) -> tuple[float, float]:
     sizes = [sum(tensor.elements * tensor.itemsize for tensor in tensors) * share for tensors in through]
     first = sizes[0]
@@ -50,19 +50,19 @@ def _traffic(
     return float(sum(sizes[:reads])), float(first)
 
 
-def clean_up(launch: Launch) -> Work:
+def clean_up(launch: KernelLaunch) -> Kernel:
     """The second kernel of _foreach_norm: a block for each tensor adds up what the chunks of that tensor left."""
     tensors = list(tensors_in(launch.inputs))
     partial = 4.0 * sum(-(-tensor.elements // _CHUNK) for tensor in tensors)
     shape = {"elements": partial / 4.0, "tensors": float(len(tensors)), "lists": 1.0}
-    return Work(Kind.OPTIMIZER, "fp32", partial, partial, 4.0 * len(tensors), shape, "foreach_norm_cleanup")
+    return Kernel(KernelClass.OPTIMIZER, "fp32", partial, partial, 4.0 * len(tensors), shape, "foreach_norm_cleanup")
 
 
 def _elements(tensors: list[Tensor]) -> int:
     return sum(tensor.elements for tensor in tensors)
 
 
-def _share(launch: Launch, tensors: list[Tensor]) -> float:
+def _share(launch: KernelLaunch, tensors: list[Tensor]) -> float:
     """The part of all elements that this launch goes through."""
     chunks: list[int] = []
     for tensor in tensors:

@@ -1,22 +1,22 @@
 """Kernels that move elements to other places: cat, gather, scatter, index, embedding, sort, scan, pooling.
 
-In: a `Launch`. Out: a `Work` that reads what is moved (and the indices) and writes it. Sorting is several kernels; each
-is a work of its own over all keys, because each goes through all of them.
+In: a `KernelLaunch`. Out: a `Kernel` that reads what is moved (and the indices) and writes it. Sorting is several
+kernels; each is a work of its own over all keys, because each goes through all of them.
 """
 
 from __future__ import annotations
 
 import math
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.parts import itemsizes, list_part, share
 from maya.estimators.features.tensors import Tensor, broadcast, tensors_in
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 _MOST_PER_THREAD = 32  # keys or values that a thread of CUB's kernels takes
 
 
-def concatenation(launch: Launch) -> Work | None:
+def concatenation(launch: KernelLaunch) -> Kernel | None:
     """cat and stack: reads every tensor, writes all of them."""
     lists = [value for value in launch.inputs if isinstance(value, list)]
     tensors = list(tensors_in(lists[0] if lists else launch.inputs))
@@ -30,20 +30,20 @@ def concatenation(launch: Launch) -> Work | None:
     in_vectors = "aligned" in launch.function or "vectorized" in launch.function
     variant = "vectorized" if in_vectors else "strided"
     shape = {"elements": moved / tensors[0].itemsize, "operands": float(count + 1)}
-    return Work(Kind.COPY, tensors[0].dtype, 0.0, moved, moved, shape, variant)
+    return Kernel(KernelClass.COPY, tensors[0].dtype, 0.0, moved, moved, shape, variant)
 
 
-def splitting(launch: Launch) -> Work | None:
+def splitting(launch: KernelLaunch) -> Kernel | None:
     """split_with_sizes_copy: reads one tensor, writes its parts."""
     if not launch.tensors:
         return None
     source = launch.tensors[0]
     moved = float(source.elements * source.itemsize)
     shape = {"elements": float(source.elements), "operands": 2.0}
-    return Work(Kind.COPY, source.dtype, 0.0, moved, moved, shape, "vectorized")
+    return Kernel(KernelClass.COPY, source.dtype, 0.0, moved, moved, shape, "vectorized")
 
 
-def in_place(launch: Launch) -> Work | None:
+def in_place(launch: KernelLaunch) -> Kernel | None:
     """Rotary embeddings, writing to caches: every tensor that is not a cache or a table is read and written once."""
     tensors = launch.tensors
     if not tensors:
@@ -52,10 +52,12 @@ def in_place(launch: Launch) -> Work | None:
     mine = [tensor for tensor in tensors if tensor.shape[:1] == (rows,)] or list(tensors[:1])
     moved = float(sum(tensor.elements * tensor.itemsize for tensor in mine))
     elements = float(sum(tensor.elements for tensor in mine))
-    return Work(Kind.ELEMENTWISE, mine[-1].dtype, elements * 4, moved, moved, {"elements": elements}, "strided")
+    return Kernel(
+        KernelClass.ELEMENTWISE, mine[-1].dtype, elements * 4, moved, moved, {"elements": elements}, "strided"
+    )
 
 
-def gather_rows(launch: Launch) -> Work | None:
+def gather_rows(launch: KernelLaunch) -> Kernel | None:
     """Embedding forward and index_select: whole rows of a table, one for each index."""
     table = launch.tensor(0) or (launch.tensors[0] if launch.tensors else None)
     index = next((tensor for tensor in launch.tensors if tensor.dtype in ("int64", "int32")), None)
@@ -67,10 +69,10 @@ def gather_rows(launch: Launch) -> Work | None:
     count = index.elements / columns if expanded else index.elements
     moved = float(count * columns * table.itemsize)
     shape = {"rows": float(count), "columns": float(columns)}
-    return Work(Kind.EMBEDDING, table.dtype, 0.0, moved + 8.0 * count, moved, shape, "forward")
+    return Kernel(KernelClass.EMBEDDING, table.dtype, 0.0, moved + 8.0 * count, moved, shape, "forward")
 
 
-def embedding_backward(launch: Launch) -> Work | None:
+def embedding_backward(launch: KernelLaunch) -> Kernel | None:
     """Kernels of embedding_dense_backward. The sums over gradients read them all; the rest look at indices only."""
     gradient = launch.tensors[0] if launch.tensors else None
     if gradient is None or not gradient.shape:
@@ -81,17 +83,21 @@ def embedding_backward(launch: Launch) -> Work | None:
     shape = {"rows": float(rows), "columns": float(columns)}
     name = launch.function
     if name in ("embedding_backward_feature_kernel", "embedding_backward_kernel"):
-        return Work(Kind.EMBEDDING, gradient.dtype, float(gradient.elements), 2 * moved, moved, shape, "backward")
+        return Kernel(
+            KernelClass.EMBEDDING, gradient.dtype, float(gradient.elements), 2 * moved, moved, shape, "backward"
+        )
     if name in ("compute_grad_weight", "compute_grad_weight_bags"):  # partial sums in fp32
         wide = float(gradient.elements * 4)
-        return Work(Kind.EMBEDDING, gradient.dtype, float(gradient.elements), moved, wide, shape, "backward")
+        return Kernel(KernelClass.EMBEDDING, gradient.dtype, float(gradient.elements), moved, wide, shape, "backward")
     if name == "sum_and_scatter":
         wide = float(gradient.elements * 4)
-        return Work(Kind.EMBEDDING, gradient.dtype, float(gradient.elements), wide, moved, shape, "backward")
-    return Work(Kind.EMBEDDING, "int64", rows, 8.0 * rows, 8.0 * rows, {"rows": rows, "columns": 1.0}, "indices")
+        return Kernel(KernelClass.EMBEDDING, gradient.dtype, float(gradient.elements), wide, moved, shape, "backward")
+    return Kernel(
+        KernelClass.EMBEDDING, "int64", rows, 8.0 * rows, 8.0 * rows, {"rows": rows, "columns": 1.0}, "indices"
+    )
 
 
-def indexing(launch: Launch) -> Work | None:
+def indexing(launch: KernelLaunch) -> Kernel | None:
     """index, index_put, gather, scatter, take, masked ops: one element or row for each index."""
     tensors = launch.tensors
     if not tensors:
@@ -115,7 +121,7 @@ def indexing(launch: Launch) -> Work | None:
     accumulates = "add" in name or "reduce" in name or True in launch.inputs[3:4]
     read = elements * size * (2.0 if accumulates else 1.0) + index_bytes
     shape = {"elements": elements, "operands": 3.0}
-    return Work(Kind.INDEX, values[0].dtype, 0.0, read, elements * size, shape, _contiguity(values))
+    return Kernel(KernelClass.INDEX, values[0].dtype, 0.0, read, elements * size, shape, _contiguity(values))
 
 
 def _indexed(source: Tensor, indices: list[Tensor], name: str) -> int:
@@ -134,7 +140,7 @@ def _contiguity(tensors: list[Tensor]) -> str:
     return "strided" if all(tensor.rows_are_contiguous for tensor in tensors) else "transposed"
 
 
-def keys_and_values(launch: Launch) -> Work:
+def keys_and_values(launch: KernelLaunch) -> Kernel:
     """A kernel of a sort, a scan or a selection: reads and writes keys, and values beside them where it has any."""
     name = launch.function
     source = launch.tensors[0] if launch.tensors else None
@@ -161,13 +167,13 @@ def keys_and_values(launch: Launch) -> Work:
         read, written = elements * pair, elements * pair
     dtype = source.dtype if source is not None else "int64"
     shape = {"elements": elements, "columns": columns or elements}
-    return Work(Kind.SORT, dtype, elements, read, written, shape, name)
+    return Kernel(KernelClass.SORT, dtype, elements, read, written, shape, name)
 
 
 _HISTOGRAM = 1024.0  # bytes: a counter for each value of a digit of eight bits
 
 
-def selection(launch: Launch) -> Work | None:
+def selection(launch: KernelLaunch) -> Kernel | None:
     """Kernels of topk: some go through all values, digit by digit, the others only through counts of digits."""
     if not launch.tensors:
         return None
@@ -177,10 +183,10 @@ def selection(launch: Launch) -> Work | None:
     read = float(source.bytes) if everything else counts
     elements = float(source.elements) if everything else counts / 4
     shape = {"elements": elements, "columns": float(source.shape[-1]) if source.shape else 1.0}
-    return Work(Kind.SORT, source.dtype, elements, read, counts, shape, "selection")
+    return Kernel(KernelClass.SORT, source.dtype, elements, read, counts, shape, "selection")
 
 
-def pooling(launch: Launch) -> Work | None:
+def pooling(launch: KernelLaunch) -> Kernel | None:
     """Pooling, interpolation and their backward: goes through input and result once."""
     tensors = launch.tensors
     if not tensors:
@@ -195,4 +201,4 @@ def pooling(launch: Launch) -> Work | None:
         written_elements = min(launch.blocks * launch.threads, tensors[0].elements * 64)
         written = float(written_elements * (tensors[0].itemsize + (8 if "indices" in launch.op_name else 0)))
     shape = {"elements": float(max(written_elements, tensors[0].elements)), "operands": float(len(tensors) + 1)}
-    return Work(Kind.ELEMENTWISE, tensors[0].dtype, 9.0 * written_elements, read, written, shape, "strided")
+    return Kernel(KernelClass.ELEMENTWISE, tensors[0].dtype, 9.0 * written_elements, read, written, shape, "strided")

@@ -1,7 +1,7 @@
 """The part of an op's work that one of its launches does.
 
-In: a `Launch`, and how much its op has to go through. Out: a share, 1 if the launch does all of it. The shares of an
-op's launches add up to 1, so that its bytes and FLOPs count once however many launches it takes.
+In: a `KernelLaunch`, and how much its op has to go through. Out: a share, 1 if the launch does all of it. The shares of
+an op's launches add up to 1, so that its bytes and FLOPs count once however many launches it takes.
 
 torch cuts ops into several launches of one kernel:
 
@@ -18,14 +18,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import Tensor
 
 _OF_TENSOR_ITERATOR = re.compile(r"elementwise(?!_kernel_with_index)|^reduce_kernel$")
 _REACH = 2**31 - 1  # of 32-bit offsets, in bytes and in elements
 
 
-def share(launch: Launch, elements: float, itemsizes: Iterable[int]) -> float:
+def share(launch: KernelLaunch, elements: float, itemsizes: Iterable[int]) -> float:
     """Of `elements`, where TensorIterator made the launches; `itemsizes`: bytes of an element of each operand."""
     if launch.elements:
         return launch.elements / elements

@@ -1,8 +1,8 @@
 """Kernels that work on rows: reductions, norms, softmax, cross-entropy.
 
-In: a `Launch`. Out: a `Work` with `rows` and `columns`. Each kernel of an op is its own work with what that kernel
-reads and writes: the backward of a norm is one kernel for the input's gradient (reads gradient and input, writes one
-tensor) and one for the parameters' (reads both again).
+In: a `KernelLaunch`. Out: a `Kernel` with `rows` and `columns`. Each kernel of an op is its own work with what that
+kernel reads and writes: the backward of a norm is one kernel for the input's gradient (reads gradient and input, writes
+one tensor) and one for the parameters' (reads both again).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import re
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.parts import share
 from maya.estimators.features.tensors import Tensor, itemsize
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models.row_traffic import HAS_MEAN, IN_PASSES
 
 
-def reduction(launch: Launch) -> Work | None:
+def reduction(launch: KernelLaunch) -> Kernel | None:
     """torch's reduce_kernel: sum, mean, max, norms, argmax, any, ..."""
     if not launch.tensors:
         return None
@@ -35,10 +35,10 @@ def reduction(launch: Launch) -> Work | None:
     size = 8 if launch.op_name.startswith("arg") else source.itemsize
     shape = {"rows": rows, "columns": columns}
     variant = "inner" if inner else "outer"
-    return Work(Kind.REDUCTION, source.dtype, elements, source.bytes * part, rows * size, shape, variant)
+    return Kernel(KernelClass.REDUCTION, source.dtype, elements, source.bytes * part, rows * size, shape, variant)
 
 
-def _reduced(launch: Launch, source: Tensor) -> tuple[float, bool]:
+def _reduced(launch: KernelLaunch, source: Tensor) -> tuple[float, bool]:
     """(elements that become one, whether neighbours in memory are among them)."""
     dims = _dimensions(launch, len(source.shape))
     if dims is None:
@@ -52,7 +52,7 @@ def _reduced(launch: Launch, source: Tensor) -> tuple[float, bool]:
     return float(columns), fastest in dims
 
 
-def _dimensions(launch: Launch, rank: int) -> tuple[int, ...] | None:
+def _dimensions(launch: KernelLaunch, rank: int) -> tuple[int, ...] | None:
     """The dimensions that the op reduces; None: all of them."""
     for value in launch.inputs[1:]:
         if isinstance(value, bool) or value is None:
@@ -64,7 +64,7 @@ def _dimensions(launch: Launch, rank: int) -> tuple[int, ...] | None:
     return None
 
 
-def layer_norm_forward(launch: Launch) -> Work | None:
+def layer_norm_forward(launch: KernelLaunch) -> Kernel | None:
     """LayerNorm and RMSNorm: reads the input once, writes the output and a mean and a deviation for each row."""
     source = _first_large(launch)
     if source is None:
@@ -78,7 +78,7 @@ def layer_norm_forward(launch: Launch) -> Work | None:
     return _block_a_row(launch, work)
 
 
-def add_and_norm(launch: Launch) -> Work | None:
+def add_and_norm(launch: KernelLaunch) -> Kernel | None:
     """A residual is added first: two tensors are read, their sum and its norm are written."""
     source = _first_large(launch)
     if source is None:
@@ -88,7 +88,7 @@ def add_and_norm(launch: Launch) -> Work | None:
     return _block_a_row(launch, _norm(source, source.elements / columns, columns, moved, moved, "layer_norm_forward"))
 
 
-def layer_norm_backward_input(launch: Launch) -> Work | None:
+def layer_norm_backward_input(launch: KernelLaunch) -> Kernel | None:
     """Reads the gradient and the input, writes the input's gradient."""
     source = _first_large(launch)
     if source is None:
@@ -99,7 +99,7 @@ def layer_norm_backward_input(launch: Launch) -> Work | None:
     return _norm(source, rows, columns, 2 * moved + 8 * rows, moved, "layer_norm_backward")
 
 
-def layer_norm_backward_parameters(launch: Launch) -> Work | None:
+def layer_norm_backward_parameters(launch: KernelLaunch) -> Kernel | None:
     """Reads the gradient and the input again, writes the gradients of scale and bias."""
     source = _first_large(launch)
     if source is None:
@@ -110,7 +110,7 @@ def layer_norm_backward_parameters(launch: Launch) -> Work | None:
     return _norm(source, rows, columns, read, 8 * columns, "layer_norm_backward_parameters")
 
 
-def batch_norm(launch: Launch) -> Work | None:
+def batch_norm(launch: KernelLaunch) -> Kernel | None:
     """Kernels of torch's own batch and group norms, by what they go through."""
     source = _first_large(launch)
     if source is None:
@@ -128,23 +128,23 @@ def batch_norm(launch: Launch) -> Work | None:
     return _norm(source, channels, source.elements / channels, reads * moved, writes * moved + 8 * channels, variant)
 
 
-def _norm(source: Tensor, rows: float, columns: float, read: float, written: float, variant: str) -> Work:
+def _norm(source: Tensor, rows: float, columns: float, read: float, written: float, variant: str) -> Kernel:
     shape = {"rows": float(rows), "columns": float(columns)}
-    return Work(Kind.NORM, source.dtype, 8.0 * source.elements, float(read), float(written), shape, variant)
+    return Kernel(KernelClass.NORM, source.dtype, 8.0 * source.elements, float(read), float(written), shape, variant)
 
 
-def _block_a_row(launch: Launch, work: Work) -> Work:
+def _block_a_row(launch: KernelLaunch, work: Kernel) -> Kernel:
     """With the threads of the block that each row has, if it has one."""
     if launch.blocks >= work.shape["rows"]:
         work.shape["threads"] = float(launch.threads)
     return work
 
 
-def _first_large(launch: Launch) -> Tensor | None:
+def _first_large(launch: KernelLaunch) -> Tensor | None:
     return launch.tensors[0] if launch.tensors else None
 
 
-def _normalized(launch: Launch, source: Tensor) -> float:
+def _normalized(launch: KernelLaunch, source: Tensor) -> float:
     """The product of the normalized shape, which is among the op's inputs as a list of numbers."""
     for value in launch.inputs:
         if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
@@ -152,7 +152,7 @@ def _normalized(launch: Launch, source: Tensor) -> float:
     return float(source.shape[-1]) if source.shape else 1.0
 
 
-def softmax(launch: Launch) -> Work | None:
+def softmax(launch: KernelLaunch) -> Kernel | None:
     """Softmax and log-softmax, forward (reads x, writes y) and backward (reads gradient and y, writes one)."""
     source = _first_large(launch)
     if source is None:
@@ -173,10 +173,12 @@ def softmax(launch: Launch) -> Work | None:
         variant += IN_PASSES
     read = 2 * moved if backward else source.bytes * part
     written = float(elements * wide)
-    return _block_a_row(launch, Work(Kind.SOFTMAX, source.dtype, 8.0 * elements, read, written, shape, variant))
+    return _block_a_row(
+        launch, Kernel(KernelClass.SOFTMAX, source.dtype, 8.0 * elements, read, written, shape, variant)
+    )
 
 
-def _rows_of_warps(launch: Launch, columns: int) -> float:
+def _rows_of_warps(launch: KernelLaunch, columns: int) -> float:
     """The rows that fit the grid where each warp has one row, or two of up to 128 columns: torch launches this kernel
     for 2**30 elements at a time. A grid of other kernels does not say."""
     if not launch.function.startswith("softmax_warp"):
@@ -184,7 +186,7 @@ def _rows_of_warps(launch: Launch, columns: int) -> float:
     return float(launch.blocks * launch.block[1] * (2 if columns <= 128 else 1))
 
 
-def cross_entropy(launch: Launch) -> Work | None:
+def cross_entropy(launch: KernelLaunch) -> Kernel | None:
     """Negative log likelihood: picks one element of each row (a sector of 32 bytes), writes a sum or one a row."""
     tensors = launch.tensors
     logits = next((tensor for tensor in tensors if len(tensor.shape) >= 2), None)
@@ -199,4 +201,6 @@ def cross_entropy(launch: Launch) -> Work | None:
     read, written = (8.0 * rows, touched) if backward else (8.0 * rows + touched, 4.0)
     # A block goes through its rows in turn, a thread one at a time: what takes time is how many turns there are.
     shape = {"rows": float(rows), "turns": float(-(-rows // (launch.blocks * launch.threads)))}
-    return Work(Kind.CROSS_ENTROPY, dtype, float(rows), read, written, shape, "backward" if backward else "forward")
+    return Kernel(
+        KernelClass.CROSS_ENTROPY, dtype, float(rows), read, written, shape, "backward" if backward else "forward"
+    )

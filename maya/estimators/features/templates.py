@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.library import convolution_work
 from maya.estimators.features.mask import visible
 from maya.estimators.features.tensors import itemsize
-from maya.estimators.kernel import Work
-from maya.estimators.models.attention import attention_work
-from maya.estimators.models.gemm import TRITON, gemm_work
+from maya.estimators.kernel import Kernel
+from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.gemm import TRITON, gemm_kernel
 
 _DECORATOR = "@triton_heuristics.template("
 _CONSTANT = re.compile(r"^\s+([A-Za-z]\w*)\s*(?::\s*tl\.constexpr)?\s*=\s*(-?\d+|True|False)\s*$", re.MULTILINE)
@@ -53,7 +53,7 @@ def pointers_among(parameters: Mapping[str, str]) -> dict[str, str]:
     return {name: _TRITON_TYPES.get(kind, kind) for name, kind in kinds}
 
 
-def bytes_behind(parameters: Mapping[str, str], launch: Launch) -> dict[str, int]:
+def bytes_behind(parameters: Mapping[str, str], launch: KernelLaunch) -> dict[str, int]:
     """Of the tensor behind each pointer argument, by name, as far as the launch said."""
     names = [name for name, kind in parameters.items() if kind != "constexpr"]
     found = zip(names, launch.pointers, strict=False)  # a launch says nothing about what follows its last pointer
@@ -70,7 +70,7 @@ def parse_template(source: str, parameters: Mapping[str, str]) -> Template | Non
     return Template(source, constants, parameters)
 
 
-def template_work(template: Template, launch: Launch) -> Work | None:
+def template_work(template: Template, launch: KernelLaunch) -> Kernel | None:
     """What the launch of a template has to do."""
     if template.has("Q_LEN", "KV_LEN", "QK_HEAD_DIM"):
         return _attention(template, launch)
@@ -83,7 +83,7 @@ def template_work(template: Template, launch: Launch) -> Work | None:
     return None
 
 
-def _elements(template: Template, launch: Launch) -> dict[str, float]:
+def _elements(template: Template, launch: KernelLaunch) -> dict[str, float]:
     """Of the tensor behind each pointer, by argument, as far as the launch said."""
     dtypes = template.pointers
     return {name: size / itemsize(dtypes[name]) for name, size in bytes_behind(template.parameters, launch).items()}
@@ -97,7 +97,7 @@ def _dtype(template: Template, *names: str) -> str:
 # ---- matrix products ----
 
 
-def _product(template: Template, launch: Launch) -> Work | None:
+def _product(template: Template, launch: KernelLaunch) -> Kernel | None:
     sizes = template.constants
     batch = sizes.get("BATCH") or (launch.grid[1] * launch.grid[2] if template.has("BATCH") else 1)
     if "K" in sizes or not template.has("K1"):
@@ -107,7 +107,7 @@ def _product(template: Template, launch: Launch) -> Work | None:
     return None if found is None or 0 in found else _tiled(template, launch, found, batch)
 
 
-def _sizes_of_product(template: Template, launch: Launch, batch: int) -> tuple[int, int, int] | None:
+def _sizes_of_product(template: Template, launch: KernelLaunch, batch: int) -> tuple[int, int, int] | None:
     """m, n and k; those that are arguments follow from the sizes of both operands and of the result."""
     known = template.constants
     if {"M", "N", "K"} <= known.keys():
@@ -123,7 +123,7 @@ def _sizes_of_product(template: Template, launch: Launch, batch: int) -> tuple[i
     return round(m), round(n), round(k)
 
 
-def _tiled(template: Template, launch: Launch, sizes: tuple[int, int, int], batch: int) -> Work:
+def _tiled(template: Template, launch: KernelLaunch, sizes: tuple[int, int, int], batch: int) -> Kernel:
     """A product by tiles of the result, each of which a block computes."""
     m, n, k = sizes
     dtype = _dtype(template, "arg_A", "arg_a_ptr")
@@ -131,7 +131,7 @@ def _tiled(template: Template, launch: Launch, sizes: tuple[int, int, int], batc
         dtype = "tf32"
     result = list(template.pointers.values())[-1] if template.pointers else dtype
     layout = _layout(template.constants)
-    work = gemm_work(m, n, k, batch=batch, dtype=dtype, layout=f"{layout}{TRITON}", out_dtype=result)
+    work = gemm_kernel(m, n, k, batch=batch, dtype=dtype, layout=f"{layout}{TRITON}", out_dtype=result)
     tile = {name: template.constants.get(key, 128) for name, key in (("tile_m", "BLOCK_M"), ("tile_n", "BLOCK_N"))}
     # What is fused into it reads and writes further tensors.
     more = max(float(sum(launch.pointers)) - work.bytes_read - work.bytes_written, 0.0)
@@ -145,7 +145,7 @@ def _layout(constants: Mapping[str, int]) -> str:
     return ("T" if b_by_columns else "N") + ("T" if a_by_columns else "N")
 
 
-def _grouped(template: Template, launch: Launch) -> Work | None:
+def _grouped(template: Template, launch: KernelLaunch) -> Kernel | None:
     """Products of differing sizes: only their sum is known, so they are taken to be even.
 
     Groups share out the rows of a (M), the columns of b (N) or what is summed over (K), or none of them.
@@ -169,7 +169,7 @@ def _grouped(template: Template, launch: Launch) -> Work | None:
 # ---- convolutions ----
 
 
-def _convolution(template: Template) -> Work | None:
+def _convolution(template: Template) -> Kernel | None:
     sizes = template.constants
     spatial = [axis for axis in "DHW" if f"IN_{axis}" in sizes]
     names = ["BATCH", "IN_C", "OUT_C", *(f"{what}_{axis}" for axis in spatial for what in ("IN", "OUT", "KERNEL"))]
@@ -194,7 +194,7 @@ def _convolution(template: Template) -> Work | None:
 # ---- FlexAttention ----
 
 
-def _attention(template: Template, launch: Launch) -> Work | None:
+def _attention(template: Template, launch: KernelLaunch) -> Kernel | None:
     sizes = template.constants
     backward = "arg_DQ" in template.pointers
     head_dim = sizes.get("QK_HEAD_DIM", 0)
@@ -213,7 +213,7 @@ def _attention(template: Template, launch: Launch) -> Work | None:
         return None
     query_block, key_block = (sizes.get(f"SPARSE_{side}_BLOCK_SIZE", 128) for side in ("Q", "KV"))
     mask = visible(template.source, queries, keys, min(query_block, queries), min(key_block, keys))
-    return attention_work(
+    return attention_kernel(
         batch,
         heads,
         queries,
@@ -228,7 +228,7 @@ def _attention(template: Template, launch: Launch) -> Work | None:
     )
 
 
-def _batch_and_heads(template: Template, launch: Launch) -> tuple[int, int]:
+def _batch_and_heads(template: Template, launch: KernelLaunch) -> tuple[int, int]:
     """Of the queries; where a size is an argument, the grid has one block for each sequence and (key/value) head."""
     sizes = template.constants
     shared = sizes.get("GQA_SHARED_HEADS", 1)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 
 from maya.estimators.features.inductor import KernelMetadata
-from maya.estimators.features.launch import Launch
+from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.templates import template_work
 from maya.estimators.features.tensors import itemsize
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan)_?(?:fused_)?(.*?)_?\d*$")
 _LOOPS = {"poi": "pointwise", "red": "reduction", "per": "persistent_reduction"}
@@ -23,7 +23,7 @@ _SMALL_GRID = 128  # below it, blocks take fewer elements
 _ROW = 1024  # elements of a row, where nothing tells
 
 
-def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work | None:
+def triton(launch: KernelLaunch, metadata: KernelMetadata | None = None) -> Kernel | None:
     """The work of a kernel whose name begins with triton_; None if only its pointers or its grid could tell."""
     match = _INDUCTOR.match(launch.function)
     loop = _LOOPS.get(match[1]) if match else None
@@ -34,7 +34,7 @@ def triton(launch: Launch, metadata: KernelMetadata | None = None) -> Work | Non
     return _guessed(launch, loop, match[2].split("_")) if match and loop and not launch.pointers else None
 
 
-def from_pointers(launch: Launch) -> Work | None:
+def from_pointers(launch: KernelLaunch) -> Kernel | None:
     """Only the kernel's arguments are known: it is taken to go once through what they point to.
 
     That is a lower bound, as far as the kernel touches all of its tensors: what it computes, and what it reads again,
@@ -46,10 +46,10 @@ def from_pointers(launch: Launch) -> Work | None:
     largest = float(max(launch.pointers))
     shape = {"elements": largest, "blocks": float(launch.blocks), "operands": float(sum(map(bool, launch.pointers)))}
     variant = "matrix_from_pointers" if launch.tensor_cores else "from_pointers"
-    return Work(Kind.UNKNOWN, "uint8", 0.0, touched - largest, largest, shape, variant)
+    return Kernel(KernelClass.UNKNOWN, "uint8", 0.0, touched - largest, largest, shape, variant)
 
 
-def _guessed(launch: Launch, loop: str, fused: list[str]) -> Work:
+def _guessed(launch: KernelLaunch, loop: str, fused: list[str]) -> Kernel:
     operands = 2 + sum(word in ("add", "mul", "sub", "div", "where", "backward", "cat") for word in fused)
     if loop == "pointwise":
         per_block = _SMALL_GRID * 2 if launch.blocks < _SMALL_GRID else (1024 if launch.threads <= 128 else 512)
@@ -61,10 +61,10 @@ def _guessed(launch: Launch, loop: str, fused: list[str]) -> Work:
     size = 2  # mixed precision is the rule for what is compiled
     shape = {"elements": elements, "columns": columns, "operands": float(operands)}
     moved = elements * size
-    return Work(Kind.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, f"{loop}_guessed")
+    return Kernel(KernelClass.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, f"{loop}_guessed")
 
 
-def _exact(launch: Launch, loop: str, metadata: KernelMetadata) -> Work:
+def _exact(launch: KernelLaunch, loop: str, metadata: KernelMetadata) -> Kernel:
     read, written = metadata.traffic()
     elements, columns = metadata.elements, metadata.columns
     sizes = metadata.bytes_behind(launch) if metadata.dynamic else {}
@@ -75,4 +75,4 @@ def _exact(launch: Launch, loop: str, metadata: KernelMetadata) -> Work:
         elements = max(size / itemsize(metadata.pointers[name]) for name, size in sizes.items())
         columns = min(columns, elements)
     shape = {"elements": elements, "columns": columns, "operands": float(len(metadata.pointers))}
-    return Work(Kind.TRITON, metadata.dtype, elements * 4, read, written, shape, loop)
+    return Kernel(KernelClass.TRITON, metadata.dtype, elements * 4, read, written, shape, loop)

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Floats, Times
-from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.batch import Batch, BatchTimes, Floats
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 from maya.estimators.models.bounds import (
     LAUNCH_SECONDS,
     cached_seconds,
@@ -46,7 +46,7 @@ _BACKWARD_SLOWDOWN = 1.18
 _WARP_LEVEL_FLOPS_PER_CLOCK = 2560.0
 
 
-def attention_work(
+def attention_kernel(
     batch: int,
     heads: int,
     queries: int,
@@ -60,7 +60,7 @@ def attention_work(
     implementation: str = "flash",
     backward: bool = False,
     pairs: float | None = None,
-) -> Work:
+) -> Kernel:
     """The work of one attention kernel.
 
     `pairs`: how many (query, key) pairs of one head, summed over the batch, are looked at: for sequences of differing
@@ -86,8 +86,8 @@ def attention_work(
         flops = products * (head_dim + value_dim)
         read = query_bytes + key_value_bytes
         written = out_bytes + statistics
-    return Work(
-        kind=Kind.ATTENTION,
+    return Kernel(
+        kind=KernelClass.ATTENTION,
         dtype=dtype,
         flops=flops,
         bytes_read=float(read),
@@ -159,7 +159,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     return bound, features
 
 
-def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Times of attention kernels: by what was measured of the implementation, or of the one that is most like it."""
     implementation, _, direction = batch.variant.rpartition("_")
     found = _find(packs, batch.dtype, batch.variant)
@@ -168,29 +168,29 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         bound, _ = describe(device, batch)
         seconds = bound * found.slowdown(batch, describe)
         if found.origin is Origin.MODEL:
-            return Times(seconds, found.origin, found.model.spread, found.note)
+            return BatchTimes(seconds, found.origin, found.model.spread, found.note)
         warp_level = "" if implementation != "flash" or before_hopper else "at the rate of warp-level instructions"
-        return Times(seconds, found.origin, _of_relative(found), _note(found.note, warp_level))
+        return BatchTimes(seconds, found.origin, _of_relative(found), _note(found.note, warp_level))
     if implementation == "efficient":
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
         note = _note(f"taken as {_EFFICIENT_SLOWDOWN:g} times FlashAttention 2", like.note)
-        return Times(like.seconds * _EFFICIENT_SLOWDOWN, Origin.ROOFLINE, 0.3, note)
+        return BatchTimes(like.seconds * _EFFICIENT_SLOWDOWN, Origin.ROOFLINE, 0.3, note)
     if implementation in _FLEX_SPREAD:
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
         note = f"taken as {_FLEX_SLOWDOWN[direction]:.2f} times FlashAttention 2"
         hidden = "its mask depends on values: taken to hide nothing there" if implementation == "flex_dense" else ""
         seconds = like.seconds * _FLEX_SLOWDOWN[direction]
-        return Times(seconds, Origin.ROOFLINE, _FLEX_SPREAD[implementation], _note(note, hidden, like.note))
+        return BatchTimes(seconds, Origin.ROOFLINE, _FLEX_SPREAD[implementation], _note(note, hidden, like.note))
     if implementation == "cudnn" and before_hopper:
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
-        return Times(like.seconds, Origin.ROOFLINE, 0.2, _note("taken as FlashAttention 2", like.note))
+        return BatchTimes(like.seconds, Origin.ROOFLINE, 0.2, _note("taken as FlashAttention 2", like.note))
     if direction == "backward":
         return _backward_from_forward(device, packs, batch)
     bound, _ = describe(device, batch)
-    return Times(bound / _USUAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
+    return BatchTimes(bound / _USUAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
 
 
-def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> Times:
+def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Backward of which nothing was measured: 2.5 times the operations of forward, a little slower each."""
     bound, _ = describe(device, batch)
     variant = f"{batch.variant.removesuffix('backward')}forward"
@@ -202,7 +202,7 @@ def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> Times:
     forward_bound, _ = describe(device, forward)
     seconds = bound * (like.seconds / forward_bound) * _BACKWARD_SLOWDOWN
     note = f"taken as forward, at {1 / _BACKWARD_SLOWDOWN:.0%} of its operations a second"
-    return Times(seconds, Origin.ROOFLINE, 0.15, _note(note, like.note))
+    return BatchTimes(seconds, Origin.ROOFLINE, 0.15, _note(note, like.note))
 
 
 def model_name(dtype: str, variant: str) -> str:

@@ -1,7 +1,7 @@
 """What a work cannot be faster than on a device, and why: the bound to hold an estimate against.
 
-In: a `Device` and a `Work`. Out: a `Limit`. It is the plain roofline: the launch, and then the longest of moving each
-tensor once, computing on tensor cores (products, attention) or outside them, and the link that a copy goes over.
+In: a `Device` and a `Kernel`. Out: a `Bottleneck`. It is the plain roofline: the launch, and then the longest of moving
+each tensor once, computing on tensor cores (products, attention) or outside them, and the link that a copy goes over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models.bounds import (
     LAUNCH_SECONDS,
     cached_seconds,
@@ -21,29 +21,29 @@ from maya.estimators.models.bounds import (
     vector_flops,
 )
 
-TENSOR_KINDS = frozenset({Kind.GEMM, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RNN})
+TENSOR_KINDS = frozenset({KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.CONVOLUTION, KernelClass.RNN})
 
 # A work whose launch is more than this part of its bound is limited by it.
 _LAUNCH_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Limit:
+class Bottleneck:
     """A bound in seconds, and what sets it."""
 
     seconds: float
     by: str  # "launch", "memory", "tensor cores", "arithmetic", "link"
 
 
-def peak_of(device: Device, work: Work) -> float:
+def peak_of(device: Device, work: Kernel) -> float:
     """Operations a second that the device has for this kind of work."""
     return peak_flops(device, work.dtype) if work.kind in TENSOR_KINDS else vector_flops(device, work.dtype)
 
 
-def limit_of(device: Device, work: Work) -> Limit:
+def bottleneck_of(device: Device, work: Kernel) -> Bottleneck:
     """The bound of a work."""
     moved = np.array([work.bytes_read + work.bytes_written])
-    if work.kind is Kind.TRANSFER:
+    if work.kind is KernelClass.TRANSFER:
         size = max(work.bytes_read, work.bytes_written)
         between_devices = work.variant.startswith("PtoP") and device.nvlink_bandwidth
         rate = device.nvlink_bandwidth if between_devices else device.host_bandwidth
@@ -56,4 +56,4 @@ def limit_of(device: Device, work: Work) -> Limit:
         parts = {"memory": float(memory_seconds(device, moved)[0]), "arithmetic": work.flops / peak_of(device, work)}
     by = max(parts, key=lambda part: parts[part])
     seconds = LAUNCH_SECONDS + parts[by]
-    return Limit(seconds, "launch" if _LAUNCH_SHARE * seconds < LAUNCH_SECONDS else by)
+    return Bottleneck(seconds, "launch" if _LAUNCH_SHARE * seconds < LAUNCH_SECONDS else by)

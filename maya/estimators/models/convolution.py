@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.batch import Batch, BatchTimes, Floats
 from maya.estimators.kernel import Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS, compute_seconds, memory_seconds
 from maya.estimators.models.gemm import TRITON
@@ -62,12 +62,12 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     return bound, features
 
 
-def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Times of convolutions."""
     if batch.variant.endswith(TRITON):
         like = evaluate(device, packs, replace(batch, variant=batch.variant.removesuffix(TRITON)))
         note = "; ".join(filter(None, (f"taken as {_TRITON_SLOWDOWN:g} times cuDNN", like.note)))
-        return Times(like.seconds * _TRITON_SLOWDOWN, Origin.ROOFLINE, 0.4, note)
+        return BatchTimes(like.seconds * _TRITON_SLOWDOWN, Origin.ROOFLINE, 0.4, note)
     bound, _ = describe(device, batch)
     names = [f"convolution/{batch.dtype}/{batch.variant}"]
     if batch.dtype in _TENSOR_CORES:
@@ -78,10 +78,12 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         passes = np.where(batch.column("channels_last", 1.0) > 0, 0.0, _LAYOUT_PASSES)
         layout = passes * memory_seconds(device, batch.bytes_moved) / 0.7
     if found is None:
-        return Times(bound / _USUAL_EFFICIENCY + layout, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
+        return BatchTimes(
+            bound / _USUAL_EFFICIENCY + layout, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured"
+        )
     seconds = bound * found.slowdown(batch, describe) + layout
     own = found.origin == Origin.MODEL and found.model.about.get("dtype", batch.dtype) == batch.dtype
     if own:
-        return Times(seconds, Origin.MODEL, found.model.spread, found.note)
+        return BatchTimes(seconds, Origin.MODEL, found.model.spread, found.note)
     note = found.note or "efficiency as measured in another dtype"
-    return Times(seconds, Origin.ROOFLINE, max(0.3, found.model.spread), note)
+    return BatchTimes(seconds, Origin.ROOFLINE, max(0.3, found.model.spread), note)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, batches
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models.bounds import LAUNCH_SECONDS
 from maya.estimators.models.families import family_of, relative_of
 from maya.estimators.models.row_traffic import chain, residence, traffic
@@ -75,9 +75,13 @@ class Curve:
         seconds = self.start_seconds + _rows(batch) * self._row_on(device, batch.kind) + moving
         return np.maximum(seconds, self.start_seconds + chain(device, batch))
 
-    def _row_on(self, device: Device, kind: Kind) -> float:
+    def _row_on(self, device: Device, kind: KernelClass) -> float:
         """Seconds of a row; a turn takes the same on all devices, because it is one block that takes them."""
-        return self.row_seconds if kind == Kind.CROSS_ENTROPY else self.row_seconds * self.sm_count / device.sm_count
+        return (
+            self.row_seconds
+            if kind == KernelClass.CROSS_ENTROPY
+            else self.row_seconds * self.sm_count / device.sm_count
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -104,20 +108,20 @@ class Curve:
 class Observation:
     """Works that were run one after the other, and the seconds they took together."""
 
-    works: tuple[Work, ...]
+    works: tuple[Kernel, ...]
     seconds: float
     group: str  # observations of one group are trained on or held out together
     source: str  # a name; what measuring cost is assumed to be the same within it, on one device
     device: Device
 
 
-def axis_of(kind: Kind) -> str:
+def axis_of(kind: KernelClass) -> str:
     """What the efficiency of a kind depends on most.
 
     Softmax: the columns, of which a block's threads have more or fewer each. Norms go twice through a row, and the
     second time it is near only as long as the rows that an SM works on side by side fit there. All others: the bytes.
     """
-    return {Kind.SOFTMAX: "columns", Kind.NORM: "residence"}.get(kind, "bytes")
+    return {KernelClass.SOFTMAX: "columns", KernelClass.NORM: "residence"}.get(kind, "bytes")
 
 
 def _along(axis: str, device: Device, batch: Batch) -> Floats:
@@ -183,7 +187,7 @@ def fit(
     wanted_of_steps: dict[int, float] = {}
     for name in families:
         at, count = starts[name], len(knots[name])
-        most = _MOST_TURN if name.startswith(Kind.CROSS_ENTROPY.value) else _MOST_ROW
+        most = _MOST_TURN if name.startswith(KernelClass.CROSS_ENTROPY.value) else _MOST_ROW
         least_start, most_start = _STARTS.get(axes[name], _STARTS_OF_ROWS)
         lower[at : at + 2], upper[at : at + 2] = (least_start, 0.0), (most_start, most)
         lower[at + 2 : at + 2 + count], upper[at + 2 : at + 2 + count] = 1.0, _MOST_SLOWDOWN
@@ -248,9 +252,9 @@ def _without_jumps(knots: Sequence[float], slowdown: Sequence[float]) -> tuple[f
 
 def _rows(batch: Batch) -> Floats:
     """What costs time by its number, not its bytes: rows that have a block each, turns of a block."""
-    if batch.kind is Kind.CROSS_ENTROPY:
+    if batch.kind is KernelClass.CROSS_ENTROPY:
         return batch.column("turns", 0.0)
-    if batch.kind is Kind.SOFTMAX:  # shorter rows share a block
+    if batch.kind is KernelClass.SOFTMAX:  # shorter rows share a block
         return np.where(batch.column("columns", 0.0) > _ROWS_IN_REGISTERS, batch.column("rows", 0.0), 0.0)
     return np.zeros(len(batch))
 

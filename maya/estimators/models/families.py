@@ -6,18 +6,18 @@ slower it is taken to be than that.
 
 from __future__ import annotations
 
-from maya.estimators.kernel import Kind
+from maya.estimators.kernel import KernelClass
 from maya.estimators.models.bounds import element_bytes
 from maya.estimators.models.row_traffic import IN_PASSES
 
 
-def family_of(kind: Kind, variant: str, dtype: str) -> str:
+def family_of(kind: KernelClass, variant: str, dtype: str) -> str:
     """What shares a curve."""
     if variant in ("strided", "transposed") and element_bytes(dtype) <= 2:
         variant += "_narrow"  # goes element by element, so that it takes as long for fewer bytes
-    if kind == Kind.NORM and variant == "layer_norm_backward_parameters":
+    if kind == KernelClass.NORM and variant == "layer_norm_backward_parameters":
         variant = "layer_norm_backward"  # measured together only
-    if kind == Kind.SOFTMAX:
+    if kind == KernelClass.SOFTMAX:
         variant = variant.removeprefix("log_")  # the same kernels but for the last line
         if variant.endswith(IN_PASSES) and element_bytes(dtype) <= 2:
             variant += "_narrow"

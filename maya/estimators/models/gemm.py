@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Floats, Times
-from maya.estimators.kernel import Kind, Origin, Work
+from maya.estimators.batch import Batch, BatchTimes, Floats
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 from maya.estimators.models.bounds import (
     LAUNCH_SECONDS,
     compute_seconds,
@@ -46,7 +46,7 @@ _BLOCK_SECONDS = 0.35e-6
 _MISALIGNED = ((16, 1.25), (8, 1.2), (4, 1.3))
 
 
-def gemm_work(
+def gemm_kernel(
     m: int,
     n: int,
     k: int,
@@ -56,12 +56,12 @@ def gemm_work(
     layout: str = "TN",
     out_dtype: str | None = None,
     accumulate: bool = False,
-) -> Work:
+) -> Kernel:
     """The work of a matrix product. `accumulate`: the output is read and added to (beta is not 0)."""
     out_bytes = element_bytes(out_dtype or ("bf16" if dtype == "fp8" else dtype))
     size = element_bytes(dtype)
-    return Work(
-        kind=Kind.GEMM,
+    return Kernel(
+        kind=KernelClass.GEMM,
         dtype=dtype,
         flops=2.0 * batch * m * n * k,
         bytes_read=float(batch) * (size * (m * k + k * n) + (out_bytes * m * n if accumulate else 0.0)),
@@ -126,7 +126,7 @@ _TRITON_SPREAD = 0.3
 _TRITON_OF_PEAK = 0.8  # that a block reaches on its SM
 
 
-def _triton(device: Device, packs: Packs, batch: Batch) -> Times:
+def _triton(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Triton's kernels: slower than cuBLAS', and no faster than their tiles allow.
 
     Small tiles read the operands more often, from the L2 cache; large ones leave SMs without work. Autotuning, which
@@ -141,10 +141,10 @@ def _triton(device: Device, packs: Packs, batch: Batch) -> Times:
     computing = compute_seconds(device, batch.dtype, 2.0 * rows * columns * k * in_turn) / _TRITON_OF_PEAK
     seconds = np.maximum(like.seconds * _TRITON_SLOWDOWN, LAUNCH_SECONDS + np.maximum(reading, computing))
     note = f"taken as {_TRITON_SLOWDOWN:g} times cuBLAS, or as its tiles allow"
-    return Times(seconds, Origin.ROOFLINE, _TRITON_SPREAD, "; ".join(filter(None, (note, like.note))))
+    return BatchTimes(seconds, Origin.ROOFLINE, _TRITON_SPREAD, "; ".join(filter(None, (note, like.note))))
 
 
-def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Times of matrix products: what is learned, but many tiny ones take their blocks' time."""
     if batch.variant.endswith(TRITON):
         return _triton(device, packs, batch)
@@ -155,7 +155,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
     if batch.dtype in _NO_FASTER_THAN_BF16:
         halves = replace(batch, dtype="bf16", bytes_read=batch.bytes_read / 2, bytes_written=batch.bytes_written / 2)
         seconds = np.maximum(seconds, _learned(device, packs, halves)[0])
-    return Times(seconds, origin, spread, note)
+    return BatchTimes(seconds, origin, spread, note)
 
 
 def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:

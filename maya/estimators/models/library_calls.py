@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Floats, Times
+from maya.estimators.batch import Batch, BatchTimes, Floats
 from maya.estimators.kernel import Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS, compute_seconds, element_bytes, vector_flops
 from maya.estimators.pack import Packs
@@ -20,7 +20,7 @@ _FFT_MEMORY_EFFICIENCY = 0.75
 _FFT_ARITHMETIC_EFFICIENCY = 0.3
 
 
-def evaluate_fft(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate_fft(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """As many passes through memory as the transform needs: one for each dimension, more where a dimension is long."""
     points = np.maximum(batch.column("points", 2.0), 2.0)
     dimensions = np.maximum(batch.column("dimensions", 1.0), 1.0)
@@ -29,7 +29,7 @@ def evaluate_fft(device: Device, packs: Packs, batch: Batch) -> Times:
     moving = passes * batch.bytes_moved / device.memory_bandwidth / _FFT_MEMORY_EFFICIENCY
     computing = batch.flops / (vector_flops(device, batch.dtype) * _FFT_ARITHMETIC_EFFICIENCY)
     seconds = passes * LAUNCH_SECONDS + np.maximum(moving, computing)
-    return Times(seconds, Origin.ROOFLINE, 0.4, "passes through memory at a usual efficiency")
+    return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "passes through memory at a usual efficiency")
 
 
 _STEP_SECONDS = 8e-6  # of a panel of a factorisation: two or three kernels, each waiting for the one before
@@ -38,13 +38,13 @@ _BATCH_EFFICIENCY = 0.1
 _SPARSE_EFFICIENCY = 0.5
 
 
-def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """A chain of steps, and the arithmetic and memory of them all."""
     steps = np.maximum(batch.column("steps", 1.0), 1.0)
     count = np.maximum(batch.column("batch", 1.0), 1.0)
     if batch.variant.startswith("sparse"):
         seconds = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / _SPARSE_EFFICIENCY
-        return Times(seconds, Origin.ROOFLINE, 0.5, "a row of the dense matrix is read for each nonzero")
+        return BatchTimes(seconds, Origin.ROOFLINE, 0.5, "a row of the dense matrix is read for each nonzero")
     chain = np.where(steps > 1, steps * _STEP_SECONDS, LAUNCH_SECONDS)
     # Matrices of a batch are factorised side by side, each by a block.
     chain = chain * np.maximum(count / (4 * device.sm_count), 1.0)
@@ -52,7 +52,7 @@ def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> Times
     computing = batch.flops / (vector_flops(device, batch.dtype) * efficiency)
     moving = batch.bytes_moved / device.memory_bandwidth / 0.75
     seconds = LAUNCH_SECONDS + np.maximum(chain, np.maximum(computing, moving))
-    return Times(seconds, Origin.ROOFLINE, 0.6, "usual operation counts and a fixed time for each dependent step")
+    return BatchTimes(seconds, Origin.ROOFLINE, 0.6, "usual operation counts and a fixed time for each dependent step")
 
 
 # Fitted to DeepBench's recurrent layers on V100 (scripts/train_curves prints them): seconds of a step however small it
@@ -75,7 +75,7 @@ def rnn_terms(device: Device, batch: Batch) -> tuple[Floats, Floats, Floats]:
     return steps * layers, steps * layers * recurrent / device.memory_bandwidth, computing
 
 
-def evaluate_rnn(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate_rnn(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Steps one after the other; the gradient of the weights is one product over all steps."""
     variant = batch.variant if batch.variant in RNN_CONSTANTS else "forward"
     terms = rnn_terms(device, batch)
@@ -84,4 +84,4 @@ def evaluate_rnn(device: Device, packs: Packs, batch: Batch) -> Times:
     own = device.key == "v100"
     origin = Origin.MODEL if own else Origin.ROOFLINE
     spread = _RNN_SPREAD[variant] + (0.0 if own else 0.2)
-    return Times(np.maximum(seconds, bound), origin, spread, "" if own else "steps as measured on v100")
+    return BatchTimes(np.maximum(seconds, bound), origin, spread, "" if own else "steps as measured on v100")

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Floats, Times
-from maya.estimators.kernel import Kind, Origin
+from maya.estimators.batch import Batch, BatchTimes, Floats
+from maya.estimators.kernel import KernelClass, Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS, element_bytes, vector_flops
 from maya.estimators.models.curves import Curve
 from maya.estimators.models.families import family_of, relative_of
@@ -32,14 +32,14 @@ _LOWER_BOUNDS = {
 _FURTHEST_RELATIVE = 6
 
 
-def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Times of a batch of works that move memory."""
     if batch.variant.startswith("part_of_"):
         seconds = np.full(len(batch), LAUNCH_SECONDS)
-        return Times(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, "its time is in that of the op's main kernel")
+        return BatchTimes(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, "its time is in that of the op's main kernel")
     if not (batch.bytes_moved.any() or batch.flops.any()):
         seconds = np.full(len(batch), _UNKNOWN_SECONDS)
-        return Times(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
+        return BatchTimes(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
     curve, factor, origin, note = _curve(
         packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype)
     )
@@ -47,7 +47,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         moving = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
     else:
         moving = curve.seconds(device, batch)
-        if batch.kind == Kind.MEMSET:  # nothing is read, so there is no trip to memory to wait for
+        if batch.kind == KernelClass.MEMSET:  # nothing is read, so there is no trip to memory to wait for
             moving = moving - (curve.start_seconds - LAUNCH_SECONDS)
         moving = LAUNCH_SECONDS + (moving - LAUNCH_SECONDS) * factor
     others = np.maximum(_computing(device, batch), np.maximum(_sectors(device, batch), _passes(device, batch)))
@@ -60,12 +60,12 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
         )
         seconds = np.minimum(seconds, evaluate(device, packs, wide).seconds)
     if origin == Origin.MODEL and curve is not None:
-        return Times(seconds, origin, float(curve.about.get("spread", 0.1)), note)
+        return BatchTimes(seconds, origin, float(curve.about.get("spread", 0.1)), note)
     if batch.variant.endswith("_guessed") or batch.variant == "from_grid":
-        return Times(seconds, Origin.DEFAULT, _SPREAD_OF_A_GUESS, "bytes guessed from the grid")
-    if batch.kind == Kind.UNKNOWN and batch.variant in _LOWER_BOUNDS:
-        return Times(seconds, Origin.ROOFLINE, *_LOWER_BOUNDS[batch.variant])
-    return Times(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, note)
+        return BatchTimes(seconds, Origin.DEFAULT, _SPREAD_OF_A_GUESS, "bytes guessed from the grid")
+    if batch.kind == KernelClass.UNKNOWN and batch.variant in _LOWER_BOUNDS:
+        return BatchTimes(seconds, Origin.ROOFLINE, *_LOWER_BOUNDS[batch.variant])
+    return BatchTimes(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, note)
 
 
 def _computing(device: Device, batch: Batch) -> Floats:
@@ -91,7 +91,7 @@ _PASS_SECONDS = 1.5e-6
 
 def _passes(device: Device, batch: Batch) -> Floats:
     """Softmax of rows that have a block each: rows wait for a place on an SM."""
-    if batch.kind != Kind.SOFTMAX or "threads" not in batch.shape:
+    if batch.kind != KernelClass.SOFTMAX or "threads" not in batch.shape:
         return np.zeros(len(batch))
     threads = np.maximum(batch.column("threads", 1.0), 32.0)
     places = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1, device.max_blocks_per_sm)
@@ -125,7 +125,7 @@ _TRANSFER_START = 2.0e-6
 _PAGEABLE_START = 8.0e-6
 
 
-def evaluate_transfer(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate_transfer(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Copies between host and device, and between devices."""
     size = np.maximum(batch.bytes_read, batch.bytes_written)
     pageable = batch.variant.endswith("_pageable")
@@ -137,22 +137,22 @@ def evaluate_transfer(device: Device, packs: Packs, batch: Batch) -> Times:
         rate = min(rate, _PAGEABLE_BYTES_PER_SECOND) if pageable else rate
         note = "rate of the link to the host" + (", from pageable memory" if pageable else "")
     start = _PAGEABLE_START if pageable else _TRANSFER_START
-    return Times(start + size / rate, Origin.ROOFLINE, 0.2, note)
+    return BatchTimes(start + size / rate, Origin.ROOFLINE, 0.2, note)
 
 
 KINDS = (
-    Kind.ELEMENTWISE,
-    Kind.REDUCTION,
-    Kind.NORM,
-    Kind.SOFTMAX,
-    Kind.CROSS_ENTROPY,
-    Kind.EMBEDDING,
-    Kind.INDEX,
-    Kind.SORT,
-    Kind.RANDOM,
-    Kind.OPTIMIZER,
-    Kind.COPY,
-    Kind.MEMSET,
-    Kind.TRITON,
-    Kind.UNKNOWN,
+    KernelClass.ELEMENTWISE,
+    KernelClass.REDUCTION,
+    KernelClass.NORM,
+    KernelClass.SOFTMAX,
+    KernelClass.CROSS_ENTROPY,
+    KernelClass.EMBEDDING,
+    KernelClass.INDEX,
+    KernelClass.SORT,
+    KernelClass.RANDOM,
+    KernelClass.OPTIMIZER,
+    KernelClass.COPY,
+    KernelClass.MEMSET,
+    KernelClass.TRITON,
+    KernelClass.UNKNOWN,
 )

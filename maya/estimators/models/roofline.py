@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.batch import Batch, Times
+from maya.estimators.batch import Batch, BatchTimes
 from maya.estimators.kernel import Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS, compute_seconds, memory_seconds
 from maya.estimators.pack import Packs
@@ -18,13 +18,13 @@ COMPUTE_EFFICIENCY = 0.6
 UNKNOWN_SECONDS = 5e-6  # of a kernel of which only the launch is known
 
 
-def evaluate(device: Device, packs: Packs, batch: Batch) -> Times:
+def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """The roofline at usual efficiencies."""
     busy = np.maximum(
         compute_seconds(device, batch.dtype, batch.flops) / COMPUTE_EFFICIENCY,
         memory_seconds(device, batch.bytes_moved) / MEMORY_EFFICIENCY,
     )
     if not busy.any():
-        return Times(np.full(len(batch), UNKNOWN_SECONDS), Origin.DEFAULT, 1.0, "nothing known but the launch")
+        return BatchTimes(np.full(len(batch), UNKNOWN_SECONDS), Origin.DEFAULT, 1.0, "nothing known but the launch")
     seconds = np.where(busy > 0, LAUNCH_SECONDS + busy, UNKNOWN_SECONDS)
-    return Times(seconds, Origin.ROOFLINE, 0.4, "usual efficiency, not measured for this kind of work")
+    return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "usual efficiency, not measured for this kind of work")

@@ -12,7 +12,7 @@ import numpy as np
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats
-from maya.estimators.kernel import Kind
+from maya.estimators.kernel import KernelClass
 
 HAS_MEAN = "has_mean"  # of a norm's shape: 1 for a layer norm, 0 for one by the root of the mean square
 IN_PASSES = "_in_passes"  # ends the variant of a softmax whose rows are read again for each pass
@@ -61,7 +61,7 @@ _SOFTMAX_LOST = 1.0
 
 def traffic(device: Device, batch: Batch) -> Floats:
     """Bytes that take as long at full bandwidth as what a kernel moves."""
-    if batch.kind is Kind.SOFTMAX and batch.variant.endswith(IN_PASSES):
+    if batch.kind is KernelClass.SOFTMAX and batch.variant.endswith(IN_PASSES):
         return batch.bytes_moved + _softmax_again(device, batch)
     if batch.variant == "layer_norm_forward":
         return _norm_traffic(device, batch)

@@ -16,7 +16,7 @@ import numpy as np
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, batches
 from maya.estimators.estimator import Estimator
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models import attention, gemm, memory_bound
 from maya.estimators.models.curves import Observation, fit
 from maya.estimators.models.families import family_of
@@ -127,31 +127,31 @@ _PROFILER = "profile_gpu"
 _FEWEST_OF_A_CURVE = 3
 
 
-def _size(work: Work) -> str:
+def _size(work: Kernel) -> str:
     """What is held out together: rows of one length, or one number of bytes."""
     return f"{work.shape.get('columns', work.bytes_read + work.bytes_written):.4g}"
 
 
-_DESCRIBE: dict[Kind, Describe] = {Kind.GEMM: gemm.describe, Kind.ATTENTION: attention.describe}
-_GROUPED_BY = {Kind.GEMM: "(n, k)", Kind.ATTENTION: "(heads, key-value heads, head dimension)"}
+_DESCRIBE: dict[KernelClass, Describe] = {KernelClass.GEMM: gemm.describe, KernelClass.ATTENTION: attention.describe}
+_GROUPED_BY = {KernelClass.GEMM: "(n, k)", KernelClass.ATTENTION: "(heads, key-value heads, head dimension)"}
 
 
-def _name(work: Work) -> str:
+def _name(work: Kernel) -> str:
     """The model, or the family of the curve, that a work belongs to."""
-    if work.kind is Kind.GEMM:
+    if work.kind is KernelClass.GEMM:
         return gemm.model_name(work.dtype)
-    if work.kind is Kind.ATTENTION:
+    if work.kind is KernelClass.ATTENTION:
         return attention.model_name(work.dtype, work.variant)
     return family_of(work.kind, work.variant, work.dtype)
 
 
-def _group(work: Work) -> str:
+def _group(work: Kernel) -> str:
     shape = work.shape
-    names = ("n", "k") if work.kind is Kind.GEMM else ("heads", "kv_heads", "head_dim", "causal")
+    names = ("n", "k") if work.kind is KernelClass.GEMM else ("heads", "kv_heads", "head_dim", "causal")
     return " ".join(f"{name}={shape.get(name, 0):g}" for name in names)
 
 
-def _columns(works: list[Work], seconds: Floats, groups: list[str]) -> tuple[Batch, Floats, list[str]]:
+def _columns(works: list[Kernel], seconds: Floats, groups: list[str]) -> tuple[Batch, Floats, list[str]]:
     """One batch of works that may differ in layout: a model is of one layout, what others cost is taken off."""
     parts = list(batches(works))
     if len(parts) == 1:
@@ -165,4 +165,4 @@ def _columns(works: list[Work], seconds: Floats, groups: list[str]) -> tuple[Bat
 
 
 def _penalty(batch: Batch) -> Floats | float:
-    return gemm.penalty(batch) if batch.kind is Kind.GEMM else 1.0
+    return gemm.penalty(batch) if batch.kind is KernelClass.GEMM else 1.0

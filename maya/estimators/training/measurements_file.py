@@ -2,7 +2,7 @@
 
 In: files with a row for each kernel that was timed. Out: works and their seconds. Columns that are read:
 
-    kind           gemm, attention, elementwise, ... (the values of `Kind`)
+    kind           gemm, attention, elementwise, ... (the values of `KernelClass`)
     variant        gemm: the layout (TN, NN, NT); attention: implementation and direction (flash_forward, ...); ...
     dtype          bf16, fp16, tf32, fp32, fp64, fp8, ...
     shape          what the kind is described by: m=4096 n=4096 k=4096 batch=1
@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 
 REQUIRED = ("kind", "variant", "dtype", "shape", "bytes_read", "bytes_written", "time_us")
 
@@ -34,7 +34,7 @@ class MeasurementsError(ValueError):
 class Timed:
     """One row."""
 
-    work: Work
+    work: Kernel
     seconds: float
     device: str  # as CUDA names it; empty if the file does not say
 
@@ -60,18 +60,18 @@ def read_measurements(path: Path) -> list[Timed]:
 
 def _timed(row: dict[str, str], where: str) -> Timed:
     try:
-        kind = Kind(row["kind"])
+        kind = KernelClass(row["kind"])
     except ValueError:
-        known = ", ".join(kind.value for kind in Kind)
+        known = ", ".join(kind.value for kind in KernelClass)
         raise MeasurementsError(f"{where}: unknown kind {row['kind']!r}; known are: {known}") from None
     shape = _shape(row["shape"] or "", where)
     seconds = _number(row, "time_us", where) * 1e-6
     if seconds <= 0:
         raise MeasurementsError(f"{where}: time_us is {row['time_us']}; a time above zero is expected")
     flops = _number(row, "flops", where) if row.get("flops") else 0.0
-    if not flops and kind is Kind.GEMM:
+    if not flops and kind is KernelClass.GEMM:
         flops = 2.0 * math.prod(shape.get(name, 1.0) for name in ("m", "n", "k", "batch"))
-    work = Work(
+    work = Kernel(
         kind=kind,
         dtype=row["dtype"],
         flops=flops,
@@ -107,10 +107,10 @@ def _number(row: dict[str, str], name: str, where: str) -> float:
     return value
 
 
-_NEEDED = {Kind.GEMM: ("m", "n", "k"), Kind.ATTENTION: ("batch", "heads", "queries", "head_dim")}
+_NEEDED = {KernelClass.GEMM: ("m", "n", "k"), KernelClass.ATTENTION: ("batch", "heads", "queries", "head_dim")}
 
 
-def _check_shape(work: Work, where: str) -> None:
+def _check_shape(work: Kernel, where: str) -> None:
     missing = [name for name in _NEEDED.get(work.kind, ()) if not work.shape.get(name, 0.0) > 0]
     if missing:
         raise MeasurementsError(f"{where}: shape has no {', '.join(missing)}, which {work.kind.value} needs")

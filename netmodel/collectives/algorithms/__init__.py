@@ -18,7 +18,7 @@ from netmodel.collectives.algorithms.common import (
     efficiencies,
     limited,
 )
-from netmodel.collectives.algorithms.group import Group, make_group
+from netmodel.collectives.algorithms.group import RankGroup, make_group
 from netmodel.collectives.algorithms.nvls import draft_nvls
 from netmodel.collectives.algorithms.p2p import draft_messages
 from netmodel.collectives.algorithms.p2p_routes import Routed, route_messages
@@ -29,7 +29,7 @@ from netmodel.topology import Topology
 
 __all__ = [
     "Draft",
-    "Group",
+    "RankGroup",
     "Routed",
     "draft_collective",
     "draft_messages",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-def draft_collective(group: Group, operation: str, algorithm: str, protocol: str, root: int = 0) -> Draft:
+def draft_collective(group: RankGroup, operation: str, algorithm: str, protocol: str, root: int = 0) -> Draft:
     """One operation with one algorithm and protocol. `root` is a rank, of broadcast and reduce."""
     if algorithm == "ring":
         return draft_ring(group, operation, protocol, root)

@@ -35,12 +35,12 @@ class Draft:
     fill_channels: int = 1  # among which the first pieces are divided
     local_share: float = 0.0  # of the data: what each member reads or writes without sending it
     lag_share: float = 1.0  # of the engine's lag
-    limits: tuple[Limit, ...] = ()  # of every flow, where channels limit it
+    limits: tuple[RateLimit, ...] = ()  # of every flow, where channels limit it
     link_loads: NDArray[np.float64] | None = None  # of all flows together, where that is known without adding them up
 
 
 @dataclass(frozen=True)
-class Limit:
+class RateLimit:
     """How fast a flow's channels are: so many channels for a byte of the collective's size."""
 
     network: bool  # they cross the network
@@ -85,7 +85,7 @@ def coupling_ns_per_byte(busy: NDArray[np.float64]) -> float:
 def with_fewer_channels(draft: Draft, algorithm: str, operation: str, members: int, channels: int) -> Draft:
     """A draft whose flows share so few channels that these limit it."""
     data = 1.0 if algorithm != "ring" else (2.0 if operation == "all_reduce" else 1.0) * (members - 1) / members
-    return replace(draft, limits=tuple(Limit(False, channels / data) for _ in draft.flows))
+    return replace(draft, limits=tuple(RateLimit(False, channels / data) for _ in draft.flows))
 
 
 def channel_rates(draft: Draft, parameters: Parameters) -> list[float]:

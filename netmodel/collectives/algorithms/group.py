@@ -1,6 +1,6 @@
 """The members of a collective as NCCL sees them: who shares GPU links, and through which NICs they leave.
 
-In: a `Topology` and ranks in any order. Out: a `Group`, which does not depend on that order.
+In: a `Topology` and ranks in any order. Out: a `RankGroup`, which does not depend on that order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hop:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RankGroup:
     """Members by domain: a node, or a rack whose nodes share an NVSwitch."""
 
     topology: Topology
@@ -77,7 +77,7 @@ class Group:
         return hops
 
 
-def make_group(topology: Topology, members: Iterable[int], most_rails: int = 0) -> Group:
+def make_group(topology: Topology, members: Iterable[int], most_rails: int = 0) -> RankGroup:
     """The group of these ranks; with at most so many rails, if any are named."""
     ranks = tuple(sorted(members))
     by_domain: dict[int, list[int]] = {}
@@ -96,7 +96,7 @@ def make_group(topology: Topology, members: Iterable[int], most_rails: int = 0) 
         if shape not in shapes or topology.lost.any():
             shapes[shape] = tuple(tuple(rank - first for rank in ring) for ring in _gpu_rings(topology, domain))
         rings.append(tuple(tuple(first + place for place in ring) for ring in shapes[shape]))
-    return Group(topology, ranks, domains, rails, tuple(rings))
+    return RankGroup(topology, ranks, domains, rails, tuple(rings))
 
 
 def _rails_of(topology: Topology, domain: Sequence[int]) -> list[Rail]:

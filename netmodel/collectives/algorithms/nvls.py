@@ -1,6 +1,6 @@
 """NVLS: NVSwitches of the fourth generation and later reduce and multiply data themselves.
 
-In: a `Group` whose GPUs are joined by such a switch. Out: what crosses each GPU's link to the switch.
+In: a `RankGroup` whose GPUs are joined by such a switch. Out: what crosses each GPU's link to the switch.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.collectives.algorithms.common import Draft
-from netmodel.collectives.algorithms.group import Group, Hop, flow_over, hop_paths
+from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths
 
 
-def switch_paths(group: Group, domain: int, operation: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def switch_paths(group: RankGroup, domain: int, operation: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The links between a domain's members and their switch, up and down, and their loads.
 
     Every member is head of its share of the data: to reduce, the switch fetches it from all (the whole data leaves
@@ -28,7 +28,7 @@ def switch_paths(group: Group, domain: int, operation: str) -> tuple[NDArray[np.
     return rows, np.concatenate([np.full(count, up), np.full(count, down)])
 
 
-def draft_nvls(group: Group, operation: str) -> Draft:
+def draft_nvls(group: RankGroup, operation: str) -> Draft:
     """In one domain."""
     paths, loads = switch_paths(group, 0, operation)
     return Draft((flow_over(paths, loads),), 1, 0, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netmodel.collectives.algorithms.common import Draft, Limit
+from netmodel.collectives.algorithms.common import Draft, RateLimit
 from netmodel.collectives.algorithms.p2p_routes import Messages, Routed
 
 LL_LARGEST = 16 * 1024  # NCCL_P2P_LL_THRESHOLD: larger messages use Simple
@@ -55,7 +55,7 @@ def draft_messages(routed: Routed, *, channels: int, net_channels: int) -> Draft
     with np.errstate(divide="ignore"):  # no such message: no limit
         inside, across = channels / routed.inside, routed.stripes * net_channels / routed.across
     crosses = (routed.across > 0).tolist()
-    limits = tuple(Limit(*limit) for limit in zip(crosses, np.minimum(inside, across).tolist(), strict=True))
+    limits = tuple(RateLimit(*limit) for limit in zip(crosses, np.minimum(inside, across).tolist(), strict=True))
     # Messages of one sender start one after the other, and the farthest arrives last.
     return Draft(
         routed.flows,

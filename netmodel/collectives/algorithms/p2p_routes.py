@@ -1,10 +1,10 @@
 """Which links messages load: every one over its own path, all at the same time, over several where GPUs have several
 NICs or switches hash connections.
 
-In: a `Group` and its `Messages`. Out: `Routed`: a flow per message, and of very many messages a flow per sender. With
-these, what the analytic level asks is known without the flows: how much each link carries, and what limits a sender.
-So a million messages are routed as the few thousand legs that they consist of, and their flows are made when the flow
-level looks at them.
+In: a `RankGroup` and its `Messages`. Out: `Routed`: a flow per message, and of very many messages a flow per sender.
+With these, what the analytic level asks is known without the flows: how much each link carries, and what limits a
+sender. So a million messages are routed as the few thousand legs that they consist of, and their flows are made when
+the flow level looks at them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.collectives.algorithms.group import Group, flow_over, hashed_connections, latencies, rail_slot
+from netmodel.collectives.algorithms.group import RankGroup, flow_over, hashed_connections, latencies, rail_slot
 from netmodel.collectives.plan import Flow, LateFlows
 from netmodel.topology import Topology
 
@@ -72,7 +72,7 @@ class _Legs(NamedTuple):
     stripe: int
 
 
-def route_messages(group: Group, messages: Messages, *, pxn: bool) -> Routed:
+def route_messages(group: RankGroup, messages: Messages, *, pxn: bool) -> Routed:
     """Every message over its own path, all at the same time; over several where GPUs have several NICs."""
     messages = messages.by_sender()
     topology = group.topology
@@ -110,7 +110,7 @@ class _Ways:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         messages: Messages,
         inside: NDArray[np.bool_],  # of each message: it stays in a domain
         domain_of: NDArray[np.int64],  # [rank]

@@ -1,7 +1,7 @@
 """Rings: every channel visits all members, domain by domain, entering and leaving each through the NIC of its rail.
 
-In: a `Group`, an operation and a protocol. Out: one flow per distinct ring, and the latency of its steps. NCCL has two
-channels to a NIC. They take the same links, and are one flow, unless switches hash connections to paths.
+In: a `RankGroup`, an operation and a protocol. Out: one flow per distinct ring, and the latency of its steps. NCCL has
+two channels to a NIC. They take the same links, and are one flow, unless switches hash connections to paths.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from netmodel.collectives.algorithms.common import Draft, wire_bytes
-from netmodel.collectives.algorithms.group import Group, Hop, flow_over, hop_paths, latencies, spread_paths
+from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths, latencies, spread_paths
 
 # NCCL counts thrice the overhead for posting a step of Simple that it counts for LL.
 _POSTING = {"ll": 1 / 3, "ll128": 1.0, "simple": 1.0}
@@ -22,7 +22,7 @@ def ring_steps(operation: str, members: int) -> int:
     return 2 * (members - 1) if operation == "all_reduce" else members - 1
 
 
-def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
+def draft_ring(group: RankGroup, operation: str, protocol: str, root: int) -> Draft:
     """The rings of a group. `root` is a rank, of broadcast and reduce."""
     members = len(group.members)
     rooted = operation in ("broadcast", "reduce")
@@ -52,13 +52,13 @@ def draft_ring(group: Group, operation: str, protocol: str, root: int) -> Draft:
     )
 
 
-def _connections(group: Group) -> int:
+def _connections(group: RankGroup) -> int:
     """How many of a NIC may take ways of their own."""
     cluster = group.topology.cluster
     return 2 if group.rails and cluster.gpu_link != "pcie" and cluster.fabric.routing == "ecmp" else 1
 
 
-def _legs(group: Group, channel: int, connection: int) -> tuple[list[list[Hop]], list[bool]]:
+def _legs(group: RankGroup, channel: int, connection: int) -> tuple[list[list[Hop]], list[bool]]:
     """The ring of a channel: for every step its hops, and whether it crosses the network."""
     legs: list[list[Hop]] = []
     network: list[bool] = []
@@ -78,7 +78,7 @@ def _legs(group: Group, channel: int, connection: int) -> tuple[list[list[Hop]],
     return legs, network
 
 
-def draft_pat(group: Group) -> Draft:
+def draft_pat(group: RankGroup) -> Draft:
     """Parallel aggregated trees, of one GPU per node: data moves by powers of two, in logarithmically many steps.
     Gathering and scattering are each other's mirror."""
     members, rails = len(group.members), len(group.rails[0])

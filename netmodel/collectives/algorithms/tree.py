@@ -1,7 +1,7 @@
 """Trees between domains: the two binary trees of an all-reduce, each with half of the data, so that a domain that
 passes data on in one is a leaf of the other.
 
-In: a `Group`. Out: flows of tree, NVLS-tree and CollNet, and their latencies.
+In: a `RankGroup`. Out: flows of tree, NVLS-tree and CollNet, and their latencies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.collectives.algorithms.common import Draft, wire_bytes
-from netmodel.collectives.algorithms.group import Group, Hop, flow_over, hop_paths, latencies, spread_paths
+from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths, latencies, spread_paths
 from netmodel.collectives.algorithms.nvls import switch_paths
 from netmodel.collectives.plan import Flow
 
@@ -53,7 +53,7 @@ def depth(parents: list[int]) -> int:
     return deepest
 
 
-def _edges(group: Group, parents: list[int], channel: int) -> list[Hop]:
+def _edges(group: RankGroup, parents: list[int], channel: int) -> list[Hop]:
     """Both directions between every domain's NIC and its parent's."""
     hops = []
     for place, parent in enumerate(parents):
@@ -64,7 +64,7 @@ def _edges(group: Group, parents: list[int], channel: int) -> list[Hop]:
     return hops
 
 
-def draft_tree(group: Group, protocol: str) -> Draft:
+def draft_tree(group: RankGroup, protocol: str) -> Draft:
     """All-reduce: up to the root and down again, over a chain inside each domain."""
     channels = len(group.rails[0]) if group.rails else len(group.rings[0])
     trees = double_tree(len(group.domains)) if group.rails else [[-1]]
@@ -99,7 +99,7 @@ def draft_tree(group: Group, protocol: str) -> Draft:
     )
 
 
-def draft_nvls_tree(group: Group) -> Draft:
+def draft_nvls_tree(group: RankGroup) -> Draft:
     """All-reduce: reduction in each domain's NVSwitch, trees between domains."""
     channels, trees = len(group.rails[0]), double_tree(len(group.domains))
     share = 1.0 / (channels * len(trees))
@@ -116,7 +116,7 @@ def draft_nvls_tree(group: Group) -> Draft:
     return Draft(tuple(flows), 1, 2 * steps, 2 * steps * farthest, fill_steps=2 * steps, fill_channels=channels)
 
 
-def draft_collnet(group: Group, operation: str, *, chain: bool, nvls: bool = False) -> Draft:
+def draft_collnet(group: RankGroup, operation: str, *, chain: bool, nvls: bool = False) -> Draft:
     """Reduction in the network's switches: every NIC sends its share once and gets the result once. The way up to the
     switches and down again is taken to be the way to the next domain's NIC."""
     channels, domains = len(group.rails[0]), len(group.domains)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from maya.estimators.batch import Batch, Floats, batches
-from maya.estimators.kernel import Work
+from maya.estimators.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Measurements:
 
     source: Source
     grouped_by: str  # what is held out together, in words
-    works: list[Work] = field(default_factory=list)
+    works: list[Kernel] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
 
-    def add(self, work: Work, seconds: float, group: str) -> None:
+    def add(self, work: Kernel, seconds: float, group: str) -> None:
         if seconds > 0:
             self.works.append(work)
             self.seconds.append(seconds)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from maya.estimators.models.attention import attention_work
-from maya.estimators.models.gemm import gemm_work
+from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.gemm import gemm_kernel
 from maya.estimators.training.sources import Measurements, Source
 from maya.estimators.training.sources.tables import find_table, read_columns, rows_of
 
@@ -45,7 +45,7 @@ def gemm(folder: Path, device: str, dtype: str) -> Measurements:
     for shape, seconds in tables[0].items():
         times = [seconds, *(table[shape] for table in tables[1:] if shape in table)]
         m, n, k = shape
-        measured.add(gemm_work(m, n, k, dtype=dtype), math.prod(times) ** (1 / len(times)), f"n={n} k={k}")
+        measured.add(gemm_kernel(m, n, k, dtype=dtype), math.prod(times) ** (1 / len(times)), f"n={n} k={k}")
     return measured
 
 
@@ -103,7 +103,7 @@ def _add_attention(
         heads, head_dim = int(value["num_heads"]), int(value["head_dim"])
         kv_heads = int(value.get("num_key_value_heads") or heads)
         causal = "num_key_value_heads" in value
-        work = attention_work(
+        work = attention_kernel(
             int(value["batch_size"]),
             heads,
             int(value["isl"]),

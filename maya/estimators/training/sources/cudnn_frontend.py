@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from maya.estimators.models.attention import attention_work, window_pairs
+from maya.estimators.models.attention import attention_kernel, window_pairs
 from maya.estimators.training.sources import Measurements, Source
 
 SOURCE = Source("NVIDIA/cudnn-frontend @3929da2", "MIT", "2026-11")
@@ -44,7 +44,7 @@ def _add(measured: Measurements, row: dict[str, str], dtype: str, backward: bool
             # (0.54 ms for 2048 queries, 23 ms for 16,384), where that of bf16 grows with the length.
             window = None
         batch = int(row["batch_size"])
-        work = attention_work(
+        work = attention_kernel(
             batch,
             int(row["num_q_heads"]),
             queries,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maya.estimators.features.library import convolution_work
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.training.sources import Measurements, Source
 
 SOURCE = Source("baidu-research/DeepBench @da81ba7", "Apache-2.0", "2026-11")
@@ -24,7 +24,7 @@ DIRECTIONS = ("forward", "dgrad", "wgrad")
 class Recurrent:
     """A measured recurrent layer."""
 
-    work: Work
+    work: Kernel
     seconds: float
     group: str
 
@@ -70,14 +70,16 @@ def recurrent(folder: Path, dtype: str) -> list[Recurrent]:
     return found
 
 
-def recurrent_work(dtype: str, hidden: int, batch: int, steps: int, gates: int, variant: str) -> Work:
+def recurrent_work(dtype: str, hidden: int, batch: int, steps: int, gates: int, variant: str) -> Kernel:
     """A layer without the product of its input."""
     size = 2 if dtype == "fp16" else 4
     weights = float(gates * hidden * hidden)
     moved = float(steps * batch * hidden * (1 + gates) * size)
     shape = {"batch": batch, "steps": steps, "hidden": hidden, "layers": 1.0, "gates": gates}
     flops = 2.0 * weights * batch * steps
-    return Work(Kind.RNN, dtype, flops, moved, weights * size, {k: float(v) for k, v in shape.items()}, variant)
+    return Kernel(
+        KernelClass.RNN, dtype, flops, moved, weights * size, {k: float(v) for k, v in shape.items()}, variant
+    )
 
 
 def _section(folder: Path, dtype: str, title: str) -> Iterator[list[str]]:

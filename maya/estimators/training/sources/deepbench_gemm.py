@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from maya.estimators.models.gemm import gemm_work
+from maya.estimators.models.gemm import gemm_kernel
 from maya.estimators.training.sources import Measurements, Source
 
 SOURCE = Source("baidu-research/DeepBench @da81ba7", "Apache-2.0", "2026-11")
@@ -30,6 +30,6 @@ def gemm(folder: Path) -> Measurements:
                 inside = row[0] == _SECTION
             elif inside and len(row) > 8 and row[2].isdigit():
                 columns, rows, depth = (-(-int(value) // 8) * 8 for value in row[2:5])
-                work = gemm_work(rows, columns, depth, dtype="fp16")
+                work = gemm_kernel(rows, columns, depth, dtype="fp16")
                 measured.add(work, float(row[8]) * 1e-3, f"n={columns} k={depth}")
     return measured

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from maya.devices import Device
-from maya.estimators.kernel import Kind, Work
+from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models.curves import Observation
 from maya.estimators.models.row_traffic import HAS_MEAN, IN_PASSES, softmax_variant
 
@@ -50,41 +50,45 @@ def observations(data: Path, device: Device) -> list[Observation]:
     return found
 
 
-def elementwise(elements: float, sizes_read: list[int], size_written: int, variant: str = "vectorized") -> Work:
+def elementwise(elements: float, sizes_read: list[int], size_written: int, variant: str = "vectorized") -> Kernel:
     """An elementwise kernel with operands of these sizes an element."""
     dtype = "fp32" if size_written == 4 else "bf16"
     read, written = elements * sum(sizes_read), elements * size_written
-    return Work(Kind.ELEMENTWISE, dtype, elements, read, written, {"elements": elements}, variant)
+    return Kernel(KernelClass.ELEMENTWISE, dtype, elements, read, written, {"elements": elements}, variant)
 
 
-def copy(elements: float, size_read: int, size_written: int, variant: str) -> Work:
+def copy(elements: float, size_read: int, size_written: int, variant: str) -> Kernel:
     dtype = "fp32" if size_written == 4 else "bf16"
-    return Work(Kind.COPY, dtype, 0.0, elements * size_read, elements * size_written, {"elements": elements}, variant)
+    return Kernel(
+        KernelClass.COPY, dtype, 0.0, elements * size_read, elements * size_written, {"elements": elements}, variant
+    )
 
 
-def over_rows(kind: Kind, variant: str, rows: float, columns: float, size: int, reads: float, writes: float) -> Work:
+def over_rows(
+    kind: KernelClass, variant: str, rows: float, columns: float, size: int, reads: float, writes: float
+) -> Kernel:
     """A kernel over rows that reads and writes so many tensors."""
     moved = rows * columns * size
     dtype = "fp32" if size == 4 else "bf16"
-    return Work(
+    return Kernel(
         kind, dtype, 8 * rows * columns, reads * moved, writes * moved, {"rows": rows, "columns": columns}, variant
     )
 
 
-def norm_forward(rows: float, columns: float, size: int, *, has_mean: bool) -> list[Work]:
+def norm_forward(rows: float, columns: float, size: int, *, has_mean: bool) -> list[Kernel]:
     """`has_mean`: a layer norm, not one by the root of the mean square."""
-    work = over_rows(Kind.NORM, "layer_norm_forward", rows, columns, size, 1, 1)
+    work = over_rows(KernelClass.NORM, "layer_norm_forward", rows, columns, size, 1, 1)
     return [replace(work, shape={**work.shape, HAS_MEAN: float(has_mean)})]
 
 
-def norm_backward(rows: float, columns: float, size: int) -> list[Work]:
+def norm_backward(rows: float, columns: float, size: int) -> list[Kernel]:
     return [
-        over_rows(Kind.NORM, "layer_norm_backward", rows, columns, size, 2, 1),
-        over_rows(Kind.NORM, "layer_norm_backward_parameters", rows, columns, size, 2, 0),
+        over_rows(KernelClass.NORM, "layer_norm_backward", rows, columns, size, 2, 1),
+        over_rows(KernelClass.NORM, "layer_norm_backward_parameters", rows, columns, size, 2, 0),
     ]
 
 
-def eager_rms_norm(rows: float, columns: float, size: int) -> list[Work]:
+def eager_rms_norm(rows: float, columns: float, size: int) -> list[Kernel]:
     """As in Hugging Face's models: cast, square, mean, + epsilon, rsqrt, scale, cast, weight.
 
     Both casts are unrolled kernels in the versions of torch that were measured; later ones use vectors for one.
@@ -92,7 +96,7 @@ def eager_rms_norm(rows: float, columns: float, size: int) -> list[Work]:
     n = rows * columns
     works = [copy(n, size, 4, "unrolled")] if size != 4 else []
     works.append(elementwise(n, [4], 4))
-    works.append(over_rows(Kind.REDUCTION, "inner", rows, columns, 4, 1, 1 / columns))
+    works.append(over_rows(KernelClass.REDUCTION, "inner", rows, columns, 4, 1, 1 / columns))
     works += [elementwise(rows, [4], 4)] * 2
     works.append(elementwise(n, [4], 4, "strided"))
     works += [copy(n, 4, size, "unrolled")] if size != 4 else []
@@ -122,7 +126,7 @@ def liger(folder: Path, device: Device) -> list[Observation]:
     return found
 
 
-def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float) -> list[Work] | None:
+def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float) -> list[Kernel] | None:
     name, provider, mode = row["kernel_name"], row["kernel_provider"], row["kernel_operation_mode"]
     size = _SIZES.get(str(options.get("dtype", "torch.bfloat16")), 2)
     rows = float(options.get("M", 0))
@@ -140,14 +144,14 @@ def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float)
             tokens, width = float(options["B"]) * float(options["T"]), float(options["D"])
             moved = tokens * width * size
             shape = {"rows": tokens, "columns": width}
-            return [Work(Kind.EMBEDDING, "fp32", 0.0, moved, moved, shape, "index_select")]
+            return [Kernel(KernelClass.EMBEDDING, "fp32", 0.0, moved, moved, shape, "index_select")]
         if name == "cross_entropy" and mode == "forward":
             tokens = float(options["B"]) * float(options["T"])
             # The likelihoods are picked by one block of 32 threads in this version of torch.
             turns = {"rows": tokens, "turns": tokens / 32}
-            picked = Work(Kind.CROSS_ENTROPY, "fp32", tokens, 40 * tokens, 4.0, turns, "forward")
+            picked = Kernel(KernelClass.CROSS_ENTROPY, "fp32", tokens, 40 * tokens, 4.0, turns, "forward")
             variant = softmax_variant("log_softmax_forward", 4 * x)
-            return [over_rows(Kind.SOFTMAX, variant, tokens, x, 4, 1, 1), picked]
+            return [over_rows(KernelClass.SOFTMAX, variant, tokens, x, 4, 1, 1), picked]
     if provider == "torch" and mode == "forward":
         if name == "relu_squared":
             return [elementwise(rows * x, [size], size)] * 2
@@ -207,11 +211,11 @@ def neusight(folder: Path, device: Device) -> list[Observation]:
     return found
 
 
-def _neusight_works(name: str, rows: float, columns: float) -> Work:
+def _neusight_works(name: str, rows: float, columns: float) -> Kernel:
     if name == "softmax":
         # torch 2.1: only rows that a warp has are kept in its registers.
         variant = "softmax_forward" + (IN_PASSES if columns > _COLUMNS_OF_A_WARP else "")
-        return over_rows(Kind.SOFTMAX, variant, rows, columns, 4, 1, 1)
+        return over_rows(KernelClass.SOFTMAX, variant, rows, columns, 4, 1, 1)
     if name == "ln":
         return norm_forward(rows, columns, 4, has_mean=True)[0]
     return elementwise(rows * columns, [4, 4] if name in _TWO_OPERANDS else [4], 4)
@@ -236,8 +240,10 @@ def vidur(folder: Path, device: Device) -> list[Observation]:
     return found
 
 
-_LLMCOMPASS: dict[str, Callable[[float, float], Work]] = {
-    "softmax": lambda rows, columns: over_rows(Kind.SOFTMAX, f"softmax_forward{IN_PASSES}", rows, columns, 2, 1, 1),
+_LLMCOMPASS: dict[str, Callable[[float, float], Kernel]] = {
+    "softmax": lambda rows, columns: over_rows(
+        KernelClass.SOFTMAX, f"softmax_forward{IN_PASSES}", rows, columns, 2, 1, 1
+    ),
     "layernorm": lambda rows, columns: norm_forward(rows, columns, 2, has_mean=True)[0],
     "gelu": lambda rows, columns: elementwise(rows * columns, [2], 2),
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from maya.devices import load_device
 from maya.estimators.models.bounds import roofline
-from maya.estimators.models.gemm import gemm_work
+from maya.estimators.models.gemm import gemm_kernel
 from maya.estimators.training.sources import Measurements, Source
 from maya.estimators.training.sources.tables import find_table, read_columns, rows_of
 
@@ -37,7 +37,7 @@ def gemm(folder: Path, device: str) -> Measurements:
         ]
         calling = float(np.percentile([row[0] for row in rows], 0.5)) - _SMALLEST_PRODUCT
         for seconds, b, m, n, k in rows:
-            work = gemm_work(m, n, k, batch=b, dtype="fp32")
+            work = gemm_kernel(m, n, k, batch=b, dtype="fp32")
             moved = np.array([work.bytes_read + work.bytes_written])
             if roofline(known, "fp32", np.array([work.flops]), moved)[0] >= _LEAST_OF_A_CALL * calling:
                 measured.add(work, max(seconds - calling, _SMALLEST_PRODUCT), f"n={n} k={k}")

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from maya.estimators.models.attention import attention_work
-from maya.estimators.models.gemm import gemm_work
+from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.gemm import gemm_kernel
 from maya.estimators.training.sources import Measurements, Source
 
 SOURCE = Source("MooreThreads/SimuMax @4dcaae5", "Apache-2.0", "2026-11")
@@ -27,7 +27,7 @@ def gemm(folder: Path, device: str, layout: str) -> Measurements:
         m, n, k, batch = (int(value[name]) for name in ("m", "n", "k", "b"))
         if value["layout"] != layout:
             continue
-        work = gemm_work(
+        work = gemm_kernel(
             m, n, k, batch=batch, layout=layout, out_dtype=value["out_dtype"], accumulate=value["accumulate"] == "True"
         )
         measured.add(work, work.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
@@ -42,7 +42,7 @@ def grouped(folder: Path, device: str) -> Measurements:
         value = _values(text)
         groups, m, n, k = (int(value[name]) for name in ("ng", "M", "N", "K"))
         if value["stage"] == "fwd":
-            work = gemm_work(m, n, k, batch=groups)
+            work = gemm_kernel(m, n, k, batch=groups)
             measured.add(work, work.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
     return measured
 
@@ -58,7 +58,7 @@ def attention(folder: Path, device: str, implementation: str, backward: bool) ->
         )
         if value["qkv_contiguous"] != "True":
             continue
-        work = attention_work(
+        work = attention_kernel(
             batch,
             heads,
             length,
