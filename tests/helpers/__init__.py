@@ -1,0 +1,1 @@
+"""What tests of several files share: writers of traces, launchers of jobs, reference models."""

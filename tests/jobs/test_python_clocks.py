@@ -1,0 +1,196 @@
+"""What Python's clocks tell a script: virtual time; and what must stay real does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+from rank_runtime.zygote.clock import is_real
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("module", "real"),
+    [
+        ("__main__", False),
+        ("", False),
+        ("train", False),
+        ("distributed", False),  # of the user's own
+        ("timeit", False),
+        ("logging", False),
+        ("torch.utils.benchmark.utils.timer", False),
+        ("torch.optim.adamw", False),
+        ("torch.distributed.pipelining.schedules", False),
+        ("threading", True),
+        ("multiprocessing.connection", True),
+        ("torch.distributed.elastic.rendezvous.api", True),
+        ("torch.utils.data._utils.worker", True),
+        ("torch._inductor.scheduler", True),
+        ("rank_runtime.zygote.process", True),
+    ],
+)
+def test_who_has_real_time(module: str, real: bool) -> None:
+    assert is_real(module) is real
+
+
+def test_the_clocks_look_like_pythons_own() -> None:
+    """In a process that stands where the zygote stands: before there is a rank."""
+    script = """
+        import copy, functools, os, pickle, sys, time
+        real = {name: getattr(time, name) for name in ("time", "perf_counter", "sleep", "localtime", "strftime")}
+        from rank_runtime.zygote.clock import Clock
+        clock = Clock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
+        del sys.path[0]
+
+        assert (time.time(), time.time_ns()) == (1.7e9, 1_700_000_000_000_000_000)
+        assert time.perf_counter() == time.monotonic() == time.process_time() == time.thread_time() == 0.0
+        assert time.perf_counter_ns() == time.monotonic_ns() == time.process_time_ns() == time.thread_time_ns() == 0
+        assert time.clock_gettime(time.CLOCK_REALTIME) == 1.7e9 and time.clock_gettime_ns(time.CLOCK_MONOTONIC) == 0
+        assert time.strftime("%Y") == "2023" and time.strftime("%Y", time.gmtime(0)) == "1970"
+        assert time.localtime() == time.localtime(1.7e9) and time.ctime() == time.ctime(1.7e9) == time.asctime()
+
+        class Timer:
+            clock = time.perf_counter  # a built-in function does not become a method
+
+        assert Timer().clock() == 0.0
+        for name, function in real.items():
+            now = getattr(time, name)
+            assert repr(now) == repr(function) and now.__name__ == name and now.__doc__ == function.__doc__
+            assert now.__module__ == "time" and pickle.loads(pickle.dumps(now)) is now is copy.deepcopy(now)
+            assert functools.wraps(now)(lambda: None).__name__ == name
+        for wrong in (lambda: time.sleep(), lambda: time.sleep(-1), lambda: time.time(1), lambda: time.sleep("1")):
+            try:
+                wrong()
+            except (TypeError, ValueError):
+                continue
+            raise AssertionError("it did not complain")
+
+        import queue, threading
+        assert not threading.Event().wait(0.01)
+        try:
+            queue.Queue().get(timeout=0.01)
+        except queue.Empty:
+            pass
+
+        process = os.fork()
+        if process == 0:
+            os._exit(0 if time.time() > 1.7e9 + 1e6 and time.perf_counter() > 0 else 1)
+        assert os.waitpid(process, 0)[1] == 0
+        clock.begin()  # no fake libraries here: real time
+        assert time.time() > 1.7e9 + 1e6
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+ONE_RANK = """
+    import ctypes, json, logging, os, time, timeit
+    from datetime import datetime
+    from time import perf_counter_ns
+    import torch, torch.utils.benchmark
+    from torch.utils.data import DataLoader
+
+    found = {"began_ns": perf_counter_ns()}
+
+    before = time.perf_counter_ns()
+    time.sleep(0.05)
+    found["slept_ns"] = time.perf_counter_ns() - before
+
+    a = torch.zeros(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    before = time.perf_counter()
+    start.record()
+    a @ a
+    end.record()
+    end.synchronize()
+    found["product_s"] = time.perf_counter() - before
+    found["event_ms"] = start.elapsed_time(end)
+    timer = torch.utils.benchmark.Timer("a @ a", globals={"a": a}, timer=torch.utils.benchmark.utils.timer.timer)
+    found["benchmark_s"] = timer.timeit(5).median
+    found["timeit_is_ours"] = timeit.default_timer is time.perf_counter
+
+    ctypes.CDLL(None).maya_clock_delay(ctypes.c_uint64(10**14))  # a day
+    found["ahead_s"] = time.time() - datetime.now().timestamp()
+    record = logging.LogRecord("a", logging.INFO, "", 0, "", (), None)
+    found["log_ahead_s"], found["relative_ms"] = record.created - datetime.now().timestamp(), record.relativeCreated
+
+    class Clocks(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, item):
+            return time.time() - datetime.now().timestamp()
+
+    found["worker_ahead_s"] = next(iter(DataLoader(Clocks(), num_workers=1))).item()
+    print(json.dumps(found))
+"""
+
+
+def test_a_script_is_shown_virtual_time(maya_run: Callable[..., Run]) -> None:
+    run = maya_run(ONE_RANK)
+    assert run.exit_code == 0, run.output
+    found = json.loads(run.stdout)
+    read_ns = json.loads((run.folder / "run.json").read_text())["host"]["clock_read"]
+    assert found["began_ns"] < 10**8
+    assert found["slept_ns"] == 50_000_000 + read_ns
+    # 2 * 8192**3 operations at no more than 989 TFLOPS
+    assert 1.1e-3 < found["event_ms"] / 1e3 < 3e-3
+    assert found["event_ms"] / 1e3 < found["product_s"] < found["event_ms"] / 1e3 + 1e-3
+    assert found["benchmark_s"] == pytest.approx(found["event_ms"] / 1e3, rel=0.2)
+    assert found["timeit_is_ours"]
+    assert found["ahead_s"] > 9e4
+    assert found["log_ahead_s"] > 9e4
+    assert found["relative_ms"] > 9e7
+    assert abs(found["worker_ahead_s"]) < 60
+
+
+TWO_RANKS = """
+    import json, os, subprocess, sys, time
+    start = time.time_ns() - time.perf_counter_ns()
+    child = subprocess.run([sys.executable, "-c", "import time; print(time.time)"], capture_output=True, text=True)
+    print(json.dumps({
+        "start": start,
+        "now": time.perf_counter_ns(),
+        "path": os.environ.get("PYTHONPATH"),
+        "left": "MAYA_ZYGOTE" in os.environ,
+        "ours": [name for name in sys.modules if name.startswith(("rank_runtime", "sitecustomize"))],
+        "child": type(time.time).__name__ if "built-in" not in child.stdout else "real",
+    }))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--no-preload",)], ids=["forked", "started anew"])
+def test_all_ranks_begin_at_the_same_time(maya_run: Callable[..., Run], options: tuple[str, ...]) -> None:
+    run = maya_run(TWO_RANKS, "--nproc", "2", *options, environment={"PYTHONPATH": str(ROOT)})
+    assert run.exit_code == 0, run.output
+    ranks = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(ranks) == 2
+    assert ranks[0]["start"] == ranks[1]["start"]
+    assert all(rank["now"] < 10**8 for rank in ranks)
+    assert all((rank["path"], rank["left"], rank["child"]) == (str(ROOT), False, "real") for rank in ranks)
+    assert all(rank["ours"] == [] for rank in ranks)
+
+
+def test_the_wall_clock_is_pythons_own(maya_run: Callable[..., Run]) -> None:
+    run = maya_run("import time\nprint(type(time.time).__name__, type(time.sleep).__name__)", "--clock", "wall")
+    assert run.stdout == "builtin_function_or_method builtin_function_or_method\n"
+    assert json.loads((run.folder / "run.json").read_text())["clock"] == "wall"
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary.get("emulation", summary)["coordinator"] == {}, "one rank needs none"

@@ -1,0 +1,121 @@
+"""`maya estimate`: one op from the command line, and a whole trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from maya.cli.main import main
+from maya.estimators.ops import OPS
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+    MayaRun = Callable[..., Run]
+
+EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "llama_layer.py"
+
+
+def estimate(*words: str) -> Result:
+    return CliRunner().invoke(main, ["estimate", *words])
+
+
+def ask(words: str) -> Result:
+    return estimate(*words.split())
+
+
+def test_a_product_on_two_gpus() -> None:
+    result = ask("--op gemm --m 4096 --n 4096 --k 4096 --dtype bf16 --gpu a100-80,h100")
+    assert result.exit_code == 0, result.output
+    described, head, a100, h100 = result.output.splitlines()
+    assert described == "gemm TN bf16 m=4096 n=4096 k=4096 batch=1: 137.4 GFLOP, 100.7 MB moved"
+    assert " ".join(head.split()) == "gpu time reached of peak bound limited by origin spread note"
+    assert a100.startswith("a100-80 ")
+    assert h100.startswith("h100 ")
+    for line in (a100, h100):
+        assert " TFLOPS " in line
+        assert " tensor cores " in line
+        assert " model " in line
+    # Of a device that nothing was measured on, it says where the efficiency is from.
+    other = ask("--op gemm --m 4096 --n 4096 --k 4096 --gpu h100-pcie").output
+    assert " roofline " in other
+    assert "efficiency as measured on h" in other
+
+
+def test_every_op_has_an_answer() -> None:
+    for name, op in OPS.items():
+        needed = [word for dimension in op.needs for word in (f"--{dimension.replace('_', '-')}", "64")]
+        result = estimate("--op", name, *needed, "--gpu", "h100")
+        assert result.exit_code == 0, (name, result.output)
+        assert result.output.splitlines()[-1].startswith("h100 ")
+
+
+def test_an_op_of_several_kernels_is_their_sum() -> None:
+    question = "--op cross_entropy --rows 8K --columns 32000 --dtype fp32 --backward --gpu h100"
+    rows = ask(question).output.splitlines()[4:]
+    assert [row.split()[0] for row in rows] == ["fill", "backward", "log_softmax_backward_in_passes", "h100"]
+    milliseconds = [float(row.split()[1]) / (1e3 if " us " in row[:45] else 1) for row in rows]
+    assert sum(milliseconds[:3]) == pytest.approx(milliseconds[3], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--op gem --gpu h100", 'there is no op "gem" (did you mean gemm?); there are: gemm, attention'),
+        (
+            "--op gemm --m 8 --n 8 --gpu h100",
+            "gemm needs --k; write: maya estimate --op gemm --m N --n N --k N [--batch",
+        ),
+        (
+            "--op norm --rows 8 --columns 8 --m 3 --gpu h100",
+            "norm takes no --m; write: maya estimate --op norm --rows N",
+        ),
+        ("--op gemm --m 8 --n 8 --k 0 --gpu h100", "--k is 0; give at least 1"),
+        ("--op gemm --m 8 --n 8 --k 8 --gpu h10", 'unknown GPU "h10" (did you mean h100'),
+        ("--op gemm --m 8 --n 8 --k 8", "say on which GPU: --gpu h100"),
+        ("--op gemm --m 8 --n 8 --k 8 --dtype b16 --gpu h100", 'unknown dtype "b16" (did you mean bf16'),
+        ("--op gemm --m 8 --n 8 --k 8 --layout TM --gpu h100", 'unknown --layout "TM"; one of: TN, NN'),
+        ("--gpu h100", "say of what: --op gemm"),
+        (f"--trace {__file__}", "is not a trace of Maya"),
+        (f"--trace {__file__} --m 3", "a trace says its own shapes; leave out --m"),
+        (f"--op gemm --m 8 --n 8 --k 8 --gpu h100 --pack {__file__}", "not a pack of learned kernel times"),
+    ],
+)
+def test_questions_that_cannot_be_answered(words: str, expected: str) -> None:
+    result = ask(words)
+    assert result.exit_code != 0
+    assert expected in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_layer_of_llama(maya_run: MayaRun) -> None:
+    """The example in small, on the GPU of the run and on others."""
+    sizes = ["--hidden", "512", "--heads", "8", "--kv-heads", "2", "--intermediate", "1024", "--sequence", "1024"]
+    run = maya_run(EXAMPLE.read_text(encoding="utf-8"), "--gpu", "h100", script_arguments=sizes)
+    assert run.exit_code == 0, run.output
+    result = estimate("--trace", str(run.trace), "--top", "3")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert "recorded on NVIDIA H100 80GB HBM3" in lines[0]
+    assert lines[2].split() == ["kind", "launches", "different", "h100", "share"]
+    # Seven weights: a product forward, two backward.
+    assert next(line for line in lines if line.startswith("gemm ")).split()[1] == "21"
+    assert next(line for line in lines if line.startswith("attention ")).split()[1] == "2"
+    assert len(lines) - lines.index(next(line for line in lines if line.startswith("times "))) == 4
+
+    together = estimate("--trace", str(run.trace), "--top", "0", "--gpu", "h100", "--gpu", "a100-80,b200").output
+    [total] = [line for line in together.splitlines() if line.startswith("total ")]
+    h100, a100, b200 = (float(word) for word in total.split()[3::2])
+    assert a100 > h100 > b200
+
+    # The weights were made before the step.
+    assert "random " in together
+    step = estimate("--trace", str(run.trace), "--within", "step", "--top", "0").output
+    assert "random " not in step
+    assert "gemm " in step
+    wrong = estimate("--trace", str(run.trace), "--within", "stp")
+    assert 'no annotation "stp" (did you mean step?)' in wrong.output

@@ -1,0 +1,296 @@
+"""The programs of scripts/examples on a virtual GPU: each trains to its end; its trace has what is typical of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from maya.trace import Flag, RecordKind, Trace, read
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+    MayaRun = Callable[..., Run]
+
+EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
+
+# Large enough that little of it is really computed, as in a real run, and small enough to be quick.
+GPT = "gpt.py --layers 2 --hidden 256 --heads 4 --sequence 128 --steps 2"
+RESNET = "resnet.py --depths 1 1 1 --image 64 --batch 8 --steps 2"
+
+# Everything computed, on the virtual GPU and on the CPU: the losses agree to this relative error.
+PROGRAMS_THAT_AGREE = {
+    "gpt.py --layers 2 --hidden 64 --heads 2 --sequence 32 --batch 2 --vocabulary 128 --steps 3": 1e-3,
+    "gpt.py --layers 2 --hidden 64 --heads 2 --sequence 32 --batch 2 --vocabulary 128 --steps 3 --dtype float16": 1e-3,
+    "gpt.py --layers 2 --hidden 64 --heads 2 --sequence 32 --batch 2 --vocabulary 128 --steps 3 --checkpoint": 1e-3,
+    "resnet.py --depths 1 1 --width 16 --image 32 --steps 3 --batch 4 --classes 10": 1e-3,
+    "resnet.py --depths 1 1 --width 16 --image 32 --steps 3 --batch 4 --classes 10 --channels-last": 1e-3,
+    "lstm.py --hidden 64 --sequence 16 --batch 4 --vocabulary 50 --dropout 0 --steps 3": 1e-4,
+    "lstm.py --hidden 64 --sequence 16 --batch 4 --vocabulary 50 --dropout 0 --steps 3 --packed": 1e-4,
+    "vit.py --layers 2 --hidden 64 --heads 2 --image 32 --batch 4 --classes 10 --steps 3": 5e-3,
+    "low_precision.py --hidden 64 --batch 64 --steps 3": 5e-3,
+    "low_precision.py --hidden 64 --batch 64 --steps 3 --format int8": 5e-3,
+    "fourier.py --grid 16 --channels 8 --modes 4 --layers 2 --batch 2 --steps 3": 1e-4,
+    "linear_algebra.py --samples 64 --size 16 --steps 2": 1e-3,
+}
+
+RUN_ON_BOTH_DEVICES = """
+    import runpy, sys
+
+    folder, *programs = sys.argv[1:]
+    for program in programs:
+        name, *arguments = program.split()
+        for device in "cuda", "cpu":
+            print(f"PROGRAM {program} ON {device}", flush=True)
+            sys.argv = [name, *arguments, "--device", device]
+            runpy.run_path(f"{folder}/{name}", run_name="__main__")
+"""
+
+
+def run_program(
+    maya_run: MayaRun, program: str, *options: str, environment: dict[str, str] | None = None
+) -> tuple[Run, Trace]:
+    """A program that has to succeed, given as a command line whose first word is a file of scripts/examples."""
+    name, *arguments = program.split()
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    run = maya_run(text, *options, script_arguments=arguments, environment=environment)
+    assert run.exit_code == 0, run.output
+    assert "is not emulated" not in run.stderr
+    trace = read(run.trace)
+    assert trace.complete, trace.problem
+    return run, trace
+
+
+def losses(text: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+
+
+def kernels(trace: Trace, part_of_name: str) -> list[str]:
+    """The names of the launched kernels, one per launch, that contain a text."""
+    names = [trace.signature(number)["kernel"] for number in trace.kernels()["signature"]]
+    return [name for name in names if part_of_name in name]
+
+
+def calls(trace: Trace, part_of_name: str = "") -> list[dict[str, Any]]:
+    """The signatures of the library calls, one per call, whose function's name contains a text."""
+    signatures = [trace.signature(number) for number in trace.select(RecordKind.LIBRARY)["signature"]]
+    return [signature for signature in signatures if part_of_name in signature["call"]]
+
+
+def cudnn_operations(trace: Trace, name: str) -> list[dict[str, Any]]:
+    """The operations of that name in the graphs that cuDNN executed."""
+    graphs = [call["operations"] for call in calls(trace, "cudnnBackendExecute")]
+    return [operation for graph in graphs for operation in graph if operation["op"] == name]
+
+
+def op_names(trace: Trace) -> set[str]:
+    return set(trace.ops["name"])
+
+
+def test_the_losses_are_those_of_the_cpu_when_everything_is_computed(maya_run: MayaRun) -> None:
+    programs = list(PROGRAMS_THAT_AGREE)
+    run = maya_run(RUN_ON_BOTH_DEVICES, "--compute", "all", script_arguments=[str(EXAMPLES), *programs])
+    assert run.exit_code == 0, run.output
+    assert "cannot be computed" not in run.stderr
+    found: dict[str, list[float]] = {}
+    for part in run.stdout.split("PROGRAM ")[1:]:
+        title, _, output = part.partition("\n")
+        found[title] = losses(output)
+    for program, tolerance in PROGRAMS_THAT_AGREE.items():
+        on_gpu, on_cpu = found[f"{program} ON cuda"], found[f"{program} ON cpu"]
+        assert len(on_cpu) >= 3
+        assert on_gpu == pytest.approx(on_cpu, rel=tolerance), program
+
+
+def test_gpt_with_flash_attention(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, f"{GPT} --attention flash")
+    assert len(losses(run.stdout)) == 2
+    assert len(kernels(trace, "flash_fwd_kernel")) == 2 * 2  # layers, steps
+    assert len(kernels(trace, "flash_bwd_dq_dk_dv_loop")) == 2 * 2
+    assert all("bfloat16" in name for name in kernels(trace, "flash_fwd_kernel"))
+
+
+def test_gpt_with_memory_efficient_attention(maya_run: MayaRun) -> None:
+    _, trace = run_program(maya_run, f"{GPT} --attention efficient")
+    assert len(kernels(trace, "fmha_cutlassF_bf16")) == 2 * 2
+    assert len(kernels(trace, "fmha_cutlassB_bf16")) == 2 * 2
+
+
+def test_gpt_with_cudnn_attention(maya_run: MayaRun) -> None:
+    _, trace = run_program(maya_run, f"{GPT} --attention cudnn")
+    forward = cudnn_operations(trace, "attention_forward")
+    assert len(forward) == len(cudnn_operations(trace, "attention_backward")) == 2 * 2
+    expected = {"type": "bf16", "batch": 8, "heads": 4, "sequence_q": 128, "head_size_qk": 64, "causal": True}
+    assert forward[0].items() >= expected.items()
+
+
+def test_gpt_with_math_attention(maya_run: MayaRun) -> None:
+    _, trace = run_program(maya_run, f"{GPT} --attention math")
+    products = [call for call in calls(trace, "cublas") if call["batch"] == 8 * 4]
+    assert len(products) == 6 * 2 * 2  # two forward, four backward, for each layer and step
+    assert not kernels(trace, "flash_")
+    assert not kernels(trace, "fmha_")
+
+
+def test_gpt_in_half_precision_with_a_gradient_scaler(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, f"{GPT} --dtype float16")
+    assert re.findall(r"scale (\S+)", run.stdout) == ["65536", "65536"]
+    assert {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"} <= op_names(trace)
+    assert {call["a_type"] for call in calls(trace, "cublas")} == {"fp16"}
+
+
+def test_gpt_with_activation_checkpointing(maya_run: MayaRun) -> None:
+    plain_run, plain = run_program(maya_run, f"{GPT} --attention flash --batch 32 --vocabulary 1024")
+    run, trace = run_program(maya_run, f"{GPT} --attention flash --batch 32 --vocabulary 1024 --checkpoint")
+    assert len(kernels(trace, "flash_fwd_kernel")) == 2 * len(kernels(plain, "flash_fwd_kernel"))
+    assert len(kernels(trace, "flash_bwd_dq_dk_dv_loop")) == len(kernels(plain, "flash_bwd_dq_dk_dv_loop"))
+    assert max_memory(run) < max_memory(plain_run)
+
+
+def max_memory(run: Run) -> float:
+    return max(float(memory) for memory in re.findall(r"max memory (\S+) GiB", run.stdout))
+
+
+def test_gpt_compiled(maya_run: MayaRun, tmp_path: Path) -> None:
+    # Folders of its own for what is compiled: that Inductor, Triton and ptxas run is the test.
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    small = "gpt.py --layers 1 --hidden 64 --heads 2 --sequence 64 --batch 2 --vocabulary 256 --steps 2"
+    run, trace = run_program(maya_run, f"{small} --compile", environment=caches)
+    assert len(losses(run.stdout)) == 2
+    assert kernels(trace, "triton_poi_fused_gelu")
+    assert kernels(trace, "native_layer_norm_backward")
+    assert list((tmp_path / "triton").rglob("triton_*.cubin"))
+    assert not kernels(trace, "vectorized_layer_norm_kernel")  # the eager one
+
+
+def test_gpt_under_the_profiler(maya_run: MayaRun, tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    run, _ = run_program(maya_run, f"{GPT} --profile {profile}")
+    assert f"profile in {profile}" in run.stdout
+    names = {event.get("name") for event in json.loads(profile.read_text(encoding="utf-8"))["traceEvents"]}
+    assert {"aten::linear", "aten::scaled_dot_product_attention", "Optimizer.step#AdamW.step"} <= names
+
+
+def test_resnet_read_by_worker_processes(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, f"{RESNET} --workers 2")
+    assert len(losses(run.stdout)) == 2
+    assert "predicted 8 images" in run.stdout
+    forward = cudnn_operations(trace, "convolution_forward")
+    assert len(forward) == 13 * 3  # convolutions; steps, and the prediction
+    assert forward[0]["x"] == {"type": "fp32", "dims": [8, 3, 64, 64], "strides": [3 * 64 * 64, 64 * 64, 64, 1]}
+    assert len(cudnn_operations(trace, "convolution_backward_filter")) == 13 * 2
+    assert len(calls(trace, "cudnnBatchNormalizationForwardTraining")) == 13 * 2
+    assert len(calls(trace, "cudnnBatchNormalizationBackward")) == 13 * 2
+    assert len(calls(trace, "cudnnBatchNormalizationForwardInference")) == 13
+
+
+def test_resnet_with_channels_last(maya_run: MayaRun) -> None:
+    _, trace = run_program(maya_run, f"{RESNET} --workers 0 --channels-last")
+    for operation in cudnn_operations(trace, "convolution_forward"):
+        assert operation["x"]["strides"][1] == operation["y"]["strides"][1] == 1
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_lstm(maya_run: MayaRun, packed: bool) -> None:
+    run, trace = run_program(maya_run, f"lstm.py --hidden 256 --sequence 64 --steps 2{' --packed' * packed}")
+    assert len(losses(run.stdout)) == 2
+    forward = calls(trace, "cudnnRNNForward")
+    expected = {"cell": "lstm", "layers": 2, "batch": 32, "hidden_size": 256, "packed": packed, "dropout": 0.1}
+    assert [call.items() >= expected.items() for call in forward] == [True, True]
+    assert all((call["tokens"] < 32 * 64) == packed for call in forward)
+    assert len(calls(trace, "cudnnRNNBackwardData")) == len(calls(trace, "cudnnRNNBackwardWeights")) == 2
+
+
+def test_vision_transformer(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "vit.py --layers 2 --hidden 192 --heads 3 --steps 2")
+    assert len(losses(run.stdout)) == 2
+    (patches, _) = cudnn_operations(trace, "convolution_forward")
+    assert patches["w"]["dims"] == [192, 3, 16, 16]
+    assert patches["x"]["type"] == "bf16"
+    assert "aten::_foreach_addcdiv_" in op_names(trace)  # AdamW, neither fused nor one parameter at a time
+
+
+def test_a_step_as_one_cuda_graph(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "cuda_graph.py --steps 4")
+    assert len(losses(run.stdout)) == 4
+    assert_graphs_are_followed_by_their_records(trace, graphs=1, launches=4)
+
+
+def test_graphed_callables(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "cuda_graph.py --steps 4 --graph callables")
+    assert len(losses(run.stdout)) == 4
+    assert_graphs_are_followed_by_their_records(trace, graphs=2, launches=8)  # forward and backward
+
+
+def assert_graphs_are_followed_by_their_records(trace: Trace, graphs: int, launches: int) -> None:
+    records = trace.records
+    at = np.flatnonzero(records["kind"] == RecordKind.GRAPH_LAUNCH)
+    assert len(at) == launches
+    assert len(set(records["value"][at].tolist())) == graphs
+    from_graphs = 0
+    for position in at:
+        count = trace.signature(records["signature"][position])["records"]
+        following = records[position + 1 : position + 1 + count]
+        assert (following["flags"] & Flag.FROM_GRAPH != 0).all()
+        assert {int(RecordKind.KERNEL), int(RecordKind.LIBRARY)} <= set(following["kind"].tolist())
+        from_graphs += count
+    assert from_graphs == np.count_nonzero(records["flags"] & Flag.FROM_GRAPH)
+
+
+def test_fp8_products(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "low_precision.py --steps 2")
+    assert len(losses(run.stdout)) == 2
+    types = [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
+    # cuBLAS is column-major: what the program calls the first operand is cuBLAS's second.
+    assert types.count(("fp8_e4m3", "fp8_e4m3", "bf16")) == 2 * 2  # forward: layers, steps
+    assert types.count(("fp8_e4m3", "fp8_e5m2", "bf16")) == 2 * 2 * 2  # backward: for the input and the weight
+
+
+def test_int8_products(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "low_precision.py --format int8 --steps 2")
+    assert len(losses(run.stdout)) == 2
+    types = [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
+    assert types.count(("int8", "int8", "int32")) == 2 * 2
+
+
+def test_fourier_transforms(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "fourier.py --layers 2 --steps 2")
+    assert len(losses(run.stdout)) == 2
+    transforms = calls(trace, "cufft")
+    directions = {(call["direction"], call["input_type"], call["output_type"]) for call in transforms}
+    assert {("forward", "fp32", "complex64"), ("inverse", "complex64", "fp32")} <= directions
+    assert {tuple(call["dims"]) for call in transforms} == {(128, 128)}
+    assert {call["batch"] for call in transforms} == {16 * 32}
+
+
+def test_matrix_factorisations(maya_run: MayaRun) -> None:
+    run, trace = run_program(maya_run, "linear_algebra.py --steps 2")
+    assert len(losses(run.stdout)) == 4 * 2
+    solvers = {call["call"] for call in calls(trace, "cusolver")}
+    for factorisation in ("potrf", "geqrf", "orgqr", "gesvd", "syev"):
+        assert any(factorisation in solver for solver in solvers), (factorisation, solvers)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_sparse_products(maya_run: MayaRun, layout: str) -> None:
+    run, trace = run_program(maya_run, f"graph_network.py --nodes 5000 --layout {layout} --steps 2")
+    assert "5000 nodes, 55000 edges" in run.stdout
+    assert len(losses(run.stdout)) == 2
+    products = calls(trace, "cusparseSpMM")
+    assert {call["nnz"] for call in products} == {55000}
+    assert len(products) == 2 * 2 * 2  # layers; forward and backward; steps
+
+
+def test_monitoring(maya_run: MayaRun) -> None:
+    run, _ = run_program(maya_run, "monitor.py --steps 2", "--gpu", "h200")
+    title, *steps = run.stdout.splitlines()
+    assert title.startswith("NVIDIA H200, driver ")
+    assert len(steps) == 2
+    for line in steps:
+        assert re.search(r"utilization \d+%  memory \d+%  \S+ of \S+ GiB  \d+ C  \d+ of 700 W  \d+ MHz$", line), line

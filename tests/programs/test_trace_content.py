@@ -1,0 +1,255 @@
+"""What a trace of a real program says: all of its matrix products, an op behind every kernel, nothing lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from maya.trace import RecordKind, Trace, read
+from maya.trace.flops import gemm_flops
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+    MayaRun = Callable[..., Run]
+
+EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "gpt.py"
+# As many sizes as possible are different, so that no product can stand in for another.
+LAYERS, HIDDEN, HEADS, SEQUENCE, BATCH, VOCABULARY, STEPS = 3, 192, 6, 160, 4, 1009, 2
+ARGUMENTS = [
+    *("--layers", str(LAYERS), "--hidden", str(HIDDEN), "--heads", str(HEADS), "--sequence", str(SEQUENCE)),
+    *("--batch", str(BATCH), "--vocabulary", str(VOCABULARY), "--steps", str(STEPS)),
+]
+
+
+def _example() -> str:
+    return EXAMPLE.read_text(encoding="utf-8")
+
+
+def _linear_flops() -> int:
+    """Of a step: each weight takes part in one product forward and two backward."""
+    weights = LAYERS * (3 + 1 + 4 + 4) * HIDDEN**2 + VOCABULARY * HIDDEN
+    return 3 * 2 * BATCH * SEQUENCE * weights
+
+
+def _attention_flops() -> int:
+    """Of a step, where attention is written as products: scores and weighted values, each with two in backward."""
+    return LAYERS * 3 * 2 * (2 * BATCH * SEQUENCE**2 * HIDDEN)
+
+
+def _signatures(trace: Trace, kind: RecordKind) -> list[dict[str, Any]]:
+    return [trace.signature(number) for number in trace.select(kind)["signature"].tolist()]
+
+
+def _op_names(trace: Trace, records: np.ndarray[Any, Any]) -> list[str]:
+    names = dict(zip(trace.ops["op"].tolist(), trace.ops["name"].tolist(), strict=True))
+    return [names.get(number, "") for number in records["op"].tolist()]
+
+
+def test_matrix_products_of_a_gpt(maya_run: MayaRun) -> None:
+    run = maya_run(_example(), script_arguments=ARGUMENTS)
+    assert run.exit_code == 0, run.output
+    trace = read(run.trace)
+    assert gemm_flops(trace).sum() == STEPS * _linear_flops()
+
+    # every launch came from an op, and the attention that is no product is there as what it is
+    launches = trace.select(RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)
+    nameless = [trace.signature(record["signature"]) for record in launches if trace.op_of(record) is None]
+    assert nameless == []
+    work = Counter(_op_names(trace, launches))
+    forward = sum(times for op, times in work.items() if "attention" in op and "backward" not in op)
+    backward = sum(times for op, times in work.items() if "attention" in op and "backward" in op)
+    assert forward >= LAYERS * STEPS
+    assert backward >= LAYERS * STEPS
+    assert work["aten::_fused_adamw_"] >= STEPS
+    assert Counter(trace.ops["name"].tolist())["aten::embedding"] == 2 * STEPS
+    # a block is freed once, after it was allocated
+    allocated, freed = 0, set()
+    for record in trace.records:
+        allocated += record["kind"] == RecordKind.BLOCK_ALLOC
+        if record["kind"] == RecordKind.BLOCK_FREE:
+            assert 1 <= record["value"] <= allocated
+            assert record["value"] not in freed
+            freed.add(int(record["value"]))
+
+
+def test_matrix_products_of_attention_by_hand(maya_run: MayaRun) -> None:
+    by_hand = _example().replace(
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        "y = (q @ k.transpose(-2, -1)).softmax(-1) @ v",
+    )
+    run = maya_run(by_hand, script_arguments=ARGUMENTS)
+    assert run.exit_code == 0, run.output
+    trace = read(run.trace)
+    assert gemm_flops(trace).sum() == STEPS * (_linear_flops() + _attention_flops())
+    batches = {signature.get("batch", 1) for signature in _signatures(trace, RecordKind.LIBRARY)}
+    assert batches == {1, BATCH * HEADS}
+
+
+def test_ops_know_their_inputs_and_where_they_come_from(maya_run: MayaRun) -> None:
+    run = maya_run(
+        """
+        import torch
+
+        layer = torch.nn.Linear(96, 80).cuda()
+        x = torch.randn(64, 96, device="cuda", requires_grad=True)
+        y = torch.tanh(layer(x))
+        half = y.to(torch.bfloat16)
+        with torch.profiler.record_function("the interesting part"):
+            z = (half.t()[:, ::2] * 3).sum()
+        z.backward()
+        total = torch._foreach_add([x.detach(), y.detach()], [x.detach(), y.detach()], alpha=2)
+        picked = y.detach()[torch.tensor([3, 1], device="cuda")]
+        torch.cat([x.detach(), x.detach()], dim=1)
+        """
+    )
+    assert run.exit_code == 0, run.output
+    trace = read(run.trace)
+    ops = trace.ops
+    assert len(np.unique(ops["op"])) == len(ops)
+
+    def one(name: str) -> np.void:
+        found: np.void
+        (found,) = ops[ops["name"] == name]
+        return found
+
+    def tensor(shape: list[int], dtype: str, strides: list[int]) -> dict[str, Any]:
+        return {"shape": shape, "dtype": dtype, "strides": strides}
+
+    x = tensor([64, 96], "float32", [96, 1])
+    y = tensor([64, 80], "float32", [80, 1])
+    transposed = tensor([96, 80], "float32", [1, 96])
+    assert one("aten::addmm")["inputs"][:3] == [tensor([80], "float32", [1]), x, transposed]
+    assert one("aten::tanh")["inputs"] == [y]
+    forward_product, backward_product = ops[ops["name"] == "aten::mul"]
+    assert forward_product["inputs"][0] == tensor([80, 32], "bfloat16", [1, 160])
+    assert backward_product["inputs"][0] == tensor([80, 32], "bfloat16", [0, 0])
+    assert one("aten::_foreach_add")["inputs"][:2] == [[x, y], [x, y]]
+    assert one("aten::index")["inputs"] == [y, [tensor([2], "int64", [1])]]
+    assert one("aten::cat")["inputs"] == [[x, x], 1]
+
+    # ops nest: within an annotation, within a node of the backward pass
+    part = one("the interesting part")
+    assert part["kind"] == RecordKind.ANNOTATION
+    assert forward_product["parent"] == part["op"]
+    assert part["start_ns"] <= forward_product["start_ns"]
+    assert forward_product["duration_ns"] <= part["duration_ns"]
+    assert backward_product["parent"] == one("MulBackward0")["op"]
+
+    # an op in backward has the number of its forward op, and runs in another thread
+    for forward, node, backward in (
+        ("aten::addmm", "AddmmBackward0", "aten::mm"),
+        ("aten::tanh", "TanhBackward0", "aten::tanh_backward"),
+    ):
+        sequence = one(forward)["sequence"]
+        assert sequence >= 0
+        assert one(node)["sequence"] == sequence
+        inner = ops[ops["name"] == backward]
+        assert len(inner) > 0
+        assert (inner["sequence"] == sequence).all(), backward
+        assert (inner["thread"] != one(forward)["thread"]).all()
+
+    # where the kernels of an op went
+    (kernel,) = trace.kernels()[trace.kernels()["op"] == one("aten::tanh")["op"]]
+    signature = trace.signature(kernel["signature"])
+    assert "tanh" in signature["kernel"]
+    assert np.prod(signature["grid"]) * np.prod(signature["block"]) <= 64 * 80
+    assert kernel["thread"] == one("aten::tanh")["thread"]
+
+
+def test_nodes_of_backward_nest_and_stay_visible_to_the_profiler(maya_run: MayaRun) -> None:
+    """A checkpointed block evaluates nodes inside a node; with a profiler, torch announces nodes as it always does."""
+    run = maya_run(
+        """
+        import torch
+        from torch.profiler import profile
+        from torch.utils.checkpoint import checkpoint
+
+        x = torch.randn(200, 200, device="cuda", requires_grad=True)
+
+        def step():
+            checkpoint(lambda t: torch.tanh(t) * 3, x, use_reentrant=True).sum().backward()
+
+        step()
+        with profile() as profiler:
+            step()
+        names = [event.name for event in profiler.events()]
+        print(names.count("autograd::engine::evaluate_function: TanhBackward0"))
+        step()
+        """
+    )
+    assert run.exit_code == 0, run.stderr
+    assert run.stdout == "1\n"
+    ops = read(run.trace).ops
+    outer = ops[ops["name"] == "CheckpointFunctionBackward"]
+    inner = ops[ops["name"] == "TanhBackward0"]
+    gradients = ops[ops["name"] == "aten::tanh_backward"]
+    assert len(outer) == len(inner) == len(gradients) == 3
+    assert inner["parent"].tolist() == outer["op"].tolist()
+    assert gradients["parent"].tolist() == inner["op"].tolist()
+    assert gradients["sequence"].tolist() == inner["sequence"].tolist()
+    assert (outer["start_ns"] + outer["duration_ns"] >= inner["start_ns"] + inner["duration_ns"]).all()
+    # what comes after a node is no longer in it
+    losses = ops[ops["name"] == "aten::sum"]
+    assert np.count_nonzero(losses["parent"] == 0) == 3
+    assert set(losses["parent"]) <= {0, *losses["op"]}
+
+
+MANY_LAUNCHES = """
+    import sys, threading
+    import torch
+
+    count = int(sys.argv[1])
+    torch.cuda.init()
+    totals = []
+
+    def launch():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.zeros((), dtype=torch.int64, device="cuda")
+            for _ in range(count):
+                x.add_(1)
+            totals.append(x.item())
+
+    threads = [threading.Thread(target=launch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert totals == [count, count], totals
+"""
+
+
+def _check_nothing_lost(run: Run, count: int) -> None:
+    assert run.exit_code == 0, run.output
+    trace = read(run.trace)
+    assert trace.complete, trace.problem
+    ops = trace.ops
+    added = ops[ops["name"] == "aten::add_"]
+    assert len(added) == 2 * count
+    kernels = trace.kernels()[np.isin(trace.kernels()["op"], added["op"])]
+    assert len(kernels) == 2 * count
+    assert len(np.unique(kernels["op"])) == 2 * count, "one for each op"
+    threads, times = np.unique(kernels["thread"], return_counts=True)
+    assert times.tolist() == [count, count]
+    order = np.argsort(kernels["op"])
+    assert (kernels["thread"][order] == added["thread"]).all()
+    for thread in threads:
+        mine = kernels[kernels["thread"] == thread]
+        assert len(np.unique(mine["stream"])) == 1
+        assert (np.diff(mine["op"].astype(np.int64)) > 0).all(), "in the order in which the thread launched them"
+    times_of_work = trace.records["host_ns"][~np.isin(trace.records["kind"], [RecordKind.OP, RecordKind.ANNOTATION])]
+    assert (np.diff(times_of_work.astype(np.int64)) >= 0).all()
+
+
+def test_nothing_is_lost_of_100_000_launches_from_two_threads(maya_run: MayaRun) -> None:
+    _check_nothing_lost(maya_run(MANY_LAUNCHES, script_arguments=["50000"]), 50_000)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_of_a_million_launches_from_two_threads(maya_run: MayaRun) -> None:
+    _check_nothing_lost(maya_run(MANY_LAUNCHES, script_arguments=["500000"], timeout=600), 500_000)

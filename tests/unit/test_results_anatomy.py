@@ -1,0 +1,195 @@
+"""Where the time of a step goes: every nanosecond is in one class, and in the right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.training_traces import COMMUNICATION, TrainingWriter, timeline_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maya.replay.run_settings import HostCosts
+from maya.replay.timeline import Timeline
+from maya.results.anatomy import Anatomy, dissect
+from maya.results.classes import CLASSES, NUMBER, TimeClass
+from maya.results.partition import Window, divide
+from maya.results.steps import find_steps
+from maya.trace import RecordKind
+
+MS = 1_000_000
+
+
+def anatomy_of(timeline: Timeline) -> Anatomy:
+    found = dissect(timeline, find_steps(timeline))
+    assert (found.ns.sum(axis=2) == found.length_ns).all()
+    assert (found.ns >= 0).all()
+    return found
+
+
+def of_rank(anatomy: Anatomy, rank: int) -> dict[str, int]:
+    """What is not zero, in milliseconds."""
+    return {name.value: ns // MS for name, ns in anatomy.of_rank(rank).items() if ns}
+
+
+def test_a_rank_alone(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    for _ in range(3):
+        rank.copy("HtoD", 1 << 20)
+        rank.batch()
+        rank.optimizer()
+    assert of_rank(anatomy_of(timeline_of(tmp_path, [rank])), 0) == {"gemm": 6, "memory_bound": 1, "copy": 1}
+
+
+def test_communication_beside_computing_is_hidden(tmp_path: Path) -> None:
+    ranks = [TrainingWriter(0), TrainingWriter(1)]
+    for rank in ranks:
+        rank.join(1, range(2))
+        for _ in range(3):
+            rank.batch(layers=1)
+            rank.reduce(1)
+            rank.product()  # hides 1 ms of 2
+            rank.join_streams()
+            rank.optimizer()
+    anatomy = anatomy_of(timeline_of(tmp_path, ranks, network_ns=2 * MS))
+    assert of_rank(anatomy, 0) == {"gemm": 4, "memory_bound": 1, "communication": 1}
+    assert anatomy.mean_hidden_ns.tolist() == [MS, MS]
+    assert anatomy.mean_communication_ns.tolist() == [2 * MS, 2 * MS]
+    assert anatomy.slowest.reason is None
+    assert anatomy.slowest.text == "ranks are even"
+
+
+def test_a_straggler_is_waited_for(tmp_path: Path) -> None:
+    ranks = [TrainingWriter(number) for number in range(3)]
+    for rank in ranks:
+        rank.join(1, range(3))
+        for _ in range(3):
+            rank.batch(layers=1)
+            for _ in range(4 if rank.rank == 1 else 0):
+                rank.elementwise("extra")
+            rank.reduce(1)
+            rank.join_streams()
+            rank.optimizer()
+    anatomy = anatomy_of(timeline_of(tmp_path, ranks, network_ns=MS))
+    assert of_rank(anatomy, 0) == {"gemm": 3, "memory_bound": 1, "communication": 1, "waiting": 4}
+    assert of_rank(anatomy, 1) == {"gemm": 3, "memory_bound": 5, "communication": 1}
+    slowest = anatomy.slowest
+    assert (slowest.rank, slowest.reason, slowest.difference_ns) == (1, TimeClass.MEMORY_BOUND, 4 * MS)
+    assert slowest.text == "rank 1 has 4.000 ms more to do than the median rank: most of all 4.000 ms more memory-bound"
+    assert anatomy.median_rank == 0
+
+
+def test_a_stage_waits_for_messages(tmp_path: Path) -> None:
+    first, second = TrainingWriter(0), TrainingWriter(1)
+    for rank in (first, second):
+        rank.join(1, range(2))
+        for _ in range(3):
+            if rank is first:
+                rank.batch(layers=1)
+                rank.after(COMMUNICATION, 0, 1)
+                rank.send(1, to=1, stream=COMMUNICATION)
+            else:
+                rank.receive(1, source=0, stream=COMMUNICATION)
+                rank.join_streams()
+                rank.product()
+            rank.optimizer()
+    anatomy = anatomy_of(timeline_of(tmp_path, [first, second], network_ns=MS))
+    later = of_rank(anatomy, 1)
+    assert later["gemm"] == 1
+    assert later["bubble"] == 1  # the rest of what the first stage needs is hidden behind its own work and the message
+    assert later["communication"] == 1
+
+
+def test_a_slow_host_leaves_the_device_idle(tmp_path: Path) -> None:
+    rank = TrainingWriter(0)
+    rank.train(steps=3, layers=1)
+    host = HostCosts(op=0, latency=0, wake=0, clock_read=0, calls={RecordKind.LIBRARY: 3 * MS, RecordKind.KERNEL: MS})
+    assert of_rank(anatomy_of(timeline_of(tmp_path, [rank], host)), 0) == {
+        "gemm": 3,
+        "memory_bound": 1,
+        "host_bound": 6,
+    }
+
+
+def test_computing_slowed_by_communication(tmp_path: Path) -> None:
+    ranks = [TrainingWriter(0), TrainingWriter(1)]
+    for rank in ranks:
+        rank.join(1, range(2))
+        for _ in range(3):
+            rank.batch(layers=1)
+            rank.reduce(1)
+            rank.product()
+            rank.product()
+            rank.join_streams()
+            rank.optimizer()
+    host = HostCosts(op=0, latency=0, wake=0, clock_read=0, overlap=500)
+    anatomy = anatomy_of(timeline_of(tmp_path, ranks, host, network_ns=2 * MS))
+    assert of_rank(anatomy, 0) == {"gemm": 5, "memory_bound": 1, "slowed": 1}
+
+
+def test_ranks_without_a_trace_are_idle(tmp_path: Path) -> None:
+    rank = TrainingWriter(1)
+    rank.train(steps=3)
+    timeline = timeline_of(tmp_path, [TrainingWriter(0), rank])
+    (tmp_path / "rank0.trace").unlink()
+    from maya.replay.null_model import NullDurations, NullNetwork
+    from maya.replay.simulate import simulate
+
+    timeline = simulate(tmp_path, timeline.settings, durations=NullDurations(), network=NullNetwork())
+    assert of_rank(anatomy_of(timeline), 0) == {"idle": 7}
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    length = draw(st.integers(1, 50))
+    count = draw(st.integers(0, 12))
+    moments = st.lists(st.integers(0, length), min_size=3, max_size=3).map(sorted)
+    times = [draw(moments) for _ in range(count)]
+    numbers = [draw(st.integers(0, NUMBER[TimeClass.COPY])) for _ in range(count)]
+    is_call = [number == NUMBER[TimeClass.COMMUNICATION] for number in numbers]
+    arrival, start, end = (np.array([one[at] for one in times], dtype=np.int64) for at in range(3))
+    return Window(
+        length,
+        np.array(numbers, dtype=np.int8),
+        np.array([call and draw(st.booleans()) for call in is_call], dtype=bool),
+        np.where(is_call, arrival, start) if count else arrival,
+        start,
+        end,
+        np.array([draw(st.integers(0, length)) for _ in range(count)], dtype=np.int64),
+        following_ready=draw(st.integers(0, length)),
+    )
+
+
+@given(windows())
+def test_classes_add_up_to_the_step(window: Window) -> None:
+    part = divide(window)
+    assert sum(part.ns) == window.length
+    assert min(part.ns) >= 0
+    assert 0 <= part.hidden_ns <= part.communication_ns
+    assert part.communication_ns - part.hidden_ns == part.ns[NUMBER[TimeClass.COMMUNICATION]]
+
+
+@given(windows())
+def test_every_moment_has_the_first_class_that_runs_then(window: Window) -> None:
+    """Moment by moment, as the definition has it."""
+    expected = [0] * len(CLASSES)
+    for moment in range(window.length):
+        running = window.number[(window.start <= moment) & (moment < window.end)]
+        waiting = (window.arrival <= moment) & (moment < window.start)
+        if len(running):
+            expected[int(running.min())] += 1
+        elif waiting.any():
+            kind = TimeClass.BUBBLE if window.message[waiting].any() else TimeClass.WAITING
+            expected[NUMBER[kind]] += 1
+    assert list(divide(window).ns[: NUMBER[TimeClass.SLOWED]]) == expected[: NUMBER[TimeClass.SLOWED]]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_means_are_rounded_without_loss(tmp_path: Path, ranks: int) -> None:
+    writers = [TrainingWriter(number) for number in range(ranks)]
+    for writer in writers:
+        writer.train(steps=4, layers=3)
+    anatomy = anatomy_of(timeline_of(tmp_path, writers))
+    count = len(anatomy.measured)
+    assert (anatomy.mean_ns.sum(axis=1) == anatomy.length_ns[:, list(anatomy.measured)].sum(axis=1) // count).all()
