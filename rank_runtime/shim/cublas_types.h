@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "device/cuda_errors.h"
 #include "device/device.h"
 
 #include <stdlib.h>
@@ -188,9 +189,9 @@ static inline void write_success(void *argument) {
 
 /* Writes 0 (success) to `count` info words in device memory, in stream order. 0 or a cudaError_t. */
 static inline int info_success(void *stream, int *info, int64_t count) {
-    if (info == NULL || count <= 0) return 0;
+    if (info == NULL || count <= 0) return CUDA_OK;
     info_words *words = malloc(sizeof *words);
-    if (words == NULL) return 2; /* cudaErrorMemoryAllocation */
+    if (words == NULL) return CUDA_OUT_OF_MEMORY;
     *words = (info_words){info, (size_t)count * sizeof(int)};
     return maya_submit(
         stream, &(maya_work){

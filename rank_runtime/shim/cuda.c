@@ -42,7 +42,7 @@ MAYA_API CUresult cuGetProcAddress_v2(const char *name, void **function, int ver
     (void)flags;
     void *self = dlopen("libcuda.so.1", RTLD_LAZY);
     *function = self ? dlsym(self, name) : NULL;
-    if (status) *status = *function ? 0 : 1;
+    if (status) *status = *function ? CUDA_ENTRY_POINT_FOUND : CUDA_ENTRY_POINT_NOT_FOUND;
     return *function ? CUDA_OK : CUDA_NOT_FOUND;
 }
 

@@ -164,7 +164,9 @@ MAYA_API CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr 
     maya_allocation_info info = maya_find_allocation((void *)address);
     if (info.type == MAYA_MEMORY_UNREGISTERED) return CUDA_INVALID_VALUE;
     switch (attribute) {
-        case MEMORY_TYPE: *(unsigned *)value = info.type == MAYA_MEMORY_HOST ? 1 : 2; return CUDA_OK;
+        case MEMORY_TYPE:
+            *(unsigned *)value = info.type == MAYA_MEMORY_HOST ? MAYA_MEMORY_HOST : MAYA_MEMORY_DEVICE;
+            return CUDA_OK;
         case DEVICE_POINTER: *(CUdeviceptr *)value = address; return CUDA_OK;
         case HOST_POINTER:
             if (info.type == MAYA_MEMORY_DEVICE) return CUDA_INVALID_VALUE;

@@ -47,7 +47,7 @@ MAYA_API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) { r
 MAYA_API CUresult cuModuleLoad(CUmodule *module, const char *path) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
-    if (file < 0) return 301; /* file not found */
+    if (file < 0) return CUDA_FILE_NOT_FOUND;
     void *image = fstat(file, &about) == 0 ? mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
     close(file);
     if (image == MAP_FAILED) return CUDA_INVALID_IMAGE;

@@ -29,35 +29,36 @@ typedef struct {
 } error_text;
 
 static const error_text error_texts[] = {
-    {0, "cudaSuccess", "no error"},
-    {1, "cudaErrorInvalidValue", "invalid argument"},
-    {2, "cudaErrorMemoryAllocation", "out of memory"},
-    {3, "cudaErrorInitializationError", "initialization error"},
-    {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {13, "cudaErrorInvalidSymbol", "invalid device symbol"},
-    {17, "cudaErrorInvalidDevicePointer", "invalid device pointer"},
-    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-    {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {200, "cudaErrorInvalidKernelImage", "device kernel image is invalid"},
-    {201, "cudaErrorDeviceUninitialized", "invalid device context"},
-    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {500, "cudaErrorSymbolNotFound", "named symbol not found"},
-    {600, "cudaErrorNotReady", "device not ready"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
-    {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
-    {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
-    {800, "cudaErrorNotPermitted", "operation not permitted"},
-    {801, "cudaErrorNotSupported", "operation not supported"},
-    {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
-    {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
-    {904, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
-    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {CUDA_ENTRY_POINT_FOUND, "cudaSuccess", "no error"},
+    {CUDA_INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"},
+    {CUDA_OUT_OF_MEMORY, "cudaErrorMemoryAllocation", "out of memory"},
+    {CUDA_NOT_INITIALIZED, "cudaErrorInitializationError", "initialization error"},
+    {CUDA_INVALID_CONFIGURATION, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {CUDA_INVALID_SYMBOL, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {CUDA_INVALID_DEVICE_POINTER, "cudaErrorInvalidDevicePointer", "invalid device pointer"},
+    {CUDA_INVALID_DEVICE_FUNCTION, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {CUDA_NO_DEVICE, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {CUDA_INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {CUDA_INVALID_IMAGE, "cudaErrorInvalidKernelImage", "device kernel image is invalid"},
+    {CUDA_INVALID_CONTEXT, "cudaErrorDeviceUninitialized", "invalid device context"},
+    {CUDA_INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {CUDA_NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {CUDA_NOT_READY, "cudaErrorNotReady", "device not ready"},
+    {CUDA_PEER_ALREADY_ENABLED, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {CUDA_PEER_NOT_ENABLED, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
+    {CUDA_HOST_ALREADY_REGISTERED, "cudaErrorHostMemoryAlreadyRegistered",
+     "part or all of the requested memory range is already mapped"},
+    {CUDA_HOST_NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
+    {CUDA_NOT_PERMITTED, "cudaErrorNotPermitted", "operation not permitted"},
+    {CUDA_NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
+    {CUDA_CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {CUDA_CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {CUDA_CAPTURE_UNJOINED, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {CUDA_CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
 };
 
 static const error_text *text_of(cudaError_t error) {
-    static const error_text unknown = {999, "cudaErrorUnknown", "unknown error"};
+    static const error_text unknown = {CUDA_UNKNOWN_ERROR, "cudaErrorUnknown", "unknown error"};
     for (size_t i = 0; i < sizeof error_texts / sizeof *error_texts; i++) {
         if (error_texts[i].code == error) return &error_texts[i];
     }
@@ -139,7 +140,7 @@ MAYA_API cudaError_t cudaProfilerStop(void) { return CUDA_OK; }
 static cudaError_t driver_entry_point(const char *name, void **function, int *found) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
     *function = driver ? dlsym(driver, name) : NULL;
-    if (found) *found = *function ? 0 : 1; /* cudaDriverEntryPointSuccess, SymbolNotFound */
+    if (found) *found = *function ? CUDA_ENTRY_POINT_FOUND : CUDA_ENTRY_POINT_NOT_FOUND;
     return CUDA_OK;
 }
 

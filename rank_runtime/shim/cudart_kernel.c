@@ -103,7 +103,7 @@ MAYA_API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shar
 }
 
 MAYA_API cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, cudaStream_t *stream) {
-    if (pushed_count == 0) return cudart_result(52); /* missing configuration */
+    if (pushed_count == 0) return cudart_result(CUDA_MISSING_CONFIGURATION);
     const call_configuration *top = &pushed[--pushed_count];
     *grid = top->grid;
     *block = top->block;

@@ -141,7 +141,7 @@ static cudaError_t copy_flat(void *to, const void *from, size_t size, cudaStream
 
 static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
                              cudaStream_t stream, bool blocking) {
-    if (width > to_pitch || width > from_pitch) return cudart_result(12); /* invalid pitch */
+    if (width > to_pitch || width > from_pitch) return cudart_result(CUDA_INVALID_PITCH);
     maya_copy copy = {.destination = to,
                       .source = from,
                       .width = width,
@@ -206,11 +206,12 @@ typedef struct {
 } pointer_attributes;
 
 MAYA_API cudaError_t cudaPointerGetAttributes(pointer_attributes *attributes, const void *address) {
+    enum { INVALID_DEVICE_ID = -2 }; /* cudaInvalidDeviceId */
     maya_allocation_info info = maya_find_allocation(address);
     bool known = info.type != MAYA_MEMORY_UNREGISTERED;
     *attributes = (pointer_attributes){
         .type = info.type,
-        .device = known ? info.device : -2, /* cudaInvalidDeviceId */
+        .device = known ? info.device : INVALID_DEVICE_ID,
         .device_pointer = known ? (void *)address : NULL,
         .host_pointer = info.type == MAYA_MEMORY_DEVICE ? NULL : (void *)address,
     };

@@ -1,4 +1,4 @@
-/* Results of the CUDA runtime; the driver uses the same numbers for the same things. */
+/* Results of the CUDA runtime (cudaError_t); the driver (CUresult) uses the same numbers for the same errors. */
 #pragma once
 
 enum {
@@ -6,13 +6,17 @@ enum {
     CUDA_INVALID_VALUE = 1,
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_NOT_INITIALIZED = 3,
+    CUDA_INVALID_CONFIGURATION = 9,
+    CUDA_INVALID_PITCH = 12,
     CUDA_INVALID_SYMBOL = 13,
     CUDA_INVALID_DEVICE_POINTER = 17,
+    CUDA_MISSING_CONFIGURATION = 52,
     CUDA_INVALID_DEVICE_FUNCTION = 98,
     CUDA_NO_DEVICE = 100,
     CUDA_INVALID_DEVICE = 101,
     CUDA_INVALID_IMAGE = 200,
     CUDA_INVALID_CONTEXT = 201,
+    CUDA_FILE_NOT_FOUND = 301,
     CUDA_INVALID_HANDLE = 400,
     CUDA_NOT_FOUND = 500,
     CUDA_NOT_READY = 600,
@@ -24,5 +28,10 @@ enum {
     CUDA_NOT_SUPPORTED = 801,
     CUDA_CAPTURE_UNSUPPORTED = 900,
     CUDA_CAPTURE_INVALIDATED = 901,
+    CUDA_CAPTURE_UNJOINED = 904,
     CUDA_CAPTURED_EVENT = 907,
+    CUDA_UNKNOWN_ERROR = 999,
 };
+
+/* cudaDriverEntryPointQueryResult, CUdriverProcAddressQueryResult */
+enum { CUDA_ENTRY_POINT_FOUND = 0, CUDA_ENTRY_POINT_NOT_FOUND = 1 };

@@ -264,7 +264,7 @@ int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsign
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || threads == 0 || threads > 1024 || block[2] > 64 ||
         grid[0] > 2147483647u || grid[1] > 65535u || grid[2] > 65535u ||
         (int64_t)shared_bytes > maya_get_settings()->device.shared_per_block_optin) {
-        return 9; /* invalid configuration */
+        return CUDA_INVALID_CONFIGURATION;
     }
     launch_key key;
     memset(&key, 0, sizeof key); /* padding takes part in the comparison */
