@@ -16,7 +16,7 @@
  * called. The thread of the connection takes it, too, so a thread that waits for an answer waits on nccl_changed. */
 #pragma once
 
-#include "device/coordinator.h"
+#include "device/coordinator_client.h"
 #include "device/faults.h"
 #include "device/internal.h"
 

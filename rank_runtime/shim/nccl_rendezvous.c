@@ -150,7 +150,7 @@ static void after_fork_in_child(void) {
 static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
 
 static nccl_result connect_to_coordinator(const char *function, int ranks) {
-    static const maya_receiver receiver = {
+    static const maya_client_receiver receiver = {
         .joined = joined,
         .request_failed = request_failed,
         .done = nccl_operation_done,
@@ -164,7 +164,7 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
     static pthread_once_t forks = PTHREAD_ONCE_INIT;
     static _Atomic bool said;
     bool is_alone = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1 && !nccl_group_is_open();
-    const char *problem = is_alone ? nobody_else : maya_coordinator_connect(&receiver);
+    const char *problem = is_alone ? nobody_else : maya_client_connect(&receiver);
     if (is_alone && !said) maya_message("NCCL: %s", problem);
     said |= is_alone;
     if (problem) return nccl_fail(NCCL_SYSTEM_ERROR, "%s: a communicator of %d ranks: %s", function, ranks, problem);

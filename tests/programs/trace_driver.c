@@ -33,7 +33,7 @@ void maya_message(const char *format, ...) {
     fputc('\n', stderr);
 }
 
-/* Forks and the end of a process as process.c and coordinator.c see to them, for the recorder alone. */
+/* Forks and the end of a process as process.c and coordinator_client.c see to them, for the recorder alone. */
 static void before_fork(void) {
     pthread_mutex_lock(&maya_recorder_lock);
     pthread_mutex_lock(&maya_insertion_lock);
@@ -47,7 +47,7 @@ static void after_fork_in_child(void) {
     after_fork();
 }
 void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork_in_child); }
-void maya_coordinator_end(void) {}
+void maya_client_end(void) {}
 void maya_drain_at_exit(int status) { (void)status; }
 void maya_faults_end(void) {}
 /* There is no virtual clock. */

@@ -6,7 +6,7 @@
 
 #define _GNU_SOURCE
 #include "clock_internal.h"
-#include "coordinator.h"
+#include "coordinator_client.h"
 #include "intern.h"
 
 #include <stdatomic.h>
@@ -126,7 +126,7 @@ void clock_ask(void) {
     maya_ask questions[16];
     enum { ROOM = sizeof questions / sizeof *questions };
     if (atomic_load_explicit(&unasked, memory_order_relaxed) == 0) return;
-    if (maya_coordinator_connect(NULL) != NULL) {
+    if (maya_client_connect(NULL) != NULL) {
         maya_clock_lost();
         return;
     }

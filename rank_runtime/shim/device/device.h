@@ -236,9 +236,9 @@ MAYA_API uint32_t maya_stream_number(void *stream);
 MAYA_API int maya_stream_synchronize(void *stream);
 MAYA_API int maya_current_device(void);
 
-/* ---- coordinator.c; the rest of it is in coordinator.h ---- */
+/* ---- coordinator_client.c; its other functions are declared in coordinator_client.h ---- */
 
-/* The program has done an optimizer step: the coordinator is told, now and then, how far the rank is. */
+/* Counts one optimizer step. The client reports the count to the coordinator from time to time. */
 MAYA_API void maya_count_step(void);
 
 /* ---- memory.c ---- */

@@ -12,7 +12,7 @@
  * A signal ends the wait: its handler, if it is Python's, can only run when the wait is over. */
 
 #define _GNU_SOURCE
-#include "coordinator.h"
+#include "coordinator_client.h"
 #include "engine.h"
 #include "virtual_clock.h"
 
@@ -38,7 +38,7 @@ static bool engine_answers(void) {
 }
 
 MAYA_API bool maya_collectives_are_queued(void) {
-    bool others_may_wait = maya_coordinator_is_connected() && maya_get_settings()->world_size > 1;
+    bool others_may_wait = maya_client_is_connected() && maya_get_settings()->world_size > 1;
     if (given_up || !others_may_wait || !maya_work_is_queued()) return false;
     return engine_answers() && maya_streams_hold_collectives();
 }
@@ -77,6 +77,6 @@ MAYA_API bool maya_complete_collectives(void) {
 MAYA_API void maya_give_up_collectives(void) { given_up = true; }
 
 void maya_drain_at_exit(int status) {
-    if (!maya_coordinator_is_connected()) return; /* also in a vfork child, which has our memory but is not us */
+    if (!maya_client_is_connected()) return; /* also in a vfork child, which has our memory but is not us */
     if (status != 0 || maya_is_stream_worker() || !maya_complete_collectives()) maya_give_up_collectives();
 }

@@ -77,7 +77,7 @@ static void in_parent(void) {
 static void in_child(void) {
     maya_streams_after_fork();
     maya_values_after_fork();
-    maya_coordinator_after_fork();
+    maya_client_after_fork();
     maya_recorder_after_fork();
     maya_stacks_after_fork();
     maya_faults_after_fork();
@@ -116,7 +116,7 @@ MAYA_API void maya_begin_rank(void) {
     maya_contexts_begin_rank(); /* first: needs the settings that the parent was charged by */
     maya_settings_begin_rank();
     maya_devices_begin_rank();
-    maya_coordinator_begin_rank();
+    maya_client_begin_rank();
     maya_recorder_begin_rank();
     begin_what_ranks_have();
 }

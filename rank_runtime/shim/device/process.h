@@ -11,7 +11,7 @@
 
 /* The locks of libmaya_device.so, in the order in which a thread may take them: whoever holds one may only take those after
  * it. Locks of the libraries above (nccl_rendezvous.c) come before all of them. */
-extern pthread_mutex_t maya_connect_lock;   /* coordinator.c */
+extern pthread_mutex_t maya_connect_lock;   /* coordinator_client.c */
 extern pthread_mutex_t maya_pool_lock;      /* pool.c */
 extern pthread_mutex_t maya_kernels_lock;   /* kernels.c */
 extern pthread_mutex_t maya_vmm_lock;       /* vmm.c */
@@ -20,7 +20,7 @@ extern pthread_mutex_t maya_memory_lock;    /* memory.c */
 extern pthread_mutex_t maya_blocks_lock;    /* blocks.c */
 extern pthread_mutex_t maya_values_lock;    /* values.c, contents.c; who holds it may try to take maya_hold_lock, not wait */
 extern pthread_mutex_t maya_engine_lock;    /* stream.c, graph.c */
-extern pthread_mutex_t maya_outgoing_lock;  /* coordinator.c */
+extern pthread_mutex_t maya_outgoing_lock;  /* coordinator_client.c */
 extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, blocks.c, and the trace file */
 extern pthread_mutex_t maya_insertion_lock; /* intern.c */
 extern pthread_mutex_t maya_reported_lock;  /* report.c */
@@ -42,7 +42,7 @@ void maya_watch_forks(void);
 /* In a forked child, all locks held; each forgets what only the parent goes on with. */
 void maya_streams_after_fork(void);
 void maya_values_after_fork(void);
-void maya_coordinator_after_fork(void);
+void maya_client_after_fork(void);
 void maya_recorder_after_fork(void);
 void maya_stacks_after_fork(void);
 void maya_faults_after_fork(void);
@@ -52,7 +52,7 @@ void maya_watchdogs_after_fork(void);
 void maya_settings_begin_rank(void);
 void maya_devices_begin_rank(void);
 void maya_contexts_begin_rank(void);
-void maya_coordinator_begin_rank(void);
+void maya_client_begin_rank(void);
 void maya_recorder_begin_rank(void);
 void maya_stacks_begin_rank(void);
 void maya_faults_begin_rank(void);
@@ -63,4 +63,4 @@ void maya_faults_end(void);
 /* The process ends with this status: completes the collectives that its streams hold, if it is 0 (drain.c). */
 void maya_drain_at_exit(int status);
 /* The process ends: says goodbye to the coordinator. Waits for a second at most. */
-void maya_coordinator_end(void);
+void maya_client_end(void);

@@ -13,7 +13,7 @@
 MAYA_API _Noreturn void _exit(int status) {
     maya_drain_at_exit(status);
     maya_faults_end();
-    maya_coordinator_end();
+    maya_client_end();
     maya_record_end();
     for (;;) syscall(SYS_exit_group, status);
 }

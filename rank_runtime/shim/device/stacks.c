@@ -20,7 +20,7 @@
  * still, and they are read without. */
 
 #define _GNU_SOURCE
-#include "coordinator.h"
+#include "coordinator_client.h"
 #include "engine.h"
 
 #include <dlfcn.h>

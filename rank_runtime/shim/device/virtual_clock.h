@@ -79,7 +79,7 @@ MAYA_API void maya_clock_when_arrived(maya_ticket *ticket, void (*then)(void *ar
 MAYA_API void maya_clock_ended(maya_ticket *ticket, uint64_t started_ns, uint64_t ended_ns);
 MAYA_API void maya_clock_dropped(maya_ticket *ticket);
 
-/* ---- coordinator.c ---- */
+/* ---- coordinator_client.c ---- */
 
 void maya_clock_times(const int64_t *numbers, const int64_t *ns, size_t count);
 /* No answers will come any more: what is not known takes no time. */

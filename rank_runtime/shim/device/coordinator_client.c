@@ -1,10 +1,9 @@
-/* The connection to the coordinator (coordinator.h): a ZeroMQ DEALER socket, and the thread that owns it.
+/* The coordinator's client (coordinator_client.h): a ZeroMQ DEALER socket and the thread that owns it.
  *
- * maya_connect_lock is held around the first connection, maya_outgoing_lock around changes of the batch. The receiver is
- * called without them. */
+ * maya_connect_lock guards the first connection, maya_outgoing_lock the batch. The receiver is called with neither held. */
 
 #define _GNU_SOURCE
-#include "coordinator.h"
+#include "coordinator_client.h"
 #include "faults.h"
 #include "process.h"
 #include "virtual_clock.h"
@@ -41,19 +40,19 @@ typedef struct {
 } batch;
 
 pthread_mutex_t maya_connect_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool tried, said;    /* said: the user has been told of the problem */
-static char problem[1536];  /* why there is no connection ... */
-static _Atomic bool failed; /* ... if this is true */
+static bool tried, reported; /* reported: the user has seen the problem */
+static char problem[1536];   /* why there is no connection; valid if `failed` */
+static _Atomic bool failed;
 static pid_t connected_process;
 
 pthread_mutex_t maya_outgoing_lock = PTHREAD_MUTEX_INITIALIZER;
 static batch outgoing;
-static bool accepting; /* there is, or was so far, somebody to send to */
+static bool accepting; /* messages are queued, not dropped */
 static _Atomic bool ending;
 
 static zmq_functions zmq;
 static void *context, *dealer, *monitor;
-static const maya_receiver *_Atomic receiver; /* NULL: only the clock wanted the connection so far */
+static const maya_client_receiver *_Atomic receiver; /* NULL: so far only the virtual clock uses the connection */
 static int wake_descriptor = -1, gone_descriptor = -1;
 static _Atomic int connection_descriptor = -1;
 static bool welcome;
@@ -109,11 +108,11 @@ void maya_outgoing_send(void) {
     uint64_t one = 1;
     if (wake_descriptor >= 0) {
         ssize_t written = write(wake_descriptor, &one, sizeof one);
-        (void)written; /* it fails only when the thread has been told often enough already */
+        (void)written; /* fails only if the counter is full, and then the thread is awake anyway */
     }
 }
 
-/* What has gathered; the next batch begins. */
+/* Takes the current batch and begins the next one. */
 static batch take_batch(void) {
     pthread_mutex_lock(&maya_outgoing_lock);
     batch taken = outgoing;
@@ -127,7 +126,7 @@ static void release(void *bytes, void *hint) {
     free(bytes);
 }
 
-/* Never blocks: the socket's queue has no limit. A rank has no more under way than its streams wait for. */
+/* Never blocks: the socket's queue has no limit. Its length is bounded by what the rank's streams wait for. */
 static void send_frame(void *bytes, size_t size, bool more) {
     zmq_msg frame;
     if (zmq.msg_init_data(&frame, bytes, size, release, NULL) != 0) abort();
@@ -149,11 +148,11 @@ static void send_batch(batch *sent) {
     free(sent->payloads);
 }
 
-/* ---- what arrives ---- */
+/* ---- receiving ---- */
 
 static void refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Notes why the connection is of no use any more; the first reason counts. */
+/* Marks the connection as failed. Only the first reason is kept. */
 static void refuse(const char *format, ...) {
     if (failed) return;
     va_list arguments;
@@ -168,7 +167,7 @@ typedef struct {
     size_t count, capacity;
 } frames;
 
-/* The frames of the next batch, if one has arrived; zmq delivers a batch as a whole. */
+/* Reads the frames of the next batch; false if none has arrived. ZeroMQ delivers all frames of a message at once. */
 static bool receive_frames(frames *received) {
     bool more = true;
     while (more) {
@@ -189,13 +188,13 @@ static bool receive_frames(frames *received) {
     return true;
 }
 
-/* What is answered to NCCL. */
+/* Answers for NCCL go to the receiver. */
 static bool is_for_receiver(int64_t kind) {
     return kind == MAYA_KIND_JOINED || kind == MAYA_KIND_REQUEST_FAILED || kind == MAYA_KIND_DONE || kind == MAYA_KIND_FAILED ||
            kind == MAYA_KIND_ABANDONED;
 }
 
-/* One message; false: it is none of this version. */
+/* Handles one message; false if this version has no such message. */
 static bool handle_message(maya_unpacker *from, frames *received, size_t *next_payload) {
     static maya_joined joined;
     static maya_done done;
@@ -203,7 +202,7 @@ static bool handle_message(maya_unpacker *from, frames *received, size_t *next_p
     size_t count;
     int64_t kind;
     if (!maya_unpack_array(from, &count) || !maya_unpack_number(from, &kind)) return false;
-    const maya_receiver *told = receiver;
+    const maya_client_receiver *told = receiver;
     if (told == NULL && is_for_receiver(kind)) return false;
     switch (kind) {
         case MAYA_KIND_WELCOME: {
@@ -262,8 +261,8 @@ static void handle_batch(frames *received) {
     while (understood && messages-- > 0) understood = handle_message(&from, received, &next_payload);
     if (!understood || from.at != from.end || next_payload != received->count) {
         refuse(
-            "the coordinator says what this process does not understand; its messages are not of version %d, or a "
-            "program that is no coordinator listens at %s",
+            "cannot decode the coordinator's answer: either it does not use version %d of the messages, or another program "
+            "listens at %s",
             MAYA_MESSAGES_VERSION, maya_get_settings()->coordinator);
     }
 }
@@ -278,8 +277,8 @@ static void receive_batches(void) {
     }
 }
 
-/* What ZeroMQ says about the connection itself. It would connect again and again, but whoever answered then would know
- * nothing of what was said before. */
+/* Reads ZeroMQ's connection events. ZeroMQ would reconnect by itself, but a new coordinator would not know this run's state, so
+ * a disconnect ends the connection. */
 static void watch_connection(void) {
     struct {
         uint16_t event;
@@ -294,8 +293,8 @@ static void watch_connection(void) {
         if (news.event == ZMQ_EVENT_CONNECTED) connection_descriptor = (int)news.value;
         if (news.event == ZMQ_EVENT_DISCONNECTED) {
             connection_descriptor = -1;
-            receive_batches(); /* what it said before it went */
-            refuse("the coordinator at %s has ended; without it the ranks cannot meet", maya_get_settings()->coordinator);
+            receive_batches(); /* its last messages */
+            refuse("the coordinator at %s has ended; without it ranks cannot communicate", maya_get_settings()->coordinator);
         }
     }
     zmq.msg_close(&frame);
@@ -335,7 +334,7 @@ static void stop_accepting(void) {
 
 static void *talk(void *unused) {
     (void)unused;
-    int64_t begun = milliseconds(), next_alive = begun + ALIVE_MILLISECONDS, steps_said = 0;
+    int64_t begun = milliseconds(), next_alive = begun + ALIVE_MILLISECONDS, steps_sent = 0;
     bool last = false;
     while (!last && !failed) {
         int64_t now = milliseconds();
@@ -354,9 +353,9 @@ static void *talk(void *unused) {
         }
         now = milliseconds();
         int64_t steps_now = atomic_load_explicit(&steps, memory_order_relaxed);
-        if (now >= next_alive || steps_now != steps_said) {
+        if (now >= next_alive || steps_now != steps_sent) {
             add_alive(steps_now);
-            steps_said = steps_now;
+            steps_sent = steps_now;
             next_alive = now + ALIVE_MILLISECONDS;
         }
         last = ending;
@@ -366,17 +365,17 @@ static void *talk(void *unused) {
         receive_batches();
         if (items[1].ready) watch_connection();
         if (!welcome && now - begun > WELCOME_MILLISECONDS) {
-            refuse("the coordinator at %s has not answered for %d s; is it one of this run (MAYA_COORDINATOR_SECRET)?",
+            refuse("the coordinator at %s has not answered for %d s; does it belong to this run (MAYA_COORDINATOR_SECRET)?",
                    maya_get_settings()->coordinator, WELCOME_MILLISECONDS / 1000);
         }
     }
     stop_accepting();
     pthread_mutex_lock(&maya_connect_lock);
-    if (failed && !said) maya_message("NCCL: %s", problem);
-    said = failed;
+    if (failed && !reported) maya_message("NCCL: %s", problem);
+    reported = failed;
     pthread_mutex_unlock(&maya_connect_lock);
     maya_clock_lost();
-    const maya_receiver *told = receiver;
+    const maya_client_receiver *told = receiver;
     if (told) told->lost(failed ? problem : NULL);
     close_connection(failed);
     uint64_t one = 1;
@@ -387,8 +386,8 @@ static void *talk(void *unused) {
 
 /* ---- beginning and end ---- */
 
-static const char nobody_to_meet[] =
-    "there is no coordinator: a run of one rank has none on the wall clock; start the program with maya-torchrun and the "
+static const char no_coordinator[] =
+    "there is no coordinator: a run of one rank with --clock wall has none; start the program with maya-torchrun and the "
     "number of ranks it needs or, if it drives several GPUs itself (nn.DataParallel), with --clock virtual";
 
 static bool open_sockets(const maya_settings *settings) {
@@ -401,12 +400,12 @@ static bool open_sockets(const maya_settings *settings) {
     dealer = zmq.socket(context, ZMQ_DEALER);
     monitor = zmq.socket(context, ZMQ_PAIR);
     if (dealer == NULL || monitor == NULL) return false;
-    /* A limit would block the thread that also has to take answers in; see send_frame. */
+    /* With a limit, a send could block the thread that also receives answers; see send_frame. */
     zmq.setsockopt(dealer, ZMQ_SNDHWM, &no_limit, sizeof no_limit);
     zmq.setsockopt(dealer, ZMQ_RCVHWM, &no_limit, sizeof no_limit);
     zmq.setsockopt(dealer, ZMQ_LINGER, &linger, sizeof linger);
     zmq.setsockopt(monitor, ZMQ_LINGER, &no_limit, sizeof no_limit);
-    /* Until it is connected: a thousand ranks that come at once find the coordinator's queue full. */
+    /* Retry soon: when a thousand ranks connect at once, the coordinator's listen queue is full. */
     zmq.setsockopt(dealer, ZMQ_RECONNECT_IVL, &retry_milliseconds, sizeof retry_milliseconds);
     return zmq.socket_monitor(dealer, endpoint, ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED) == 0 &&
            zmq.connect(monitor, endpoint) == 0 && zmq.connect(dealer, settings->coordinator) == 0;
@@ -425,13 +424,13 @@ static void say_hello(const maya_settings *settings) {
 static void end_at_exit(int status, void *unused) {
     (void)unused;
     maya_drain_at_exit(status);
-    maya_coordinator_end();
+    maya_client_end();
 }
 
 static void try_to_connect(void) {
     const maya_settings *settings = maya_get_settings();
     if (settings->coordinator[0] == '\0') {
-        refuse("%s", nobody_to_meet);
+        refuse("%s", no_coordinator);
         return;
     }
     const char *missing = maya_load_zmq(&zmq, settings->zmq_path);
@@ -457,23 +456,23 @@ static void try_to_connect(void) {
     }
 }
 
-const char *maya_coordinator_connect(const maya_receiver *wanted) {
+const char *maya_client_connect(const maya_client_receiver *wanted) {
     pthread_mutex_lock(&maya_connect_lock);
     if (wanted) receiver = wanted;
     if (!tried) {
         tried = true;
         try_to_connect();
     }
-    if (failed && !said) maya_message("NCCL: %s", problem);
-    said = failed;
+    if (failed && !reported) maya_message("NCCL: %s", problem);
+    reported = failed;
     pthread_mutex_unlock(&maya_connect_lock);
     return failed ? problem : NULL;
 }
 
-bool maya_coordinator_is_connected(void) { return connected_process == getpid() && !failed; }
+bool maya_client_is_connected(void) { return connected_process == getpid() && !failed; }
 
-void maya_coordinator_end(void) {
-    if (connected_process != getpid()) return; /* also for a vfork child, which has our memory but is not us */
+void maya_client_end(void) {
+    if (connected_process != getpid()) return; /* a child of vfork shares our memory but has no connection */
     connected_process = 0;
     last_ns = maya_clock_last_ns();
     ending = true;
@@ -482,8 +481,9 @@ void maya_coordinator_end(void) {
     poll(&gone, 1, GOODBYE_MILLISECONDS);
 }
 
-void maya_coordinator_after_fork(void) {
-    if (connection_descriptor >= 0) close(connection_descriptor); /* or the coordinator would not notice the parent's end */
+void maya_client_after_fork(void) {
+    if (connection_descriptor >= 0)
+        close(connection_descriptor); /* otherwise the coordinator would not notice the parent's end */
     if (wake_descriptor >= 0) close(wake_descriptor);
     if (gone_descriptor >= 0) close(gone_descriptor);
     connection_descriptor = wake_descriptor = gone_descriptor = -1;
@@ -492,13 +492,13 @@ void maya_coordinator_after_fork(void) {
     ending = false;
     connected_process = 0;
     tried = true;
-    said = failed = false;
+    reported = failed = false;
     refuse(
-        "this process was forked from a rank, and only the rank itself can join communicators; start ranks with "
+        "this process is a forked child of a rank, and only the rank itself can join communicators; start ranks with "
         "maya-torchrun");
 }
 
-void maya_coordinator_begin_rank(void) {
-    tried = said = welcome = failed = false;
+void maya_client_begin_rank(void) {
+    tried = reported = welcome = failed = false;
     steps = 0;
 }
