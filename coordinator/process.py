@@ -33,7 +33,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,11 @@ def run(settings: Settings, report_fd: int, control_fd: int | None = None, paren
         signal.set_wakeup_fd(-1)
         os.close(wakeup_read)
         os.close(wakeup_write)
+
+
+def run_with_values(values: Mapping[str, Any], report_fd: int, control_fd: int, parent: int) -> int:
+    """The entry point that the launcher names to the zygote. `values` are the fields of `Settings`."""
+    return run(Settings(**values), report_fd, control_fd, parent)
 
 
 def _become_coordinator(wakeup_fd: int, parent: int | None) -> None:

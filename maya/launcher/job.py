@@ -42,6 +42,7 @@ from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 SUCCESS, FAILED = 0, 1
+_COORDINATOR = "coordinator.process:run_with_values"  # named, not imported: only the zygote's child loads it
 _NOTHING = (sys.executable, "-c", "")  # for a zygote whose ranks are other programs
 
 
@@ -196,12 +197,16 @@ class Job:
             module=launch.script if share and launch.module else None,
             modules=launch.preload or (),
             rank_variables=tuple(worker_variables(launch, 0, RendezvousAddress(0), 0, Path(), self._inherited)),
-            secret=secret,
-            store_port=port,
-            run_folder=str(self._run_folder) if self._is_virtual() else "",
-            hang_folder=str(self._run_folder),
-            hang_after=launch.hangs.after,
-            hang_freezes=launch.hangs.debugs,
+            coordinator=_COORDINATOR if secret else "",
+            coordinator_settings={
+                "world_size": launch.world_size,
+                "secret": secret,
+                "store_port": port,
+                "run_folder": str(self._run_folder) if self._is_virtual() else "",
+                "hang_folder": str(self._run_folder),
+                "hang_after": launch.hangs.after,
+                "hang_freezes": launch.hangs.debugs,
+            },
         )
 
     def _rank(self, rank: int, meeting: RendezvousAddress, attempt: int, files: WorkerFiles) -> RankStart:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -23,7 +24,7 @@ from rank_runtime.zygote.ending import Ending
 from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
 from rank_runtime.zygote.memory import fill_holes, give_back_large_blocks
 from rank_runtime.zygote.preload import Preload
-from rank_runtime.zygote.protocol import Descriptors, Lines, PlanFile, RankStart, write_line
+from rank_runtime.zygote.protocol import Descriptors, EntryPoint, Lines, PlanFile, RankStart, write_line
 from rank_runtime.zygote.rank import (
     become_rank,
     begin_device,
@@ -88,7 +89,7 @@ class Zygote:
         self.report({"importing": True})
         gc.disable()
         self._preload.import_first()
-        if preparation.secret:
+        if preparation.coordinator:
             self._fork_coordinator()
         self._preload.import_rest(self._own)
         self.report({"unshared": _shortened(self._preload.unshared)})
@@ -160,18 +161,9 @@ class Zygote:
                 os.close(descriptor)
         sys.path.insert(0, self._root)
         try:
-            from coordinator.process import Settings, run
-
-            settings = Settings(
-                world_size=self._preparation.world_size,
-                secret=self._preparation.secret,
-                store_port=self._preparation.store_port,
-                run_folder=self._preparation.run_folder,
-                hang_folder=self._preparation.hang_folder,
-                hang_after=self._preparation.hang_after,
-                hang_freezes=self._preparation.hang_freezes,
-            )
-            return run(settings, self._reports, pipe_read, self.process)
+            module, _, function = self._preparation.coordinator.partition(":")
+            run: EntryPoint = getattr(importlib.import_module(module), function)
+            return run(self._preparation.coordinator_settings, self._reports, pipe_read, self.process)
         except Exception as error:
             _print_exception()
             self.report({"coordinator_failed": f"{type(error).__name__}: {error}"})

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,13 @@ class Descriptors:
         return Descriptors(*map(int, text.split(",")))
 
 
+PlainValue = str | int | float | bool | None
+
+# The function that a coordinator's "module:function" names. Arguments: its settings, the descriptor that it writes
+# reports to, the descriptor that it reads the ends of ranks from, and the zygote's process id. Returns an exit code.
+EntryPoint = Callable[[Mapping[str, PlainValue], int, int, int], int]
+
+
 @dataclass(frozen=True)
 class Preparation:
     """What the zygote does before there are ranks."""
@@ -68,12 +75,8 @@ class Preparation:
     module: str | None  # or the module that it will run
     modules: tuple[str, ...]  # more of them
     rank_variables: tuple[str, ...]  # environment variables that differ between ranks
-    secret: str  # of the coordinator; empty: there is none
-    store_port: int | None  # of its TCPStore; 0: any; None: it has none
-    run_folder: str = ""  # whose run.json says how long things take; empty: the clock is the wall's
-    hang_folder: str = ""  # for reports of hangs; empty: nobody looks for them
-    hang_after: float = 60.0  # seconds without progress
-    hang_freezes: bool = False  # whether ranks are stopped when that is reported
+    coordinator: str = ""  # its entry point, "module:function" (see `EntryPoint`); empty: the job has no coordinator
+    coordinator_settings: Mapping[str, PlainValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
