@@ -1,6 +1,6 @@
 """What a run takes for granted and a reader has to know before its numbers: statements, and where in the script.
 
-In: nothing; maya/results/assumptions.py finds them in traces, the launcher knows the others. Out: lines for the
+In: nothing; maya/results/trace_assumptions.py finds them in traces, the launcher knows the others. Out: lines for the
 terminal and the report, and `assumptions` of summary.json.
 """
 

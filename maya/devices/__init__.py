@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maya.devices.catalogue import DeviceError, device_names, flattened, load_device
 from maya.devices.device import Device
+from maya.devices.device_files import DeviceError, device_names, flattened, load_device
 
 __all__ = ["Device", "DeviceError", "device_names", "flattened", "load_device"]

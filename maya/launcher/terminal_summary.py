@@ -8,7 +8,7 @@ from pathlib import Path
 
 from maya.assumptions import Assumption
 from maya.launcher.summary_file import FinishedRun
-from maya.results.assumptions import trace_assumptions
+from maya.results.trace_assumptions import trace_assumptions
 from maya.trace import RecordKind, TraceError, count_records, read
 from maya.util.ranks import ranks_text
 

@@ -14,12 +14,12 @@ from maya.assumptions import STEPS, Assumption, wall_clock
 from maya.replay.timeline import Timeline
 from maya.replay.truncated_traces import truncations
 from maya.results.anatomy import Anatomy, dissect
-from maya.results.assumptions import trace_assumptions
 from maya.results.memory import MemoryUse, find_memory
 from maya.results.origins import Origins, find_origins
 from maya.results.step_passes import MEANINGS
 from maya.results.steps import Steps, find_steps
 from maya.results.throughput import Throughput, find_throughput
+from maya.results.trace_assumptions import trace_assumptions
 from maya.results.traffic import Traffic, find_traffic
 from maya.results.without_model import WithoutModel, find_without_model
 from maya.util.suggestions import did_you_mean

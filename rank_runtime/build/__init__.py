@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import cache
-from .errors import BuildError
-from .objects import ObjectStore
-from .sources import Sources
-from .toolchain import CommandLog, find_toolchain
-from .torch_install import TorchInstall, find_torch
+from rank_runtime.build import cache
+from rank_runtime.build.errors import BuildError
+from rank_runtime.build.objects import ObjectStore
+from rank_runtime.build.sources import Sources
+from rank_runtime.build.toolchain import CommandLog, find_toolchain
+from rank_runtime.build.torch_install import TorchInstall, find_torch
 
 if TYPE_CHECKING:
-    from .compile import Compilation
+    from rank_runtime.build.compile import Compilation
 
 __all__ = ["Build", "BuildError", "ensure_built"]
 
@@ -64,7 +64,7 @@ def ensure_built(
         with cache.locked(folder, key, waiting=lambda: report("waiting for another process that builds the same")):
             build = None if force else _read(folder / key)  # another process may have made it while we waited
             if build is None:
-                from .compile import Compilation  # not needed to find a build, and slow to import
+                from rank_runtime.build.compile import Compilation  # not needed to find a build, and slow to import
 
                 store = ObjectStore(folder / "maya-objects", reuse=not force)
                 with cache.partial_folder(folder, key) as partial:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import BuildError, ensure_built
+from rank_runtime.build import BuildError, ensure_built
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import BuildError
+from rank_runtime.build.errors import BuildError
 
 UNUSED_SECONDS = 30 * 24 * 3600
 DESCRIPTION = "build.json"

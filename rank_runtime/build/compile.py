@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .elf import Imports, read_exports, read_imports
-from .errors import BuildError
-from .libraries import Requirement, required_libraries
-from .message_header import message_header
-from .objects import ObjectStore
-from .sources import Sources, header_digest
-from .stubs import stub_source, version_script
-from .toolchain import CommandLog, Compiler, Toolchain
-from .torch_install import TorchInstall
+from rank_runtime.build.elf import Imports, read_exports, read_imports
+from rank_runtime.build.errors import BuildError
+from rank_runtime.build.libraries import Requirement, required_libraries
+from rank_runtime.build.message_header import message_header
+from rank_runtime.build.objects import ObjectStore
+from rank_runtime.build.sources import Sources, header_digest
+from rank_runtime.build.stubs import stub_source, version_script
+from rank_runtime.build.toolchain import CommandLog, Compiler, Toolchain
+from rank_runtime.build.torch_install import TorchInstall
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from .elf import Imports
+from rank_runtime.build.elf import Imports
 
 NVIDIA_SONAME = re.compile(r"lib(cu(?!rl|ps)|nv|nccl)")
 # Wheels that bundle libraries rename them: libcudart-d0da41ae.so.11.0 is still libcudart.
@@ -24,18 +24,18 @@ NEWEST_CUDA = 13  # the release whose SONAME numbers the table gives
 
 
 @dataclass(frozen=True)
-class Result:
+class StubResult:
     """What a function that is not emulated gives back, as C text."""
 
     c_type: str
     value: str  # a C expression; "" for void
 
 
-VOID = Result("void", "")
-NULL_POINTER = Result("void *", "0")
-NO_VERSION = Result("size_t", "0")
-TEXT = Result("const char *", '"not emulated by Maya"')
-GENERIC_FAILURE = Result("int", "1")
+VOID = StubResult("void", "")
+NULL_POINTER = StubResult("void *", "0")
+NO_VERSION = StubResult("size_t", "0")
+TEXT = StubResult("const char *", '"not emulated by Maya"')
+GENERIC_FAILURE = StubResult("int", "1")
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Library:
     soname_stem: str
     number: int  # of the SONAME, in CUDA 13
     prefixes: tuple[str, ...]  # of its functions; an upper-case letter or an underscore follows
-    unsupported: Result
-    other_results: Mapping[str, Result] = field(default_factory=lambda: MappingProxyType({}))
+    unsupported: StubResult
+    other_results: Mapping[str, StubResult] = field(default_factory=lambda: MappingProxyType({}))
     number_follows_cuda: bool = False  # the number grows by one with each major release of CUDA
     has_versions: bool = True  # NVIDIA's own gives its symbols a version, named like its SONAME
     is_opened_by_name: bool = False  # by dlopen, hence needed although nothing links it
@@ -57,7 +57,7 @@ class Library:
         number = self.number + (cuda_major - NEWEST_CUDA if self.number_follows_cuda else 0)
         return f"{self.soname_stem}.so.{number}"
 
-    def result_of(self, function: str) -> Result:
+    def result_of(self, function: str) -> StubResult:
         """What the stub of `function` returns."""
         return self.other_results.get(function, self.unsupported)
 
@@ -72,9 +72,9 @@ def _begins_with_word(name: str, prefix: str) -> bool:
     return name.startswith(prefix) and (following.isupper() or following == "_")
 
 
-def _status(value: int) -> Result:
+def _status(value: int) -> StubResult:
     """NVIDIA's status enumerations all have the size of an int."""
-    return Result("int", str(value))
+    return StubResult("int", str(value))
 
 
 # "Not supported" of each library, in the order of LD_PRELOAD. Where a library has no such code, the nearest: cuRAND
@@ -115,7 +115,7 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
             "__cudaRegisterFunction": VOID,
             "__cudaRegisterVar": VOID,
             "__cudaRegisterManagedVar": VOID,
-            "__cudaInitModule": Result("char", "0"),
+            "__cudaInitModule": StubResult("char", "0"),
         },
         number_follows_cuda=True,
     ),
@@ -183,12 +183,12 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         "libcufile",
         0,
         ("cuFile",),
-        Result("error_pair", "(error_pair){5007, 801}"),
+        StubResult("error_pair", "(error_pair){5007, 801}"),
         {
-            "cuFileRead": Result("ssize_t", "-5007"),
-            "cuFileWrite": Result("ssize_t", "-5007"),
+            "cuFileRead": StubResult("ssize_t", "-5007"),
+            "cuFileWrite": StubResult("ssize_t", "-5007"),
             "cuFileHandleDeregister": VOID,
-            "cuFileUseCount": Result("long", "0"),
+            "cuFileUseCount": StubResult("long", "0"),
             "cuFileBatchIODestroy": VOID,
         },
         has_versions=False,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import BuildError
+from rank_runtime.build.errors import BuildError
 
 # Annotation of a field -> its type in C, and what reads and writes it.
 FIELD_TYPES = {

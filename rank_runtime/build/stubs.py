@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .libraries import Library
+from rank_runtime.build.libraries import Library
 
 # Larger than any of the flags and tables that NVIDIA's libraries export, because an import does not say the size.
 OBJECT_BYTES = 4096

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import BuildError
+from rank_runtime.build.errors import BuildError
 
 ERROR_LINES_SHOWN = 12
 ERROR_LINE = re.compile(r"\berror: |undefined reference|cannot find ")

@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
-from .errors import BuildError
+from rank_runtime.build.errors import BuildError
 
 REMEDY = (
     "Maya runs on the stock CUDA build of torch (no GPU, driver or nvidia-* package is needed): "

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None)
 _call_at_exit = getattr(_libc, "__cxa_atexit")  # under this name, a class would look for another one
 
 
-class Ending:
+class RankEndings:
     """Made in the zygote before anything else is imported, so that its `atexit` function is the last to be called."""
 
     def __init__(self, world_size: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from rank_runtime.zygote.ahead import describe_operators, make_room_for_instances, number_types
 from rank_runtime.zygote.clock import Clock
-from rank_runtime.zygote.ending import Ending
+from rank_runtime.zygote.ending import RankEndings
 from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
 from rank_runtime.zygote.memory import fill_holes, give_back_large_blocks
 from rank_runtime.zygote.preload import Preload
@@ -69,7 +69,7 @@ class Zygote:
         self._commands = Lines(descriptors.commands)
         self._plan = PlanFile(descriptors.plan)
         self._preparation = self._plan.preparation()
-        self._ending = Ending(self._preparation.world_size)
+        self._ending = RankEndings(self._preparation.world_size)
         self._preload = Preload(self._preparation, python_has)
         self._rank_of: dict[int, int] = {}  # running ranks, by process
         self._coordinator = 0  # its process

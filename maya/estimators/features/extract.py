@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
-from maya.estimators.features import elementwise, gemms, lists, memory_bound, rows
+from maya.estimators.features import data_movement, elementwise, gemms, lists, rows
 from maya.estimators.features.attention_kernels import attention_of_launch
 from maya.estimators.features.inductor import InductorSources
 from maya.estimators.features.launch import KernelLaunch
@@ -25,7 +25,7 @@ Extractor = Callable[[KernelLaunch], Kernel | None]
 _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
-        (r"reshape_and_cache|rotary|rope_|_rope", memory_bound.in_place),
+        (r"reshape_and_cache|rotary|rope_|_rope", data_movement.in_place),
         (r"flash_(fwd|bwd)|[Ff]lash_?[Aa]tt|fmha|attention_of_launch", attention_of_launch),
         (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
         (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
@@ -42,22 +42,22 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"(?i)softmax", rows.softmax),
         (r"(?i)nll_loss|cross_entropy", rows.cross_entropy),
         (r"reduce_kernel|(?i:reduce_1block)|^kernelReduce", rows.reduction),
-        (r"CatArray|chunk_cat", memory_bound.concatenation),
-        (r"split_with_sizes_copy|split_copy", memory_bound.splitting),
+        (r"CatArray|chunk_cat", data_movement.concatenation),
+        (r"split_with_sizes_copy|split_copy", data_movement.splitting),
         (r"^elementwise_kernel_with_index", elementwise.elementwise),
-        (r"vectorized_gather|indexSelect", memory_bound.gather_rows),
+        (r"vectorized_gather|indexSelect", data_movement.gather_rows),
         (
             r"embedding_|compute_grad_weight|sum_and_scatter|krn_partial|compute_num_of_partial",
-            memory_bound.embedding_backward,
+            data_movement.embedding_backward,
         ),
-        (r"^compute(Block|Digit)|gatherTopK|^fill$", memory_bound.selection),
-        (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", memory_bound.indexing),
+        (r"^compute(Block|Digit)|gatherTopK|^fill$", data_movement.selection),
+        (r"(?i)index|scatter|gather|masked_|take_|put_|roll_cuda|flip|tril|coalesceValues", data_movement.indexing),
         (
             r"(?i)sort|topk|kthvalue|scan|unique|select|DeviceCompact|DeviceReduce|transform_kernel|transform_vals"
             r"|convert_indices|histogram|fill_reverse",
-            memory_bound.keys_and_values,
+            data_movement.keys_and_values,
         ),
-        (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", memory_bound.pooling),
+        (r"(?i)pool|upsample|interpolate|im2col|col2im|grid_sampl", data_movement.pooling),
         (r"elementwise|nchwToNhwc|nhwcToNchw|copy_kernel|fill_kernel", elementwise.elementwise),
     )
 )
