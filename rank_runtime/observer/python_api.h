@@ -1,8 +1,10 @@
-// What the observer asks of the Python interpreter around it.
+// The functions of CPython's C API that the observer calls.
 //
-// The functions are looked up at run time, so that the observer links against no particular interpreter; all of them belong to
-// the stable parts of its C interface since 3.9.
+// They are looked up at run time, so that the observer links against no particular interpreter; all of them belong to the
+// stable parts of the API since Python 3.9.
 #pragma once
+
+#include <cstdint>
 
 namespace maya {
 
@@ -13,22 +15,30 @@ struct Python {
   int (*is_finalizing)();
   int (*gil_ensure)();
   void (*gil_release)(int);
-  PyObject* (*current_frame)();        // borrowed
-  PyObject* (*frame_back)(PyObject*);  // new reference, as of all that follow
+  PyObject* (*modules)();                         // sys.modules; borrowed
+  PyObject* (*get_item)(PyObject*, const char*);  // of a dict; borrowed
+  PyObject* (*current_frame)();                   // borrowed
+  PyObject* (*error)();                           // the exception that is set; borrowed
+  PyObject* (*frame_back)(PyObject*);             // a new reference, like the results of all functions below
   PyObject* (*frame_code)(PyObject*);
   int (*frame_line)(PyObject*);
   PyObject* (*get_attribute)(PyObject*, const char*);
   PyObject* (*get_key)(PyObject*, const char*);
   PyObject* (*get_element)(PyObject*, long);
   const char* (*as_text)(PyObject*);
+  unsigned long long (*as_unsigned)(PyObject*);
   void (*retain)(PyObject*);
   void (*release)(PyObject*);
   void (*clear_error)();
+  PyObject* object_type;             // object
+  PyObject* method_descriptor_type;  // type(str.join)
 
-  // Whether Python code runs in this process, and will for a while.
+  // Whether the interpreter is initialized and not finalizing.
   bool usable() const;
-  // Calls visit(frame, file) for the calling thread's frames, innermost first, until one returns true. Holds Python's lock
-  // meanwhile; errors that visit causes are cleared.
+  // An attribute as an unsigned integer; 0 if the object has no such attribute. Call with the GIL held.
+  uint64_t unsigned_attribute(PyObject* owner, const char* name) const;
+  // Calls visit(frame, file) for the calling thread's frames, innermost first, until one returns true. Holds the GIL
+  // meanwhile; exceptions that visit sets are cleared.
   template <typename Visit>
   void visit_frames(const Visit& visit) const;
 
