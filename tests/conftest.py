@@ -3,19 +3,15 @@ leaves nothing behind."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from helpers.script_run import MayaRun, runner_in
 
 from rank_runtime.build import Build, ensure_built
 
@@ -27,24 +23,6 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished maya-torchrun."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-    folder: Path  # its --out
-
-    @property
-    def output(self) -> str:
-        return self.stdout + self.stderr
-
-    @property
-    def trace(self) -> Path:
-        return self.folder / "rank0.trace"
-
-
 @pytest.fixture(scope="session")
 def build() -> Build:
     """The fake libraries for the installed torch; made once, and kept between sessions."""
@@ -52,31 +30,15 @@ def build() -> Build:
 
 
 @pytest.fixture
-def maya_run(build: Build, tmp_path: Path) -> Callable[..., Run]:
+def maya_run(build: Build, tmp_path: Path) -> MayaRun:
     """Runs maya-torchrun on a script given as text: maya_run(text, "--gpu", "a40", script_arguments=["--fast"])."""
+    return runner_in(tmp_path)
 
-    def run(
-        script_text: str,
-        *options: str,
-        script_arguments: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-        timeout: float = 180,
-    ) -> Run:
-        number = len(list(tmp_path.glob("script*.py"))) + 1
-        script = tmp_path / f"script{number}.py"
-        script.write_text(textwrap.dedent(script_text), encoding="utf-8")
-        folder = tmp_path / f"run{number}"
-        ended = subprocess.run(
-            [sys.executable, "-m", "maya.launcher", "--out", str(folder), *options, str(script), *script_arguments],
-            cwd=tmp_path,
-            env={**os.environ, **(environment or {})},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-        return Run(ended.returncode, ended.stdout, ended.stderr, folder)
 
-    return run
+@pytest.fixture(scope="module")
+def maya_run_once(build: Build, tmp_path_factory: pytest.TempPathFactory) -> MayaRun:
+    """As `maya_run`, for a run that all tests of a module look at."""
+    return runner_in(tmp_path_factory.mktemp("module"))
 
 
 @pytest.fixture(autouse=True)

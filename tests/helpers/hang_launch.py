@@ -15,7 +15,7 @@ SCRIPTS = ROOT / "tests" / "jobs" / "hangs"
 
 
 @dataclass(frozen=True)
-class Launched:
+class HangRun:
     """A run that is over."""
 
     exit_code: int
@@ -43,10 +43,10 @@ class Launched:
         return [rank["exit_code"] for rank in self.summary["ranks"]]
 
 
-def launch(folder: Path, script: Path, ranks: int, *options: str, **variables: str) -> Launched:
+def launch(folder: Path, script: Path, ranks: int, *options: str, **variables: str) -> HangRun:
     """`folder`: the run's own is made in it."""
     words = ["--nproc", str(ranks), "--out", str(folder / "out"), "--no-trace", *options, str(script)]
     command = [sys.executable, "-m", "maya.launcher", *words]
     environment = {**os.environ, **variables}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
-    return Launched(ended.returncode, ended.stdout + ended.stderr, folder / "out")
+    return HangRun(ended.returncode, ended.stdout + ended.stderr, folder / "out")

@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "scripts" / "examples"
 
 
 @dataclass(frozen=True)
-class Launched:
+class ParallelRun:
     """A finished run of several ranks."""
 
     exit_code: int
@@ -40,7 +40,9 @@ class Launched:
         return file.read_text(encoding="utf-8")
 
 
-def maya_torchrun(folder: Path, ranks: int, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> Launched:
+def maya_torchrun(
+    folder: Path, ranks: int, script: Path, *arguments: str, options: tuple[str, ...] = ()
+) -> ParallelRun:
     """On virtual GPUs."""
     words = ["-m", "maya.launcher", "--nproc", str(ranks), "--out", str(folder / "out"), *options]
     return _launch(folder, [*words, str(script), *arguments], with_examples(os.environ))
@@ -48,7 +50,7 @@ def maya_torchrun(folder: Path, ranks: int, script: Path, *arguments: str, optio
 
 def stock_torchrun(
     build: Build, folder: Path, ranks: int, script: Path, *arguments: str, options: tuple[str, ...] = ()
-) -> Launched:
+) -> ParallelRun:
     """On the CPU, nothing of it emulated."""
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
     return _launch(folder, [*words, str(script), *arguments], stock_environment(build))
@@ -67,8 +69,8 @@ def with_examples(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": path}
 
 
-def _launch(folder: Path, words: list[str], environment: dict[str, str]) -> Launched:
+def _launch(folder: Path, words: list[str], environment: dict[str, str]) -> ParallelRun:
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *words]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    return Launched(ended.returncode, ended.stdout, ended.stderr, folder)
+    return ParallelRun(ended.returncode, ended.stdout, ended.stderr, folder)

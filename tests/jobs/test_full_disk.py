@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from click.testing import CliRunner, Result
-from conftest import Run
-
+from helpers.script_run import MayaRun, ScriptRun
 from maya.cli.main import main
-from maya.launcher.prediction import predicted
-from maya.launcher.summary_file import FinishedRun
-from maya.launcher.terminal_summary import summary
+
 from maya.results.predict import predict
 
 STEPS, CUT_AT = 8, 4
@@ -56,14 +52,12 @@ if ranks > 1:
 """
 RUN_AGAIN = "raise the limit (ulimit -f), and run the job again"
 
-MayaRun = Callable[..., Run]
-
 
 def maya(*words: str | Path) -> Result:
     return CliRunner().invoke(main, list(map(str, words)))
 
 
-def lengths_of_steps(run: Run) -> list[int]:
+def lengths_of_steps(run: ScriptRun) -> list[int]:
     lengths: list[int] = json.loads((run.folder / "summary.json").read_text())["prediction"]["steps"]["lengths_ns"]
     return lengths
 
@@ -136,26 +130,3 @@ def test_the_folder_is_removed_while_the_job_runs(maya_run: MayaRun) -> None:
     assert "was removed while the job ran, and its traces with it" in run.stderr
     assert "summary.json: No such file or directory; there is no summary for programs" in run.stderr
     assert not run.folder.exists()
-
-
-def test_a_rank_that_could_not_open_its_trace(tmp_path: Path) -> None:
-    """It is not taken for one that asked nothing of its GPU: its clock has moved."""
-    run = FinishedRun(
-        script="train.py",
-        nodes=1,
-        ranks_per_node=3,
-        cluster=None,
-        gpu="h100",
-        exit_code=0,
-        attempts=1,
-        seconds=1.0,
-        exits=[],
-        traces={},
-        stopped_by=None,
-        problem=None,
-        unshared={},
-        coordinator={"collectives": 0, "messages": 9, "host_ns": [0, 5_000, 7_000]},
-    )
-    (_, line) = summary(run, tmp_path)
-    assert line.startswith("no trace of ranks 1-2, which could not write to ")
-    assert predicted(run, tmp_path).lines == ["no prediction: no trace was written"]

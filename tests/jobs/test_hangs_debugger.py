@@ -7,7 +7,6 @@ import pty
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,8 +19,6 @@ from helpers.hang_launch import ROOT, SCRIPTS
 
 from maya.launcher.debugging import blamed
 from rank_runtime.build import Build
-
-DEBUGGER = ROOT / "rank_runtime" / "debugger.py"
 
 
 class Terminal:
@@ -181,52 +178,3 @@ def test_without_a_terminal_it_is_refused_before_anything_starts(tmp_path: Path)
         assert ended.returncode == 2
         assert expected in ended.stderr
         assert not (tmp_path / "out").exists()
-
-
-def test_who_is_looked_at_first() -> None:
-    waits = {"state": "waits", "ranks": [0, 2], "missing": [1, 3]}
-    gone = {"state": "ended", "ranks": [1], "missing": []}
-    other = {"state": "stands", "ranks": [3], "missing": []}
-    assert blamed({"groups": [waits, other, gone]}) == 3
-    assert blamed({"groups": [waits, gone]}) == 0
-    posted = [{"state": "posted", "ranks": ranks, "missing": []} for ranks in ([0, 1, 2], [3], [4, 5])]
-    assert blamed({"groups": posted}) == 3
-    assert blamed({"groups": [gone]}) is None
-
-
-_STANDS = f"""
-import runpy, socket, sys, threading
-lock = threading.Lock()
-
-def fetch(shard):
-    with lock:
-        pass
-
-def debug():
-    runpy.run_path({str(DEBUGGER)!r}, {{"connection": int(sys.argv[1]), "main_thread": threading.main_thread().ident}})
-    lock.release()
-
-lock.acquire()
-threading.Thread(target=fetch, args=(7,), name="fetcher").start()
-threading.Thread(target=debug).start()
-fetch(3)
-"""
-
-
-def test_all_threads_can_be_looked_at() -> None:
-    ours, theirs = socket.socketpair()
-    with (
-        ours,
-        subprocess.Popen([sys.executable, "-c", _STANDS, str(theirs.fileno())], pass_fds=[theirs.fileno()]) as rank,
-    ):
-        theirs.close()
-        ours.sendall(b"p shard\nthreads\nthread 1\nargs\nthread 2\nwhere\n")
-        ours.shutdown(socket.SHUT_WR)
-        with ours.makefile(encoding="utf-8") as answers:
-            shown = answers.read()
-        assert rank.wait(timeout=30) == 0
-    assert "3\n" in shown
-    assert "  0  MainThread  <string>(6)fetch()" in shown
-    assert "  1  fetcher  <string>(6)fetch()" in shown
-    assert "shard = 7" in shown
-    assert "*** expected a number from 0 to 1" in shown

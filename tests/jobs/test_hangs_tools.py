@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.hang_launch import SCRIPTS, Launched, launch
+from helpers.hang_launch import SCRIPTS, HangRun, launch
 from helpers.parallel_launch import stock_environment
 
 from rank_runtime.build import Build
@@ -16,14 +16,14 @@ from rank_runtime.build import Build
 pytestmark = pytest.mark.slow
 
 
-Launch = Callable[..., Launched]
+Launch = Callable[..., HangRun]
 
 
 @pytest.fixture
 def run(build: Build, tmp_path: Path) -> Launch:
     """Runs a script, given as text or by its path, with some variables."""
 
-    def run(script: str | Path, ranks: int, *options: str, **variables: str) -> Launched:
+    def run(script: str | Path, ranks: int, *options: str, **variables: str) -> HangRun:
         if isinstance(script, str):
             text, script = script, tmp_path / "script.py"
             script.write_text(text, encoding="utf-8")

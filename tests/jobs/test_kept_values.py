@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from helpers.script_run import MayaRun
 
 from maya.trace import count_records, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 FULL = "contents of large floating-point copies are placeholders (zeros) from here on"
 

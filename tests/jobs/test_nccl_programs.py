@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Run
+from helpers.script_run import MayaRun
 
 _PROGRAM = (Path(__file__).parent / "nccl_programs.py").read_text()
 
 
 @pytest.mark.parametrize(("ranks", "programs"), [(2, 40), (3, 40), (8, 15)])
-def test_random_programs(maya_run: Callable[..., Run], ranks: int, programs: int) -> None:
+def test_random_programs(maya_run: MayaRun, ranks: int, programs: int) -> None:
     run = maya_run(_PROGRAM, "--nproc", str(ranks), script_arguments=[str(100 * ranks), str(programs)])
     assert run.exit_code == 0, run.stdout + run.stderr
     assert run.stdout.count("operations") == programs

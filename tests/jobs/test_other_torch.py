@@ -17,7 +17,7 @@ TESTS = (
     "programs/test_cudnn.py",
     "programs/test_values.py",
     "programs/test_streams.py",
-    "jobs/test_same_twice.py",
+    "jobs/test_determinism.py",
     "programs/test_split_ops.py",
 )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from helpers.parallel_launch import EXAMPLES, Launched, maya_torchrun, stock_torchrun
+from helpers.parallel_launch import EXAMPLES, ParallelRun, maya_torchrun, stock_torchrun
 
 from rank_runtime.build import Build
 
@@ -25,8 +25,8 @@ RANKS = 5  # neither even nor a power of two: nothing may rest on that
 
 @dataclass(frozen=True)
 class Both:
-    stock: Launched
-    maya: Launched
+    stock: ParallelRun
+    maya: ParallelRun
 
 
 @pytest.fixture(scope="module")

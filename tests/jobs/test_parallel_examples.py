@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.parallel_launch import EXAMPLES, Launched, maya_torchrun, stock_torchrun
+from helpers.parallel_launch import EXAMPLES, ParallelRun, maya_torchrun, stock_torchrun
 
 from maya.trace import RecordKind, read
 from rank_runtime.build import Build
@@ -61,7 +61,7 @@ SLOW = {
 }
 
 
-def run_program(folder: Path, program: str, *options: str, ranks: int = RANKS) -> Launched:
+def run_program(folder: Path, program: str, *options: str, ranks: int = RANKS) -> ParallelRun:
     """A program that has to succeed, given as a command line whose first word is a file of scripts/examples."""
     name, *arguments = program.split()
     run = maya_torchrun(folder, ranks, EXAMPLES / name, *arguments, options=options)
@@ -70,7 +70,7 @@ def run_program(folder: Path, program: str, *options: str, ranks: int = RANKS) -
     return run
 
 
-def losses(run: Launched) -> list[float]:
+def losses(run: ParallelRun) -> list[float]:
     """Those of the steps that were reported."""
     return [float(loss) for loss in re.findall(r"^step \d+  loss (\d+\.\d+)", run.stdout, re.MULTILINE)]
 

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
-
-from maya.replay.collective_times import CollectiveTimes
+from helpers.script_run import MayaRun
 from maya.replay.simulate import simulate
 from maya.trace import read
 from maya.trace.streams import find_streams
-from netmodel.cluster import load_cluster
-
-if TYPE_CHECKING:
-    from conftest import Run
 
 TRAINING = """
     import json, os, time
@@ -46,7 +39,7 @@ TRAINING = """
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_data_parallel(maya_run: Callable[..., Run], ranks: int) -> None:
+def test_data_parallel(maya_run: MayaRun, ranks: int) -> None:
     run = maya_run(TRAINING, "--nproc", str(ranks), "--nproc-per-node", str(ranks))
     assert run.exit_code == 0, run.output
     said = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
@@ -59,7 +52,7 @@ def test_data_parallel(maya_run: Callable[..., Run], ranks: int) -> None:
     assert summary["prediction"]["throughput"]["gpus"] == 4 * ranks
 
 
-def test_devices_do_not_wait_for_each_other(maya_run: Callable[..., Run]) -> None:
+def test_devices_do_not_wait_for_each_other(maya_run: MayaRun) -> None:
     """Each has a default stream of its own, and blocking streams that wait for that one only."""
     run = maya_run(
         """
@@ -96,10 +89,3 @@ def test_devices_do_not_wait_for_each_other(maya_run: Callable[..., Run]) -> Non
     assert streams.home(default) == default
     assert streams.beside(default) == [blocking]
     assert not simulate(run.folder).problems
-
-
-def test_the_gpus_of_a_process_that_is_several_members() -> None:
-    times = CollectiveTimes(load_cluster("dgx-h100"), None, 16, 8)
-    assert times.collective("ncclAllReduce", 1, "fp32", (0, 0, 0)).members == (0, 1, 2)
-    assert times.collective("ncclAllReduce", 1, "fp32", (0, 0, 1, 1)).members == (0, 1, 2, 3)
-    assert times.collective("ncclAllReduce", 1, "fp32", (15, 15)).members == (15, 8)

@@ -15,12 +15,12 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_faults import processes_with
+from helpers.marked_processes import processes_with
+from helpers.standard_streams import broken_pipe, close_standard_streams
 
 from maya.trace import read
 from rank_runtime.build import Build
@@ -63,20 +63,6 @@ def launch(build: Build, tmp_path: Path) -> Iterator[Launch]:
     while left := processes_with(mark):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.05)
-
-
-def close_standard_streams() -> None:
-    for descriptor in range(3):
-        os.close(descriptor)
-
-
-@contextmanager
-def broken_pipe() -> Iterator[int]:
-    """The end to write to of a pipe that nobody reads."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    yield writer
-    os.close(writer)
 
 
 def check_run(folder: Path, ranks: int) -> None:
@@ -175,34 +161,3 @@ def test_the_launcher_ends_before_the_zygote_has_begun(launch: Launch) -> None:
         {LAUNCH}
     """
     assert launch(WAIT, "--nproc", "2", program=program).wait(60) == 3
-
-
-# ---- maya ----
-
-COMMANDS = [
-    ("net", "show", "dgx-h100"),
-    ("estimate", "--op", "gemm", "--m", "64", "--n", "64", "--k", "64", "--gpu", "h100"),
-]
-
-
-def maya(*words: str, **streams: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "maya.cli", *words], text=True, check=False, timeout=60, **streams)
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_the_reader_has_seen_enough(words: tuple[str, ...]) -> None:
-    with broken_pipe() as pipe:
-        done = maya(*words, stdout=pipe, stderr=subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
-
-
-def test_the_output_of_a_command_is_lost() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = maya("gpus", stdout=full, stderr=subprocess.PIPE)
-        assert done.returncode == 1
-        assert done.stderr == "maya: cannot write to standard output: No space left on device\n"
-        assert maya("gpus", "no-such-gpu", stdout=full, stderr=full).returncode == 1
-
-
-def test_a_command_without_streams() -> None:
-    assert maya("gpus", preexec_fn=close_standard_streams).returncode == 0

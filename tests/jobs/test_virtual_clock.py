@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Run
 from helpers.parallel_launch import maya_torchrun
-
+from helpers.script_run import MayaRun
 from maya.replay.run_settings import RunSettings
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline
@@ -130,7 +129,7 @@ def test_messages_of_a_group_say_what_they_share(job: Callable[..., Job]) -> Non
     assert others == {64 * 4 * (RANKS - 1)}  # all on one node
 
 
-def test_the_wall_clock(maya_run: Callable[..., Run]) -> None:
+def test_the_wall_clock(maya_run: MayaRun) -> None:
     """Without the virtual one, the program's clocks are real, and nothing is recorded about them."""
     run = maya_run(
         """
@@ -147,7 +146,7 @@ def test_the_wall_clock(maya_run: Callable[..., Run]) -> None:
     assert len(read(run.trace).select(RecordKind.HOST_DELAY)) == 0
 
 
-def test_a_child_of_a_rank_has_real_time(maya_run: Callable[..., Run]) -> None:
+def test_a_child_of_a_rank_has_real_time(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import os, time, torch
@@ -163,7 +162,7 @@ def test_a_child_of_a_rank_has_real_time(maya_run: Callable[..., Run]) -> None:
     assert run.output.startswith("0\n"), run.output
 
 
-def test_a_run_without_a_network_or_host_costs(maya_run: Callable[..., Run]) -> None:
+def test_a_run_without_a_network_or_host_costs(maya_run: MayaRun) -> None:
     """Then the clock counts what the device does, and nothing else."""
     run = maya_run(
         """

@@ -7,17 +7,12 @@ a convolution x, w and y are the forward input, filter and output, in all three 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 Signature = dict[str, Any]
 
@@ -35,13 +30,13 @@ time.sleep(0.2)
 
 @pytest.fixture
 def run_on_gpu(maya_run: MayaRun) -> MayaRun:
-    def run(script: str, **options: Any) -> Run:
+    def run(script: str, **options: Any) -> ScriptRun:
         return maya_run(textwrap.dedent(script) + LET_AUTOGRAD_FINISH, **options)
 
     return run
 
 
-def cudnn_calls(run: Run) -> list[Signature]:
+def cudnn_calls(run: ScriptRun) -> list[Signature]:
     """The signatures of all cuDNN calls, in order."""
     assert run.exit_code == 0, run.output
     assert "not emulated" not in run.output

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from helpers.script_run import MayaRun
 
 from maya.trace import RecordKind, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 LLAMA = (Path(__file__).parents[2] / "scripts" / "examples" / "llama.py").read_text(encoding="utf-8")
 

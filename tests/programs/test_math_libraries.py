@@ -6,22 +6,17 @@ the transposed product, so `m` is the number of columns of torch's result and `n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 Call = dict[str, Any]
 
 
-def library_calls(run: Run) -> list[Call]:
+def library_calls(run: ScriptRun) -> list[Call]:
     """The signatures of all library calls, in order."""
     assert run.exit_code == 0, run.output
     assert "not emulated" not in run.output

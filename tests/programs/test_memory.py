@@ -6,16 +6,12 @@ import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -161,7 +157,7 @@ MARKS = textwrap.dedent(
 )
 
 
-def _replay(run: Run) -> tuple[list[dict[str, Any]], list[int]]:
+def _replay(run: ScriptRun) -> tuple[list[dict[str, Any]], list[int]]:
     """Run the model over the blocks in a trace, and compare it with what torch said at every mark.
 
     Returns what it said, and the sizes of what was taken from the device by others than PyTorch's allocator.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 # What NCCL's header declares, for scripts that call it directly.
 NCCL = """
@@ -46,7 +42,7 @@ NCCL = """
 """
 
 
-def _collectives(run: Run) -> list[tuple[dict[str, Any], int]]:
+def _collectives(run: ScriptRun) -> list[tuple[dict[str, Any], int]]:
     """The signature and the sequence number of each operation of a run."""
     trace = read(run.trace)
     assert trace.complete, trace.problem

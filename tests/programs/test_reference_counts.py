@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
+from helpers.script_run import MayaRun
 
 
 def test_counts_are_the_same_after_ops_of_every_kind(maya_run: MayaRun) -> None:

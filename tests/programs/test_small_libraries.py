@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, read
 
-if TYPE_CHECKING:
-    from conftest import Run
 
-    MayaRun = Callable[..., Run]
-
-
-def _kernel_names(run: Run) -> set[str]:
+def _kernel_names(run: ScriptRun) -> set[str]:
     trace = read(run.trace)
     return {trace.signature(int(record["signature"]))["kernel"] for record in trace.kernels()}
 
 
-def _library_calls(run: Run) -> list[str]:
+def _library_calls(run: ScriptRun) -> list[str]:
     trace = read(run.trace)
     return [trace.signature(int(record["signature"]))["call"] for record in trace.select(RecordKind.LIBRARY)]
 

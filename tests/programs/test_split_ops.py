@@ -8,11 +8,11 @@ limit. Device memory is virtual: large tensors cost nothing here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from helpers.script_run import MayaRun
+from maya.estimators.kernel import Kernel
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
@@ -132,7 +132,7 @@ def count_kernels(launches: Launches) -> int:
     return sum(launch.what == "kernel" for launch, _ in launches)
 
 
-def test_bytes_flops_and_time_grow_evenly_across_every_limit(maya_run: Callable[..., Run]) -> None:
+def test_bytes_flops_and_time_grow_evenly_across_every_limit(maya_run: MayaRun) -> None:
     run = maya_run(ELEMENTS, "--gpu", "b200")
     assert run.exit_code == 0, run.output
     estimator = Estimator(load_device("b200"))
@@ -162,7 +162,7 @@ def lists_program() -> str:
     return ADAMW.replace("    def", "    import torch\n\n    def", 1) + LISTS + EACH_LIST
 
 
-def test_lists_count_once_however_many_launches_they_take(maya_run: Callable[..., Run]) -> None:
+def test_lists_count_once_however_many_launches_they_take(maya_run: MayaRun) -> None:
     run = maya_run(lists_program(), "--gpu", "b200")
     assert run.exit_code == 0, run.output
     # Bytes of an element that each op reads and writes.
@@ -206,7 +206,7 @@ GRAPH = """
 """
 
 
-def test_a_graph_launches_what_was_captured(maya_run: Callable[..., Run]) -> None:
+def test_a_graph_launches_what_was_captured(maya_run: MayaRun) -> None:
     run = maya_run(GRAPH, "--gpu", "b200")
     assert run.exit_code == 0, run.output
     traced = kernels_of(read(run.trace))

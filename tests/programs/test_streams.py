@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from helpers.script_run import MayaRun
 
 from maya.trace import Flag, RecordKind, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 # torch has no host functions and no blocking streams, so these come from the loaded runtime itself. A host function
 # that waits is how a test holds up a stream.

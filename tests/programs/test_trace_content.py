@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, Trace, read
 from maya.trace.flops import gemm_flops
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "gpt.py"
 # As many sizes as possible are different, so that no product can stand in for another.
@@ -224,7 +219,7 @@ MANY_LAUNCHES = """
 """
 
 
-def _check_nothing_lost(run: Run, count: int) -> None:
+def _check_nothing_lost(run: ScriptRun, count: int) -> None:
     assert run.exit_code == 0, run.output
     trace = read(run.trace)
     assert trace.complete, trace.problem

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, count_records, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 
 def test_with_everything_computed_losses_are_those_of_the_cpu(maya_run: MayaRun) -> None:
@@ -653,7 +647,7 @@ MADE_UP = """
 """
 
 
-def _line_of(run: Run, mark: str) -> str:
+def _line_of(run: ScriptRun, mark: str) -> str:
     script = next(run.folder.parent.glob("script*.py"))
     lines = script.read_text(encoding="utf-8").splitlines()
     return f"{script}:{next(number for number, line in enumerate(lines, 1) if line.endswith(f'# {mark}'))}"

@@ -1,4 +1,4 @@
-/* A program that records, for test_trace.py: the real recorder with stand-ins for the settings and for messages.
+/* A program that records, for test_trace_recorder.py: the real recorder with stand-ins for the settings and for messages.
  * In: a mode, its arguments, the trace path in TRACE. Out: a trace, and on stdout what the test asks for. */
 #include <errno.h>
 #include <fcntl.h>

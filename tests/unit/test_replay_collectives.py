@@ -90,3 +90,10 @@ def test_messages_take_as_long_as_the_network_says(name: str) -> None:
         size = int(2 ** random.uniform(0, 26))
         expected = network.estimate(times.message(sender, receiver, size)).ns
         assert times.message_ns(sender, receiver, size) == expected, (sender, receiver, size)
+
+
+def test_the_gpus_of_a_process_that_is_several_members() -> None:
+    times = CollectiveTimes(load_cluster("dgx-h100"), None, 16, 8)
+    assert times.collective("ncclAllReduce", 1, "fp32", (0, 0, 0)).members == (0, 1, 2)
+    assert times.collective("ncclAllReduce", 1, "fp32", (0, 0, 1, 1)).members == (0, 1, 2, 3)
+    assert times.collective("ncclAllReduce", 1, "fp32", (15, 15)).members == (15, 8)

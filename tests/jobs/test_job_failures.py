@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from helpers.marked_processes import processes_with
 
 from rank_runtime.build import Build
 
@@ -56,19 +57,6 @@ class Job:
             assert time.monotonic() < deadline, "no zygote"
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.01)
-
-
-def processes_with(mark: str) -> list[str]:
-    """Processes that have it in the environment they were started with, or inherited it by a fork."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (entry / "environ").read_bytes():
-                command = (entry / "cmdline").read_text().replace("\0", " ")
-                found.append(f"process {entry.name} ({(entry / 'comm').read_text().strip()}): {command}")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return found
 
 
 def belongings(folder: Path, mark: str) -> list[str]:

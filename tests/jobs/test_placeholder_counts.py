@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
+from helpers.script_run import MayaRun
 
 
 def test_counts_of_made_up_values_are_even(maya_run: MayaRun) -> None:

@@ -6,10 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
-from conftest import Run
 
 from coordinator.hangs import processes
 
@@ -55,18 +53,6 @@ def test_a_process_that_reads_from_elsewhere_does_not_wait_for_a_port() -> None:
     awaited, from_port = _reception(code, 1)
     assert awaited is not None
     assert not from_port
-
-
-def test_no_name_server_is_asked_for_the_name_of_this_machine(maya_run: Callable[..., Run]) -> None:
-    run = maya_run("""
-        import socket
-
-        for address in ("127.0.0.1", 80), ("::1", 80, 0, 0), ("::ffff:127.0.0.1", 80, 0, 0):
-            print(*socket.getnameinfo(address, socket.NI_NUMERICSERV))
-            print(*socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV))
-    """)
-    numbers = ["127.0.0.1 80", "::1 80", "::ffff:127.0.0.1 80"]
-    assert run.stdout.splitlines() == [line for number in numbers for line in ("localhost 80", number)]
 
 
 _THREAD = """

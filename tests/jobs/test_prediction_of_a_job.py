@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 
 import pytest
-from conftest import Run
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.report.collect import collect
 from maya.results.document import document
@@ -36,13 +35,13 @@ TRAINING = """
 
 
 @pytest.fixture
-def job(maya_run: Callable[..., Run]) -> Run:
+def job(maya_run: MayaRun) -> ScriptRun:
     run = maya_run(TRAINING, "--nproc", "2", "--cluster", "dgx-h100", "--price-per-gpu-hour", "2")
     assert run.exit_code == 0, run.stderr
     return run
 
 
-def test_a_job_is_predicted(job: Run) -> None:
+def test_a_job_is_predicted(job: ScriptRun) -> None:
     content = json.loads((job.folder / "summary.json").read_text())
     assert content["version"] == 2
     assert content["no_prediction"] is None
@@ -76,7 +75,7 @@ def test_a_job_is_predicted(job: Run) -> None:
     assert trace.read_bytes() == before
 
 
-def test_a_job_that_fails_is_not_predicted(maya_run: Callable[..., Run]) -> None:
+def test_a_job_that_fails_is_not_predicted(maya_run: MayaRun) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda'); raise SystemExit(3)")
     assert run.exit_code == 1
     assert "maya-torchrun: no prediction: the job failed" in run.stderr
@@ -84,13 +83,13 @@ def test_a_job_that_fails_is_not_predicted(maya_run: Callable[..., Run]) -> None
     assert (content["prediction"], content["no_prediction"]) == (None, "the job failed")
 
 
-def test_a_step_annotation_that_is_not_there_is_named(maya_run: Callable[..., Run]) -> None:
+def test_a_step_annotation_that_is_not_there_is_named(maya_run: MayaRun) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda')", "--steps-from", "generate")
     assert run.exit_code == 0
     assert 'maya-torchrun: no prediction: no annotation "generate" in the traces' in run.stderr
 
 
-def test_expandable_segments_reserve_what_torch_says(maya_run: Callable[..., Run]) -> None:
+def test_expandable_segments_reserve_what_torch_says(maya_run: MayaRun) -> None:
     """Segments that grow, and blocks that leave holes in them: more is reserved than was ever allocated."""
     run = maya_run(
         """
@@ -113,7 +112,7 @@ def test_expandable_segments_reserve_what_torch_says(maya_run: Callable[..., Run
     assert prediction["ranks"][0]["memory_bytes"] == [allocated, reserved, used]
 
 
-def test_optimizers_are_told_apart_by_what_they_update(maya_run: Callable[..., Run]) -> None:
+def test_optimizers_are_told_apart_by_what_they_update(maya_run: MayaRun) -> None:
     """One is made anew for every batch, others step during the backward pass; both take turns in an iteration."""
     run = maya_run(
         """
@@ -168,7 +167,7 @@ PLACEHOLDERS = """
 """
 
 
-def test_assumptions_come_before_the_numbers(maya_run: Callable[..., Run]) -> None:
+def test_assumptions_come_before_the_numbers(maya_run: MayaRun) -> None:
     run = maya_run(PLACEHOLDERS)
     assert run.exit_code == 0, run.stderr
     content = json.loads((run.folder / "summary.json").read_text())
@@ -195,7 +194,7 @@ def test_assumptions_come_before_the_numbers(maya_run: Callable[..., Run]) -> No
     assert notes[:3] == [each["text"] for each in content["assumptions"]]
 
 
-def test_products_of_nothing_that_the_script_means(maya_run: Callable[..., Run]) -> None:
+def test_products_of_nothing_that_the_script_means(maya_run: MayaRun) -> None:
     """Nothing is read that was not computed, so nothing is said."""
     run = maya_run("import torch; print((torch.ones(0, 8, device='cuda') @ torch.ones(8, 8, device='cuda')).shape)")
     assert run.exit_code == 0, run.stderr
@@ -203,7 +202,7 @@ def test_products_of_nothing_that_the_script_means(maya_run: Callable[..., Run])
 
 
 @pytest.mark.parametrize("options", [("--no-trace",), ("--clock", "wall")])
-def test_a_wall_clock_is_named(maya_run: Callable[..., Run], options: tuple[str, ...]) -> None:
+def test_a_wall_clock_is_named(maya_run: MayaRun, options: tuple[str, ...]) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda')", *options)
     assert run.exit_code == 0, run.stderr
     (clock,) = json.loads((run.folder / "summary.json").read_text())["assumptions"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from helpers.script_run import MayaRun
+from maya.launcher.arguments import fitting_cluster, parse
 
 from maya.devices import load_device
-from maya.launcher.arguments import fitting_cluster, parse
-from maya.replay.run_settings import RunSettings
-from netmodel.cluster import cluster_path, load_cluster
+from netmodel.cluster import load_cluster
 
 
 def test_defaults() -> None:
@@ -66,9 +65,7 @@ def test_what_cannot_be_meant_is_refused(
         (["--pack", "none.npz"], "--pack none.npz: no such file"),
     ],
 )
-def test_what_is_found_out_later_is_refused_too(
-    maya_run: Callable[..., Run], words: Sequence[str], complaint: str
-) -> None:
+def test_what_is_found_out_later_is_refused_too(maya_run: MayaRun, words: Sequence[str], complaint: str) -> None:
     run = maya_run("print('ran')", *words)
     assert (run.exit_code, run.stdout) == (2, "")
     assert complaint in run.stderr
@@ -88,26 +85,3 @@ def test_a_gpu_of_ones_own_gets_the_cluster_of_its_kind(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('based_on = "a100-40"\nmemory = "60GiB"\n')
     assert fitting_cluster(str(file), load_device(str(file))) == "dgx-a100"
-
-
-def test_the_runs_folder_has_what_a_replay_needs(maya_run: Callable[..., Run], tmp_path: Path) -> None:
-    (tmp_path / "gpu-of-mine.toml").write_text('based_on = "h100"\nname = "Mine"\n')
-    (tmp_path / "cluster-of-mine.toml").write_text(cluster_path("dgx-h100").read_text())
-    (tmp_path / "host-of-mine.toml").write_text('op = "1us"\n')
-    run = maya_run(
-        "pass",
-        *("--gpu", str(tmp_path / "gpu-of-mine.toml"), "--cluster", str(tmp_path / "cluster-of-mine.toml")),
-        *("--host", str(tmp_path / "host-of-mine.toml"), "--network", "flow"),
-        *("--set", "node.nic_rate=200Gbps", "--set", "host.wake=9us", "--price-per-gpu-hour", "2.5"),
-        environment={"NCCL_ALGO": "Ring"},
-    )
-    assert run.exit_code == 0, run.output
-    for file in tmp_path.glob("*-of-mine.toml"):
-        file.unlink()
-    settings = RunSettings.load(run.folder)
-    assert settings.device().name == "Mine"
-    assert settings.load_cluster().nic_rate == 25 * 10**9
-    assert (settings.host.op, settings.host.wake) == (1000, 9000)
-    assert (settings.network, settings.nccl) == ("flow", {"NCCL_ALGO": "Ring"})
-    assert settings.options == {"price_per_gpu_hour": 2.5}
-    assert settings.with_host().host == settings.host

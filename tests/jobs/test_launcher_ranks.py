@@ -1,36 +1,21 @@
-"""maya-torchrun with several ranks: what each finds in its environment, output, restarts, the summary; and the parts
-that say how a job of many ranks is doing, whether it fits, and how it failed.
+"""maya-torchrun with several ranks: the environment of each, output, restarts and the summary.
 
 The scripts here use Gloo, or nothing at all: how ranks communicate over NCCL is tested elsewhere.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import pytest
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.devices import load_device
-from maya.doctor import Verdict
-from maya.launcher import capacity
-from maya.launcher.failure import Failure, failure_block
-from maya.launcher.logs import Followed
-from maya.launcher.progress import Progress
 from rank_runtime.build import Build
 from rank_runtime.environment import rank_environment
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -40,7 +25,7 @@ def outputs(log_folder: Path, name: str = "stdout.log", attempt: int = 0) -> lis
     return [file.read_text() for file in sorted(files, key=lambda file: int(file.parent.name))]
 
 
-def logs(run: Run, name: str, attempt: int = 0) -> list[str]:
+def logs(run: ScriptRun, name: str, attempt: int = 0) -> list[str]:
     return outputs(run.folder / "logs", name, attempt)
 
 
@@ -193,84 +178,7 @@ def test_summary(maya_run: MayaRun) -> None:
     assert "rank 1: " in run.stderr
 
 
-# ---- parts ----
-
-
-def test_files_are_followed_line_by_line(tmp_path: Path) -> None:
-    console = io.StringIO()
-    file = tmp_path / "stdout.log"
-    followed = Followed(file, "[default0]:", console)
-    assert not followed.show(complete=False)  # not there yet
-    with file.open("wb") as growing:
-        for piece in (b"one\ntw", b"o\n\xff\n", b"", b"three"):
-            growing.write(piece)
-            growing.flush()
-            assert followed.show(complete=False) == bool(piece)
-    followed.show(complete=True)
-    assert console.getvalue() == "[default0]:one\n[default0]:two\n[default0]:\ufffd\n[default0]:three\n"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress() -> None:
-    progress = Progress(8, Terminal())
-    seen = [progress.text()]
-    for name, value in (("started", 3), ("started", 8), ("joined", 5), ("joined", 8), ("steps", 2), ("finished", 1)):
-        setattr(progress, name, value)
-        seen.append(progress.text())
-    assert [text.removeprefix("maya-torchrun: ") for text in seen] == [
-        "importing modules",
-        "3 of 8 ranks started",
-        "0 of 8 ranks initialised",
-        "5 of 8 ranks initialised",
-        "8 of 8 ranks initialised",
-        "optimizer step 2",
-        "1 of 8 ranks finished",
-    ]
-    assert Progress(1, Terminal()).seconds() is None
-
-
-@pytest.mark.parametrize(
-    ("check", "verdict", "advice"),
-    [
-        (capacity.check_open_files(1024, 1 << 20), Verdict.OK, ""),
-        (capacity.check_open_files(1024, resource.RLIM_INFINITY), Verdict.OK, ""),
-        (capacity.check_open_files(1024, 1024), Verdict.FAIL, "1024 ranks need 2112"),
-        (capacity.check_processes(1024, None, ""), Verdict.OK, ""),
-        (capacity.check_processes(1024, 32000, "kernel.pid_max"), Verdict.OK, ""),
-        (capacity.check_processes(4096, 32000, "kernel.pid_max"), Verdict.WARN, "about 49152 with their threads"),
-        (capacity.check_processes(1024, 500, "pids.max"), Verdict.FAIL, "raise pids.max"),
-        (capacity.check_memory(1024, 24 << 30, shared=True), Verdict.OK, ""),
-        (capacity.check_memory(1024, 12 << 30, shared=True), Verdict.WARN, "1024 ranks need about 18.6 GiB"),
-        (capacity.check_memory(1024, 2 << 30, shared=True), Verdict.FAIL, "use fewer ranks"),
-        (capacity.check_memory(64, 24 << 30, shared=False), Verdict.OK, ""),
-        (capacity.check_memory(256, 24 << 30, shared=False), Verdict.WARN, "256 ranks need about 63.1 GiB"),
-    ],
-)
-def test_limits(check: Any, verdict: Verdict, advice: str) -> None:
-    assert check.verdict is verdict
-    assert advice in check.advice
-
-
-def test_limits_of_this_machine() -> None:
-    assert [check.subject for check in capacity.examine(2, shared=True)] == ["open files", "processes", "memory"]
-
-
-def test_a_failure_of_many_ranks_is_told_in_few_lines() -> None:
-    failures = [
-        Failure(rank, rank % 8, 100 + rank, -15, "<N/A>", "text", 50) for rank in (7, *range(7), *range(9, 1024))
-    ]
-    block = failure_block("train.py", failures)
-    others, root = block.split("Root Cause (first observed failure):")
-    assert "rank      : 7 (" in root
-    assert others.count("rank      :") == 15
-    assert "... and 1007 more; ranks 0-6, 9-1023" in others
-
-
-def test_ranks_share_the_room_for_contents(maya_run: Callable[..., Run]) -> None:
+def test_ranks_share_the_room_for_contents(maya_run: MayaRun) -> None:
     run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'] + chr(10), end='')", "--nproc", "16")
     assert run.stdout.split() == [str(2**27)] * 16
     run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'])", environment={"MAYA_KEPT_BYTES": "5"})

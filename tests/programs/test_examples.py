@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import Flag, RecordKind, Trace, read
-
-if TYPE_CHECKING:
-    from conftest import Run
-
-    MayaRun = Callable[..., Run]
 
 EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
 
@@ -55,7 +50,7 @@ RUN_ON_BOTH_DEVICES = """
 
 def run_program(
     maya_run: MayaRun, program: str, *options: str, environment: dict[str, str] | None = None
-) -> tuple[Run, Trace]:
+) -> tuple[ScriptRun, Trace]:
     """A program that has to succeed, given as a command line whose first word is a file of scripts/examples."""
     name, *arguments = program.split()
     text = (EXAMPLES / name).read_text(encoding="utf-8")
@@ -153,7 +148,7 @@ def test_gpt_with_activation_checkpointing(maya_run: MayaRun) -> None:
     assert max_memory(run) < max_memory(plain_run)
 
 
-def max_memory(run: Run) -> float:
+def max_memory(run: ScriptRun) -> float:
     return max(float(memory) for memory in re.findall(r"max memory (\S+) GiB", run.stdout))
 
 

@@ -1,0 +1,28 @@
+"""The C header of the messages is generated from their Python declarations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rank_runtime import messages
+from rank_runtime.build.errors import BuildError
+from rank_runtime.build.message_header import message_header
+
+
+def test_the_header_is_made_of_the_declarations() -> None:
+    header = message_header(Path(messages.__file__).read_text(encoding="utf-8"))
+    assert f"MAYA_MESSAGES_VERSION = {messages.VERSION} " in header
+    for message in (*messages.FROM_RANK, *messages.FROM_COORDINATOR):
+        name = "request_failed" if message is messages.RequestFailed else message.__name__.lower()
+        assert f"MAYA_KIND_{name.upper()} = {message.KIND} " in header
+        assert f"maya_pack_{name}(" in header
+        assert f"maya_unpack_{name}(" in header
+    for call in messages.Call:
+        assert f"MAYA_CALL_{call.name} = {call.value}" in header
+
+
+def test_a_declaration_that_c_cannot_have() -> None:
+    with pytest.raises(BuildError, match=r"Odd\.ratio is declared as float"):
+        message_header("VERSION = 1\nclass Odd:\n    KIND: ClassVar[int] = 9\n    ratio: float\n")

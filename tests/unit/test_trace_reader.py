@@ -1,0 +1,115 @@
+"""Reading a trace without recording one: columns, files that are no traces, names of kernels."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from maya.cli.trace import parse_kinds
+
+from maya.trace import Flag, RecordKind, TraceError, read
+from maya.trace.columns import decode_varints, unfold
+from maya.trace.demangle import demangle
+from maya.trace.flops import flops_of
+
+DEVICE = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rank3.trace"
+
+
+def test_kinds_and_flags_are_those_of_the_device() -> None:
+    header = (DEVICE / "device.h").read_text() + (DEVICE / "recorder.h").read_text()
+    kinds = re.findall(r"MAYA_RECORD_(\w+) = (\d+)", header)
+    assert {name: int(number) for name, number in kinds} == {kind.name: kind.value for kind in RecordKind}
+    flags = re.findall(r"MAYA_FLAG_(\w+) = (\d+)", header)
+    assert {name: int(number) for name, number in flags} == {flag.name: flag.value for flag in Flag}
+
+
+# ---- the code of columns and records, for all values ----
+
+UNSIGNED = st.integers(0, 2**64 - 1)
+
+
+@given(st.lists(UNSIGNED, max_size=30))
+def test_varints(values: list[int]) -> None:
+    data = bytearray()
+    for value in values:
+        while value >= 0x80:
+            data.append(value & 0x7F | 0x80)
+            value >>= 7
+        data.append(value)
+    decoded, last = decode_varints(np.frombuffer(bytes(data), dtype=np.uint8))
+    assert decoded.tolist() == values
+    assert len(last) == len(values)
+
+
+def test_varints_that_are_none() -> None:
+    with pytest.raises(ValueError, match="cut short"):
+        decode_varints(np.array([1, 0x80], dtype=np.uint8))
+    with pytest.raises(ValueError, match="64 bits"):
+        decode_varints(np.array([0x80] * 10 + [1], dtype=np.uint8))
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_folding(difference: int) -> None:
+    folded = 2 * difference if difference >= 0 else -2 * difference - 1
+    assert unfold(np.array([folded], dtype=np.uint64)).tolist() == [difference % 2**64]
+
+
+# ---- files that are no traces of ours ----
+
+
+def test_an_empty_file(path: Path) -> None:
+    path.touch()
+    with pytest.raises(TraceError, match="is empty: the disk was full") as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF and more", b"MAYATR"])
+def test_not_a_trace(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match="is not a trace of Maya") as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(ValueError, match=r"no records of kind 'kernal'. Did you mean kernel\? The kinds are: op, "):
+        parse_kinds(["kernal"])
+
+
+def test_complex_products_take_four_times_the_work() -> None:
+    assert flops_of({"call": "cublasCgemm_v2", "m": 2, "n": 3, "k": 4, "a_type": "complex64"}) == 8.0 * 24
+    assert flops_of({"call": "cublasLtMatmul", "m": 2, "n": 3, "k": 4}) == 2.0 * 24
+    assert flops_of({"call": "cufftExecC2C", "m": 2, "n": 3, "k": 4}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("mangled", "with_filter", "without"),
+    [
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("_ZN2at6native6kernelILi4EEEvPf", "at::native::kernel<4>", "at::native::kernel<…>"),
+        ("_ZN12_GLOBAL__N_14workEi", "(anonymous namespace)::work", "(anonymous namespace)::work"),
+        ("_Z3addPfS_i", "add", "add"),
+    ],
+)
+def test_demangle(monkeypatch: pytest.MonkeyPatch, mangled: str, with_filter: str, without: str) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    assert demangle([mangled]) == {mangled: without}
+    monkeypatch.undo()
+    assert demangle([mangled])[mangled] in (with_filter, without)
+
+
+def test_reading_needs_no_torch() -> None:
+    code = "import sys, maya.trace, maya.trace.show; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
