@@ -11,8 +11,8 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 from helpers.script_run import MayaRun, ScriptRun
-from maya.cli.main import main
 
+from maya.cli.main import main
 from maya.results.predict import predict
 
 STEPS, CUT_AT = 8, 4

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from helpers.hang_launch import ROOT, SCRIPTS
 
-from maya.launcher.debugging import blamed
 from rank_runtime.build import Build
 
 

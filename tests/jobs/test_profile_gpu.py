@@ -6,8 +6,6 @@ from pathlib import Path
 
 from click.testing import CliRunner
 from helpers.script_run import MayaRun
-from maya.cli.main import main
-from maya.estimators.training.measurements_file import read_measurements
 
 from maya.cli.main import main
 from maya.estimators.features import kernels_of

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helpers.browser import needs_browser, open_page
 from helpers.recorded_run import maya, record_once
+
 from maya.replay.simulate import simulate
 from maya.report import collect
 from maya.results import CLASSES, conclude

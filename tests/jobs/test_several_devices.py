@@ -6,6 +6,7 @@ import json
 
 import pytest
 from helpers.script_run import MayaRun
+
 from maya.replay.simulate import simulate
 from maya.trace import read
 from maya.trace.streams import find_streams

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers.parallel_launch import maya_torchrun
 from helpers.script_run import MayaRun
+
 from maya.replay.run_settings import RunSettings
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 from helpers.script_run import MayaRun
+
 from maya.cli.main import main
 
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "llama_layer.py"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from maya.estimators.kernel import Kernel, KernelClass, Origin
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
 from maya.estimators.features import TracedKernel, kernels_of
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 from maya.trace import read
 
 ONE_OF_EVERYTHING = """

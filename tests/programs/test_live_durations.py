@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from helpers.script_run import MayaRun
-from maya.replay.kernel_durations import KernelDurations
 
 from maya.devices import load_device
 from maya.estimators.features import kernels_of
+from maya.replay.kernel_durations import KernelDurations
 from maya.trace import Flag, RecordKind, read
 
 SCRIPT = """

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers.parallel_launch import maya_torchrun
 from helpers.recorded_run import maya
+
 from maya.replay.run_settings import RunSettings
 from maya.replay.simulate import simulate
-
 from maya.results import conclude
 
 MS = 1_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from helpers.script_run import MayaRun
-from maya.replay.run_settings import RunSettings
 
+from maya.replay.run_settings import RunSettings
 from netmodel.cluster import cluster_path
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from helpers.script_run import MayaRun
-from maya.estimators.kernel import Kernel
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from helpers.hang_launch import ROOT
+
 from maya.launcher.debugging import blamed
 
 DEBUGGER = ROOT / "rank_runtime" / "debugger.py"

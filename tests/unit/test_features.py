@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from maya.estimators.features.kineto_trace import ProfileError, read_profile
-from maya.estimators.kernel import KernelClass, Origin
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
@@ -16,6 +14,7 @@ from maya.estimators.features import KernelLaunch, Tensor, kernel_of
 from maya.estimators.features.inductor import parse
 from maya.estimators.features.kineto_trace import ProfileError, read_profile
 from maya.estimators.features.launch import function_name
+from maya.estimators.kernel import KernelClass, Origin
 
 
 @pytest.mark.parametrize(

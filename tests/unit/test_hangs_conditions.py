@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from maya.hangs import python_stacks
 
 from coordinator.hangs import processes, thread_waits
 from coordinator.hangs.deadlock import Condition
+from maya.hangs import python_stacks
 
 # ---- what a thread waits for, with real processes ----
 

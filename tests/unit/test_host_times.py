@@ -14,7 +14,6 @@ from maya.replay.null_model import NullDurations, NullNetwork, null_settings
 from maya.replay.run_settings import NO_COSTS, HostCosts, SettingsError
 from maya.replay.simulate import simulate
 from maya.replay.timeline import Timeline
-
 from maya.trace import RecordKind, read
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from maya.launcher.arguments import parse as parse_command
 from maya.launcher.injected_faults import (
     EVERY_ATTEMPT,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from maya.replay.kernel_durations import KernelDurations
-
 from maya.devices import load_device
 from maya.estimators.features import KernelLaunch
 from maya.estimators.features.inductor import InductorSources
+from maya.replay.kernel_durations import KernelDurations
 from maya.trace import RecordKind
 
 

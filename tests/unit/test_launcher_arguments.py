@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from maya.launcher.arguments import StreamChoice, parse
 from maya.launcher.worker_environment import RendezvousAddress, worker_variables
-
 from rank_runtime.build import Build
 from rank_runtime.environment import RANK_VARIABLES, VariableError, rank_environment
 

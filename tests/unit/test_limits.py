@@ -6,9 +6,9 @@ import resource
 from typing import Any
 
 import pytest
-from maya.launcher import capacity
 
 from maya.doctor import Verdict
+from maya.launcher import capacity
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from helpers.recorded_run import maya
 from helpers.trace_writer import GROUPED, TraceWriter
+
 from maya.replay.run_settings import NO_COSTS, RunSettings
 from maya.replay.simulate import simulate
-
 from maya.report import collect
 from maya.results import conclude
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from helpers.script_run import MayaRun
-from maya.launcher.arguments import fitting_cluster, parse
 
 from maya.devices import load_device
+from maya.launcher.arguments import fitting_cluster, parse
 from netmodel.cluster import load_cluster
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from maya.cli.trace import parse_kinds
 
+from maya.cli.trace import parse_kinds
 from maya.trace import Flag, RecordKind, TraceError, read
 from maya.trace.columns import decode_varints, unfold
 from maya.trace.demangle import demangle

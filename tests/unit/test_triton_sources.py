@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from maya.estimators.kernel import Kernel, Origin
-from maya.estimators.kernel import KernelClass as WorkKind
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
@@ -13,6 +11,8 @@ from maya.estimators.features.inductor import parse
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.mask import visible
 from maya.estimators.features.templates import template_work
+from maya.estimators.kernel import Kernel, Origin
+from maya.estimators.kernel import KernelClass as WorkKind
 
 H100_FLOPS = float(load_device("h100").bf16_flops or 0)
 

@@ -1,0 +1,69 @@
+"""The helper that runs several checks in one program: one that fails does not hide the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.checks import Checks, Outcomes
+from helpers.script_run import ScriptRun
+
+
+def plain_python(text: str) -> ScriptRun:
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    return ScriptRun(ended.returncode, ended.stdout, ended.stderr, Path())
+
+
+def outcomes_of(text: str) -> Outcomes:
+    return Checks(text).run(plain_python)
+
+
+THREE = """
+    opened = []
+
+    def after_each():
+        opened.clear()
+
+    def _helper():
+        opened.append(1)
+
+    def first():
+        _helper()
+
+    def second():
+        assert opened == [1], "nothing is open"
+
+    def third():
+        assert not opened
+    """
+
+
+def test_functions_without_parameters_are_checks() -> None:
+    assert Checks(THREE).names == ["first", "second", "third"]
+
+
+def test_checks_after_a_failed_one_still_run() -> None:
+    outcomes = outcomes_of(THREE)
+    outcomes.require("first")
+    outcomes.require("third")
+
+
+def test_a_failed_check_shows_its_traceback() -> None:
+    with pytest.raises(AssertionError, match="nothing is open"):
+        outcomes_of(THREE).require("second")
+
+
+def test_checks_that_were_not_reached_fail() -> None:
+    outcomes = outcomes_of("""
+        import os
+
+        def first():
+            os._exit(3)
+
+        def second():
+            pass
+        """)
+    with pytest.raises(AssertionError, match="the program ended before second"):
+        outcomes.require("second")
