@@ -1,5 +1,7 @@
-"""What is loaded into a rank, underneath somebody else's program: the fake CUDA libraries and the op observer.
+"""Everything that runs inside a rank, underneath the user's program: the fake CUDA libraries and the op observer.
 
-`shim/` and `observer/` hold their C and C++ sources, `build` compiles them for the installed torch, and `environment`
-says how a process is started so that it loads them. Nothing here imports other packages of ours.
+`shim/` and `observer/` hold their C and C++ sources; `build` compiles them for the installed torch; `environment` makes
+the environment in which a process loads them; `zygote` forks the ranks. `messages`, `trace_format`, `host_costs`,
+`device_properties`, `variables` and `stacks_socket` declare what C and Python must agree on; the build turns them into
+C headers. Nothing here imports other packages of ours.
 """

@@ -11,6 +11,8 @@ import socket
 import time
 from collections.abc import Mapping
 
+from rank_runtime.stacks_socket import stacks_socket
+
 _MOST_AT_ONCE = 128
 
 
@@ -52,17 +54,9 @@ def connect(endpoint: str, process: int, question: str) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
-        connection.connect(f"\0maya-stacks-{process}-{_hash(endpoint):016x}")
+        connection.connect(stacks_socket(process, endpoint))
         connection.send(question.encode() + b"\n")
     except OSError:
         connection.close()
         return None
     return connection
-
-
-def _hash(text: str) -> int:
-    """FNV-1a, as the ranks name their sockets."""
-    value = 0xCBF29CE484222325
-    for byte in text.encode():
-        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return value

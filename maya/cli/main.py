@@ -96,10 +96,10 @@ def _text(value: str | int | tuple[int, int]) -> str:
 
 @main.command()
 def env() -> None:
-    """List the MAYA_ environment variables."""
-    from rank_runtime.environment import RANK_VARIABLES, SETUP_VARIABLES
+    """List the MAYA_ environment variables that users may set."""
+    from rank_runtime.variables import RANK_VARIABLES, SETUP_VARIABLES
 
-    variables = (*RANK_VARIABLES, *SETUP_VARIABLES)
+    variables = [variable for variable in (*RANK_VARIABLES, *SETUP_VARIABLES) if not variable.internal]
     width = max(len(variable.name) for variable in variables)
     for variable in variables:
         default = f" [{variable.default}]" if variable.default else ""

@@ -90,7 +90,7 @@ class Device:
         return replace(self, sustained_clock_hz=None)
 
     def cuda_properties(self) -> dict[str, str | int]:
-        """What the virtual device reports, under the names of `maya_device_properties` in device.h; name first."""
+        """What the virtual device reports, under the names in `rank_runtime.device_properties`."""
         return {
             "name": self.name,
             "compute_major": self.compute_capability[0],

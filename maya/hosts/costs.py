@@ -17,31 +17,16 @@ from maya.trace.format import RecordKind
 from maya.util.catalogue import Catalogue
 from maya.util.suggestions import did_you_mean
 from maya.util.units import NANOSECONDS
+from rank_runtime.host_costs import CALLS, FACTORS, TIMES, call_key
 
 REFERENCE = "reference"
 
-# Kinds of records that are calls of the program's; the others are made by calls, or cost nothing.
-CALLS = (
-    RecordKind.KERNEL,
-    RecordKind.LIBRARY,
-    RecordKind.MEMCPY,
-    RecordKind.MEMSET,
-    RecordKind.MALLOC,
-    RecordKind.FREE,
-    RecordKind.EVENT_RECORD,
-    RecordKind.STREAM_WAIT,
-    RecordKind.SYNCHRONIZE,
-    RecordKind.HOST_FUNCTION,
-    RecordKind.COLLECTIVE,
-    RecordKind.GRAPH_LAUNCH,
-    RecordKind.STREAM_CREATE,
-)
-_CALL_NAMES = {kind.name.lower(): kind for kind in CALLS}
-_TIMES = ("op", "latency", "wake", "clock_read")
+_CALL_NAMES = {call_key(kind): kind for kind in CALLS}
+_TIMES = tuple(TIMES)
 _TEXTS = ("name", "sources")
 _OVERLAP = "overlap_sms"
 _SCALE = "scale"
-_FACTORS = ("overlap", _SCALE)  # per mille
+_FACTORS = (*FACTORS, _SCALE)  # per mille
 _LARGEST_SCALE = 100
 _LONGEST = 10**12  # ns
 
@@ -67,14 +52,14 @@ class HostCosts:
 
     def text(self) -> str:
         """For the ranks' side, as MAYA_CLOCK_COSTS."""
-        figures = {key: getattr(self, key) for key in (*_TIMES, "overlap")}
-        figures |= {kind.name.lower(): self.calls[kind] for kind in sorted(self.calls)}
+        figures = {key: getattr(self, key) for key in (*TIMES, *FACTORS)}
+        figures |= {call_key(kind): self.calls[kind] for kind in sorted(self.calls)}
         return ";".join(f"{key}={value}" for key, value in figures.items())
 
     def table(self) -> dict[str, Any]:
         """For run.json."""
         figures: dict[str, Any] = {key: getattr(self, key) for key in (*_TIMES, *_FACTORS)}
-        return {**figures, "calls": {kind.name.lower(): self.calls[kind] for kind in sorted(self.calls)}}
+        return {**figures, "calls": {call_key(kind): self.calls[kind] for kind in sorted(self.calls)}}
 
     @staticmethod
     def of_table(where: str, table: object) -> HostCosts:
@@ -90,7 +75,7 @@ class HostCosts:
         for key, value in (*figures.items(), *calls.items()):
             if type(value) is not int or not 0 <= value <= _LONGEST:
                 raise HostError(f"{where}: {key} is {value!r}; expected whole nanoseconds")
-        missing = [key for key in (*_TIMES, "overlap") if key not in figures]
+        missing = [key for key in (*TIMES, *FACTORS) if key not in figures]
         if missing:
             raise HostError(f"{where}: {missing[0]} is missing")
         return HostCosts(**figures, calls={_CALL_NAMES[key]: value for key, value in calls.items()})

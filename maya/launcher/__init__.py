@@ -13,7 +13,7 @@ from maya.launcher.logs import make_run_folder
 from maya.launcher.recorded_settings import make_settings
 from maya.util import standard_streams
 from rank_runtime.build import BuildError, ensure_built
-from rank_runtime.environment import VariableError
+from rank_runtime.variables import VariableError
 
 FAILED, USAGE = 1, 2
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from maya.trace import RecordKind
 from maya.trace.reader import Records
+from rank_runtime.trace_format import UNREPLAYED_KINDS
 
 _MAIN = 1
 _WHILE_MAIN_WAITS = "pt_autograd"
@@ -26,14 +27,7 @@ def among(*kinds: RecordKind) -> npt.NDArray[np.bool_]:
 
 
 # What costs the host something or does something on a stream; all a replay heeds.
-REPLAYED_KINDS = ~among(
-    RecordKind.OP,
-    RecordKind.ANNOTATION,
-    RecordKind.BLOCK_ALLOC,
-    RecordKind.BLOCK_FREE,
-    RecordKind.MADE_UP_READ,
-    RecordKind.THREAD,
-)
+REPLAYED_KINDS = ~among(*UNREPLAYED_KINDS)
 # cudaMalloc and cudaFree, too, unless they cost the host anything.
 HEEDED_ON_STREAMS = REPLAYED_KINDS & ~among(RecordKind.MALLOC, RecordKind.FREE)
 

@@ -1,6 +1,7 @@
 """The trace of a rank, as it lies in its file: format version 1, little-endian.
 
-`rank_runtime/shim/device/recorder*.c` write it, `maya.trace.reader` reads it.
+`rank_runtime/shim/device/recorder*.c` write it, `maya.trace.reader` reads it. Numbers that both need are declared in
+`rank_runtime.trace_format`.
 
 A file is a header (`HEADER`) followed by blocks. A block is a block header (`BLOCK_HEADER`) and a payload:
 
@@ -60,82 +61,60 @@ What a record's fields mean is said at `RECORD` and `RecordKind`. Signatures are
 
 from __future__ import annotations
 
-import struct
-from enum import IntEnum, IntFlag
-
 import numpy as np
 
-MAGIC = b"MAYATRC\n"
-VERSION = 2
+from rank_runtime.trace_format import (
+    BLOCK_HEADER_FIELDS,
+    BLOCK_MAGIC,
+    CUT_FIELDS,
+    END_FIELDS,
+    HEADER_FIELDS,
+    MAGIC,
+    RECORD_COLUMNS,
+    VERSION,
+    BlockKind,
+    Encoding,
+    Flag,
+    RecordKind,
+    layout,
+    offset_after,
+)
 
-# magic, version, checksum, rank, process id, torch version (21201 is 2.12.1), CUDA version (13000 is 13.0), wall clock
-# at the trace's time 0 (ns since 1970), name of the GPU. 0 for a version that was not known.
-HEADER = struct.Struct("<8sIIiIIIQ128s")
-HEADER_CHECKED_FROM = 16
+__all__ = [
+    "BLOCK_CHECKED_FROM",
+    "BLOCK_HEADER",
+    "BLOCK_MAGIC",
+    "COLUMNS",
+    "COLUMNS_BY_KIND",
+    "COLUMNS_IN_RUNS",
+    "CUT",
+    "END",
+    "HEADER",
+    "HEADER_CHECKED_FROM",
+    "MAGIC",
+    "RECORD",
+    "VERSION",
+    "BlockKind",
+    "Flag",
+    "RecordKind",
+]
 
-BLOCK_MAGIC = b"MBLK"
-# magic, checksum, kind, bytes of the payload, count of records or strings
-BLOCK_HEADER = struct.Struct("<4sIIII")
-BLOCK_CHECKED_FROM = 8
-
-# records, strings, made-up reads
-END = struct.Struct("<QQQ")
-# errno of the write that failed
-CUT = struct.Struct("<I")
-
-
-class BlockKind(IntEnum):
-    """What the payload of a block holds."""
-
-    STRINGS = 1
-    RECORDS = 2
-    END = 3
-    HOST_TIMES = 4
-    CUT = 5
-
-
-class RecordKind(IntEnum):
-    """What a record says, and what its `value` is, if it has one; `maya_record_kind` in device.h is the same list."""
-
-    OP = 1  # an ATen op that did device work, or an empty matrix product, when it ended; `Trace.ops` unpacks it
-    ANNOTATION = 2  # torch.profiler.record_function; as OP
-    KERNEL = 3
-    LIBRARY = 4  # a library call that occupies the device
-    MEMCPY = 5  # bytes
-    MEMSET = 6  # bytes
-    MALLOC = 7  # address, or handle of physical memory that is to be mapped; device memory
-    FREE = 8  # as MALLOC
-    BLOCK_ALLOC = 9  # its number: 1, 2, … (an address would cost 3 bytes more); memory that PyTorch's allocator gave
-    BLOCK_FREE = 10  # the number of the BLOCK_ALLOC that it takes back
-    EVENT_RECORD = 11  # event number
-    STREAM_WAIT = 12  # event number
-    SYNCHRONIZE = 13
-    HOST_FUNCTION = 14
-    COLLECTIVE = 15
-    GRAPH_LAUNCH = 16  # graph number; the graph's work follows, flagged
-    STREAM_CREATE = 17  # priority, in two's complement
-    MADE_UP_READ = 18  # bytes that the host read although no computation produced them
-    THREAD = 19  # the first record of every thread but number 1
-    HOST_DELAY = 20  # ns that the host spent without the device: it slept, or read its clock
-
-
-class Flag(IntFlag):
-    """Bits of a record's `flags`."""
-
-    FROM_GRAPH = 1
-    GROUPED = 2  # of a COLLECTIVE: in one NCCL group with the one recorded before it on its stream; they start together
-    MICROSECONDS = 128  # of an OP or ANNOTATION: the duration is in µs, because in ns it did not fit
-
+HEADER = layout(HEADER_FIELDS)
+HEADER_CHECKED_FROM = offset_after(HEADER_FIELDS, "checksum")
+BLOCK_HEADER = layout(BLOCK_HEADER_FIELDS)
+BLOCK_CHECKED_FROM = offset_after(BLOCK_HEADER_FIELDS, "checksum")
+END = layout(END_FIELDS)
+CUT = layout(CUT_FIELDS)
 
 # The order of the columns in a block.
-COLUMNS = ("host_ns", "kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
-COLUMNS_BY_KIND = frozenset({"signature", "stream", "value"})
-COLUMNS_IN_RUNS = frozenset({"flags", "thread", "ops"})
+COLUMNS = tuple(column.name for column in RECORD_COLUMNS)
+COLUMNS_BY_KIND = frozenset(column.name for column in RECORD_COLUMNS if column.encoding is Encoding.BY_KIND)
+COLUMNS_IN_RUNS = frozenset(column.name for column in RECORD_COLUMNS if column.encoding is Encoding.RUNS)
 
 RECORD = np.dtype(
     [
         ("host_ns", "<u8"),  # since the trace began; of an op: when it began
-        ("value", "<u8"),  # see Kind; of an op: duration | autograd's sequence number << 32 (all ones: none)
+        ("value", "<u8"),  # see RecordKind; of an op: duration | autograd's sequence number << 32 (all ones: none)
         ("signature", "<u4"),  # number of a string
         ("op", "<u4"),  # the innermost ATen op that was running on the thread, 0: none; of an op: its own number
         ("stream", "<u4"),  # of an op: the number of the op around it, 0: none

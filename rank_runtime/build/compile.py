@@ -4,7 +4,7 @@ In: an installed torch, our sources, compilers, an empty folder. Out: shared obj
 
     sources --compile--> objects --what do they define?--> stubs for the rest --link with a version script--> libraries
 
-The sources include one header that is made here, `messages.h` (message_header.py).
+The sources include headers that are generated from Python declarations (headers.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from rank_runtime.build.elf import Imports, read_exports, read_imports
 from rank_runtime.build.errors import BuildError
+from rank_runtime.build.headers import write_headers
 from rank_runtime.build.libraries import Requirement, required_libraries
-from rank_runtime.build.message_header import message_header
 from rank_runtime.build.objects import ObjectStore
 from rank_runtime.build.sources import Sources, header_digest
 from rank_runtime.build.stubs import stub_source, version_script
@@ -33,7 +33,7 @@ T = TypeVar("T")
 DEVICE_SONAME = "libmaya_device.so"
 OBSERVER_SONAME = "libmaya_observer.so"
 OBJECTS = "objects"
-MADE_HEADERS = f"{OBJECTS}/include"
+GENERATED_HEADERS = f"{OBJECTS}/include"
 MAXIMUM_JOBS = 8
 
 C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
@@ -72,7 +72,7 @@ class Compilation:
 
     def run(self) -> Products:
         """Build everything in the folder of the log; what is needed only meanwhile goes into OBJECTS and is removed."""
-        self._make_headers()
+        write_headers(self.log.folder / GENERATED_HEADERS, self.sources)
         torch_objects = [read_imports(path) for path in self.torch.shared_objects]
         requirements = self._requirements(torch_objects)
         files = self.sources.library_files()
@@ -101,12 +101,6 @@ class Compilation:
         sonames = (DEVICE_SONAME, *(requirement.soname for requirement in requirements))
         return Products(sonames, None if observer_problem else OBSERVER_SONAME, observer_problem)
 
-    def _make_headers(self) -> None:
-        folder = self.log.folder / MADE_HEADERS
-        folder.mkdir(parents=True)
-        if self.sources.messages.exists():
-            (folder / "messages.h").write_text(message_header(self.sources.messages.read_text(encoding="utf-8")))
-
     def _requirements(self, torch_objects: Sequence[Imports]) -> list[Requirement]:
         files = self.sources.library_files()
         requirements = required_libraries(torch_objects, self.torch.cuda_major, files)
@@ -127,8 +121,8 @@ class Compilation:
         self.progress(text)
 
     def _compile_c(self, source: Path, more_flags: Sequence[str] = ()) -> str:
-        flags = [*C_FLAGS, *more_flags, *self._definitions(), f"-I{self.sources.shim}", f"-I{MADE_HEADERS}"]
-        return self._compile(self.toolchain.c, source, flags, [self.sources.shim, self.log.folder / MADE_HEADERS])
+        flags = [*C_FLAGS, *more_flags, *self._definitions(), f"-I{self.sources.shim}", f"-I{GENERATED_HEADERS}"]
+        return self._compile(self.toolchain.c, source, flags, [self.sources.shim, self.log.folder / GENERATED_HEADERS])
 
     def _compile_observer(self, files: Sequence[Path]) -> str:
         """All files as one translation unit: nearly all of the time goes into torch's headers, read once that way."""
@@ -137,7 +131,8 @@ class Compilation:
         lines = [f'#include "{path}"  // {hashlib.sha256(path.read_bytes()).hexdigest()}' for path in files]
         (self.log.folder / unit).write_text("\n".join([*lines, ""]))
         flags = [*CXX_FLAGS, *self._definitions(), *self._observer_flags()]
-        return self._compile(self.toolchain.cxx, unit, flags, [self.sources.observer, self.sources.shim / "device"])
+        headers = [self.sources.observer, self.sources.shim / "device", self.log.folder / GENERATED_HEADERS]
+        return self._compile(self.toolchain.cxx, unit, flags, headers)
 
     def _compile(self, compiler: Compiler, source: Path, flags: Sequence[str], header_folders: Sequence[Path]) -> str:
         """Compile `source`, which may include what is in or below `header_folders`, unless the same was done before."""
@@ -208,7 +203,7 @@ class Compilation:
         # C++ strings have two layouts in libstdc++, and torch's own libraries show which one they were built with.
         names = read_imports(self.torch.library_folder / "libc10.so").exported
         has_new_strings = any("__cxx11" in name for name in names)
-        includes = (self.sources.observer, self.sources.shim)
+        includes = (self.sources.observer, self.sources.shim, GENERATED_HEADERS)
         torch_includes = (self.torch.folder / "include", self.torch.folder / "include/torch/csrc/api/include")
         return [
             f"-std={self.torch.cxx_standard()}",

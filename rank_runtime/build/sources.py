@@ -5,7 +5,8 @@ In: the folder `rank_runtime`. Out: a `Sources`.
     shim/<library>.c, shim/<library>_*.c    one fake library
     shim/device/*.c                         libmaya_device.so, the virtual GPU under all of them
     observer/*.cpp                          libmaya_observer.so, the op observer
-    messages.py                             what ranks and coordinator say to each other; becomes a header
+    messages.py                             messages between ranks and the coordinator; becomes a header
+    DECLARATIONS                            what else C and Python share; become headers
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 
 RANK_RUNTIME = Path(__file__).resolve().parent.parent
 SUFFIXES = (".c", ".h", ".cpp")
+# Modules of rank_runtime that declared_headers.py imports.
+DECLARATIONS = ("trace_format", "host_costs", "device_properties", "variables", "stacks_socket")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Sources:
 
     @property
     def messages(self) -> Path:
-        """The declarations that `messages.h` is made from."""
+        """The declarations that `messages.h` is generated from."""
         return self.root / "messages.py"
 
     def device_files(self) -> list[Path]:
@@ -57,7 +60,10 @@ class Sources:
 
     def digest(self) -> str:
         """Changes whenever a source or the build itself does."""
-        build_code = Path(__file__).resolve().parent.glob("*.py")
+        build_code = [
+            *Path(__file__).resolve().parent.glob("*.py"),
+            *(RANK_RUNTIME / f"{name}.py" for name in DECLARATIONS),
+        ]
         sources = (path for folder in (self.shim, self.observer) for path in folder.rglob("*"))
         messages = [self.messages] if self.messages.exists() else []
         return _digest([*build_code, *messages, *(path for path in sources if path.suffix in SUFFIXES)])

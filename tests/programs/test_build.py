@@ -17,8 +17,8 @@ import pytest
 
 from rank_runtime.build import Build, BuildError, cache, ensure_built
 from rank_runtime.build.elf import ImportedSymbol, read_exports, read_imports
+from rank_runtime.build.headers import write_headers
 from rank_runtime.build.libraries import required_libraries
-from rank_runtime.build.message_header import message_header
 from rank_runtime.build.sources import Sources
 from rank_runtime.build.stubs import version_script
 from rank_runtime.build.torch_install import find_torch, read_torch
@@ -575,7 +575,7 @@ def test_our_sources_compile_without_a_warning(tmp_path: Path) -> None:
     sources, definitions = Sources(), [f"-D{name}={value}" for name, value in find_torch().definitions.items()]
     files = [*sources.device_files(), *(path for paths in sources.library_files().values() for path in paths)]
     assert files
-    write(tmp_path / "messages.h", message_header(sources.messages.read_text()))
+    write_headers(tmp_path, sources)
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
     gcc(*flags, f"-I{sources.shim}", f"-I{tmp_path}", *definitions, "-fsyntax-only", *files)
 
@@ -630,10 +630,12 @@ def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
     )
     announce = write(tmp_path / "announce.c", f"{declarations}void announce(void *calls) {{\n{calls}}}\n")
     device = next(path for path in build.libraries if path.name == "libmaya_device.so")
+    write_headers(tmp_path / "include", Sources())
     gcc(
         program,
         announce,
         f"-I{Sources().shim}",
+        f"-I{tmp_path / 'include'}",
         device,
         torch,
         f"-Wl,-rpath,{device.parent}:{tmp_path}",

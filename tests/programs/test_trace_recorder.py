@@ -27,6 +27,8 @@ from maya.trace import Flag, RecordKind, Trace, TraceError, count_records, read
 from maya.trace import format as trace_format
 from maya.trace.columns import BlockRun
 from maya.trace.flops import gemm_flops
+from rank_runtime.build.headers import write_headers
+from rank_runtime.build.sources import Sources
 
 DEVICE = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device"
 STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-I", str(DEVICE)]
@@ -41,10 +43,12 @@ def compile_c(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("driver") / "driver"
+    folder = tmp_path_factory.mktemp("driver")
+    program = folder / "driver"
+    write_headers(folder, Sources())
     own = [DEVICE / "intern.c", DEVICE / "host_time.c", *sorted(DEVICE.glob("recorder*.c"))]
     sources = [Path(__file__).with_name("trace_driver.c"), *own]
-    compile_c("-pthread", "-Wl,--wrap=malloc,--wrap=calloc,--wrap=writev", "-o", program, *sources)
+    compile_c("-I", folder, "-pthread", "-Wl,--wrap=malloc,--wrap=calloc,--wrap=writev", "-o", program, *sources)
     return program
 
 

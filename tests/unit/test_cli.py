@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from maya import __version__
 from maya.cli.main import main
-from rank_runtime.environment import RANK_VARIABLES, SETUP_VARIABLES
+from rank_runtime.variables import RANK_VARIABLES, SETUP_VARIABLES
 
 
 def maya(*words: str) -> Result:
@@ -40,9 +40,11 @@ def test_unknown_gpu() -> None:
     assert result.output.startswith('Error: unknown GPU "h10" (did you mean h100')
 
 
-def test_every_variable_is_listed() -> None:
-    lines = maya("env").output.splitlines()
-    assert [line.split()[0] for line in lines] == [variable.name for variable in (*RANK_VARIABLES, *SETUP_VARIABLES)]
+def test_every_variable_for_users_is_listed() -> None:
+    names = [line.split()[0] for line in maya("env").output.splitlines()]
+    assert names == [variable.name for variable in (*RANK_VARIABLES, *SETUP_VARIABLES) if not variable.internal]
+    assert "MAYA_KEPT_BYTES" in names
+    assert "MAYA_COORDINATOR_SECRET" not in names
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from maya.launcher.arguments import StreamChoice, parse
 from maya.launcher.worker_environment import RendezvousAddress, worker_variables
 from rank_runtime.build import Build
-from rank_runtime.environment import RANK_VARIABLES, VariableError, rank_environment
+from rank_runtime.environment import rank_environment
+from rank_runtime.variables import PROCESS_VARIABLES, RANK_VARIABLES, VariableError
 
 BUILD = Build(Path("/cache/build"), (Path("/cache/build/libmaya_device.so"),), None, None, "2.12.1", "13.0")
 
@@ -249,10 +251,18 @@ def test_rank_environment_refuses(name: str, value: str, expected: str) -> None:
     assert str(refused.value) == expected
 
 
-def test_the_table_names_what_the_device_reads() -> None:
+def test_every_declared_variable_is_read() -> None:
+    """In C by its macro, which does not compile if it is misspelled; in Python by its name."""
     runtime = Path(__file__).parents[2] / "rank_runtime"
-    device = runtime / "shim" / "device"
-    files = (device / "settings.c", device / "faults.c", runtime / "zygote" / "clock.py")
+    files = [*(runtime / "shim" / "device").glob("*.c"), *(runtime / "zygote").rglob("*.py")]
     text = "".join(file.read_text(encoding="utf-8") for file in files)
-    for variable in RANK_VARIABLES:
-        assert f'"{variable.name}"' in text
+    for variable in (*RANK_VARIABLES, *PROCESS_VARIABLES):
+        name = variable.name.removeprefix("MAYA_")
+        pattern = rf'MAYA_VARIABLE_{name}\b|"{variable.name}"|\b(NUMBER|CHOICE)\({name}\)'
+        assert re.search(pattern, text), variable.name
+
+
+def test_c_names_variables_by_their_macros() -> None:
+    shim = Path(__file__).parents[2] / "rank_runtime" / "shim"
+    for file in shim.rglob("*.c"):
+        assert not re.search(r'(getenv|number_of|read_text)\("MAYA_', file.read_text(encoding="utf-8")), file

@@ -112,7 +112,7 @@ def test_changes_that_cannot_be_meant_are_refused(changes: Mapping[str, str], co
 
 
 def test_a_clusters_file_may_say_what_its_hosts_take(tmp_path: Path) -> None:
-    preset = Path(load_cluster.__code__.co_filename).parent / "clusters" / "dgx-h100.toml"
+    preset = Path(load_cluster.__code__.co_filename).parent / "catalogue" / "dgx-h100.toml"
     file = tmp_path / "mine.toml"
     file.write_text(preset.read_text() + '\n[host]\nop = "3us"\n[host.calls]\nkernel = "9us"\n')
     costs = settings(cluster=str(file)).host

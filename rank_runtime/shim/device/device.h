@@ -18,8 +18,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Generated from declarations that C and Python share, in rank_runtime/: */
+#include "device_properties.h"
+#include "host_costs.h"
+#include "trace_format.h"
+#include "variables.h"
+
 #define MAYA_API __attribute__((visibility("default")))
-#define MAYA_MAX_DEVICES 64
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,37 +32,11 @@ extern "C" {
 
 /* ---- settings.c: what the launcher asked for, read once from MAYA_* variables ---- */
 
-typedef enum { MAYA_COMPUTE_NONE, MAYA_COMPUTE_SMALL, MAYA_COMPUTE_ALL } maya_compute_mode;
-
-typedef struct {
-    char name[128]; /* as torch.cuda.get_device_name() shows it */
-    int compute_major, compute_minor;
-    int sm_count;
-    int clock_khz, memory_clock_khz, memory_bus_bits;
-    int max_threads_per_sm, max_blocks_per_sm;
-    int registers_per_sm;
-    int64_t shared_per_block, shared_per_block_optin, shared_per_sm, reserved_shared_per_block;
-    int64_t l2_bytes;
-    int64_t memory_bytes;  /* what cudaGetDeviceProperties reports */
-    int64_t context_bytes; /* what a process pays for its context, outside any allocator */
-    int power_watts;
-} maya_device_properties;
-
-/* What the CPU of a training node spends, in ns; maya/replay/run_settings.py has the same. */
-typedef struct {
-    uint64_t op;      /* an ATen op, with the Python around it */
-    uint64_t latency; /* from a launch to its start on an idle device */
-    uint64_t wake;    /* until a thread goes on that waited for the device */
-    uint64_t clock_read;
-    uint64_t overlap;   /* per mille: how much longer work takes while a collective runs beside it */
-    uint64_t calls[32]; /* by kind of record */
-} maya_clock_costs;
-
 typedef struct {
     int rank;
     int node_devices; /* devices of the node */
     maya_device_properties device;
-    maya_compute_mode compute;
+    maya_compute_choice compute;
     int64_t compute_bytes;    /* an op is small when its tensors together are no larger */
     int64_t small_bytes;      /* contents up to this size are always kept and carried, whatever the limits below say: all that
                                * an op could be computed from, and at least 64 KiB */
@@ -115,32 +94,8 @@ MAYA_API void maya_unsupported(const char *function);
 /* The same, with what exactly is not emulated: maya_unsupported_detail("cudnnBackendFinalize", "operation %d", 9). */
 MAYA_API void maya_unsupported_detail(const char *function, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- recorder.c: the trace of this rank; the format is described in maya/trace/format.py ---- */
-
-typedef enum {
-    MAYA_RECORD_OP = 1, /* an ATen op that did device work: value = duration ns | sequence number << 32; stream = parent op */
-    MAYA_RECORD_ANNOTATION = 2, /* torch.profiler.record_function; as OP */
-    MAYA_RECORD_KERNEL = 3,     /* a kernel launch */
-    MAYA_RECORD_LIBRARY = 4,    /* a library call that occupies the device (GEMM, convolution, attention, FFT, ...) */
-    MAYA_RECORD_MEMCPY = 5,     /* value = bytes; signature says the direction */
-    MAYA_RECORD_MEMSET = 6,     /* value = bytes */
-    MAYA_RECORD_MALLOC = 7,     /* device memory taken from the device; value = address or handle, signature says the bytes */
-    MAYA_RECORD_FREE = 8,
-    MAYA_RECORD_BLOCK_ALLOC = 9,   /* memory handed out by PyTorch's allocator; value = 1, 2, ..., signature says the bytes */
-    MAYA_RECORD_BLOCK_FREE = 10,   /* value = that of the BLOCK_ALLOC that it takes back */
-    MAYA_RECORD_EVENT_RECORD = 11, /* value = event number */
-    MAYA_RECORD_STREAM_WAIT = 12,  /* value = event number */
-    MAYA_RECORD_SYNCHRONIZE = 13,  /* the host waited: signature says for a stream, an event or the device */
-    MAYA_RECORD_HOST_FUNCTION = 14,
-    MAYA_RECORD_COLLECTIVE = 15,
-    MAYA_RECORD_GRAPH_LAUNCH = 16,  /* value = graph number; the graph's work follows, flagged */
-    MAYA_RECORD_STREAM_CREATE = 17, /* value = priority (two's complement) */
-    MAYA_RECORD_MADE_UP_READ = 18,  /* the host read bytes that no computation produced; value = bytes */
-    MAYA_RECORD_THREAD = 19,        /* the first record of every thread but number 1; signature says its name */
-    MAYA_RECORD_HOST_DELAY = 20,    /* the host slept, or read its clock; value = ns */
-} maya_record_kind;
-
-enum { MAYA_FLAG_FROM_GRAPH = 1, MAYA_FLAG_GROUPED = 2 };
+/* ---- recorder.c: the trace of this rank ----
+ * rank_runtime/trace_format.py declares the kinds of records (MAYA_RECORD_...) and their flags (MAYA_FLAG_...). */
 
 /* Number of an interned text (JSON for signatures); the same text always gives the same number. */
 MAYA_API uint32_t maya_intern(const char *text, size_t length);

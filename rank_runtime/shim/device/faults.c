@@ -92,7 +92,7 @@ void maya_faults_end(void) {
 }
 
 void maya_faults_begin_rank(void) {
-    const char *asked = getenv("MAYA_FAULTS");
+    const char *asked = getenv(MAYA_VARIABLE_FAULTS);
     count = exhausted_size = 0;
     memset(reached, 0, sizeof reached);
     if (asked == NULL || *asked == '\0') return;

@@ -100,7 +100,7 @@ static void begin_what_ranks_have(void) {
 
 /* A rank that was started anew, and not a program that it starts. */
 __attribute__((constructor)) static void at_load(void) {
-    const char *process = getenv("MAYA_RANK_PROCESS");
+    const char *process = getenv(MAYA_VARIABLE_RANK_PROCESS);
     if (process && atoi(process) == (int)getpid()) begin_what_ranks_have();
 }
 

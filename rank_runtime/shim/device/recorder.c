@@ -32,11 +32,7 @@
 #include "recorder_file.h"
 #include "virtual_clock.h"
 
-/* The order in which a block holds them; maya/trace/format.py has the same list. */
-enum { HOST_NS, KIND, FLAGS, THREAD, OP, OPS, SIGNATURE, STREAM, VALUE, COLUMNS };
-enum { FIRST_BY_KIND = SIGNATURE }; /* from here on the predecessor is the previous record of the same kind */
-enum { STAGED = 64 };
-enum { KINDS = 256, LARGEST_THREAD_NUMBER = UINT16_MAX, STRINGS_PER_BLOCK = MAYA_BLOCK_PIECES - 1 };
+enum { STAGED = 64, KINDS = 256, STRINGS_PER_BLOCK = MAYA_BLOCK_PIECES - 1 };
 
 static const uint64_t NS_PER_SECOND = 1000000000;
 static const uint64_t OLDEST_BLOCK_NS = 1000000000;
@@ -52,9 +48,9 @@ typedef maya_trace_record record;
 
 pthread_mutex_t maya_recorder_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
 static record staged[STAGED];
-static maya_column columns[COLUMNS];
-static uint64_t previous[FIRST_BY_KIND];
-static uint64_t previous_by_kind[COLUMNS - FIRST_BY_KIND][KINDS];
+static maya_column columns[MAYA_COLUMNS];
+static uint64_t previous[MAYA_FIRST_COLUMN_BY_KIND];
+static uint64_t previous_by_kind[MAYA_COLUMNS - MAYA_FIRST_COLUMN_BY_KIND][KINDS];
 static uint32_t buffered;                           /* records in the columns, and ... */
 static uint32_t staged_count;                       /* ... before them, in `staged` */
 static uint64_t host_times[MAYA_RECORDS_PER_BLOCK]; /* of all of these, if they are measured */
@@ -65,9 +61,7 @@ static bool file_is_lost;               /* it could not be opened or written, an
 static pid_t recording_process;
 maya_record_listener maya_clock_listener;
 static maya_op_signer op_signer;
-static struct {
-    uint64_t records, strings, made_up_reads;
-} written;
+static maya_trace_end written; /* totals of the file */
 
 /* ---- time and threads ---- */
 
@@ -138,17 +132,17 @@ static bool write_strings(void) {
 }
 
 #define ENCODE(column, field) \
-    do { \
+    { \
         uint8_t *to = maya_column_open(&columns[column]); \
         uint64_t before = previous[column]; \
         for (uint32_t i = 0; i < staged_count; before = staged[i++].field) \
             to = maya_column_append(to, staged[i].field, before); \
         previous[column] = before; \
         maya_column_close(&columns[column], to); \
-    } while (0)
+    }
 
 #define ENCODE_IN_RUNS(column, field) \
-    do { \
+    { \
         uint8_t *to = maya_column_open(&columns[column]); \
         uint64_t before = previous[column]; \
         uint32_t zeros = columns[column].zeros; \
@@ -157,29 +151,21 @@ static bool write_strings(void) {
         previous[column] = before; \
         columns[column].zeros = zeros; \
         maya_column_close(&columns[column], to); \
-    } while (0)
+    }
 
 #define ENCODE_BY_KIND(column, field) \
-    do { \
+    { \
         uint8_t *to = maya_column_open(&columns[column]); \
         for (uint32_t i = 0; i < staged_count; i++) { \
-            uint64_t *before = &previous_by_kind[column - FIRST_BY_KIND][staged[i].kind]; \
+            uint64_t *before = &previous_by_kind[column - MAYA_FIRST_COLUMN_BY_KIND][staged[i].kind]; \
             to = maya_column_append(to, staged[i].field, *before); \
             *before = staged[i].field; \
         } \
         maya_column_close(&columns[column], to); \
-    } while (0)
+    }
 
 static void encode_staged(void) {
-    ENCODE(HOST_NS, host_ns);
-    ENCODE(KIND, kind);
-    ENCODE_IN_RUNS(FLAGS, flags);
-    ENCODE_IN_RUNS(THREAD, thread);
-    ENCODE(OP, op);
-    ENCODE_IN_RUNS(OPS, ops);
-    ENCODE_BY_KIND(SIGNATURE, signature);
-    ENCODE_BY_KIND(STREAM, stream);
-    ENCODE_BY_KIND(VALUE, value);
+    MAYA_FOR_EACH_COLUMN(ENCODE, ENCODE_IN_RUNS, ENCODE_BY_KIND)
     staged_count = 0;
 }
 
@@ -194,19 +180,19 @@ static bool write_host_times(void) {
 static bool write_records(void) {
     encode_staged();
     if (!buffered) return true;
-    uint32_t lengths[COLUMNS];
-    struct iovec pieces[1 + COLUMNS] = {{lengths, sizeof lengths}};
-    for (int i = 0; i < COLUMNS; i++) {
+    uint32_t lengths[MAYA_COLUMNS];
+    struct iovec pieces[1 + MAYA_COLUMNS] = {{lengths, sizeof lengths}};
+    for (int i = 0; i < MAYA_COLUMNS; i++) {
         lengths[i] = maya_column_significant(&columns[i]);
         pieces[1 + i] = (struct iovec){columns[i].bytes, lengths[i]};
     }
-    if (!maya_trace_file_append(MAYA_BLOCK_RECORDS, buffered, pieces, 1 + COLUMNS)) return false;
+    if (!maya_trace_file_append(MAYA_BLOCK_RECORDS, buffered, pieces, 1 + MAYA_COLUMNS)) return false;
     written.records += buffered;
     return true;
 }
 
 static void empty_buffer(void) {
-    for (int i = 0; i < COLUMNS; i++) columns[i].length = columns[i].zeros = 0;
+    for (int i = 0; i < MAYA_COLUMNS; i++) columns[i].length = columns[i].zeros = 0;
     memset(previous, 0, sizeof previous);
     memset(previous_by_kind, 0, sizeof previous_by_kind);
     buffered = staged_count = 0;
@@ -301,15 +287,12 @@ bool maya_is_recording(void) {
     return now == RECORDING;
 }
 
-/* What a replay does not heed passes its time on to the thread's next record. */
-static bool bears_host_time(uint8_t kind) {
+/* A record that does not affect the replay leaves its host time to the thread's next record. */
+static bool has_host_time(uint8_t kind) {
+#define UNREPLAYED(kind) \
+    case kind: return false;
     switch ((maya_record_kind)kind) {
-        case MAYA_RECORD_OP:
-        case MAYA_RECORD_ANNOTATION:
-        case MAYA_RECORD_BLOCK_ALLOC:
-        case MAYA_RECORD_BLOCK_FREE:
-        case MAYA_RECORD_MADE_UP_READ:
-        case MAYA_RECORD_THREAD: return false;
+        MAYA_FOR_EACH_UNREPLAYED_KIND(UNREPLAYED)
         default: return true;
     }
 }
@@ -318,7 +301,7 @@ static bool bears_host_time(uint8_t kind) {
 static void buffer(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (!buffered) block_began_ns = now_ns;
     staged[staged_count] = *record;
-    if (maya_measures_host) host_times[buffered] = bears_host_time(record->kind) ? maya_take_host_time(thread) : 0;
+    if (maya_measures_host) host_times[buffered] = has_host_time(record->kind) ? maya_take_host_time(thread) : 0;
     if (++staged_count == STAGED) encode_staged();
     written.made_up_reads += record->kind == MAYA_RECORD_MADE_UP_READ;
     if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS) flush();
@@ -326,7 +309,7 @@ static void buffer(const record *record, maya_thread *thread, uint64_t now_ns) {
 
 static void stage(const record *given, maya_thread *thread, uint64_t now_ns) {
     record record = *given;
-    record.thread = thread->number < LARGEST_THREAD_NUMBER ? thread->number : LARGEST_THREAD_NUMBER;
+    record.thread = thread->number < MAYA_LARGEST_THREAD_NUMBER ? thread->number : MAYA_LARGEST_THREAD_NUMBER;
     record.ops = thread->ops_uncounted;
     if (maya_clock_listener) maya_clock_listener(thread, &record);
     thread->ops_uncounted = 0;

@@ -6,9 +6,7 @@
 
 #include "device.h"
 
-/* A flag of OP and ANNOTATION records: the duration is in microseconds, because in nanoseconds it would not fit. */
-enum { MAYA_FLAG_MICROSECONDS = 128 };
-
+/* One record; its fields are the columns of rank_runtime/trace_format.py. */
 typedef struct {
     uint64_t host_ns, value;
     uint32_t signature, op, stream, thread, ops;

@@ -24,29 +24,7 @@
 #define MAYA_CUDA_VERSION 0
 #endif
 
-enum { FORMAT_VERSION = 2, PATH_BYTES = 4096 + 64 };
-
-typedef struct {
-    char magic[8];
-    uint32_t version;
-    uint32_t checksum; /* of everything after it */
-    int32_t rank;
-    uint32_t process;
-    uint32_t torch_version; /* 21201 is 2.12.1 */
-    uint32_t cuda_version;  /* 13000 is 13.0 */
-    uint64_t started_ns;
-    char gpu[128];
-} file_header;
-_Static_assert(sizeof(file_header) == 168, "the header is written as it lies in memory, without gaps");
-
-typedef struct {
-    char magic[4];
-    uint32_t checksum; /* of everything after it, the payload included */
-    uint32_t kind;
-    uint32_t bytes; /* of the payload */
-    uint32_t count; /* of the records or strings in it */
-} block_header;
-_Static_assert(sizeof(block_header) == 20, "the header is written as it lies in memory, without gaps");
+enum { PATH_BYTES = 4096 + 64 };
 
 static int descriptor = -1;
 static dev_t file_device; /* which file `descriptor` was when it was opened */
@@ -135,10 +113,10 @@ static int write_pieces(struct iovec *pieces, int count) {
     return error;
 }
 
-static block_header header_of(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
-    block_header header = {.magic = {'M', 'B', 'L', 'K'}, .kind = kind, .count = count};
+static maya_trace_block_header header_of(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
+    maya_trace_block_header header = {.magic = MAYA_TRACE_BLOCK_MAGIC, .kind = kind, .count = count};
     for (int i = 0; i < piece_count; i++) header.bytes += (uint32_t)pieces[i].iov_len;
-    size_t checked = offsetof(block_header, kind);
+    size_t checked = offsetof(maya_trace_block_header, kind);
     header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
     for (int i = 0; i < piece_count; i++) header.checksum = checksum(header.checksum, pieces[i].iov_base, pieces[i].iov_len);
     return header;
@@ -150,9 +128,9 @@ static void end_early(int error) {
         descriptor = open(path, O_WRONLY | O_CLOEXEC);
     if (!descriptor_is_still_ours()) return;
     if (ftruncate(descriptor, whole_bytes) < 0 || lseek(descriptor, whole_bytes, SEEK_SET) < 0 || whole_bytes == 0) return;
-    uint32_t number = (uint32_t)error;
-    struct iovec pieces[2] = {{0}, {&number, sizeof number}};
-    block_header header = header_of(MAYA_BLOCK_CUT, 0, pieces + 1, 1);
+    maya_trace_cut cut = {.error = (uint32_t)error};
+    struct iovec pieces[2] = {{0}, {&cut, sizeof cut}};
+    maya_trace_block_header header = header_of(MAYA_BLOCK_CUT, 0, pieces + 1, 1);
     pieces[0] = (struct iovec){&header, sizeof header};
     if (write_pieces(pieces, 2) != 0 && ftruncate(descriptor, whole_bytes) < 0)
         return; /* then the reader finds a block that is cut short */
@@ -229,9 +207,9 @@ bool maya_trace_file_open(uint64_t started_ns) {
     whole_bytes = 0;
 
     prepare_checksums();
-    file_header header = {
-        .magic = {'M', 'A', 'Y', 'A', 'T', 'R', 'C', '\n'},
-        .version = FORMAT_VERSION,
+    maya_trace_header header = {
+        .magic = MAYA_TRACE_MAGIC,
+        .version = MAYA_TRACE_VERSION,
         .rank = settings->rank,
         .process = (uint32_t)getpid(),
         .torch_version = MAYA_TORCH_VERSION,
@@ -239,14 +217,14 @@ bool maya_trace_file_open(uint64_t started_ns) {
         .started_ns = started_ns,
     };
     snprintf(header.gpu, sizeof header.gpu, "%s", settings->device.name);
-    size_t checked = offsetof(file_header, rank);
+    size_t checked = offsetof(maya_trace_header, rank);
     header.checksum = checksum(0, (const char *)&header + checked, sizeof header - checked);
     return write_all(&(struct iovec){&header, sizeof header}, 1);
 }
 
 bool maya_trace_file_append(maya_block_kind kind, uint32_t count, const struct iovec *pieces, int piece_count) {
     struct iovec all[1 + MAYA_BLOCK_PIECES];
-    block_header header = header_of(kind, count, pieces, piece_count);
+    maya_trace_block_header header = header_of(kind, count, pieces, piece_count);
     memcpy(all + 1, pieces, (size_t)piece_count * sizeof *pieces);
     all[0] = (struct iovec){&header, sizeof header};
     return write_all(all, 1 + piece_count);

@@ -8,13 +8,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-typedef enum {
-    MAYA_BLOCK_STRINGS = 1,
-    MAYA_BLOCK_RECORDS = 2,
-    MAYA_BLOCK_END = 3,
-    MAYA_BLOCK_HOST_TIMES = 4,
-    MAYA_BLOCK_CUT = 5,
-} maya_block_kind;
+#include "trace_format.h"
 
 /* Pieces that the payload of one block may consist of; few, because they lie on the stack of somebody else's thread. */
 enum { MAYA_BLOCK_PIECES = 129 };

@@ -1,5 +1,5 @@
-/* What the launcher asked for: MAYA_* environment variables -> maya_settings, read once at first use.
- * The variables, their meaning and their defaults are listed in rank_runtime/environment.py, which also sets them. */
+/* The settings of this process: MAYA_* environment variables -> maya_settings, read at first use.
+ * rank_runtime/variables.py declares the variables and their defaults, rank_runtime/environment.py sets them. */
 
 #include "attributes.h"
 
@@ -13,42 +13,41 @@ static maya_settings settings;
 const maya_settings *maya_known_settings;
 static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The values of an H100 SXM, so that a program started with the preload alone sees a consistent device. */
-static const maya_device_properties default_device = {
-    .name = "NVIDIA H100 80GB HBM3",
-    .compute_major = 9,
-    .compute_minor = 0,
-    .sm_count = 132,
-    .clock_khz = 1980000,
-    .memory_clock_khz = 2619000,
-    .memory_bus_bits = 5120,
-    .max_threads_per_sm = 2048,
-    .max_blocks_per_sm = 32,
-    .registers_per_sm = 65536,
-    .shared_per_block = 49152,
-    .shared_per_block_optin = 232448,
-    .shared_per_sm = 233472,
-    .reserved_shared_per_block = 1024,
-    .l2_bytes = 52428800,
-    .memory_bytes = 84942979072,
-    .context_bytes = 545259520,
-    .power_watts = 700,
-};
-
 static void __attribute__((noreturn)) refuse(const char *variable, const char *value, const char *expected) {
     fprintf(stderr, "maya: %s=%s: expected %s; start the program with maya-torchrun, which sets it\n", variable, value,
             expected);
     _exit(2);
 }
 
-static int64_t number_of(const char *variable, int64_t otherwise) {
+/* ---- values of variables ---- */
+
+static int64_t number_of(const char *variable, int64_t default_value) {
     const char *text = getenv(variable);
-    if (text == NULL || *text == '\0') return otherwise;
+    if (text == NULL || *text == '\0') return default_value;
     char *end;
     long long value = strtoll(text, &end, 10);
     if (*end != '\0' || value < 0) refuse(variable, text, "a whole number");
     return value;
 }
+
+#define TEXT_OF_TOKEN(token) #token
+#define TEXT_OF(macro) TEXT_OF_TOKEN(macro)
+
+#define NUMBER(name) number_of(MAYA_VARIABLE_##name, MAYA_DEFAULT_##name)
+
+/* The index of the variable's value among its choices. */
+static int choice_of(const char *variable, int default_value, const char *const *choices, int count, const char *expected) {
+    const char *text = getenv(variable);
+    if (text == NULL || *text == '\0') return default_value;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(text, choices[i]) == 0) return i;
+    }
+    refuse(variable, text, expected);
+}
+
+#define CHOICE(name) \
+    choice_of(MAYA_VARIABLE_##name, MAYA_DEFAULT_##name, (const char *const[]){MAYA_CHOICES_##name}, \
+              sizeof((const char *const[]){MAYA_CHOICES_##name}) / sizeof(char *), MAYA_EXPECTED_##name)
 
 static void read_text(const char *variable, char *text, size_t size) {
     const char *value = getenv(variable);
@@ -56,91 +55,53 @@ static void read_text(const char *variable, char *text, size_t size) {
     snprintf(text, size, "%s", value ? value : "");
 }
 
-static bool set_property(maya_device_properties *device, const char *key, const char *text) {
-    if (strcmp(key, "name") == 0) {
-        snprintf(device->name, sizeof device->name, "%s", text);
-        return true;
-    }
-    const struct {
-        const char *key;
-        int *small;
-        int64_t *large;
-    } fields[] = {
-        {"compute_major", &device->compute_major, NULL},
-        {"compute_minor", &device->compute_minor, NULL},
-        {"sm_count", &device->sm_count, NULL},
-        {"clock_khz", &device->clock_khz, NULL},
-        {"memory_clock_khz", &device->memory_clock_khz, NULL},
-        {"memory_bus_bits", &device->memory_bus_bits, NULL},
-        {"max_threads_per_sm", &device->max_threads_per_sm, NULL},
-        {"max_blocks_per_sm", &device->max_blocks_per_sm, NULL},
-        {"registers_per_sm", &device->registers_per_sm, NULL},
-        {"power_watts", &device->power_watts, NULL},
-        {"shared_per_block", NULL, &device->shared_per_block},
-        {"shared_per_block_optin", NULL, &device->shared_per_block_optin},
-        {"shared_per_sm", NULL, &device->shared_per_sm},
-        {"reserved_shared_per_block", NULL, &device->reserved_shared_per_block},
-        {"l2_bytes", NULL, &device->l2_bytes},
-        {"memory_bytes", NULL, &device->memory_bytes},
-        {"context_bytes", NULL, &device->context_bytes},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (strcmp(key, fields[i].key) != 0) continue;
-        char *end;
-        long long value = strtoll(text, &end, 10);
-        if (*end != '\0' || value < 0) return false;
-        if (fields[i].small) *fields[i].small = (int)value;
-        if (fields[i].large) *fields[i].large = value;
-        return true;
-    }
-    return false;
-}
-
-static void read_device(maya_device_properties *device) {
-    *device = default_device;
-    const char *text = getenv("MAYA_GPU_PROPERTIES");
-    if (text == NULL || *text == '\0') return;
+/* Calls set(to, key, value) with every item of "key=value;key=value". */
+static void read_items(const char *variable, void *to, bool (*set)(void *to, const char *key, const char *value),
+                       const char *expected) {
+    const char *text = getenv(variable);
+    if (text == NULL) return;
     char *copy = strdup(text), *rest = copy;
     for (char *item = strsep(&rest, ";"); item != NULL; item = strsep(&rest, ";")) {
         if (*item == '\0') continue;
         char *equals = strchr(item, '=');
         if (equals) *equals = '\0';
-        if (!equals || !set_property(device, item, equals + 1)) refuse("MAYA_GPU_PROPERTIES", text, "key=value;key=value");
+        if (!equals || !set(to, item, equals + 1)) refuse(variable, text, expected);
     }
     free(copy);
 }
 
-/* Costs of the host, "op=4000;kernel=5200;...": those that maya_clock_costs has, and kinds of records in lower case. */
-static bool set_cost(maya_clock_costs *costs, const char *key, const char *text) {
-    static const char *const kinds[] = {
-        [MAYA_RECORD_KERNEL] = "kernel",
-        [MAYA_RECORD_LIBRARY] = "library",
-        [MAYA_RECORD_MEMCPY] = "memcpy",
-        [MAYA_RECORD_MEMSET] = "memset",
-        [MAYA_RECORD_MALLOC] = "malloc",
-        [MAYA_RECORD_FREE] = "free",
-        [MAYA_RECORD_EVENT_RECORD] = "event_record",
-        [MAYA_RECORD_STREAM_WAIT] = "stream_wait",
-        [MAYA_RECORD_SYNCHRONIZE] = "synchronize",
-        [MAYA_RECORD_HOST_FUNCTION] = "host_function",
-        [MAYA_RECORD_COLLECTIVE] = "collective",
-        [MAYA_RECORD_GRAPH_LAUNCH] = "graph_launch",
-        [MAYA_RECORD_STREAM_CREATE] = "stream_create",
-    };
-    const struct {
-        const char *key;
-        uint64_t *cost;
-    } others[] = {
-        {"op", &costs->op},           {"latency", &costs->latency}, {"wake", &costs->wake}, {"clock_read", &costs->clock_read},
-        {"overlap", &costs->overlap},
-    };
+/* ---- the GPU ---- */
+
+static bool set_property(void *properties, const char *key, const char *text) {
+    maya_device_properties *device = properties;
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    bool is_number = *end == '\0' && value >= 0;
+#define TEXT_PROPERTY(name) \
+    if (strcmp(key, #name) == 0) { \
+        snprintf(device->name, sizeof device->name, "%s", text); \
+        return true; \
+    }
+#define NUMBER_PROPERTY(name) \
+    if (strcmp(key, #name) == 0) { \
+        if (is_number) device->name = (__typeof__(device->name))value; \
+        return is_number; \
+    }
+    MAYA_FOR_EACH_PROPERTY(TEXT_PROPERTY, NUMBER_PROPERTY, NUMBER_PROPERTY)
+    return false;
+}
+
+/* ---- the virtual clock ---- */
+
+static bool set_cost(void *clock_costs, const char *key, const char *text) {
+    maya_clock_costs *costs = clock_costs;
     uint64_t *cost = NULL;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (strcmp(key, others[i].key) == 0) cost = others[i].cost;
-    }
-    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
-        if (kinds[kind] && strcmp(key, kinds[kind]) == 0) cost = &costs->calls[kind];
-    }
+#define COST(name) \
+    if (strcmp(key, #name) == 0) cost = &costs->name;
+#define CALL_COST(kind, name) \
+    if (strcmp(key, name) == 0) cost = &costs->calls[kind];
+    MAYA_FOR_EACH_COST(COST)
+    MAYA_FOR_EACH_CALL_COST(CALL_COST)
     char *end;
     long long value = strtoll(text, &end, 10);
     if (cost == NULL || *text == '\0' || *end != '\0' || value < 0) return false;
@@ -148,28 +109,14 @@ static bool set_cost(maya_clock_costs *costs, const char *key, const char *text)
     return true;
 }
 
-static void read_costs(maya_clock_costs *costs) {
-    const char *text = getenv("MAYA_CLOCK_COSTS");
-    if (text == NULL) return;
-    char *copy = strdup(text), *rest = copy;
-    for (char *item = strsep(&rest, ";"); item != NULL; item = strsep(&rest, ";")) {
-        if (*item == '\0') continue;
-        char *equals = strchr(item, '=');
-        if (equals) *equals = '\0';
-        if (!equals || !set_cost(costs, item, equals + 1))
-            refuse("MAYA_CLOCK_COSTS", text, "op=4000;latency=3000;kernel=5000;...");
-    }
-    free(copy);
+/* The virtual clock needs the coordinator, which does not exist yet while the zygote tries and shares modules, and a trace. */
+static void read_clock(void) {
+    if (CHOICE(CLOCK) == MAYA_CLOCK_WALL) return;
+    settings.virtual_clock = settings.coordinator[0] != '\0' && settings.trace_path[0] != '\0' && !settings.bare;
+    read_items(MAYA_VARIABLE_CLOCK_COSTS, &settings.costs, set_cost, "op=4000;latency=3000;kernel=5000;...");
 }
 
-/* Times come from the coordinator, which is not there yet while modules are tried and shared, and go into a trace. */
-static void read_clock(void) {
-    const char *clock = getenv("MAYA_CLOCK");
-    if (clock == NULL || *clock == '\0' || strcmp(clock, "wall") == 0) return;
-    if (strcmp(clock, "virtual") != 0) refuse("MAYA_CLOCK", clock, "virtual or wall");
-    settings.virtual_clock = settings.coordinator[0] != '\0' && settings.trace_path[0] != '\0' && !settings.bare;
-    read_costs(&settings.costs);
-}
+/* ---- all of them ---- */
 
 /* "%r" in a trace path is the rank, "%p" the process id. */
 static void expand_path(char *path, size_t size, const char *pattern, int rank) {
@@ -187,44 +134,39 @@ static void expand_path(char *path, size_t size, const char *pattern, int rank) 
 
 static void read_settings(void) {
     enum { LEAST_SMALL_BYTES = 64 << 10 };
-    settings = (maya_settings){0};
+    settings = (maya_settings){.device = MAYA_DEFAULT_DEVICE};
     settings.rank = (int)number_of("RANK", 0);
-    int64_t count = number_of("MAYA_GPUS", 8);
-    if (count > MAYA_MAX_DEVICES) refuse("MAYA_GPUS", getenv("MAYA_GPUS"), "at most 64 devices");
+    int64_t count = NUMBER(GPUS);
+    if (count > MAYA_MAX_DEVICES) refuse(MAYA_VARIABLE_GPUS, getenv(MAYA_VARIABLE_GPUS), "at most " TEXT_OF(MAYA_MAX_DEVICES) " devices");
     settings.node_devices = (int)count;
     settings.world_size = (int)number_of("WORLD_SIZE", 0);
     settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);
     if (settings.ranks_per_node == 0) settings.ranks_per_node = 1;
-    read_device(&settings.device);
+    read_items(MAYA_VARIABLE_GPU_PROPERTIES, &settings.device, set_property, "key=value;key=value");
 
-    const char *compute = getenv("MAYA_COMPUTE");
-    if (compute == NULL || *compute == '\0' || strcmp(compute, "small") == 0) settings.compute = MAYA_COMPUTE_SMALL;
-    else if (strcmp(compute, "none") == 0) settings.compute = MAYA_COMPUTE_NONE;
-    else if (strcmp(compute, "all") == 0) settings.compute = MAYA_COMPUTE_ALL;
-    else refuse("MAYA_COMPUTE", compute, "none, small or all");
-    settings.compute_bytes = number_of("MAYA_COMPUTE_BYTES", 64 << 10);
+    settings.compute = CHOICE(COMPUTE);
+    settings.compute_bytes = NUMBER(COMPUTE_BYTES);
     settings.small_bytes = settings.compute_bytes > LEAST_SMALL_BYTES ? settings.compute_bytes : LEAST_SMALL_BYTES;
-    settings.copy_bytes = number_of("MAYA_COPY_BYTES", 16 << 20);
-    settings.kept_bytes = number_of("MAYA_KEPT_BYTES", 256 << 20);
-    settings.collective_bytes = number_of("MAYA_COLLECTIVE_BYTES", 1 << 20);
-    settings.object_bytes = number_of("MAYA_OBJECT_BYTES", 1 << 30);
+    settings.copy_bytes = NUMBER(COPY_BYTES);
+    settings.kept_bytes = NUMBER(KEPT_BYTES);
+    settings.collective_bytes = NUMBER(COLLECTIVE_BYTES);
+    settings.object_bytes = NUMBER(OBJECT_BYTES);
     if (settings.compute == MAYA_COMPUTE_ALL) {
         settings.compute_bytes = settings.small_bytes = INT64_MAX;
         settings.copy_bytes = settings.kept_bytes = settings.collective_bytes = INT64_MAX;
     }
-    const char *observe = getenv("MAYA_OBSERVE");
-    settings.observe_all = observe && strcmp(observe, "all") == 0;
-    settings.strict_values = number_of("MAYA_STRICT_VALUES", 0) != 0;
-    settings.bare = number_of("MAYA_BARE", 0) != 0;
-    settings.measure_host = number_of("MAYA_MEASURE_HOST", 0) != 0;
-    settings.debug = (int)number_of("MAYA_DEBUG", 0);
-    settings.schedule_seed = number_of("MAYA_SCHEDULE_SEED", -1);
-    const char *trace = getenv("MAYA_TRACE");
+    settings.observe_all = CHOICE(OBSERVE) == MAYA_OBSERVE_ALL;
+    settings.strict_values = NUMBER(STRICT_VALUES) != 0;
+    settings.bare = NUMBER(BARE) != 0;
+    settings.measure_host = NUMBER(MEASURE_HOST) != 0;
+    settings.debug = (int)NUMBER(DEBUG);
+    settings.schedule_seed = number_of(MAYA_VARIABLE_SCHEDULE_SEED, -1);
+    const char *trace = getenv(MAYA_VARIABLE_TRACE);
     if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
-    read_text("MAYA_OBSERVER", settings.observer_path, sizeof settings.observer_path);
-    read_text("MAYA_COORDINATOR", settings.coordinator, sizeof settings.coordinator);
-    read_text("MAYA_COORDINATOR_SECRET", settings.coordinator_secret, sizeof settings.coordinator_secret);
-    read_text("MAYA_ZMQ", settings.zmq_path, sizeof settings.zmq_path);
+    read_text(MAYA_VARIABLE_OBSERVER, settings.observer_path, sizeof settings.observer_path);
+    read_text(MAYA_VARIABLE_COORDINATOR, settings.coordinator, sizeof settings.coordinator);
+    read_text(MAYA_VARIABLE_COORDINATOR_SECRET, settings.coordinator_secret, sizeof settings.coordinator_secret);
+    read_text(MAYA_VARIABLE_ZMQ, settings.zmq_path, sizeof settings.zmq_path);
     read_clock();
 }
 

@@ -22,6 +22,7 @@
 #define _GNU_SOURCE
 #include "coordinator_client.h"
 #include "engine.h"
+#include "stacks_socket.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -307,8 +308,8 @@ static void *serve(void *unused) {
 
 /* FNV-1a of the coordinator's address: another run whose processes have the same numbers has other names. */
 static uint64_t name_of_run(const char *coordinator) {
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (; *coordinator; coordinator++) hash = (hash ^ (unsigned char)*coordinator) * 0x100000001B3u;
+    uint64_t hash = MAYA_FNV_OFFSET;
+    for (; *coordinator; coordinator++) hash = (hash ^ (unsigned char)*coordinator) * MAYA_FNV_PRIME;
     return hash;
 }
 
@@ -316,7 +317,7 @@ void maya_stacks_begin_rank(void) {
     const char *coordinator = maya_get_settings()->coordinator;
     if (coordinator[0] == '\0' || listening >= 0) return;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "maya-stacks-%d-%016llx", (int)getpid(),
+    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, MAYA_STACKS_SOCKET "-%d-%016llx", (int)getpid(),
                           (unsigned long long)name_of_run(coordinator));
     int opened = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (opened < 0) return;
