@@ -91,7 +91,7 @@ class RunTimeModel:
         return self._network.collective_ns(call, post.count, dtype, members, max(post.peer, 0))
 
     def message_ns(self, sender: int, receiver: int, size: int) -> int:
-        return self._network.message_ns(sender, receiver, size)
+        return self._network.p2p_ns(sender, receiver, size)
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         from maya.trace.format import RecordKind

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from maya.replay.record_kinds import P2P_CALLS
 from netmodel.cluster import Cluster
 from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective, Transfer
@@ -49,7 +50,6 @@ _OPERATIONS = {
 _ROOTED = ("ncclReduce", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter")
 _TREES = ("fat-tree", "rail-optimised")
 _MOST_KEPT = 1 << 18  # answers; messages of ever new sizes make ever new ones
-MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 
 
 class CollectiveTimes:
@@ -68,7 +68,7 @@ class CollectiveTimes:
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._by_id: dict[tuple[str, int, str, int, int], tuple[tuple[int, ...], int]] = {}
         self._alone: dict[int, tuple[int, ...]] = {}
-        self._messages: dict[tuple[int, int, int], int] = {}
+        self._p2p: dict[tuple[int, int, int], int] = {}
         self._pairs = _Pairs(self.topology)
         self._by_pair: dict[tuple[int, int, int], int] = {}
 
@@ -89,27 +89,27 @@ class CollectiveTimes:
             known = self._by_id[key] = (members, ns)  # the tuple is kept, so that its id stays its own
         return known[1]
 
-    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+    def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         """How long a message takes from one rank of the job to another, or to itself."""
         key = (sender, receiver, size)
-        ns = self._messages.get(key)
+        ns = self._p2p.get(key)
         if ns is None:
-            if len(self._messages) >= _MOST_KEPT:
-                self._messages.clear()
+            if len(self._p2p) >= _MOST_KEPT:
+                self._p2p.clear()
             alike = (*self._pairs.alike(self._gpus[sender], self._gpus[receiver]), size)
             ns = self._by_pair.get(alike)
             if ns is None:
-                ns = self._by_pair[alike] = self.network.estimate(_message(*alike)).ns
-            self._messages[key] = ns
+                ns = self._by_pair[alike] = self.network.estimate(_p2p(*alike)).ns
+            self._p2p[key] = ns
         return ns
 
     def alone_ns(self, signature: str, rank: int) -> int:
         """How long a call takes on a communicator that has one member, by its signature in the trace."""
         fields = json.loads(signature)
         call, count, dtype = fields["call"], int(fields["count"]), fields["dtype"]
-        if call in MESSAGES:
+        if call in P2P_CALLS:
             size = max(count * DTYPES[dtype][0], int(fields.get("shared_bytes", 0)))
-            return self.message_ns(rank, rank, size)
+            return self.p2p_ns(rank, rank, size)
         return self.collective_ns(call, count, dtype, self._alone.setdefault(rank, (rank,)))
 
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
@@ -125,9 +125,9 @@ class CollectiveTimes:
             size *= len(members)
         return Collective(operation, size, places, root, dtype=torch_dtype)
 
-    def message(self, sender: int, receiver: int, size: int) -> Collective:
+    def p2p(self, sender: int, receiver: int, size: int) -> Collective:
         """One message as the network knows it."""
-        return _message(self._gpus[sender], self._gpus[receiver], size)
+        return _p2p(self._gpus[sender], self._gpus[receiver], size)
 
     def _places(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """The members' GPUs in the topology; the same object for the same members."""
@@ -149,7 +149,7 @@ class CollectiveTimes:
         return tuple(places)
 
 
-def _message(source: int, target: int, size: int) -> Collective:
+def _p2p(source: int, target: int, size: int) -> Collective:
     """From one GPU to another, or to itself."""
     if source == target:
         return Collective("send_recv", size, (source,))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from maya.replay.replay_plan import Integers, Segment
+from maya.replay.replay_plan import Segment
 from maya.replay.run_settings import HostCosts
 from maya.replay.thread_groups import thread_groups
 from maya.trace import Flag, RecordKind, Trace
+from maya.util.arrays import Indices, Integers
 
 
 class HostPart:
@@ -31,7 +31,7 @@ class HostPart:
             if segment.after >= 0:
                 self.segments[segment.after].next.append(number)
 
-    def _lay_out(self, group: int, positions: npt.NDArray[np.intp], spent: Integers) -> None:
+    def _lay_out(self, group: int, positions: Indices, spent: Integers) -> None:
         """A group's segments. Group 0 comes first: others begin when it has come to where they are first seen."""
         if not len(positions):
             self.segments.append(Segment(group, after=-1, offset=-1))

@@ -51,9 +51,9 @@ class KernelDurations:
         """One for each launch, in their order."""
         return self._estimator.estimate([self.kernel_of(launch) for launch in launches])
 
-    def of_works(self, works: Sequence[Kernel]) -> list[Estimate]:
+    def of_kernels(self, kernels: Sequence[Kernel]) -> list[Estimate]:
         """One for each work, in their order."""
-        return self._estimator.estimate(works)
+        return self._estimator.estimate(kernels)
 
     def answers(self, questions: Sequence[Question]) -> list[int]:
         """Nanoseconds for what ranks ask; texts as they are in a trace."""

@@ -11,17 +11,19 @@ The first step does not count where later ones have the place, too. What comes b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.rank_class import Behaviour
-from maya.replay.replay_plan import Integers
+from maya.replay.rank_class import RankClass
+from maya.replay.record_kinds import REPLAYED_KINDS, REPLAYED_KINDS_WITHOUT_ALLOCATIONS
 from maya.replay.run_settings import SettingsError
-from maya.replay.thread_groups import HEEDED_ON_STREAMS, REPLAYED_KINDS, Columns, thread_groups
+from maya.replay.thread_groups import Columns, thread_groups
 from maya.trace import RecordKind, Trace
 from maya.trace.reader import HostTimes, read_columns
+from maya.util.arrays import Booleans, Indices, Integers
 
 _COLUMNS = ("kind", "thread", "signature")
 _MOST_RANKS = 16  # whose times are looked at; medians of more are the same
@@ -29,17 +31,16 @@ _BEFORE = 8  # records that tell a place, with the record itself
 _STEP = "Optimizer.step#"
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # what times it gives spreads over all bits
 
-Index = npt.NDArray[np.intp]
 
-
-def typical_host_times(behaviour: Behaviour, steps_from: str | None, *, allocations: bool) -> Integers:
+def typical_host_times(rank_class: RankClass, steps_from: str | None, *, allocations: bool) -> Integers:
     """For each record of the behaviour's trace; 0 for those that a replay does not heed."""
-    trace = behaviour.trace
-    heeded = REPLAYED_KINDS if allocations else HEEDED_ON_STREAMS
-    kept = np.flatnonzero(heeded[trace.records["kind"]])
+    trace = rank_class.trace
+    replayed = REPLAYED_KINDS if allocations else REPLAYED_KINDS_WITHOUT_ALLOCATIONS
+    kept = np.flatnonzero(replayed[trace.records["kind"]])
     places, counts = _places(trace, kept, steps_from)
     samples = [
-        _times_of(behaviour.trace.path.parent / f"rank{rank}.trace", heeded) for rank in _some_ranks(behaviour.ranks)
+        _times_of(rank_class.trace.path.parent / f"rank{rank}.trace", replayed)
+        for rank in _some_ranks(rank_class.ranks)
     ]
     values = np.concatenate([sample[counts] for sample in samples])
     found = np.zeros(len(trace.records), dtype=np.int64)
@@ -47,11 +48,11 @@ def typical_host_times(behaviour: Behaviour, steps_from: str | None, *, allocati
     return found
 
 
-def _some_ranks(ranks: list[int]) -> list[int]:
+def _some_ranks(ranks: Sequence[int]) -> Sequence[int]:
     return [ranks[at * len(ranks) // _MOST_RANKS] for at in range(_MOST_RANKS)] if len(ranks) > _MOST_RANKS else ranks
 
 
-def _times_of(path: Path, heeded: npt.NDArray[np.bool_]) -> Integers:
+def _times_of(path: Path, replayed: Booleans) -> Integers:
     """Of each heeded record of a trace: what its threads spent since the last one."""
     found = read_columns(path, _COLUMNS)
     times = found.host_times()
@@ -60,14 +61,12 @@ def _times_of(path: Path, heeded: npt.NDArray[np.bool_]) -> Integers:
             f"{path} does not say what its program took on the processor; run the job with --host-time measured, or "
             "replay it with --host-time model"
         )
-    return _passed_on(found.columns, times, thread_groups(found.columns, found.strings), heeded)
+    return _passed_on(found.columns, times, thread_groups(found.columns, found.strings), replayed)
 
 
-def _passed_on(
-    records: Columns, times: HostTimes, groups: npt.NDArray[np.int64], heeded: npt.NDArray[np.bool_]
-) -> Integers:
-    """What records that are not heeded have goes to the next one that is."""
-    kept = np.flatnonzero(heeded[records["kind"]])
+def _passed_on(records: Columns, times: HostTimes, groups: npt.NDArray[np.int64], replayed: Booleans) -> Integers:
+    """What records that are not replayed have goes to the next one that is."""
+    kept = np.flatnonzero(replayed[records["kind"]])
     of_record = groups[records["thread"]]
     passed = np.zeros(len(kept), dtype=np.int64)
     for group in np.unique(of_record[kept]).tolist():
@@ -77,7 +76,7 @@ def _passed_on(
     return passed
 
 
-def _places(trace: Trace, kept: Index, steps_from: str | None) -> tuple[Index, npt.NDArray[np.bool_]]:
+def _places(trace: Trace, kept: Indices, steps_from: str | None) -> tuple[Indices, Booleans]:
     """For each of the kept records the number of its place, and whether its time counts there."""
     records = trace.records[kept]
     groups = thread_groups(trace.records, trace.strings)[records["thread"]]
@@ -112,7 +111,7 @@ def _contexts(records: npt.NDArray[np.void], group: int) -> npt.NDArray[np.uint6
     return mixed
 
 
-def step_ends(trace: Trace, steps_from: str | None) -> Index:
+def step_ends(trace: Trace, steps_from: str | None) -> Indices:
     """Where annotations end that end a step."""
     positions = np.flatnonzero(trace.records["kind"] == RecordKind.ANNOTATION)
     numbers = trace.records["signature"][positions]
@@ -122,11 +121,11 @@ def step_ends(trace: Trace, steps_from: str | None) -> Index:
         for number, name in names.items()
         if (name.startswith(_STEP) if steps_from is None else steps_from.rstrip("#") in (name, name.partition("#")[0]))
     ]
-    found: Index = positions[np.isin(numbers, ends)]
+    found: Indices = positions[np.isin(numbers, ends)]
     return found
 
 
-def _medians(places: Index, values: Integers) -> Integers:
+def _medians(places: Indices, values: Integers) -> Integers:
     """The lower median of the values at each place."""
     order = np.lexsort((values, places))
     counts = np.bincount(places)

@@ -21,8 +21,8 @@ class NullDurations:
     def __init__(self, ns: int = MILLISECOND) -> None:
         self._estimate = Estimate(ns, Origin.DEFAULT, spread=0.0, note="null")
 
-    def of_works(self, works: Sequence[Kernel]) -> list[Estimate]:
-        return [self._estimate] * len(works)
+    def of_kernels(self, kernels: Sequence[Kernel]) -> list[Estimate]:
+        return [self._estimate] * len(kernels)
 
 
 class NullNetwork:
@@ -36,13 +36,13 @@ class NullNetwork:
     def collective_ns(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> int:
         return self._ns
 
-    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+    def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         return self._ns
 
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
         raise NotImplementedError("the null network has no links to share")
 
-    def message(self, sender: int, receiver: int, size: int) -> Collective:
+    def p2p(self, sender: int, receiver: int, size: int) -> Collective:
         raise NotImplementedError("the null network has no links to share")
 
 

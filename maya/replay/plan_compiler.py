@@ -10,14 +10,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from maya.replay.host_segments import HostPart
+from maya.replay.record_kinds import KERNEL_KINDS, is_comm_init
 from maya.replay.replay_plan import (
     EventWait,
-    Integers,
     KernelRun,
-    Meet,
+    NcclGroup,
     QueueItem,
     ReplayPlan,
     StreamJoin,
@@ -27,17 +26,17 @@ from maya.replay.replay_plan import (
 from maya.replay.run_settings import HostCosts
 from maya.trace import Flag, RecordKind, Trace
 from maya.trace.streams import find_streams
+from maya.util.arrays import Integers
 
-_WORKS = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMCPY, RecordKind.MEMSET)
 _SLOWED = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)  # by collectives that run beside them
-_NODES = (*_WORKS, RecordKind.HOST_FUNCTION, RecordKind.EVENT_RECORD, RecordKind.COLLECTIVE)
-_OVERLAP_WORKS = 2048  # the last works of a stream that an overlap is looked for in
+_NODES = (*KERNEL_KINDS, RecordKind.HOST_FUNCTION, RecordKind.EVENT_RECORD, RecordKind.COLLECTIVE)
+_OVERLAP_KERNELS = 2048  # the last works of a stream that an overlap is looked for in
 
 
 def compile_plan(trace: Trace, durations: Integers, costs: HostCosts, host_times: Integers | None = None) -> ReplayPlan:
     """`durations` has a value for each record of the trace; those of works count. So has `host_times`: what was
     measured takes the place of the cost of ops."""
-    return _Compiler(trace, durations, costs, host_times).course()
+    return _Compiler(trace, durations, costs, host_times).plan()
 
 
 class _Compiler:
@@ -46,7 +45,7 @@ class _Compiler:
         self.records = trace.records
         self.kinds = self.records["kind"]
         self.costs = costs
-        self.births = is_comm_init(trace)
+        self.comm_inits = is_comm_init(trace)
         self.made = find_streams(trace)
         self.host = HostPart(trace, costs, host_times)
         self._lay_out_nodes(durations)
@@ -55,7 +54,7 @@ class _Compiler:
         self.reached_by: dict[int, int] = {}
 
     def _lay_out_nodes(self, durations: Integers) -> None:
-        chosen = np.isin(self.kinds, np.array(_NODES, dtype=np.uint8)) & ~self.births
+        chosen = np.isin(self.kinds, np.array(_NODES, dtype=np.uint8)) & ~self.comm_inits
         positions = np.flatnonzero(chosen)
         streams = self.records["stream"][positions]
         order = np.argsort(streams, kind="stable")
@@ -64,7 +63,7 @@ class _Compiler:
         self.node_of[self.position] = np.arange(len(order))
         kinds = self.kinds[self.position]
         self.is_collective = kinds == RecordKind.COLLECTIVE
-        takes_time = np.isin(kinds, np.array(_WORKS, dtype=np.uint8))
+        takes_time = np.isin(kinds, np.array(KERNEL_KINDS, dtype=np.uint8))
         self.duration = np.where(takes_time, durations[self.position], 0)
         self.launched = self.host.offset[self.position]
         self.segment_of = self.host.segment[self.position]
@@ -73,13 +72,13 @@ class _Compiler:
         all_streams = self.records["stream"][chosen | (self.kinds == RecordKind.STREAM_WAIT)]
         self.stream_ids: list[int] = np.unique(all_streams).tolist()
         self.collectives_on: dict[int, Integers] = {}
-        self.works_on: dict[int, Integers] = {}
+        self.kernels_on: dict[int, Integers] = {}
         for stream in self.stream_ids:
             on_stream = self.streams == stream
             self.collectives_on[stream] = np.flatnonzero(on_stream & self.is_collective).astype(np.int64)
-            self.works_on[stream] = np.flatnonzero(on_stream & slowed).astype(np.int64)
+            self.kernels_on[stream] = np.flatnonzero(on_stream & slowed).astype(np.int64)
 
-    def course(self) -> ReplayPlan:
+    def plan(self) -> ReplayPlan:
         self._fill_queues()
         return ReplayPlan(
             position=self.position,
@@ -91,7 +90,7 @@ class _Compiler:
             reached_by=self.reached_by,
             mark_at=self.marks,
             collectives_on=self.collectives_on,
-            works_on=self.works_on,
+            kernels_on=self.kernels_on,
             segments=self.host.segments,
             host_segment=self.host.segment,
             host_offset=self.host.offset,
@@ -109,7 +108,7 @@ class _Compiler:
         blocking = self.made.blocking
         self.joined: dict[tuple[int, int], int] = {}  # (of, to): the last mark of `of` that `to` has waited for
         special = (self.kinds == RecordKind.STREAM_WAIT) | (self.kinds == RecordKind.SYNCHRONIZE)
-        special |= (self.kinds == RecordKind.COLLECTIVE) & ~self.births
+        special |= (self.kinds == RecordKind.COLLECTIVE) & ~self.comm_inits
         special |= self.kinds == RecordKind.EVENT_RECORD
         if blocking:
             homes = {self.made.home(stream) for stream in blocking}
@@ -161,25 +160,25 @@ class _Compiler:
         self._add_runs(stream, self._next_node(stream, position))
         seen = int(np.searchsorted(self.collectives_on[of], node))
         settled = self.settled.get((stream, of), 0)
-        works = int(np.searchsorted(self.works_on[stream], self.filled[stream]))
+        kernels = int(np.searchsorted(self.kernels_on[stream], self.filled[stream]))
         self.settled[stream, of] = max(seen, settled)
         self.reached_by[node] = -1
         self.queues[stream].append(
-            EventWait(node, of, range(settled, seen), range(max(0, works - _OVERLAP_WORKS), works))
+            EventWait(node, of, range(settled, seen), range(max(0, kernels - _OVERLAP_KERNELS), kernels))
         )
 
     def _add_collective(self, stream: int, node: int) -> None:
         self._add_runs(stream, node)
         grouped = self.records["flags"][self.position[node]] & Flag.GROUPED
         before = self.queues[stream][-1] if self.queues[stream] else None
-        if grouped and isinstance(before, Meet) and before.last == node:
+        if grouped and isinstance(before, NcclGroup) and before.last == node:
             self.queues[stream][-1] = replace(before, last=node + 1)
         else:
             ready = int(self.launched[node]) + self.costs.latency
             others = self.collectives_on[stream]
             at = int(np.searchsorted(others, node))
             like = int(others[at - 1]) if grouped and at else -1
-            self.queues[stream].append(Meet(node, node + 1, int(self.segment_of[node]), ready, like))
+            self.queues[stream].append(NcclGroup(node, node + 1, int(self.segment_of[node]), ready, like))
         self.filled[stream] = node + 1
 
     def _mark(self, stream: int, position: int) -> int:
@@ -228,20 +227,7 @@ class _Compiler:
         wanted = np.array(sorted(self.reached_by), dtype=np.int64)
         for items in self.queues.values():
             for place, item in enumerate(items):
-                if isinstance(item, KernelRun | Meet):
+                if isinstance(item, KernelRun | NcclGroup):
                     first, last = np.searchsorted(wanted, (item.first, item.last)).tolist()
                     for node in wanted[first:last].tolist():
                         self.reached_by[node] = place
-
-
-def is_comm_init(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Of each record: whether it says who is in a communicator."""
-    records = trace.records
-    collective = records["kind"] == RecordKind.COLLECTIVE
-    births = [
-        number
-        for number in np.unique(records["signature"][collective]).tolist()
-        if "members" in trace.signature(number)
-    ]
-    found: npt.NDArray[np.bool_] = collective & np.isin(records["signature"], np.array(births, dtype=np.uint32))
-    return found

@@ -1,78 +1,165 @@
-"""Which ranks did the same: the trace files of a run's folder -> one `Behaviour` for each distinct course of events.
+"""Rank classes: ranks whose traces say the same. The trace files of a run's folder -> one `RankClass` for each.
 
-Every trace is outlined; one of those with the same outline is read in full. Outlines that differ may still mean the
-same, see `outline.refined_digest`.
+Every trace gets a digest; of the traces with equal digests one is read in full. Traces with different digests may
+still mean the same, see `trace_digest.refined_digest`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
 from pathlib import Path
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
-from maya.estimators.features.from_trace import TracedKernels, kernels_of
-from maya.estimators.kernel import Kernel
-from maya.replay.trace_digest import Born, refined_digest, trace_files
+from maya.estimators.features.from_trace import TracedKernel, TracedKernels, kernels_of
+from maya.estimators.kernel import Estimate, Kernel
+from maya.replay.collective_times import DTYPES
+from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, is_comm_init
+from maya.replay.trace_digest import CommInit, refined_digest, trace_files
 from maya.replay.trace_digests import digests_of
-from maya.trace import Trace, read
+from maya.trace import RecordKind, Trace, read
+
+Found = TypeVar("Found")
+
+_SIZED_PER_MEMBER = frozenset({"ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter"})
 
 
 @dataclass(frozen=True)
 class TracedCommunicator:
-    """Alike on all its ranks: its members in order, and which of those with the same members it is."""
+    """The same on all its ranks: its members in order, and a number that tells communicators of the same members
+    apart."""
 
     members: tuple[int, ...]
     instance: int
 
 
+@dataclass(frozen=True)
+class CollectiveCall:
+    """A distinct collective, send or recv of a rank class, from its signature in the trace."""
+
+    call: str  # "ncclAllReduce", ...
+    communicator: int  # number in the trace
+    count: int
+    dtype: str
+    size: int  # bytes, as netmodel.Collective counts them
+    peer: int  # root or peer, by its place in the communicator; -1: none
+    shared_bytes: int = 0  # only for send/recv
+    place: int = -1  # only for send/recv: the rank's own place in the communicator
+
+
 @dataclass(frozen=True, eq=False)
-class Behaviour:
-    """Ranks whose traces say the same."""
+class RankClass:
+    """Ranks that do the same, and what they do. A row is a record that occupies a stream: a kernel, library call,
+    copy, memset, collective, send or recv. `estimates` are empty until a replay on given settings fills them in."""
 
-    trace: Trace  # of the first of them
-    traced: TracedKernels
-    ranks: list[int] = field(default_factory=list)
-    communicators: list[dict[int, TracedCommunicator]] = field(default_factory=list)  # of each of the ranks, by number
+    ranks: Sequence[int]
+    communicators: Sequence[dict[int, TracedCommunicator]]  # for each of the ranks, by number in its trace
+    trace: Trace  # the trace of the first rank
+    records: npt.NDArray[np.intp]  # for each row, its position in trace.records
+    kernels: Sequence[TracedKernel]  # the distinct ones
+    kernel: npt.NDArray[np.int32]  # for each row, its position in `kernels`; -1: a collective
+    calls: Sequence[CollectiveCall]  # the distinct ones
+    call: npt.NDArray[np.int32]  # for each row, its position in `calls`; -1: not a collective
+    estimates: Sequence[Estimate] = ()  # for each of `kernels`
 
 
-def read_behaviours(
+def once_per_rank_class(function: Callable[[RankClass], Found]) -> Callable[[RankClass], Found]:
+    """Keep what a function of a rank class returns for as long as the rank class lives."""
+    known: WeakKeyDictionary[RankClass, Found] = WeakKeyDictionary()
+
+    @wraps(function)
+    def call_once(rank_class: RankClass) -> Found:
+        if rank_class not in known:
+            known[rank_class] = function(rank_class)
+        return known[rank_class]
+
+    return call_once
+
+
+def read_rank_classes(
     folder: Path, inductor: Path | None = None, *, allocations: bool = False
-) -> tuple[list[Behaviour], list[str]]:
-    """The behaviours of a run, in the order of their first ranks, and what is wrong with traces that cannot be read. A
-    rank that asked nothing of its GPU has no trace. `allocations`: cudaMalloc and cudaFree tell behaviours apart."""
+) -> tuple[list[RankClass], list[str]]:
+    """The rank classes of a run, in the order of their first ranks, and a sentence for each trace that cannot be read.
+    A rank that did nothing on its GPU has no trace. `allocations`: cudaMalloc and cudaFree tell classes apart."""
     files = dict(trace_files(folder))
-    by_outline: dict[bytes, Behaviour] = {}
-    by_meaning: dict[bytes, Behaviour] = {}
-    works: dict[tuple[object, ...], int] = {}
+    by_digest: dict[bytes, _ClassMembers] = {}
+    by_refined_digest: dict[bytes, _ClassMembers] = {}
+    kernel_numbers: dict[tuple[object, ...], int] = {}
     problems: list[str] = []
     for rank, found in digests_of(folder, files, allocations=allocations):
         if found.problem:
             problems.append(f"rank {rank} is left out: {found.problem}")
             continue
-        behaviour = by_outline.get(found.digest)
-        if behaviour is None:
+        members = by_digest.get(found.digest)
+        if members is None:
             trace = read(files[rank])
             traced = kernels_of(trace, inductor)
-            numbers = [works.setdefault(_key(item.work), len(works)) for item in traced.works]
+            numbers = [kernel_numbers.setdefault(_key(item.work), len(kernel_numbers)) for item in traced.works]
             each = np.array(numbers, dtype=np.int64)[traced.which] if numbers else np.zeros(0, dtype=np.int64)
-            meaning = refined_digest(trace, each, allocations=allocations)
-            behaviour = by_meaning.setdefault(meaning, Behaviour(trace, traced))
-            by_outline[found.digest] = behaviour
-        behaviour.ranks.append(rank)
-        behaviour.communicators.append({number: _communicator(born) for number, born in found.communicators.items()})
-    return list(by_meaning.values()), problems
+            refined = refined_digest(trace, each, allocations=allocations)
+            members = by_refined_digest.setdefault(refined, _ClassMembers(trace, traced, [], []))
+            by_digest[found.digest] = members
+        members.ranks.append(rank)
+        members.communicators.append({number: _communicator(init) for number, init in found.communicators.items()})
+    return [_rank_class(members) for members in by_refined_digest.values()], problems
 
 
-def _key(work: Kernel) -> tuple[object, ...]:
-    sizes = (work.flops, work.bytes_read, work.bytes_written)
-    return (work.kind, work.dtype, work.variant, *sizes, *work.shape, *work.shape.values())
+@dataclass(frozen=True, eq=False)
+class _ClassMembers:
+    """A rank class while its ranks are collected."""
+
+    trace: Trace
+    traced: TracedKernels
+    ranks: list[int]
+    communicators: list[dict[int, TracedCommunicator]]
+
+
+def _rank_class(members: _ClassMembers) -> RankClass:
+    trace, traced = members.trace, members.traced
+    kinds = trace.records["kind"]
+    is_kernel = np.isin(kinds, np.array(KERNEL_KINDS, dtype=np.uint8))
+    is_call = (kinds == RecordKind.COLLECTIVE) & ~is_comm_init(trace)
+    positions = np.flatnonzero(is_kernel | is_call)
+    kernel = np.full(len(positions), -1, dtype=np.int32)
+    kernel[is_kernel[positions]] = traced.which
+    signatures = trace.records["signature"][positions[is_call[positions]]]
+    used, which = np.unique(signatures, return_inverse=True)
+    call = np.full(len(positions), -1, dtype=np.int32)
+    call[is_call[positions]] = which.reshape(-1)
+    calls = [_call(trace, number) for number in used.tolist()]
+    return RankClass(members.ranks, members.communicators, trace, positions, traced.works, kernel, calls, call)
+
+
+def _call(trace: Trace, number: int) -> CollectiveCall:
+    signature = trace.signature(number)
+    name, count, dtype = str(signature["call"]), int(signature["count"]), str(signature["dtype"])
+    size = count * DTYPES[dtype][0] * (int(signature["ranks"]) if name in _SIZED_PER_MEMBER else 1)
+    is_p2p = name in P2P_CALLS
+    return CollectiveCall(
+        call=name,
+        communicator=int(signature["communicator"]),
+        count=count,
+        dtype=dtype,
+        size=size,
+        peer=int(signature.get("peer" if is_p2p else "root", -1)),
+        shared_bytes=max(size, int(signature.get("shared_bytes", 0))) if is_p2p else 0,
+        place=int(signature["rank"]) if is_p2p else -1,
+    )
+
+
+def _key(kernel: Kernel) -> tuple[object, ...]:
+    sizes = (kernel.flops, kernel.bytes_read, kernel.bytes_written)
+    return (kernel.kind, kernel.dtype, kernel.variant, *sizes, *kernel.shape, *kernel.shape.values())
 
 
 @lru_cache(maxsize=1 << 16)
-def _communicator(born: Born) -> TracedCommunicator:
-    return TracedCommunicator(_parse_members(born[0]), born[1])
+def _communicator(init: CommInit) -> TracedCommunicator:
+    return TracedCommunicator(_parse_members(init[0]), init[1])
 
 
 @lru_cache(maxsize=1 << 12)

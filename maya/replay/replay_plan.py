@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from maya.util.arrays import Integers
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class KernelRun:
 @dataclass(frozen=True)
 class EventWait:
     """For an event: the node that records it; and whose overlap is counted now: collectives on its stream, works on
-    this one, as ranges of `ReplayPlan.collectives_on` and `ReplayPlan.works_on`."""
+    this one, as ranges of `ReplayPlan.collectives_on` and `ReplayPlan.kernels_on`."""
 
     node: int
     stream: int  # of the node
     collectives: range
-    works: range
+    kernels: range
 
 
 @dataclass(frozen=True)
-class Meet:
+class NcclGroup:
     """Collectives and messages of one NCCL group: nodes first..last-1."""
 
     first: int
@@ -67,7 +67,7 @@ class StreamJoin:
     stream: int  # of the mark
 
 
-QueueItem = KernelRun | EventWait | Meet | StreamMark | StreamJoin
+QueueItem = KernelRun | EventWait | NcclGroup | StreamMark | StreamJoin
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class ReplayPlan:
     reached_by: dict[int, int]  # of nodes that are waited for: the place of their item in their stream's queue
     mark_at: list[tuple[int, int]]  # of each mark: its stream and its place in the queue
     collectives_on: dict[int, Integers]  # of each stream: nodes
-    works_on: dict[int, Integers]  # of each stream: nodes that collectives beside them slow down
+    kernels_on: dict[int, Integers]  # of each stream: nodes that collectives beside them slow down
     segments: list[Segment]
     host_segment: npt.NDArray[np.int32]  # of each record
     host_offset: Integers  # of each record: host cursor after it, from its segment's beginning

@@ -9,27 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from maya.replay.record_kinds import REPLAYED_KINDS
 from maya.trace import RecordKind
 from maya.trace.reader import Records
-from rank_runtime.trace_format import UNREPLAYED_KINDS
 
 _MAIN = 1
 _WHILE_MAIN_WAITS = "pt_autograd"
 
 Columns = Mapping[str, npt.NDArray[Any]] | Records  # of a trace's records, by name
-
-
-def among(*kinds: RecordKind) -> npt.NDArray[np.bool_]:
-    """For each possible kind, whether it is among these."""
-    table = np.zeros(256, dtype=bool)
-    table[list(kinds)] = True
-    return table
-
-
-# What costs the host something or does something on a stream; all a replay heeds.
-REPLAYED_KINDS = ~among(*UNREPLAYED_KINDS)
-# cudaMalloc and cudaFree, too, unless they cost the host anything.
-HEEDED_ON_STREAMS = REPLAYED_KINDS & ~among(RecordKind.MALLOC, RecordKind.FREE)
 
 
 def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.int64]:

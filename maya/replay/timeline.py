@@ -1,7 +1,7 @@
-"""What a simulation finds out: when everything started and ended, on every rank.
+"""The outcome of a replay: when everything started and ended, on every rank.
 
-Ranks whose traces say the same (but for the communicators' members and the times of this machine) have one behaviour:
-they share a `Program`. Those of them that also did everything at the same times share a `GroupTimeline`.
+Ranks that do the same share a `RankClass`. Those of them that also did everything at the same times share a
+`GroupTimeline`.
 """
 
 from __future__ import annotations
@@ -13,67 +13,38 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.devices import Device
-from maya.estimators.features.from_trace import TracedKernel
-from maya.estimators.kernel import Estimate
+from maya.replay.rank_class import RankClass
 from maya.replay.run_settings import RunSettings
 from maya.trace import Trace
-
-Times = npt.NDArray[np.int64]
-Index = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class CollectiveCall:
-    """A distinct collective or message call of a program, as its signature says it."""
-
-    call: str  # "ncclAllReduce", ...
-    communicator: int  # number in the trace of the program
-    count: int
-    dtype: str
-    size: int  # bytes, as netmodel.Collective counts them
-    peer: int  # root or peer, by its place in the communicator; -1: none
-    shared_bytes: int = 0  # of messages
-    place: int = -1  # of messages: of the rank itself in the communicator
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """What ranks of one behaviour did."""
-
-    trace: Trace  # of the first of them
-    records: Index  # positions in trace.records of what occupies a stream: kernels, library calls, copies, memsets,
-    # collectives and messages, in order
-    works: Sequence[TracedKernel]
-    estimates: Sequence[Estimate]  # of the works
-    work: npt.NDArray[np.int32]  # of each of `records`, the position in `works`; -1: a collective
-    calls: Sequence[CollectiveCall]
-    call: npt.NDArray[np.int32]  # of each of `records`, the position in `calls`; -1: no collective
+from maya.util.arrays import Integers
 
 
 @dataclass(frozen=True, eq=False)
 class GroupTimeline:
-    """Ranks of one behaviour that did everything at the same times. Arrays have a row for each of program.records and a
-    column for each rank; all columns are the same, and the same memory: whoever looks at one has seen all."""
+    """A replay group at the end of a replay: ranks of one class that did everything at the same times. Arrays have a
+    row for each of rank_class.records and a column for each rank. All columns are views of the same memory, so one
+    column stands for all."""
 
     ranks: npt.NDArray[np.int32]  # of the job, ascending
-    program: Program
-    launched_ns: Times  # host cursor when it was launched
-    start_ns: Times  # of a collective: when the last member came
-    end_ns: Times
-    arrival_ns: Times  # of a collective: when this rank came; of others start_ns
-    # What was never reached, because the job stood still or a trace is cut short, starts and ends when the rank ends.
-    reached: npt.NDArray[np.bool_]  # of each row
+    rank_class: RankClass
+    launched_ns: Integers  # the host cursor at the launch
+    start_ns: Integers  # of a collective: the arrival of its last member
+    end_ns: Integers
+    arrival_ns: Integers  # of a collective: the arrival of this rank; of other rows start_ns
+    # Rows that the replay never reached, because the job stalled or a trace is cut short, start and end when the rank
+    # ends.
+    reached: npt.NDArray[np.bool_]  # for each row
     communicators: Sequence[dict[int, tuple[int, ...]]]  # for each rank: number in its trace -> ranks of the job
 
 
 @dataclass(frozen=True, eq=False)
 class RankDetail:
-    """One rank in full: the host cursor after every record of its program's trace."""
+    """One rank in full: the host cursor after every record of its trace."""
 
     rank: int
-    trace: Trace  # that of its program: of a rank that did the same
-    host_ns: Times
-    own_ns: Times  # of that, what the program's own code took before each record, without the record's call
+    trace: Trace  # the trace of its rank class
+    host_ns: Integers
+    own_ns: Integers  # time that the script's own code took before each record, without the record's call
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,17 +53,17 @@ class Timeline:
 
     settings: RunSettings
     device: Device
-    classes: Sequence[GroupTimeline]
-    details: dict[int, RankDetail]  # of the ranks that were asked for
-    end_ns: npt.NDArray[np.int64]  # of every rank, when its last work or host call ended; 0 without a trace
-    host_end_ns: npt.NDArray[np.int64]  # of every rank, its main thread's clock at the end
-    network_origin: str  # of the network's parameters
-    problems: Sequence[str] = ()  # traces that are cut short, collectives that never came about: one sentence each
+    groups: Sequence[GroupTimeline]
+    details: dict[int, RankDetail]  # for the ranks that the caller asked for
+    end_ns: npt.NDArray[np.int64]  # for every rank, the end of its last kernel or host call; 0 without a trace
+    host_end_ns: npt.NDArray[np.int64]  # for every rank, its main thread's clock at the end
+    network_origin: str  # origin of the network's parameters
+    problems: Sequence[str] = ()  # truncated traces and collectives that never completed: one sentence each
 
     @property
-    def programs(self) -> list[Program]:
-        """The distinct behaviours, in the order of their first ranks."""
-        return list({id(part.program): part.program for part in self.classes}.values())
+    def rank_classes(self) -> list[RankClass]:
+        """The distinct rank classes, in the order of their first ranks."""
+        return list({id(group.rank_class): group.rank_class for group in self.groups}.values())
 
     @property
     def world_size(self) -> int:

@@ -8,76 +8,78 @@ import numpy as np
 
 from maya.devices import Device
 from maya.replay.class_replay import ClassReplay
-from maya.replay.replay_plan import Meet
+from maya.replay.rank_class import RankClass
+from maya.replay.replay_plan import NcclGroup
 from maya.replay.run_settings import RunSettings
-from maya.replay.timeline import GroupTimeline, Program, RankDetail, Timeline, Times
+from maya.replay.timeline import GroupTimeline, RankDetail, Timeline
 from maya.replay.truncated_traces import some_ranks, truncations
+from maya.util.arrays import Integers
 
 
 def make_timeline(
     settings: RunSettings,
     device: Device,
-    cohorts: Sequence[tuple[Program, ClassReplay]],
+    replays: Sequence[tuple[RankClass, ClassReplay]],
     network_origin: str,
     detailed: Collection[int],
     known_problems: Sequence[str],
 ) -> Timeline:
     """The timeline; `known_problems` are those of the recording."""
-    classes: list[GroupTimeline] = []
+    timelines: list[GroupTimeline] = []
     details: dict[int, RankDetail] = {}
     end = np.zeros(settings.world_size, dtype=np.int64)
     host_end = np.zeros(settings.world_size, dtype=np.int64)
     stalled: list[str] = []
-    for program, cohort in cohorts:
-        for lane in range(cohort.lanes):
-            made = _class(program, cohort, lane)
-            classes.append(made)
-            host = _host_cursors(cohort, lane)
-            host_end[made.ranks] = _main_thread_end(cohort, lane)
-            device_end = max((int(times[lane]) for times in cohort.cursor.values()), default=0)
+    for rank_class, replay in replays:
+        for group in range(replay.groups):
+            made = _group_timeline(rank_class, replay, group)
+            timelines.append(made)
+            host = _host_cursors(replay, group)
+            host_end[made.ranks] = _main_thread_end(replay, group)
+            device_end = max((int(times[group]) for times in replay.cursor.values()), default=0)
             end[made.ranks] = max(int(host_end[made.ranks[0]]), device_end)
             for rank in made.ranks.tolist():
                 if rank in detailed:
-                    details[rank] = RankDetail(rank, program.trace, host, cohort.course.host_own)
-        stalled += _stalled(cohort)
-    classes.sort(key=lambda one: int(one.ranks[0]))
-    problems = [*known_problems, *truncations(classes), *sorted(stalled)]  # causes before what follows from them
-    return Timeline(settings, device, classes, dict(sorted(details.items())), end, host_end, network_origin, problems)
+                    details[rank] = RankDetail(rank, rank_class.trace, host, replay.plan.host_own)
+        stalled += _stalled(replay)
+    timelines.sort(key=lambda one: int(one.ranks[0]))
+    problems = [*known_problems, *truncations(timelines), *sorted(stalled)]  # causes before what follows from them
+    return Timeline(settings, device, timelines, dict(sorted(details.items())), end, host_end, network_origin, problems)
 
 
-def _class(program: Program, cohort: ClassReplay, lane: int) -> GroupTimeline:
-    course = cohort.course
-    ranks = np.array(cohort.ranks, dtype=np.int32)
-    chosen = np.flatnonzero(cohort.lane == lane)
+def _group_timeline(rank_class: RankClass, replay: ClassReplay, group: int) -> GroupTimeline:
+    plan = replay.plan
+    ranks = np.array(replay.ranks, dtype=np.int32)
+    chosen = np.flatnonzero(replay.group_of == group)
     chosen = chosen[np.argsort(ranks[chosen], kind="stable")]
-    start = np.ascontiguousarray(cohort.start[:, lane])
-    end = start + course.duration
-    end[course.collectives] = cohort.ended[:, lane]
+    start = np.ascontiguousarray(replay.start[:, group])
+    end = start + plan.duration
+    end[plan.collectives] = replay.ended[:, group]
     arrival = start.copy()
-    arrival[course.collectives] = cohort.arrival[:, lane]
-    begun = np.array([-1 if times is None else times[lane] for times in cohort.begun], dtype=np.int64)
-    at = begun[course.segment_of]
-    launched = np.where(at < 0, -1, at + course.launched)
-    last = max((int(times[lane]) for times in cohort.cursor.values()), default=0)
+    arrival[plan.collectives] = replay.arrival[:, group]
+    begun = np.array([-1 if times is None else times[group] for times in replay.begun], dtype=np.int64)
+    at = begun[plan.segment_of]
+    launched = np.where(at < 0, -1, at + plan.launched)
+    last = max((int(times[group]) for times in replay.cursor.values()), default=0)
     for times in (launched, arrival):
         times[times < 0] = last
     never_reached = (start < 0) | (end < 0)
     for times in (start, end):
         times[never_reached] = last
-    row_of = np.full(len(program.trace.records), -1, dtype=np.intp)
-    row_of[course.position] = np.arange(len(course.position))
-    nodes = row_of[program.records]
+    row_of = np.full(len(rank_class.trace.records), -1, dtype=np.intp)
+    row_of[plan.position] = np.arange(len(plan.position))
+    nodes = row_of[rank_class.records]
     shape = (len(nodes), len(chosen))
 
-    def column(times: Times) -> Times:
+    def column(times: Integers) -> Integers:
         return np.broadcast_to(times[nodes][:, None], shape)
 
     communicators = [
-        {number: found.members for number, found in cohort.communicators[place].items()} for place in chosen.tolist()
+        {number: found.members for number, found in replay.communicators[place].items()} for place in chosen.tolist()
     ]
     return GroupTimeline(
         ranks[chosen],
-        program,
+        rank_class,
         column(launched),
         column(start),
         column(end),
@@ -87,14 +89,14 @@ def _class(program: Program, cohort: ClassReplay, lane: int) -> GroupTimeline:
     )
 
 
-def _host_cursors(cohort: ClassReplay, lane: int) -> Times:
+def _host_cursors(replay: ClassReplay, group: int) -> Integers:
     """After each record; of those never reached, where the thread stopped."""
-    course = cohort.course
-    begun = np.array([-1 if times is None else times[lane] for times in cohort.begun], dtype=np.int64)
-    host = np.where(begun[course.host_segment] < 0, -1, begun[course.host_segment] + course.host_offset)
+    plan = replay.plan
+    begun = np.array([-1 if times is None else times[group] for times in replay.begun], dtype=np.int64)
+    host = np.where(begun[plan.host_segment] < 0, -1, begun[plan.host_segment] + plan.host_offset)
     # After a wait the cursor is where the next segment begins.
-    for segment in course.segments:
-        following = [each for each in segment.next if course.segments[each].offset < 0]
+    for segment in plan.segments:
+        following = [each for each in segment.next if plan.segments[each].offset < 0]
         if segment.position >= 0 and following and begun[following[0]] >= 0:
             host[segment.position] = begun[following[0]]
     stopped = int(host.max(initial=0))
@@ -102,25 +104,25 @@ def _host_cursors(cohort: ClassReplay, lane: int) -> Times:
     return host
 
 
-def _main_thread_end(cohort: ClassReplay, lane: int) -> int:
+def _main_thread_end(replay: ClassReplay, group: int) -> int:
     ends = [
-        int(times[lane]) + segment.length
-        for times, segment in zip(cohort.begun, cohort.course.segments, strict=True)
+        int(times[group]) + segment.length
+        for times, segment in zip(replay.begun, replay.plan.segments, strict=True)
         if times is not None and segment.group == 0
     ]
     return max(ends, default=0)
 
 
-def _stalled(cohort: ClassReplay) -> list[str]:
+def _stalled(replay: ClassReplay) -> list[str]:
     """Collectives that kept ranks from coming to the end of their traces."""
-    ranks = some_ranks(sorted(cohort.ranks))
+    ranks = some_ranks(sorted(replay.ranks))
     problems = []
-    for stream in sorted(cohort.open):
-        item = cohort.course.queues[stream][cohort.at[stream]]
-        assert isinstance(item, Meet)
-        call = cohort.calls.call[item.first]
-        sequence = cohort.calls.sequence[item.first]
-        members = cohort.communicators[0][call.communicator].members
+    for stream in sorted(replay.open):
+        item = replay.plan.queues[stream][replay.at[stream]]
+        assert isinstance(item, NcclGroup)
+        call = replay.calls.call[item.first]
+        sequence = replay.calls.sequence[item.first]
+        members = replay.communicators[0][call.communicator].members
         problems.append(
             f"{ranks}: {call.call} number {sequence} of {some_ranks(members)} never came about: its other members "
             "did not come; the timeline ends there"

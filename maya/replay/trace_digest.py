@@ -1,16 +1,16 @@
-"""The outline of a trace: a digest of all that a replay heeds, and the communicators it had part in.
+"""The digest of a trace: a hash of everything that affects its replay, and the communicators of the rank.
 
-Ranks with the same digest are replayed as one. What differs without meaning is left out: times of the machine that
-recorded the trace, addresses, numbers of ops and events, and who is in a communicator: a collective is told by its
-communicator's number in the trace, and each rank keeps whom that number joins. A message keeps the places of its two
-ends, so that the stages of a pipeline differ.
+Ranks with the same digest form one rank class. The hash leaves out differences without meaning: times of the machine
+that recorded the trace, addresses, numbers of ops and events, and the members of communicators. A collective is
+identified by its communicator's number in the trace; `TraceDigest.communicators` says which ranks that number joins.
+A send or recv keeps the places of sender and receiver, so that the stages of a pipeline differ.
 
-cudaMalloc and cudaFree depend on how quick the watchdog threads of PyTorch are, so they count only if they cost the
-host anything (`allocations`).
+cudaMalloc and cudaFree depend on how fast PyTorch's watchdog threads are, so they count only where they cost the host
+time (`allocations`).
 
-    python -m coordinator.timeline.outline FOLDER FIRST STEP ALLOCATIONS
+    python -m maya.replay.trace_digest FOLDER FIRST STEP ALLOCATIONS
 
-prints the outlines of every STEP-th of a run's traces, as lines of JSON: so several processes share the work.
+prints the digests of every STEP-th trace of a run as lines of JSON, so that several processes can share the work.
 """
 
 from __future__ import annotations
@@ -28,70 +28,70 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.thread_groups import HEEDED_ON_STREAMS, REPLAYED_KINDS, Columns, among, thread_groups
+from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, REPLAYED_KINDS, REPLAYED_KINDS_WITHOUT_ALLOCATIONS, among
+from maya.replay.thread_groups import Columns, thread_groups
 from maya.trace import RecordKind, Trace, TraceError
 from maya.trace.reader import read_columns
 
-VERSION = 1  # of what an outline heeds
-MESSAGES = ("ncclSend", "ncclRecv")
+VERSION = 1  # of the digest: increase it when the hash changes
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
 _COLUMNS = ("kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
-_VALUES_HEEDED = among(RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE, RecordKind.HOST_DELAY)
-_WORKS = among(RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMCPY, RecordKind.MEMSET)
+_HAS_VALUE = among(RecordKind.MEMCPY, RecordKind.MEMSET, RecordKind.COLLECTIVE, RecordKind.HOST_DELAY)
+_IS_KERNEL = among(*KERNEL_KINDS)
 
-Born = tuple[str, int]  # members and instance, as a trace has them
+CommInit = tuple[str, int]  # members and instance of a communicator, from its init in the trace
 
 
 @dataclass(frozen=True)
 class TraceDigest:
-    """What tells a trace from others."""
+    """Equal for traces that are replayed alike."""
 
     digest: bytes
-    communicators: dict[int, Born]  # by number in the trace
-    problem: str = ""  # why it cannot be read; then the rest says nothing
+    communicators: dict[int, CommInit]  # by number in the trace
+    problem: str = ""  # why the trace cannot be read; the rest is empty then
 
     def line(self, rank: int) -> str:
-        """For another process."""
+        """As a line of text, for another process or a file."""
         return json.dumps([rank, self.digest.hex(), list(self.communicators.items()), self.problem])
 
     @staticmethod
     def of_line(line: bytes | str) -> tuple[int, TraceDigest]:
         rank, digest, communicators, problem = json.loads(line)
-        born = {number: (members, instance) for number, (members, instance) in communicators}
-        return rank, TraceDigest(bytes.fromhex(digest), born, problem)
+        inits = {number: (members, instance) for number, (members, instance) in communicators}
+        return rank, TraceDigest(bytes.fromhex(digest), inits, problem)
 
 
 def trace_files(folder: Path) -> Sequence[tuple[int, Path]]:
-    """The traces of a run's ranks, in their order; not those of other processes that ranks started."""
+    """The traces of a run's ranks in order, without those of processes that ranks started."""
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _TRACE.fullmatch(path.name))]
     return sorted(found)
 
 
 def digest_of(path: Path, *, allocations: bool) -> TraceDigest:
-    """The outline of one trace."""
+    """The digest of one trace."""
     try:
         found = read_columns(path, _COLUMNS)
     except TraceError as error:
         return TraceDigest(b"", {}, str(error))
     texts, communicators = _text_digests(found.strings)
     records = found.columns
-    works = _ops_of_works(records, texts)
+    kernels = _ops_of_kernels(records, texts)
     return TraceDigest(
-        _digest(records, found.strings, texts, works, complete=found.complete, allocations=allocations), communicators
+        _digest(records, found.strings, texts, kernels, complete=found.complete, allocations=allocations), communicators
     )
 
 
-def refined_digest(trace: Trace, works: npt.NDArray[Any], *, allocations: bool) -> bytes:
-    """The same, by what works have to do, of which `works` has something for each, instead of by what their ops were
-    called with: arguments that do not matter may differ from rank to rank."""
+def refined_digest(trace: Trace, kernels: npt.NDArray[Any], *, allocations: bool) -> bytes:
+    """A digest by what each kernel computes (`kernels` has a number for each) instead of by the arguments of its op:
+    arguments that do not matter may differ from rank to rank."""
     texts = _text_digests(trace.strings)[0]
-    return _digest(trace.records, trace.strings, texts, works, complete=trace.complete, allocations=allocations)
+    return _digest(trace.records, trace.strings, texts, kernels, complete=trace.complete, allocations=allocations)
 
 
-def _text_digests(strings: Sequence[str]) -> tuple[npt.NDArray[np.uint64], dict[int, Born]]:
-    """For each string of a trace a number that means the same text in all traces; and its communicators."""
-    communicators: dict[int, Born] = {}
+def _text_digests(strings: Sequence[str]) -> tuple[npt.NDArray[np.uint64], dict[int, CommInit]]:
+    """For each string of a trace a hash that is the same in all traces; and the trace's communicators."""
+    communicators: dict[int, CommInit] = {}
     numbers = np.empty(len(strings), dtype=np.uint64)
     for at, text in enumerate(strings):
         if text.startswith('{"call":"nccl'):
@@ -105,12 +105,12 @@ def _text_digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _without_identity(text: str, communicators: dict[int, Born]) -> str:
-    """A collective's signature without what tells the members of a communicator apart."""
+def _without_identity(text: str, communicators: dict[int, CommInit]) -> str:
+    """A collective's signature without the fields that differ between the members of a communicator."""
     signature = json.loads(text)
     if "members" in signature:
         communicators[signature["communicator"]] = signature.pop("members"), signature.pop("instance")
-    if signature["call"] not in MESSAGES:
+    if signature["call"] not in P2P_CALLS:
         signature.pop("rank", None)
     return json.dumps(signature)
 
@@ -119,14 +119,14 @@ def _digest(
     records: Columns,
     strings: Sequence[str],
     texts: npt.NDArray[np.uint64],
-    works: npt.NDArray[Any],
+    kernels: npt.NDArray[Any],
     *,
     complete: bool,
     allocations: bool,
 ) -> bytes:
-    """Of everything that a replay heeds, in the order of the file."""
+    """The hash of all records that affect a replay, in the order of the file."""
     kinds = records["kind"]
-    kept = np.flatnonzero((REPLAYED_KINDS if allocations else HEEDED_ON_STREAMS)[kinds])
+    kept = np.flatnonzero((REPLAYED_KINDS if allocations else REPLAYED_KINDS_WITHOUT_ALLOCATIONS)[kinds])
     kind = kinds[kept]
     groups = thread_groups(records, strings)[records["thread"]]
     value = records["value"][kept]
@@ -141,10 +141,10 @@ def _digest(
     add(records["stream"][kept])
     add(groups[kept].astype(np.int16))
     add(_spent_ops(records["ops"], groups, kept))
-    add(value[_VALUES_HEEDED[kind]])
+    add(value[_HAS_VALUE[kind]])
     add(_events_meant(kind, value))
-    add(works)
-    # What threads allocate and annotate comes in an order that they race for.
+    add(kernels)
+    # Allocations and annotations of different threads are recorded in an order that they race for.
     add(np.array([np.count_nonzero(kinds == RecordKind.BLOCK_ALLOC)]))
     add(np.sort(texts[records["signature"][kinds == RecordKind.ANNOTATION]]))
     state.update(b"complete" if complete else b"cut short")
@@ -152,8 +152,8 @@ def _digest(
 
 
 def _spent_ops(ops: npt.NDArray[Any], groups: npt.NDArray[np.int64], kept: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    """Of each record that is kept, the ops of its group so far; then where other groups begin, and all totals. Ops that
-    a record which is left out had counted show up at the next one, which is when they first matter."""
+    """For each kept record, the ops of its thread group so far; then the totals, and where other groups begin. Ops
+    counted by a record that is left out show up at the next kept one, where they first matter."""
     parts = []
     for group in range(int(groups.max(initial=0)) + 1):
         inside = groups == group
@@ -168,7 +168,7 @@ def _spent_ops(ops: npt.NDArray[Any], groups: npt.NDArray[np.int64], kept: npt.N
 
 
 def _events_meant(kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    """Of waits for events, which recording they mean: events are reused in an order that a replay does not heed."""
+    """For each wait for an event, the record that recorded the event: numbers of reused events depend on races."""
     at = np.flatnonzero(_OF_EVENTS[kind])
     if not len(at):
         return at
@@ -184,10 +184,10 @@ def _events_meant(kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64]) ->
 _OF_EVENTS = among(RecordKind.EVENT_RECORD, RecordKind.STREAM_WAIT, RecordKind.SYNCHRONIZE)
 
 
-def _ops_of_works(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    """Of each work the signature of its op, and whether the work before it came from the same one."""
+def _ops_of_kernels(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    """For each kernel the signature of its op, mixed with whether the kernel before it came from the same op."""
     kinds = records["kind"]
-    op = records["op"][_WORKS[kinds]]
+    op = records["op"][_IS_KERNEL[kinds]]
     ended = np.flatnonzero(kinds == RecordKind.OP)
     signature = np.zeros(int(records["op"].max(initial=0)) + 1, dtype=np.uint64)
     signature[records["op"][ended]] = texts[records["signature"][ended]]

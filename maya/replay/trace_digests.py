@@ -1,7 +1,7 @@
-"""The outlines of all traces of a run: made by several processes where there is much to read, and kept.
+"""The digests of all traces of a run. For large runs several processes compute them, and a file keeps them.
 
-A run's folder then has outlines.json: a line for each trace, with the size and time of the file that it is of, so that
-a later replay need not read what has not changed.
+The file is trace_digests.json in the run's folder: one line for each trace, and the sizes and times of all trace files,
+so that a later replay does not read unchanged traces again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from maya.replay.trace_digest import VERSION, TraceDigest, digest_of
 from maya.util.files import write_atomically
 
-FILE = "outlines.json"
-_WORTH_KEEPING = 32 << 20  # bytes of traces: less is read within a second
+FILE = "trace_digests.json"
+_WORTH_KEEPING = 32 << 20  # bytes of traces; fewer take less than a second to read
 
 
 def digests_of(folder: Path, files: Mapping[int, Path], *, allocations: bool) -> Iterator[tuple[int, TraceDigest]]:
-    """Of the ranks' traces, in their order."""
+    """The digests of the ranks' traces, in the order of ranks."""
     states = {rank: path.stat() for rank, path in files.items()}
     if sum(state.st_size for state in states.values()) < _WORTH_KEEPING:
         for rank, path in files.items():
@@ -37,7 +37,7 @@ def digests_of(folder: Path, files: Mapping[int, Path], *, allocations: bool) ->
 
 
 def _load(folder: Path, stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[int, TraceDigest] | None:
-    """What is kept, if it is of these files."""
+    """The kept digests, or None if they are missing or the traces have changed."""
     try:
         first, *lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
         if json.loads(first) != _head(stamps, allocations=allocations):
@@ -48,12 +48,12 @@ def _load(folder: Path, stamps: Mapping[int, list[int]], *, allocations: bool) -
 
 
 def _save(
-    folder: Path, outlines: Mapping[int, TraceDigest], stamps: Mapping[int, list[int]], *, allocations: bool
+    folder: Path, digests: Mapping[int, TraceDigest], stamps: Mapping[int, list[int]], *, allocations: bool
 ) -> None:
-    """A folder that cannot be written to is read again the next time."""
+    """Keep the digests. In a read-only folder the next replay reads the traces again."""
     lines = [
         json.dumps(_head(stamps, allocations=allocations)),
-        *(found.line(rank) for rank, found in outlines.items()),
+        *(found.line(rank) for rank, found in digests.items()),
     ]
     with suppress(OSError):
         write_atomically(folder / FILE, "\n".join(lines) + "\n")
@@ -66,7 +66,7 @@ def _head(stamps: Mapping[int, list[int]], *, allocations: bool) -> dict[str, ob
 def _by_processes(folder: Path, files: Mapping[int, Path], *, allocations: bool) -> Iterator[tuple[int, TraceDigest]]:
     processes = min(os.cpu_count() or 1, len(files))
     command = [sys.executable, "-m", "maya.replay.trace_digest", str(folder.resolve())]
-    root = Path(__file__).parents[2]  # where python -m finds this very package, whatever lies in the user's folder
+    root = Path(__file__).parents[2]  # python -m finds this package there, whatever is in the user's folder
     with ExitStack() as stack:
         readers = [
             stack.enter_context(

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from maya.replay.timeline import GroupTimeline
 
 
-def truncations(classes: Sequence[GroupTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
+def truncations(groups: Sequence[GroupTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
     """Ranks whose traces end for the same reason share a sentence. `whole_steps`: by rank."""
     ranks_by_reason: dict[tuple[str, str], list[int]] = {}
-    for one in classes:
-        trace = one.program.trace
+    for group in groups:
+        trace = group.rank_class.trace
         if not trace.complete:
-            ranks_by_reason.setdefault((trace.problem, trace.remedy), []).extend(one.ranks.tolist())
+            ranks_by_reason.setdefault((trace.problem, trace.remedy), []).extend(group.ranks.tolist())
     return [_sentence(sorted(ranks), *reason, whole_steps) for reason, ranks in ranks_by_reason.items()]
 
 

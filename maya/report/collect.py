@@ -107,22 +107,22 @@ def drawn_ranks(result: Result) -> list[int]:
     """One rank of each behaviour, and those that are told apart by their speed."""
     anatomy = result.anatomy
     special = [anatomy.median_rank, anatomy.slowest.rank, anatomy.fastest_rank, result.memory.worst_rank]
-    first = [int(min(part[0] for part in ranks)) for ranks in _ranks_of_programs(result)]
-    with_trace = {rank for one in result.timeline.classes for rank in one.ranks.tolist()}
+    first = [int(min(part[0] for part in ranks)) for ranks in _ranks_of_classes(result)]
+    with_trace = {rank for one in result.timeline.groups for rank in one.ranks.tolist()}
     chosen = dict.fromkeys(rank for rank in (*special[:2], *first, *special[2:]) if rank in with_trace)
     return sorted(list(chosen)[:_MOST_RANKS])
 
 
-def _ranks_of_programs(result: Result) -> list[list[np.ndarray[tuple[int], np.dtype[np.int32]]]]:
+def _ranks_of_classes(result: Result) -> list[list[np.ndarray[tuple[int], np.dtype[np.int32]]]]:
     found: dict[int, list[np.ndarray[tuple[int], np.dtype[np.int32]]]] = {}
-    for one in result.timeline.classes:
-        found.setdefault(id(one.program), []).append(one.ranks)
+    for one in result.timeline.groups:
+        found.setdefault(id(one.rank_class), []).append(one.ranks)
     return list(found.values())
 
 
 def _class_of(result: Result, rank: int) -> tuple[int, int]:
     """The number of a rank's class, and its column in it."""
-    for number, one in enumerate(result.timeline.classes):
+    for number, one in enumerate(result.timeline.groups):
         at = int(np.searchsorted(one.ranks, rank))
         if at < len(one.ranks) and int(one.ranks[at]) == rank:
             return number, at
@@ -132,7 +132,7 @@ def _class_of(result: Result, rank: int) -> tuple[int, int]:
 def _subtitle(result: Result) -> str:
     settings, device = result.timeline.settings, result.timeline.device
     nodes = -(-settings.world_size // settings.ranks_per_node)
-    torch = next((one.program.trace.header.torch_version for one in result.timeline.classes), "")
+    torch = next((one.rank_class.trace.header.torch_version for one in result.timeline.groups), "")
     parts = [
         f"{_number(settings.world_size, 'rank')} on {_number(nodes, 'node')} of {settings.load_cluster().name}",
         device.name,
@@ -180,7 +180,7 @@ def _bars(result: Result) -> list[Bar]:
 
 def _behaviours(result: Result) -> list[RankClassRow]:
     found = []
-    for parts in _ranks_of_programs(result):
+    for parts in _ranks_of_classes(result):
         ranks = sorted(rank for part in parts for rank in part.tolist())
         found.append(RankClassRow(ranges(ranks), len(ranks), ranks[0]))
     return found
@@ -192,8 +192,8 @@ def _streams(result: Result, drawn: Sequence[int], words: Words) -> list[Streams
     found = []
     for rank in drawn:
         number, column = _class_of(result, rank)
-        one = result.timeline.classes[number]
-        bounds = result.steps.classes[number].bounds_ns.tolist()
+        one = result.timeline.groups[number]
+        bounds = result.steps.groups[number].bounds_ns.tolist()
         first, last = _span(result.steps.typical, len(bounds) - 1, bounds, one, column, budget)
         ends = [(step, bounds[step + 1]) for step in range(max(0, first - 1), last)]
         found.append(streams_of(one, column, (bounds[first], bounds[last]), ends, words, budget))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Estimate
-from maya.replay.timeline import CollectiveCall, Program
+from maya.replay.rank_class import CollectiveCall, RankClass
 from maya.report.content import WorkRow
 from maya.results.classes import CLASSES, TimeClass, classify
 from maya.trace.demangle import demangle
@@ -28,7 +28,7 @@ class Words:
         self._numbers: dict[WorkRow, int] = {}
         self._network_origin = network_origin
         self._of_works: dict[
-            int, tuple[Program, list[WorkRow]]
+            int, tuple[RankClass, list[WorkRow]]
         ] = {}  # by id; the program is kept, so that it stays its own
 
     def number(self, row: WorkRow) -> int:
@@ -38,14 +38,14 @@ class Words:
             self.rows.append(row)
         return self._numbers[row]
 
-    def of_works(self, program: Program) -> list[WorkRow]:
+    def of_works(self, rank_class: RankClass) -> list[WorkRow]:
         """A row for each of the program's works."""
-        known = self._of_works.get(id(program))
+        known = self._of_works.get(id(rank_class))
         if known is None:
-            known = self._of_works[id(program)] = program, _rows_of_works(program)
+            known = self._of_works[id(rank_class)] = rank_class, _rows_of_works(rank_class)
         return known[1]
 
-    def of_calls(self, program: Program, communicators: dict[int, tuple[int, ...]]) -> list[WorkRow]:
+    def of_calls(self, rank_class: RankClass, communicators: dict[int, tuple[int, ...]]) -> list[WorkRow]:
         """A row for each of the program's collectives and messages."""
         origin = f"network: {self._network_origin}"
         return [
@@ -53,23 +53,23 @@ class Words:
                 call_name(call), TimeClass.COMMUNICATION.value, _call_detail(call, members_of(call, communicators)),
                 origin, "",
             )
-            for call in program.calls
+            for call in rank_class.calls
         ]  # fmt: skip
 
 
-def _rows_of_works(program: Program) -> list[WorkRow]:
-    names = demangle(item.launch.name for item in program.works if item.launch.what == "kernel")
-    classes = class_of_works(program)
+def _rows_of_works(rank_class: RankClass) -> list[WorkRow]:
+    names = demangle(item.launch.name for item in rank_class.kernels if item.launch.what == "kernel")
+    classes = class_of_works(rank_class)
     return [
         WorkRow(_name(item, names), of.value, _detail(item), _origin(estimate), _spread(estimate))
-        for item, estimate, of in zip(program.works, program.estimates, classes, strict=True)
+        for item, estimate, of in zip(rank_class.kernels, rank_class.estimates, classes, strict=True)
     ]
 
 
-def class_of_works(program: Program) -> list[TimeClass]:
+def class_of_works(rank_class: RankClass) -> list[TimeClass]:
     """For each of the program's works, its class."""
-    found = [TimeClass.OTHER] * len(program.works)
-    for work, number in zip(program.work.tolist(), classify(program).tolist(), strict=True):
+    found = [TimeClass.OTHER] * len(rank_class.kernels)
+    for work, number in zip(rank_class.kernel.tolist(), classify(rank_class).tolist(), strict=True):
         if work >= 0:
             found[work] = CLASSES[number]
     return found

@@ -60,16 +60,16 @@ def _inside(one: GroupTimeline, column: int, first: int, last: int) -> npt.NDArr
 
 
 def _events(one: GroupTimeline, column: int, first: int, last: int, words: Words) -> dict[int, list[_Event]]:
-    program = one.program
-    works, calls = words.of_works(program), words.of_calls(program, one.communicators[column])
+    rank_class = one.rank_class
+    works, calls = words.of_works(rank_class), words.of_calls(rank_class, one.communicators[column])
     rows = np.flatnonzero(_inside(one, column, first, last))
-    streams = program.trace.records["stream"][program.records[rows]]
+    streams = rank_class.trace.records["stream"][rank_class.records[rows]]
     table = zip(
         streams.tolist(),
         np.maximum(one.start_ns[rows, column], first).tolist(),
         np.minimum(one.end_ns[rows, column], last).tolist(),
-        program.work[rows].tolist(),
-        program.call[rows].tolist(),
+        rank_class.kernel[rows].tolist(),
+        rank_class.call[rows].tolist(),
         one.launched_ns[rows, column].tolist(),
         one.arrival_ns[rows, column].tolist(),
         strict=True,

@@ -40,9 +40,9 @@ def kernel_table(timeline: Timeline, steps: Steps, words: Words) -> Table:
     """Kernels, library calls, copies and memsets."""
     sums: dict[WorkRow, _Sum] = {}
     for one, rows in _of_step(timeline, steps):
-        mine = rows[one.program.work[rows] >= 0]
-        numbers, launches, ns = _by_number(one.program.work[mine], one.end_ns[mine, 0] - one.start_ns[mine, 0])
-        works = words.of_works(one.program)
+        mine = rows[one.rank_class.kernel[rows] >= 0]
+        numbers, launches, ns = _by_number(one.rank_class.kernel[mine], one.end_ns[mine, 0] - one.start_ns[mine, 0])
+        works = words.of_works(one.rank_class)
         for number, count, total in zip(numbers, launches, ns, strict=True):
             sums.setdefault(works[number], _Sum()).add(total * len(one.ranks), count * len(one.ranks))
     everything = sum(each.ns for each in sums.values()) or 1
@@ -62,12 +62,12 @@ def collective_table(timeline: Timeline, steps: Steps) -> Table:
     """Collectives and messages, by size and number of members."""
     sums: dict[tuple[str, int, int], _Sum] = {}
     for one, rows in _of_step(timeline, steps):
-        mine = rows[one.program.call[rows] >= 0]
-        calls = one.program.call[mine]
+        mine = rows[one.rank_class.call[rows] >= 0]
+        calls = one.rank_class.call[mine]
         numbers, launches, ns = _by_number(calls, one.end_ns[mine, 0] - one.start_ns[mine, 0])
         waited = _by_number(calls, one.start_ns[mine, 0] - one.arrival_ns[mine, 0])[2]
         for number, count, total, waited_ns in zip(numbers, launches, ns, waited, strict=True):
-            call = one.program.calls[number]
+            call = one.rank_class.calls[number]
             key = call_name(call), call.size, members_of(call, one.communicators[0])
             ranks = len(one.ranks)
             sums.setdefault(key, _Sum()).add(total * ranks, count * ranks, waited_ns * ranks)
@@ -87,7 +87,7 @@ def collective_table(timeline: Timeline, steps: Steps) -> Table:
 def _of_step(timeline: Timeline, steps: Steps) -> Iterator[tuple[GroupTimeline, npt.NDArray[np.intp]]]:
     """For each class the rows that were launched in the typical step."""
     step = steps.typical
-    for one, own in zip(timeline.classes, steps.classes, strict=True):
+    for one, own in zip(timeline.groups, steps.groups, strict=True):
         yield one, np.arange(int(own.rows[step]), int(own.rows[step + 1]), dtype=np.intp)
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.replay.timeline import GroupTimeline, Timeline
-from maya.results.classes import CLASSES, NUMBER, SHARED, TITLES, TimeClass, classify, messages
+from maya.results.classes import CLASSES, NUMBER, SHARED, TITLES, TimeClass, classify, is_p2p
 from maya.results.partition import Partition, Window, divide
-from maya.results.steps import ClassSteps, Steps
+from maya.results.steps import GroupSteps, Steps
 from maya.util.text import time_text
 
 Times = npt.NDArray[np.int64]
@@ -122,7 +122,7 @@ def dissect(timeline: Timeline, steps: Steps) -> Anatomy:
     ns = np.zeros((*shape, len(CLASSES)), dtype=np.int64)
     hidden, communication, length = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     known: dict[bytes, Partition] = {}
-    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
+    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
         length[one.ranks] = np.diff(own_steps.bounds_ns)
         for step, part in enumerate(_parts(one, own_steps, timeline.settings.host.latency, known)):
             ns[one.ranks, step] = part.ns
@@ -135,9 +135,9 @@ def dissect(timeline: Timeline, steps: Steps) -> Anatomy:
     return Anatomy(ns, hidden, communication, length, steps.measured)
 
 
-def _parts(one: GroupTimeline, steps: ClassSteps, latency: int, known: dict[bytes, Partition]) -> Iterator[Partition]:
+def _parts(one: GroupTimeline, steps: GroupSteps, latency: int, known: dict[bytes, Partition]) -> Iterator[Partition]:
     """Of each step of a class."""
-    number, message = classify(one.program), messages(one.program)
+    number, message = classify(one.rank_class), is_p2p(one.rank_class)
     arrival, start, end = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))
     ready = one.launched_ns[:, 0] + latency
     bounds = steps.bounds_ns

@@ -1,23 +1,21 @@
 """The classes that a step's time is divided into, and which of them each work of a program is.
 
-In: a `Program`. Out: for each of its records a `TimeClass`. What occupies a device at a moment is the first class of
+In: a `RankClass`. Out: for each of its records a `TimeClass`. What occupies a device at a moment is the first class of
 `TimeClass` that is running then; communication that runs beside computing is hidden, and counted apart.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from maya.estimators.kernel import KernelClass
 from maya.estimators.models.memory_bound import KINDS as MEMORY_BOUND_KINDS
-from maya.replay.timeline import Program
+from maya.replay.rank_class import RankClass, once_per_rank_class
+from maya.replay.record_kinds import P2P_CALLS
 from maya.trace import RecordKind
-
-MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 
 
 class TimeClass(str, Enum):
@@ -67,31 +65,21 @@ _OF_WORK = {
 }
 
 
-def classify(program: Program) -> npt.NDArray[np.int8]:
-    """The number of the class of each of the program's records; not to be changed: it is kept for the next to ask."""
-    known = _known.get(program)
-    if known is None:
-        known = _known[program] = _classify(program)
-    return known
-
-
-# By program, as long as there is one: many classes of ranks share it.
-_known: WeakKeyDictionary[Program, npt.NDArray[np.int8]] = WeakKeyDictionary()
-
-
-def _classify(program: Program) -> npt.NDArray[np.int8]:
-    kinds = program.trace.records["kind"][program.records]
+@once_per_rank_class
+def classify(rank_class: RankClass) -> npt.NDArray[np.int8]:
+    """The number of the time class of each row. Callers must not change it: it is kept."""
+    kinds = rank_class.trace.records["kind"][rank_class.records]
     of_work = np.array(
-        [NUMBER[_OF_WORK.get(item.work.kind, TimeClass.OTHER)] for item in program.works] or [0], dtype=np.int8
+        [NUMBER[_OF_WORK.get(item.work.kind, TimeClass.OTHER)] for item in rank_class.kernels] or [0], dtype=np.int8
     )
-    numbers: npt.NDArray[np.int8] = of_work[np.maximum(program.work, 0)]
+    numbers: npt.NDArray[np.int8] = of_work[np.maximum(rank_class.kernel, 0)]
     numbers[(kinds == RecordKind.MEMCPY) | (kinds == RecordKind.MEMSET)] = NUMBER[TimeClass.COPY]
-    numbers[program.call >= 0] = NUMBER[TimeClass.COMMUNICATION]
+    numbers[rank_class.call >= 0] = NUMBER[TimeClass.COMMUNICATION]
     return numbers
 
 
-def messages(program: Program) -> npt.NDArray[np.bool_]:
-    """Which of the program's records are messages from one rank to another."""
-    of_call = np.array([call.call in MESSAGES for call in program.calls] or [False], dtype=bool)
-    found: npt.NDArray[np.bool_] = of_call[np.maximum(program.call, 0)] & (program.call >= 0)
+def is_p2p(rank_class: RankClass) -> npt.NDArray[np.bool_]:
+    """For each row, whether it is a send or recv."""
+    of_call = np.array([call.call in P2P_CALLS for call in rank_class.calls] or [False], dtype=bool)
+    found: npt.NDArray[np.bool_] = of_call[np.maximum(rank_class.call, 0)] & (rank_class.call >= 0)
     return found

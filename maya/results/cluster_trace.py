@@ -49,7 +49,7 @@ def drawn_ranks(result: Result) -> list[int]:
     first = [result.anatomy.median_rank, result.anatomy.slowest.rank, *(int(one.ranks[0]) for one in _largest(result))]
     seen: dict[int, int] = {}  # by class
     for rank in first:
-        one = next((one for one in result.timeline.classes if rank in one.ranks), None)
+        one = next((one for one in result.timeline.groups if rank in one.ranks), None)
         if one is not None and len(seen) < MOST_RANKS:
             seen.setdefault(id(one), rank)
     return sorted(seen.values())
@@ -57,20 +57,20 @@ def drawn_ranks(result: Result) -> list[int]:
 
 def _largest(result: Result) -> list[GroupTimeline]:
     """Classes with most ranks first."""
-    return sorted(result.timeline.classes, key=lambda one: (-len(one.ranks), int(one.ranks[0])))
+    return sorted(result.timeline.groups, key=lambda one: (-len(one.ranks), int(one.ranks[0])))
 
 
 def _events(result: Result) -> Iterator[Event]:
     measured = result.steps.measured
     steps = range(max(measured[0], measured[-1] - _MOST_STEPS + 1), measured[-1] + 1)
-    number_of = {id(one): number for number, one in enumerate(result.timeline.classes)}
+    number_of = {id(one): number for number, one in enumerate(result.timeline.groups)}
     for rank in drawn_ranks(result):
         one = class_of(result.timeline, rank)
         others = len(one.ranks) - 1
         label = f"like it: {ranges(one.ranks.tolist())}" if others else ""
         node = rank // result.timeline.settings.ranks_per_node
         yield from process(rank, f"rank {rank} (node {node})" + (f" and {others} more" if others else ""), label, rank)
-        bounds = result.steps.classes[number_of[id(one)]].bounds_ns
+        bounds = result.steps.groups[number_of[id(one)]].bounds_ns
         yield from thread(rank, _STEPS_ROW, "steps", _STEPS_ROW)
         for step in steps:
             times = int(bounds[step]), int(bounds[step + 1])
@@ -85,19 +85,19 @@ def _anatomy(result: Result, rank: int, step: int) -> Event:
 
 
 def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Event]:
-    program = one.program
+    rank_class = one.rank_class
     arrival, start, stop = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))
     inside = np.flatnonzero((stop > begin) & (arrival < end) & (stop > arrival))
-    streams = program.trace.records["stream"][program.records]
-    classes = classify(program)
+    streams = rank_class.trace.records["stream"][rank_class.records]
+    classes = classify(rank_class)
     for stream in np.unique(streams[inside]).tolist():
         row = stream_number(stream)
         rows = inside[streams[inside] == stream]
         yield from thread(rank, row, f"stream {row}", row)
-        is_call = program.call[rows] >= 0
+        is_call = rank_class.call[rows] >= 0
         yield from _pieces(rank, row, rows[~is_call], classes, one)
         for at in rows[is_call].tolist():
-            call = program.calls[int(program.call[at])]
+            call = rank_class.calls[int(rank_class.call[at])]
             if start[at] > arrival[at]:
                 yield span("wait", "wait", rank, row, int(arrival[at]), int(start[at]), {"for": call.call})
             if stop[at] > start[at]:

@@ -39,7 +39,7 @@ def document(result: Result) -> dict[str, Any]:
             "reason": None if slowest.reason is None else slowest.reason.value,
             "difference_ns": slowest.difference_ns,
         },
-        "behaviours": [_behaviour(result, number) for number in _first_of_programs(result)],
+        "behaviours": [_behaviour(result, number) for number in _first_groups(result)],
         "memory": {
             "capacity_bytes": result.memory.capacity,
             "worst_rank": result.memory.worst_rank,
@@ -144,17 +144,19 @@ def _peak(peak: Peak | None) -> dict[str, Any] | None:
     }
 
 
-def _first_of_programs(result: Result) -> list[int]:
+def _first_groups(result: Result) -> list[int]:
     """Of each behaviour the first class."""
     first: dict[int, int] = {}
-    for number, one in enumerate(result.timeline.classes):
-        first.setdefault(id(one.program), number)
+    for number, one in enumerate(result.timeline.groups):
+        first.setdefault(id(one.rank_class), number)
     return list(first.values())
 
 
 def _behaviour(result: Result, number: int) -> dict[str, Any]:
-    classes = result.timeline.classes
-    ranks = sorted(rank for one in classes if one.program is classes[number].program for rank in one.ranks.tolist())
+    classes = result.timeline.groups
+    ranks = sorted(
+        rank for one in classes if one.rank_class is classes[number].rank_class for rank in one.ranks.tolist()
+    )
     return {
         "ranks": ranks,
         "most_time": [

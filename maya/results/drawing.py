@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.thread_groups import REPLAYED_KINDS, thread_groups
+from maya.replay.record_kinds import REPLAYED_KINDS
+from maya.replay.thread_groups import thread_groups
 from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results.host_spans import HostSpans, host_spans
 from maya.results.result import Result
@@ -27,7 +28,7 @@ _FIRST_PROCESS = 10_000  # beyond the numbers of devices
 
 def class_of(timeline: Timeline, rank: int) -> GroupTimeline:
     """The class that a rank is in."""
-    for one in timeline.classes:
+    for one in timeline.groups:
         if rank in one.ranks:
             return one
     raise ValueError(f"rank {rank} asked nothing of its GPU, so there is nothing to draw")
@@ -70,9 +71,9 @@ class Drawing:
 
     @cached_property
     def _class_rows(self) -> npt.NDArray[np.intp]:
-        """Of all steps: the rows of program.records at which they begin, and the last one ends."""
-        number = next(at for at, one in enumerate(self.result.timeline.classes) if one is self.one)
-        return self.result.steps.classes[number].rows
+        """Of all steps: the rows of rank_class.records at which they begin, and the last one ends."""
+        number = next(at for at, one in enumerate(self.result.timeline.groups) if one is self.one)
+        return self.result.steps.groups[number].rows
 
     @cached_property
     def bounds(self) -> npt.NDArray[np.intp]:
@@ -92,7 +93,7 @@ class Drawing:
     def positions(self) -> list[int]:
         """Records of the trace that are drawn, by when they began on the host, outer ones first: all from the last
         launch before the steps to the first one after them, of threads that a replay heeds."""
-        records, trace = self.one.program.records, self.one.program.trace
+        records, trace = self.one.rank_class.records, self.one.rank_class.trace
         first = int(records[self.rows.start - 1]) + 1 if self.rows.start > 0 else 0
         last = int(records[self.rows.stop]) if self.rows.stop < len(records) else len(trace.records)
         chosen = np.arange(first, max(first, last))
@@ -109,7 +110,7 @@ class Drawing:
     @cached_property
     def op_ids(self) -> dict[int, int]:
         """Of ops and annotations, by their numbers in the trace; 0 is none."""
-        records = self.one.program.trace.records
+        records = self.one.rank_class.trace.records
         ops = [at for at in self.positions if records["kind"][at] in (RecordKind.OP, RecordKind.ANNOTATION)]
         return {int(records["op"][at]): number for number, at in enumerate(ops, start=1)}
 
@@ -117,14 +118,14 @@ class Drawing:
     def correlations(self) -> dict[int, int]:
         """What joins a launch and its work, by the launch's record. It needs 32 bits: HTA keeps numbers of events in
         the same type."""
-        calls = REPLAYED_KINDS[self.one.program.trace.records["kind"][self.positions]].tolist()
+        calls = REPLAYED_KINDS[self.one.rank_class.trace.records["kind"][self.positions]].tolist()
         launched = [at for at, is_call in zip(self.positions, calls, strict=True) if is_call]
         return {at: number for number, at in enumerate(launched, start=_FIRST_CORRELATION)}
 
     @cached_property
     def threads(self) -> dict[int, int]:
         """Of threads of the trace: the main one is the process itself, as on Linux, others follow as they appear."""
-        found = dict.fromkeys([_MAIN, *self.one.program.trace.records["thread"][self.positions].tolist()])
+        found = dict.fromkeys([_MAIN, *self.one.rank_class.trace.records["thread"][self.positions].tolist()])
         return {thread: self.pid + number for number, thread in enumerate(found)}
 
     @property
@@ -148,12 +149,13 @@ class Drawing:
     def host_bound(self, number: int) -> int:
         """The host's time at a boundary of steps: when the launch before it returned."""
         row = int(self.bounds[number])
-        return int(self.spans.end[self.one.program.records[row - 1]]) if row else 0
+        return int(self.spans.end[self.one.rank_class.records[row - 1]]) if row else 0
 
     @cached_property
     def streams(self) -> list[int]:
         """The numbers of the streams that are drawn."""
-        positions = self.one.program.records[self.rows.start : self.rows.stop]
+        positions = self.one.rank_class.records[self.rows.start : self.rows.stop]
         return [
-            stream_number(stream) for stream in np.unique(self.one.program.trace.records["stream"][positions]).tolist()
+            stream_number(stream)
+            for stream in np.unique(self.one.rank_class.trace.records["stream"][positions]).tolist()
         ]

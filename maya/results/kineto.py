@@ -76,7 +76,7 @@ def _names(drawing: Drawing) -> Iterator[Event]:
     yield from process(
         drawing.device_number, "python", f"GPU {drawing.device_number}", 5_000_000 + drawing.device_number
     )
-    trace = drawing.one.program.trace
+    trace = drawing.one.rank_class.trace
     names = {
         int(record["thread"]): str(trace.signature(int(record["signature"])).get("thread", ""))
         for record in trace.select(RecordKind.THREAD)

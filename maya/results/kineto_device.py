@@ -36,12 +36,12 @@ class DeviceEvents:
         self.rank = drawing.rank
 
     def works(self) -> Iterator[Event]:
-        one, program = self.one, self.one.program
-        records = program.trace.records
+        one, rank_class = self.one, self.one.rank_class
+        records = rank_class.trace.records
         start, end, arrival = (array[:, 0] for array in (one.start_ns, one.end_ns, one.arrival_ns))
         groups = self._groups()
         for row in self._in_order():
-            position = int(program.records[row])
+            position = int(rank_class.records[row])
             record = records[position]
             launched = int(self._launches[position])
             correlation = self.drawing.correlations.get(launched, -1)
@@ -54,7 +54,7 @@ class DeviceEvents:
                 "correlation": correlation,
             }
             begin, stop = int(start[row]), int(end[row])
-            if program.call[row] >= 0:
+            if rank_class.call[row] >= 0:
                 if row not in groups:
                     continue
                 begin, stop = int(arrival[row]), max(int(end[other]) for other in groups[row])
@@ -75,20 +75,20 @@ class DeviceEvents:
     def _in_order(self) -> list[int]:
         """Rows by time: those of different threads are in the trace as they raced."""
         rows = np.arange(self.drawing.rows.start, self.drawing.rows.stop)
-        streams = self.one.program.trace.records["stream"][self.one.program.records[rows]]
+        streams = self.one.rank_class.trace.records["stream"][self.one.rank_class.records[rows]]
         found: list[int] = rows[np.lexsort((rows, streams, self.one.arrival_ns[rows, 0]))].tolist()
         return found
 
     def _groups(self) -> dict[int, list[int]]:
         """Collectives of one NCCL group are one kernel: the row of the first -> rows of all."""
-        program = self.one.program
-        records = program.trace.records
+        rank_class = self.one.rank_class
+        records = rank_class.trace.records
         groups: dict[int, list[int]] = {}
         last: dict[int, int] = {}  # stream -> the first of its latest group
         for row in self.drawing.rows:
-            if program.call[row] < 0:
+            if rank_class.call[row] < 0:
                 continue
-            record = records[int(program.records[row])]
+            record = records[int(rank_class.records[row])]
             stream = int(record["stream"])
             if int(record["flags"]) & Flag.GROUPED and stream in last:
                 groups[last[stream]].append(row)
@@ -98,9 +98,9 @@ class DeviceEvents:
         return groups
 
     def _collective(self, row: int, record: np.void, together: int) -> tuple[str, str, Event]:
-        program = self.one.program
-        call = program.calls[int(program.call[row])]
-        signature = program.trace.signature(int(record["signature"]))
+        rank_class = self.one.rank_class
+        call = rank_class.calls[int(rank_class.call[row])]
+        signature = rank_class.trace.signature(int(record["signature"]))
         members = self.drawing.communicators.get(call.communicator, (self.rank,))
         group, description = group_name(call.communicator), group_description(call.communicator)
         arguments = collective_arguments(call, self.rank, members, group, description, int(record["value"]))
@@ -112,10 +112,13 @@ class DeviceEvents:
         return "kernel", collective_kernel(call, str(signature.get("op", ""))), arguments
 
     def _work(self, row: int, record: np.void, ns: int) -> tuple[str, str, Event]:
-        program = self.one.program
+        rank_class = self.one.rank_class
         kind = int(record["kind"])
-        item, estimate = program.works[int(program.work[row])], program.estimates[int(program.work[row])]
-        signature = program.trace.signature(int(record["signature"]))
+        item, estimate = (
+            rank_class.kernels[int(rank_class.kernel[row])],
+            rank_class.estimates[int(rank_class.kernel[row])],
+        )
+        signature = rank_class.trace.signature(int(record["signature"]))
         origin = {"Maya origin": estimate.origin.value}
         if kind in (RecordKind.MEMCPY, RecordKind.MEMSET):
             size = int(record["value"])
@@ -140,23 +143,23 @@ class DeviceEvents:
 
     def annotations(self) -> Iterator[Event]:
         """What was launched in an annotation, from its first to its last work on each stream."""
-        program = self.one.program
-        records = program.trace.records
-        threads = records["thread"][program.records]
+        rank_class = self.one.rank_class
+        records = rank_class.trace.records
+        threads = records["thread"][rank_class.records]
         for position in self.drawing.positions:
             record = records[position]
             if int(record["kind"]) != RecordKind.ANNOTATION:
                 continue
-            first, last = np.searchsorted(program.records, [self.drawing.spans.opened[position], position]).tolist()
+            first, last = np.searchsorted(rank_class.records, [self.drawing.spans.opened[position], position]).tolist()
             rows = np.arange(first, last)
             rows = rows[threads[rows] == record["thread"]]
-            name = str(program.trace.signature(int(record["signature"])).get("op", ""))
+            name = str(rank_class.trace.signature(int(record["signature"])).get("op", ""))
             yield from self._on_streams(name, rows, self.drawing.op_ids[int(record["op"])])
 
     def _on_streams(self, name: str, rows: npt.NDArray[np.intp], external: int) -> Iterator[Event]:
-        program = self.one.program
+        rank_class = self.one.rank_class
         rows = rows[(rows >= self.drawing.rows.start) & (rows < self.drawing.rows.stop)]
-        streams = program.trace.records["stream"][program.records[rows]]
+        streams = rank_class.trace.records["stream"][rank_class.records[rows]]
         for stream in np.unique(streams).tolist():
             own = rows[streams == stream]
             begin, end = int(self.one.arrival_ns[own, 0].min()), int(self.one.end_ns[own, 0].max())
@@ -166,7 +169,7 @@ class DeviceEvents:
 
     @cached_property
     def _kernel_names(self) -> dict[str, str]:
-        trace = self.one.program.trace
+        trace = self.one.rank_class.trace
         return kernel_names(
             str(trace.signature(number).get("kernel", ""))
             for number in np.unique(trace.kernels()["signature"]).tolist()
@@ -175,7 +178,7 @@ class DeviceEvents:
     @cached_property
     def _launches(self) -> npt.NDArray[np.intp]:
         """Of each record that a graph launched: the record of the graph's launch; of others the record itself."""
-        records = self.one.program.trace.records
+        records = self.one.rank_class.trace.records
         found = np.arange(len(records))
         from_graph = (records["flags"] & Flag.FROM_GRAPH) != 0
         graphs = np.where(records["kind"] == RecordKind.GRAPH_LAUNCH, found, 0)

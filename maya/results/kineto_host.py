@@ -41,7 +41,7 @@ _WAITS = {"stream": "cudaStreamSynchronize", "event": "cudaEventSynchronize", "d
 
 
 def op_events(drawing: Drawing) -> Iterator[Event]:
-    trace, spans = drawing.one.program.trace, drawing.spans
+    trace, spans = drawing.one.rank_class.trace, drawing.spans
     records = trace.records
     forward: dict[int, tuple[int, int]] = {}  # sequence number -> thread and begin of the op that made it
     linked: set[int] = set()
@@ -75,7 +75,7 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
 
 
 def call_events(drawing: Drawing) -> Iterator[Event]:
-    trace, spans = drawing.one.program.trace, drawing.spans
+    trace, spans = drawing.one.rank_class.trace, drawing.spans
     triton = _through_driver(trace)
     for position in drawing.positions:
         record = trace.records[position]

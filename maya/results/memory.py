@@ -46,7 +46,7 @@ class MemoryUse:
     """All ranks. Ranks of one behaviour need the same."""
 
     capacity: int  # of the device
-    peaks: tuple[Peak, ...]  # of each of timeline.classes
+    peaks: tuple[Peak, ...]  # of each of timeline.groups
     ranks: tuple[npt.NDArray[np.int32], ...]  # of each class
 
     def of_rank(self, rank: int) -> Peak | None:
@@ -88,12 +88,12 @@ class _Levels:
 def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) -> MemoryUse:
     """`variables`: NCCL's, of the job; by default those of its settings."""
     variables = timeline.settings.nccl if variables is None else variables
-    of_program = {
-        id(program): _peak(_levels(program.trace, variables), timeline.device.context_bytes)
-        for program in timeline.programs
+    by_rank_class = {
+        id(rank_class): _peak(_levels(rank_class.trace, variables), timeline.device.context_bytes)
+        for rank_class in timeline.rank_classes
     }
-    peaks = tuple(of_program[id(one.program)] for one in timeline.classes)
-    return MemoryUse(timeline.device.memory_bytes, peaks, tuple(one.ranks for one in timeline.classes))
+    peaks = tuple(by_rank_class[id(one.rank_class)] for one in timeline.groups)
+    return MemoryUse(timeline.device.memory_bytes, peaks, tuple(one.ranks for one in timeline.groups))
 
 
 def _peak(levels: _Levels, context: int) -> Peak:
@@ -117,11 +117,11 @@ def _peak(levels: _Levels, context: int) -> Peak:
 
 def memory_curve(timeline: Timeline, rank: int, most_points: int = 2000) -> MemoryCurve:
     """Memory of a rank over time, in at most so many points; peaks are kept."""
-    one = next((one for one in timeline.classes if rank in one.ranks), None)
+    one = next((one for one in timeline.groups if rank in one.ranks), None)
     if one is None:
         nothing = np.zeros(0, dtype=np.int64)
         return MemoryCurve(nothing, nothing, nothing)
-    levels = _levels(one.program.trace, timeline.settings.nccl)
+    levels = _levels(one.rank_class.trace, timeline.settings.nccl)
     ns = _host_ns(timeline, one, rank, levels.records)
     if len(ns) > most_points:
         pieces = np.array_split(np.arange(len(ns)), most_points)
@@ -138,7 +138,7 @@ def _host_ns(timeline: Timeline, one: GroupTimeline, rank: int, positions: npt.N
         found: Times = np.maximum.accumulate(detail.host_ns[positions]) if len(positions) else detail.host_ns[:0]
         return found
     launched = np.concatenate((np.zeros(1, dtype=np.int64), one.launched_ns[:, 0]))
-    before = np.searchsorted(one.program.records, positions, side="right")
+    before = np.searchsorted(one.rank_class.records, positions, side="right")
     return np.maximum.accumulate(launched)[before]
 
 

@@ -16,7 +16,7 @@ from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Origin
 from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results.classes import CLASSES, TimeClass, classify
-from maya.results.steps import ClassSteps, Steps
+from maya.results.steps import GroupSteps, Steps
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
     network = 0
     spread = 0.0
     count = len(steps.measured)
-    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
+    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
         for step in steps.measured:
             rows = _rows(own_steps, step)
             durations = (one.end_ns[rows, 0] - one.start_ns[rows, 0]) * len(one.ranks)
-            of_work = one.program.work[rows]
-            totals = np.zeros(max(len(one.program.works), 1), dtype=np.int64)
+            of_work = one.rank_class.kernel[rows]
+            totals = np.zeros(max(len(one.rank_class.kernels), 1), dtype=np.int64)
             np.add.at(totals, of_work[of_work >= 0], durations[of_work >= 0])
             network += int(durations[of_work < 0].sum())
-            for estimate, ns in zip(one.program.estimates, totals.tolist(), strict=False):
+            for estimate, ns in zip(one.rank_class.estimates, totals.tolist(), strict=False):
                 works[estimate.origin] += ns
                 spread += estimate.spread * ns
     total = sum(works.values())
@@ -78,26 +78,26 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
 
 def top_items(timeline: Timeline, steps: Steps, class_number: int, most: int = 20) -> list[OriginItem]:
     """What takes most time on the first rank of a class in the typical step; works of one shape are one item."""
-    one, own_steps = timeline.classes[class_number], steps.classes[class_number]
+    one, own_steps = timeline.groups[class_number], steps.groups[class_number]
     rows = _rows(own_steps, steps.typical)
     durations = one.end_ns[rows, 0] - one.start_ns[rows, 0]
-    classes = classify(one.program)
+    classes = classify(one.rank_class)
     items = []
-    for at, (times, ns) in _sums(one.program.work[rows], durations).items():
-        item, estimate = one.program.works[at], one.program.estimates[at]
-        first = int(np.flatnonzero(one.program.work == at)[0])
+    for at, (times, ns) in _sums(one.rank_class.kernel[rows], durations).items():
+        item, estimate = one.rank_class.kernels[at], one.rank_class.estimates[at]
+        first = int(np.flatnonzero(one.rank_class.kernel == at)[0])
         name = item.launch.function if item.launch.what == "kernel" else item.launch.name
         items.append(
             OriginItem(name, item.launch.op, CLASSES[classes[first]], times, ns, estimate.origin.value, _shape(item))
         )
-    for at, (times, ns) in _sums(one.program.call[rows], durations).items():
-        call = one.program.calls[at]
+    for at, (times, ns) in _sums(one.rank_class.call[rows], durations).items():
+        call = one.rank_class.calls[at]
         detail = f"{call.size} B {call.dtype}, {_ranks(one, call.communicator)} ranks"
         items.append(OriginItem(call.call, "", TimeClass.COMMUNICATION, times, ns, timeline.network_origin, detail))
     return sorted(items, key=lambda item: (-item.ns, item.what, item.op, item.detail))[:most]
 
 
-def _rows(steps: ClassSteps, step: int) -> slice:
+def _rows(steps: GroupSteps, step: int) -> slice:
     return slice(int(steps.rows[step]), int(steps.rows[step + 1]))
 
 

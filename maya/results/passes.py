@@ -1,6 +1,6 @@
 """Forward and backward passes, as the rows of a program show them.
 
-In: a `Program`. Out: which of its rows were launched inside of autograd's nodes, and which begin or go on with a
+In: a `RankClass`. Out: which of its rows were launched inside of autograd's nodes, and which begin or go on with a
 forward pass: matrix products, attention, convolutions and look-ups of embeddings outside of them. Recomputation for
 activation checkpointing runs inside of nodes, so it is part of the backward pass.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from maya.estimators.kernel import KernelClass as WorkKind
 from maya.estimators.models.bottleneck import TENSOR_KINDS
-from maya.replay.timeline import Program
+from maya.replay.rank_class import RankClass, once_per_rank_class
 from maya.trace import Trace
 
 Rows = npt.NDArray[np.intp]
@@ -25,7 +25,7 @@ _NODE = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$|^CompiledFun
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Rows of program.records, ascending."""
+    """Rows of rank_class.records, ascending."""
 
     heavy: Rows  # matrix products, attention, convolutions, recurrent layers
     backward: Rows  # launched inside of autograd's nodes
@@ -40,11 +40,12 @@ class Passes:
         return any_between(self.heavy, first, last) or any_between(self.backward, first, last)
 
 
-def passes_of(program: Program) -> Passes:
+@once_per_rank_class
+def passes_of(rank_class: RankClass) -> Passes:
     """The passes of a program."""
-    inside = in_backward(program.trace, program.trace.records["op"][program.records])
-    heavy = _rows_of(program, *TENSOR_KINDS)
-    looked_up = _rows_of(program, WorkKind.EMBEDDING)
+    inside = in_backward(rank_class.trace, rank_class.trace.records["op"][rank_class.records])
+    heavy = _rows_of(rank_class, *TENSOR_KINDS)
+    looked_up = _rows_of(rank_class, WorkKind.EMBEDDING)
     either = np.union1d(heavy, looked_up).astype(np.intp)
     return Passes(heavy, np.flatnonzero(inside), either[~inside[either]])
 
@@ -75,9 +76,9 @@ def any_between(rows: Rows, first: int, last: int) -> bool:
     return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last))
 
 
-def _rows_of(program: Program, *kinds: WorkKind) -> Rows:
-    chosen = np.array([item.work.kind in kinds for item in program.works] or [False], dtype=bool)
-    return np.flatnonzero(chosen[np.maximum(program.work, 0)] & (program.work >= 0))
+def _rows_of(rank_class: RankClass, *kinds: WorkKind) -> Rows:
+    chosen = np.array([item.work.kind in kinds for item in rank_class.kernels] or [False], dtype=bool)
+    return np.flatnonzero(chosen[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
 
 
 def _places(

@@ -60,10 +60,10 @@ def predict(folder: Path, settings: RunSettings | None = None) -> Prediction:
 def choose_ranks(text: str | None, recording: Recording, world_size: int) -> list[int]:
     """Whose traces are written: those that the user wants ("0,8-15", "all", "none"), or the first of each behaviour,
     those that most ranks have first."""
-    recorded = sorted(rank for part in recording.parts for rank in part.behaviour.ranks)
+    recorded = sorted(rank for part in recording.rank_classes for rank in part.ranks)
     if text is None:
-        parts = sorted(recording.parts, key=lambda part: (-len(part.behaviour.ranks), min(part.behaviour.ranks)))
-        return sorted(min(part.behaviour.ranks) for part in parts[:_MOST_TRACES])
+        parts = sorted(recording.rank_classes, key=lambda part: (-len(part.ranks), min(part.ranks)))
+        return sorted(min(part.ranks) for part in parts[:_MOST_TRACES])
     if text in ("all", "none"):
         return recorded if text == "all" else []
     wanted = parse_ranks(text, world_size)

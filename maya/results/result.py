@@ -95,15 +95,15 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
 
 def _with_steps_named(timeline: Timeline, steps: Steps) -> Timeline:
     """Traces that are cut short come first among the problems, with the number of steps that they hold."""
-    cut = truncations(timeline.classes)
+    cut = truncations(timeline.groups)
     if not cut or not steps.whole_steps:
         return timeline
     others = [problem for problem in timeline.problems if problem not in cut]
-    return replace(timeline, problems=[*truncations(timeline.classes, steps.whole_steps), *others])
+    return replace(timeline, problems=[*truncations(timeline.groups, steps.whole_steps), *others])
 
 
 def _assumptions(timeline: Timeline, options: Options, steps: Steps) -> list[Assumption]:
-    found = trace_assumptions([program.trace for program in timeline.programs])
+    found = trace_assumptions([rank_class.trace for rank_class in timeline.rank_classes])
     if timeline.settings.clock == "wall":
         found.append(wall_clock("--clock wall"))
     if steps.source in MEANINGS and options.steps_from is None:

@@ -1,6 +1,6 @@
-"""What ends a step, in one program: optimizers, as torch.optim announces them, or annotations that the user names.
+"""What ends a step, in one rank_class: optimizers, as torch.optim announces them, or annotations that the user names.
 
-In: a `Program`. Out: `StepMark`s, one for each step, and which steps hold more than one batch.
+In: a `RankClass`. Out: `StepMark`s, one for each step, and which steps hold more than one batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from statistics import median_low
 
 import numpy as np
 
-from maya.replay.timeline import Program
+from maya.replay.rank_class import RankClass
 from maya.results.passes import Passes, any_between, passes_of
 from maya.results.step_turns import Turns, find_turns
 from maya.trace import Flag, RecordKind, Trace
@@ -23,7 +23,7 @@ _ZERO_GRAD = "Optimizer.zero_grad#"
 
 @dataclass(frozen=True)
 class StepMark:
-    """Annotations that end a step, as rows of program.records: launched from `first` on and before `last`."""
+    """Annotations that end a step, as rows of rank_class.records: launched from `first` on and before `last`."""
 
     spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
@@ -46,21 +46,21 @@ class Annotation:
     optimizer: Hashable  # of a step of torch.optim's
 
 
-def annotation_marks(program: Program, steps_from: str) -> list[StepMark]:
+def annotation_marks(rank_class: RankClass, steps_from: str) -> list[StepMark]:
     """The ends of steps that the user's annotations mark."""
     # torch.profiler numbers its steps: ProfilerStep#3.
-    found = annotations_named(program.trace, steps_from, exact=True)
-    found = found or annotations_named(program.trace, steps_from.rstrip("#") + "#", exact=False)
-    return [StepMark((_rows_of(program, one),), (one.name,)) for one in found]
+    found = annotations_named(rank_class.trace, steps_from, exact=True)
+    found = found or annotations_named(rank_class.trace, steps_from.rstrip("#") + "#", exact=False)
+    return [StepMark((_rows_of(rank_class, one),), (one.name,)) for one in found]
 
 
-def optimizer_marks(program: Program) -> tuple[list[StepMark], Turns]:
+def optimizer_marks(rank_class: RankClass) -> tuple[list[StepMark], Turns]:
     """The ends of steps that optimizers mark, and how these take turns."""
-    passes = passes_of(program)
+    passes = passes_of(rank_class)
     marks: list[StepMark] = []
-    for annotation in _outermost(annotations_named(program.trace, _STEP, exact=False)):
-        span = _rows_of(program, annotation)
-        in_graph = _graph_marks(program, annotation.position) if span[0] == span[1] else []
+    for annotation in _outermost(annotations_named(rank_class.trace, _STEP, exact=False)):
+        span = _rows_of(rank_class, annotation)
+        in_graph = _graph_marks(rank_class, annotation.position) if span[0] == span[1] else []
         if in_graph:
             marks = [mark for mark in marks if not mark.is_graph] + in_graph
         elif marks and passes.shows_training and not _trains_before(passes, marks[-1].last, span):
@@ -122,14 +122,14 @@ def _joined(marks: Sequence[StepMark], iteration: range, passes: Passes) -> Step
     )
 
 
-def skipped_steps(program: Program, marks: Sequence[StepMark]) -> list[int]:
+def skipped_steps(rank_class: RankClass, marks: Sequence[StepMark]) -> list[int]:
     """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
-    passes = passes_of(program)
+    passes = passes_of(rank_class)
     if not passes.shows_training or not marks:
         return []
     rows: list[int] = []
-    for annotation in annotations_named(program.trace, _ZERO_GRAD, exact=False):
-        first, last = _rows_of(program, annotation)
+    for annotation in annotations_named(rank_class.trace, _ZERO_GRAD, exact=False):
+        first, last = _rows_of(rank_class, annotation)
         if not rows or passes.trains_between(rows[-1], first):
             rows.append(last)
     per_step = np.diff(np.searchsorted(rows, [0, *(mark.last for mark in marks)])).tolist()
@@ -151,30 +151,30 @@ def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[Annota
     return found
 
 
-def _rows_of(program: Program, annotation: Annotation) -> tuple[int, int]:
-    """What was launched while an annotation was open: rows of program.records from the first to before the second."""
-    launched = program.trace.records["host_ns"][program.records]
-    last = int(np.searchsorted(program.records, annotation.position))
+def _rows_of(rank_class: RankClass, annotation: Annotation) -> tuple[int, int]:
+    """The rows that were launched while an annotation was open: from the first number to before the second."""
+    launched = rank_class.trace.records["host_ns"][rank_class.records]
+    last = int(np.searchsorted(rank_class.records, annotation.position))
     return min(int(np.searchsorted(launched[:last], np.uint64(annotation.began_ns))), last), last
 
 
-def _graph_marks(program: Program, position: int) -> list[StepMark]:
+def _graph_marks(rank_class: RankClass, position: int) -> list[StepMark]:
     """An optimizer that launched nothing was captured into a CUDA graph: every launch of the next graph is its step."""
-    records = program.trace.records
+    records = rank_class.trace.records
     launches = np.flatnonzero(records["kind"] == RecordKind.GRAPH_LAUNCH)
     launches = launches[launches > position]
     if not len(launches):
         return []
     number = records["value"][launches[0]]
-    from_graph = (records["flags"][program.records] & Flag.FROM_GRAPH) != 0
+    from_graph = (records["flags"][rank_class.records] & Flag.FROM_GRAPH) != 0
     others = np.append(np.flatnonzero(~from_graph), len(from_graph))
     marks = []
     for launch in launches[records["value"][launches] == number].tolist():
-        first = int(np.searchsorted(program.records, launch))
+        first = int(np.searchsorted(rank_class.records, launch))
         following = np.flatnonzero(launches > launch)
         end = int(others[np.searchsorted(others, first)])
         if len(following):  # the works of the next graph follow at once
-            end = min(end, int(np.searchsorted(program.records, launches[following[0]])))
+            end = min(end, int(np.searchsorted(rank_class.records, launches[following[0]])))
         name = f"graph {number}"
         marks.append(StepMark(((first, end),), (name,), (name,), is_graph=True))
     return marks

@@ -1,9 +1,9 @@
 """Steps of a program without optimizers and backward passes: what it repeats, as a loop over batches does.
 
-In: a `Program`. Out: `StepMark`s, one for each repetition. Layers of one shape repeat as well, so the repetition has to
-begin with something that a loop over batches has and a layer has not: a copy from or to the host, a look-up of
-embeddings, or random numbers that are no dropout. It has to fill most of the run, three times or more; what comes
-before it (a first batch that is different) belongs to the first step.
+In: a `RankClass`. Out: `StepMark`s, one for each repetition. Layers of one shape repeat as well, so the repetition has
+to begin with something that a loop over batches has and a layer has not: a copy from or to the host, an embedding, or
+random numbers other than dropout. It has to fill most of the run and occur at least three times; everything before it
+(a first batch that is different) belongs to the first step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from maya.estimators.kernel import KernelClass as WorkKind
 from maya.estimators.models.bottleneck import TENSOR_KINDS
-from maya.replay.timeline import Program
+from maya.replay.rank_class import RankClass
 from maya.results.step_marks import StepMark
 
 REPETITION = "repetition"
@@ -22,19 +22,21 @@ _LEAST_TIMES = 3
 _BATCH_KINDS = (WorkKind.TRANSFER, WorkKind.EMBEDDING, WorkKind.RANDOM)
 
 
-def repetition_marks(program: Program) -> list[StepMark]:
+def repetition_marks(rank_class: RankClass) -> list[StepMark]:
     """The ends of a program's repetitions; none if it does not repeat anything that has the shape of a step."""
-    kinds = [item.work.kind for item in program.works]
-    heavy = _rows_of(program, [kind in TENSOR_KINDS for kind in kinds])
+    kinds = [item.work.kind for item in rank_class.kernels]
+    heavy = _rows_of(rank_class, [kind in TENSOR_KINDS for kind in kinds])
     if not len(heavy):
         return []
     first, end = int(heavy[0]), int(heavy[-1]) + 1
     # Backwards, so that it does not matter whether the first batch is like the others.
-    symbols = (program.work[first:end].astype(np.int64) * (len(program.calls) + 1) + program.call[first:end])[::-1]
+    symbols = (
+        rank_class.kernel[first:end].astype(np.int64) * (len(rank_class.calls) + 1) + rank_class.call[first:end]
+    )[::-1]
     period, times = _period(symbols.tolist())
     begins_a_batch = _rows_of(
-        program,
-        [item.work.kind in _BATCH_KINDS and "dropout" not in item.work.variant for item in program.works],
+        rank_class,
+        [item.work.kind in _BATCH_KINDS and "dropout" not in item.work.variant for item in rank_class.kernels],
     )
     if not times or not np.any((begins_a_batch >= end - period) & (begins_a_batch < end)):
         return []
@@ -42,8 +44,8 @@ def repetition_marks(program: Program) -> list[StepMark]:
     return [StepMark(((last - period, last),), (REPETITION,)) for last in ends]
 
 
-def _rows_of(program: Program, chosen: list[bool]) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(np.array(chosen or [False])[np.maximum(program.work, 0)] & (program.work >= 0))
+def _rows_of(rank_class: RankClass, chosen: list[bool]) -> npt.NDArray[np.intp]:
+    return np.flatnonzero(np.array(chosen or [False])[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
 
 
 def _period(symbols: list[int]) -> tuple[int, int]:

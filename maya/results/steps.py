@@ -38,11 +38,11 @@ _LIKE = 20  # a step that differs by no more than one part in so many is like an
 
 
 @dataclass(frozen=True, eq=False)
-class ClassSteps:
+class GroupSteps:
     """The steps of the ranks of a class: boundary k is where step k begins and the one before it ends."""
 
     bounds_ns: Times  # of each boundary; the same for all ranks of the class
-    rows: npt.NDArray[np.intp]  # of each boundary: the first of program.records that is launched after it
+    rows: npt.NDArray[np.intp]  # of each boundary: the first of rank_class.records that is launched after it
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Steps:
     lengths_ns: tuple[int, ...]  # of each step, for the job: from one end of the last rank to the next
     warm_up: int  # steps at the beginning that are no measure
     skipped: tuple[int, ...]  # steps that hold batches after which the optimizer was not called (a gradient scaler)
-    classes: tuple[ClassSteps, ...]  # of each of timeline.classes
+    groups: tuple[GroupSteps, ...]  # of each of timeline.groups
     note: str = ""
     whole_steps: Mapping[int, int] = field(default_factory=dict)  # by rank, those that its trace holds
     batches: int = 1  # forward passes in a step that an optimizer of its own follows
@@ -81,37 +81,36 @@ class Steps:
 
 def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     """The steps of all ranks."""
-    source, of_program, notes = _marks(timeline, steps_from)
+    source, by_rank_class, notes = _marks(timeline, steps_from)
     if source == WHOLE_RUN:
-        if any(program.trace.remedy for program in timeline.programs):
+        if any(rank_class.trace.remedy for rank_class in timeline.rank_classes):
             raise ValueError(_no_whole_step(timeline))
         return _whole_run(timeline)
-    marks = [of_program[id(one.program)] for one in timeline.classes]
+    marks = [by_rank_class[id(one.rank_class)] for one in timeline.groups]
     counts = [len(found) for found in marks if found]
     if source == REPETITION:  # they are found from the end on, so that a rank may lack some at the beginning
         marks = [found[-min(counts) :] for found in marks]
-    count = min(_replayed(one, found) for one, found in zip(timeline.classes, marks, strict=True) if found)
+    count = min(_replayed(one, found) for one, found in zip(timeline.groups, marks, strict=True) if found)
     if not count:
         raise ValueError(_no_whole_step(timeline))
     begin, first_rows = _beginning(timeline)
-    classes: list[ClassSteps | None] = [
+    classes: list[GroupSteps | None] = [
         _class_steps(one, found[:count], begin, row) if found else None
-        for one, found, row in zip(timeline.classes, marks, first_rows, strict=True)
+        for one, found, row in zip(timeline.groups, marks, first_rows, strict=True)
     ]
     latest: Times = np.max(np.stack([one.bounds_ns for one in classes if one is not None]), axis=0)
     complete = tuple(
-        one if one is not None else _without_marks(of, latest)
-        for one, of in zip(classes, timeline.classes, strict=True)
+        one if one is not None else _without_marks(of, latest) for one, of in zip(classes, timeline.groups, strict=True)
     )
     lengths = tuple(np.diff(latest).tolist())
     skipped: set[int] = set()
     if source == OPTIMIZER:
-        for program in timeline.programs:
-            skipped.update(skipped_steps(program, of_program[id(program)][:count]))
+        for rank_class in timeline.rank_classes:
+            skipped.update(skipped_steps(rank_class, by_rank_class[id(rank_class)][:count]))
     if len(set(counts)) > 1:
         notes.append(f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count")
     whole_steps = {
-        rank: len(found) for one, found in zip(timeline.classes, marks, strict=True) for rank in one.ranks.tolist()
+        rank: len(found) for one, found in zip(timeline.groups, marks, strict=True) for rank in one.ranks.tolist()
     }
     return Steps(
         source,
@@ -126,28 +125,28 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
 
 
 def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, list[StepMark]], list[str]]:
-    """What the steps are found by, the marks of each program, and what there is to say about them."""
+    """What the steps are found by, the marks of each rank_class, and what there is to say about them."""
     if steps_from is not None:
-        by_user = {id(program): annotation_marks(program, steps_from) for program in timeline.programs}
+        by_user = {id(rank_class): annotation_marks(rank_class, steps_from) for rank_class in timeline.rank_classes}
         if not any(by_user.values()):
-            cut = any(program.trace.remedy for program in timeline.programs)
+            cut = any(rank_class.trace.remedy for rank_class in timeline.rank_classes)
             raise ValueError(_no_whole_step(timeline) if cut else _no_such_annotation(timeline, steps_from))
         return steps_from, by_user, []
-    of_program: dict[int, list[StepMark]] = {}
+    by_rank_class: dict[int, list[StepMark]] = {}
     notes: list[str] = []
-    for program in timeline.programs:
-        of_program[id(program)], turns = optimizer_marks(program)
+    for rank_class in timeline.rank_classes:
+        by_rank_class[id(rank_class)], turns = optimizer_marks(rank_class)
         if not turns.regular:
             notes.append("optimizers take turns in no fixed order, so a step ends with the one that comes last")
-        elif len(turns.iterations) and (batches := max(mark.batches for mark in of_program[id(program)])) > 1:
+        elif len(turns.iterations) and (batches := max(mark.batches for mark in by_rank_class[id(rank_class)])) > 1:
             notes.append(f"a step has {batches} turns of optimizers")
-    if any(of_program.values()):
-        return OPTIMIZER, of_program, notes
+    if any(by_rank_class.values()):
+        return OPTIMIZER, by_rank_class, notes
     for source in (UPDATE, REDUCTION, BACKWARD):
-        by_passes = {id(program): pass_marks(program, source) for program in timeline.programs}
+        by_passes = {id(rank_class): pass_marks(rank_class, source) for rank_class in timeline.rank_classes}
         if any(by_passes.values()):
             return source, by_passes, []
-    repeated = {id(program): repetition_marks(program) for program in timeline.programs}
+    repeated = {id(rank_class): repetition_marks(rank_class) for rank_class in timeline.rank_classes}
     return (REPETITION, repeated, []) if any(repeated.values()) else (WHOLE_RUN, {}, [])
 
 
@@ -168,12 +167,12 @@ def warm_up_of(lengths: Sequence[int]) -> int:
 def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
     """When the job's first step begins, and for each class its first row in it."""
     first_of: dict[int, int | None] = {}
-    for program in timeline.programs:
-        begins = [item.work.kind in TENSOR_KINDS or item.work.kind is WorkKind.EMBEDDING for item in program.works]
-        found = np.flatnonzero(np.array(begins or [False])[np.maximum(program.work, 0)] & (program.work >= 0))
-        first_of[id(program)] = int(found[0]) if len(found) else None
-    rows = [first_of[id(one.program)] for one in timeline.classes]
-    starts = [int(one.start_ns[row, 0]) for one, row in zip(timeline.classes, rows, strict=True) if row is not None]
+    for rank_class in timeline.rank_classes:
+        begins = [item.work.kind in TENSOR_KINDS or item.work.kind is WorkKind.EMBEDDING for item in rank_class.kernels]
+        found = np.flatnonzero(np.array(begins or [False])[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
+        first_of[id(rank_class)] = int(found[0]) if len(found) else None
+    rows = [first_of[id(one.rank_class)] for one in timeline.groups]
+    starts = [int(one.start_ns[row, 0]) for one, row in zip(timeline.groups, rows, strict=True) if row is not None]
     return min(starts, default=0), [row or 0 for row in rows]
 
 
@@ -189,7 +188,7 @@ def _rows_ending(mark: StepMark) -> npt.NDArray[np.intp]:
     return rows if len(rows) else np.arange(mark.last)  # an optimizer that asked nothing of the device: all before it
 
 
-def _class_steps(one: GroupTimeline, marks: Sequence[StepMark], begin: int, first_row: int) -> ClassSteps:
+def _class_steps(one: GroupTimeline, marks: Sequence[StepMark], begin: int, first_row: int) -> GroupSteps:
     bounds = np.zeros(len(marks) + 1, dtype=np.int64)
     end = one.end_ns[:, 0]
     for step, mark in enumerate(marks):
@@ -197,22 +196,22 @@ def _class_steps(one: GroupTimeline, marks: Sequence[StepMark], begin: int, firs
     np.maximum.accumulate(bounds, out=bounds)
     bounds[0] = min(begin, bounds[1])
     ends = np.array([mark.last for mark in marks], dtype=np.intp)
-    return ClassSteps(bounds, np.concatenate((np.array([min(first_row, int(ends[0]))], dtype=np.intp), ends)))
+    return GroupSteps(bounds, np.concatenate((np.array([min(first_row, int(ends[0]))], dtype=np.intp), ends)))
 
 
-def _without_marks(one: GroupTimeline, latest: Times) -> ClassSteps:
+def _without_marks(one: GroupTimeline, latest: Times) -> GroupSteps:
     """Ranks that mark no steps take part in the steps of the others."""
     launched = np.maximum.accumulate(one.launched_ns[:, 0]) if len(one.launched_ns) else np.zeros(0, dtype=np.int64)
-    return ClassSteps(latest, np.searchsorted(launched, latest))
+    return GroupSteps(latest, np.searchsorted(launched, latest))
 
 
 def _whole_run(timeline: Timeline) -> Steps:
     classes = tuple(
-        ClassSteps(
+        GroupSteps(
             np.array([0, int(timeline.end_ns[one.ranks[0]])], dtype=np.int64),
-            np.array([0, len(one.program.records)], dtype=np.intp),
+            np.array([0, len(one.rank_class.records)], dtype=np.intp),
         )
-        for one in timeline.classes
+        for one in timeline.groups
     )
     length = int(timeline.end_ns.max(initial=0))
     return Steps(WHOLE_RUN, (length,), 0, (), classes, f"{NO_STEPS}, so the whole run counts as one step")
@@ -225,7 +224,7 @@ def _no_whole_step(timeline: Timeline) -> str:
 
 def _no_such_annotation(timeline: Timeline, name: str) -> str:
     known: set[str] = set()
-    for program in timeline.programs:
-        known |= {found.name for found in annotations_named(program.trace, "", exact=False)}
+    for rank_class in timeline.rank_classes:
+        known |= {found.name for found in annotations_named(rank_class.trace, "", exact=False)}
     listed = f"there are: {', '.join(sorted(known)[:20])}" if known else "torch.profiler.record_function makes them"
     return f'no annotation "{name}" in the traces{did_you_mean(name, sorted(known))}; {listed}'

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.estimators.models.bounds import peak_flops
-from maya.replay.timeline import Program, Timeline
+from maya.replay.rank_class import RankClass
+from maya.replay.timeline import Timeline
 from maya.results.passes import in_backward
 from maya.results.steps import Steps
 from maya.results.tokens import GIVEN, NotSure, Samples, find_samples
@@ -85,12 +86,12 @@ def find_throughput(
         except NotSure as reason:
             no_samples = str(reason)
     flops = ideal = again = ideal_again = 0.0
-    of_program: dict[int, tuple[Floats, Floats, npt.NDArray[np.bool_]]] = {}
-    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
-        if id(one.program) not in of_program:
-            repeats = recomputed(one.program, own_steps.rows)
-            of_program[id(one.program)] = *_flops(one.program, timeline), repeats
-        per_row, ideal_per_row, repeated = of_program[id(one.program)]
+    by_rank_class: dict[int, tuple[Floats, Floats, npt.NDArray[np.bool_]]] = {}
+    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
+        if id(one.rank_class) not in by_rank_class:
+            repeats = recomputed(one.rank_class, own_steps.rows)
+            by_rank_class[id(one.rank_class)] = *_flops(one.rank_class, timeline), repeats
+        per_row, ideal_per_row, repeated = by_rank_class[id(one.rank_class)]
         for step in steps.measured:
             rows = slice(int(own_steps.rows[step]), int(own_steps.rows[step + 1]))
             flops += float(per_row[rows].sum()) * len(one.ranks)
@@ -98,7 +99,7 @@ def find_throughput(
             again += float(per_row[rows][repeated[rows]].sum()) * len(one.ranks)
             ideal_again += float(ideal_per_row[rows][repeated[rows]].sum()) * len(one.ranks)
     count = len(steps.measured)
-    gpus = timeline.world_size + sum((_devices(one.program) - 1) * len(one.ranks) for one in timeline.classes)
+    gpus = timeline.world_size + sum((_devices(one.rank_class) - 1) * len(one.ranks) for one in timeline.groups)
     available = steps.median_ns * gpus * count
     used = ideal / available if ideal and available else None
     return Throughput(
@@ -114,39 +115,39 @@ def find_throughput(
     )
 
 
-def _devices(program: Program) -> int:
+def _devices(rank_class: RankClass) -> int:
     """How many GPUs a rank computes on: several, if one process drives them (nn.DataParallel)."""
-    streams = find_streams(program.trace)
+    streams = find_streams(rank_class.trace)
     if not streams.homes:
         return 1
-    used = np.unique(program.trace.records["stream"][program.records[program.work >= 0]]).tolist()
+    used = np.unique(rank_class.trace.records["stream"][rank_class.records[rank_class.kernel >= 0]]).tolist()
     return max(1, len({streams.home(stream) for stream in used}))
 
 
-def _flops(program: Program, timeline: Timeline) -> tuple[Floats, Floats]:
+def _flops(rank_class: RankClass, timeline: Timeline) -> tuple[Floats, Floats]:
     """Of each record: FLOPs on tensor cores, and the nanoseconds that they take at the peak."""
-    flops = [item.work.flops if item.work.kind in TENSOR_KINDS else 0.0 for item in program.works]
+    flops = [item.work.flops if item.work.kind in TENSOR_KINDS else 0.0 for item in rank_class.kernels]
     ideal = [
         count / peak_flops(timeline.device, item.work.dtype) * 1e9 if count else 0.0
-        for count, item in zip(flops, program.works, strict=True)
+        for count, item in zip(flops, rank_class.kernels, strict=True)
     ]
-    at = np.maximum(program.work, 0)
-    is_work = program.work >= 0
+    at = np.maximum(rank_class.kernel, 0)
+    is_work = rank_class.kernel >= 0
     return (
         np.where(is_work, np.array(flops or [0.0])[at], 0.0),
         np.where(is_work, np.array(ideal or [0.0])[at], 0.0),
     )
 
 
-def recomputed(program: Program, bounds: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+def recomputed(rank_class: RankClass, bounds: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Which records compute again, inside of a backward pass, what the forward pass of the same step had computed."""
-    found = np.zeros(len(program.records), dtype=bool)
-    heavy = np.array([item.work.kind in TENSOR_KINDS for item in program.works] or [False], dtype=bool)
-    heavy_rows = heavy[np.maximum(program.work, 0)] & (program.work >= 0)
-    backward = in_backward(program.trace, program.trace.records["op"][program.records])
+    found = np.zeros(len(rank_class.records), dtype=bool)
+    heavy = np.array([item.work.kind in TENSOR_KINDS for item in rank_class.kernels] or [False], dtype=bool)
+    heavy_rows = heavy[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0)
+    backward = in_backward(rank_class.trace, rank_class.trace.records["op"][rank_class.records])
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         rows = np.arange(first, last)[heavy_rows[first:last]]
-        works, inside = program.work[rows], backward[rows]
+        works, inside = rank_class.kernel[rows], backward[rows]
         for work in np.intersect1d(works[inside], works[~inside]).tolist():
             times = int(((works == work) & ~inside).sum())
             found[rows[(works == work) & inside][:times]] = True

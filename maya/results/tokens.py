@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.timeline import Program, Timeline
+from maya.replay.rank_class import RankClass
+from maya.replay.record_kinds import P2P_CALLS
+from maya.replay.timeline import Timeline
 from maya.results.passes import in_backward, passes_of
-from maya.results.steps import ClassSteps, Steps
+from maya.results.steps import GroupSteps, Steps
 from maya.trace import RecordKind
 
 GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
 _LARGE_TABLE = 4  # a table with at least 1/4 of the rows of the largest may be another vocabulary
-_MESSAGES = ("ncclSend", "ncclRecv")
 _EMBEDDING = "aten::embedding"
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
 _ADDITIONS = ("aten::add", "aten::add_")
@@ -88,18 +89,18 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples:
     """What the traces show; `NotSure` if they do not."""
     if steps.batches > 1:
         raise NotSure(f"{steps.batches} optimizers take turns in a step, each after a forward pass of its own")
-    of_program: dict[int, _Seen | None] = {}
-    for one, of in zip(timeline.classes, steps.classes, strict=True):
-        if id(one.program) not in of_program:
-            of_program[id(one.program)] = _seen(one.program, of, steps)
-    seen = [of_program[id(one.program)] for one in timeline.classes]
+    by_rank_class: dict[int, _Seen | None] = {}
+    for one, of in zip(timeline.groups, steps.groups, strict=True):
+        if id(one.rank_class) not in by_rank_class:
+            by_rank_class[id(one.rank_class)] = _seen(one.rank_class, of, steps)
+    seen = [by_rank_class[id(one.rank_class)] for one in timeline.groups]
     for unit in ("tokens", "images"):
-        found = [(one, what) for one, what in zip(timeline.classes, seen, strict=True) if what and what.unit == unit]
+        found = [(one, what) for one, what in zip(timeline.groups, seen, strict=True) if what and what.unit == unit]
         if found:
             total = 0
             counted: set[int] = set()
             for one, what in found:
-                sharing = _sharing_communicators(one.program, what)
+                sharing = _sharing_communicators(one.rank_class, what)
                 for column, rank in enumerate(one.ranks.tolist()):
                     if rank in counted:
                         continue
@@ -115,8 +116,8 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples:
 
 def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
     """Whether kernels were launched into which torch.compile has fused what looks up rows of a table."""
-    for one in timeline.classes:
-        trace = one.program.trace
+    for one in timeline.groups:
+        trace = one.rank_class.trace
         for number in np.unique(trace.select(RecordKind.KERNEL)["signature"]).tolist():
             name = str(trace.signature(number).get("kernel", ""))
             if name.startswith("triton_") and "_embedding" in name:
@@ -124,9 +125,9 @@ def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
     return False
 
 
-def _seen(program: Program, steps: ClassSteps, all_steps: Steps) -> _Seen | None:
+def _seen(rank_class: RankClass, steps: GroupSteps, all_steps: Steps) -> _Seen | None:
     step = all_steps.typical
-    ops = _forward_ops(program, int(steps.rows[step]), int(steps.rows[step + 1]))
+    ops = _forward_ops(rank_class, int(steps.rows[step]), int(steps.rows[step + 1]))
     tokens = [one for one in ops if one.op == _EMBEDDING]
     if tokens:
         return _tokens(tokens, [one for one in ops if one.op in _ADDITIONS])
@@ -137,10 +138,10 @@ def _seen(program: Program, steps: ClassSteps, all_steps: Steps) -> _Seen | None
     return None
 
 
-def _forward_ops(program: Program, first_row: int, last_row: int) -> list[_Op]:
+def _forward_ops(rank_class: RankClass, first_row: int, last_row: int) -> list[_Op]:
     """Look-ups, convolutions over images and additions between two rows, without those that recompute."""
-    trace = program.trace
-    first, last = (_position(program, row) for row in (first_row, last_row))
+    trace = rank_class.trace
+    first, last = (_position(rank_class, row) for row in (first_row, last_row))
     positions = first + np.flatnonzero(trace.records["kind"][first:last] == RecordKind.OP)
     numbers = trace.records["signature"][positions]
     described = {
@@ -150,21 +151,21 @@ def _forward_ops(program: Program, first_row: int, last_row: int) -> list[_Op]:
     }
     chosen = np.isin(numbers, np.array(list(described), dtype=np.uint32))
     chosen[chosen] = ~in_backward(trace, trace.records["op"][positions[chosen]])
-    passes = passes_of(program)
-    is_message = np.array([call.call in _MESSAGES for call in program.calls] or [False])
-    messages = np.flatnonzero(is_message[np.maximum(program.call, 0)] & (program.call >= 0))
+    passes = passes_of(rank_class)
+    is_p2p = np.array([call.call in P2P_CALLS for call in rank_class.calls] or [False])
+    p2p = np.flatnonzero(is_p2p[np.maximum(rank_class.call, 0)] & (rank_class.call >= 0))
     found = []
     for position, number in zip(positions[chosen].tolist(), numbers[chosen].tolist(), strict=True):
-        row = int(np.searchsorted(program.records, position)) - 1  # an op is recorded when it ends
-        forward = int(np.searchsorted(passes.backward, row)), int(np.searchsorted(messages, row))
+        row = int(np.searchsorted(rank_class.records, position)) - 1  # an op is recorded when it ends
+        forward = int(np.searchsorted(passes.backward, row)), int(np.searchsorted(p2p, row))
         op, shapes = described[number]
         found.append(_Op(op, shapes, forward, int(np.searchsorted(passes.heavy, row))))
     return found
 
 
-def _position(program: Program, row: int) -> int:
-    """Of a row of program.records in the trace."""
-    return int(program.records[row]) if row < len(program.records) else len(program.trace.records)
+def _position(rank_class: RankClass, row: int) -> int:
+    """Of a row of rank_class.records in the trace."""
+    return int(rank_class.records[row]) if row < len(rank_class.records) else len(rank_class.trace.records)
 
 
 def _described(signature: dict[str, Any]) -> tuple[str, tuple[tuple[int, ...], tuple[int, ...]]] | None:
@@ -218,25 +219,25 @@ def _images(inputs: list[_Op]) -> _Seen:
     return _Seen(total, inputs[0].batch[0], 0, "images", inputs[0].op, inputs[0].batch)
 
 
-def _sharing_communicators(program: Program, what: _Seen) -> set[int]:
+def _sharing_communicators(rank_class: RankClass, what: _Seen) -> set[int]:
     """Communicators over which activations of these tokens are added up."""
     elements = what.rows * what.width
     if not elements:
         return set()
-    sizes = _sizes(program)
+    sizes = _sizes(rank_class)
     return {
         call.communicator
-        for call in program.calls
+        for call in rank_class.calls
         if (call.call == "ncclAllReduce" and call.count == elements)
         or (call.call == "ncclReduceScatter" and call.count * sizes.get(call.communicator, 1) == elements)
     }
 
 
-def _sizes(program: Program) -> dict[int, int]:
+def _sizes(rank_class: RankClass) -> dict[int, int]:
     """Members of each communicator."""
-    calls: npt.NDArray[np.void] = program.trace.select(RecordKind.COLLECTIVE)
+    calls: npt.NDArray[np.void] = rank_class.trace.select(RecordKind.COLLECTIVE)
     sizes: dict[int, int] = {}
     for number in np.unique(calls["signature"]).tolist():
-        signature = program.trace.signature(number)
+        signature = rank_class.trace.signature(number)
         sizes[int(signature.get("communicator", 0))] = int(signature.get("ranks", 1))
     return sizes

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from maya.estimators.features.from_trace import TracedKernel
-from maya.replay.timeline import CollectiveCall
+from maya.replay.rank_class import CollectiveCall
 from maya.trace.demangle import demangle
 
 _NCCL_TYPES = {

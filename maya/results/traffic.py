@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.replay.collective_times import DTYPES
-from maya.replay.timeline import CollectiveCall, Timeline
+from maya.replay.rank_class import CollectiveCall
+from maya.replay.timeline import Timeline
 from maya.results.steps import Steps
 
 Bytes = npt.NDArray[np.int64]
@@ -48,15 +49,15 @@ def find_traffic(timeline: Timeline, steps: Steps) -> Traffic:
     count = len(steps.measured)
     totals: Counter[str] = Counter()
     volume: Counter[str] = Counter()
-    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
-        program = one.program
-        if not program.calls:
+    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
+        rank_class = one.rank_class
+        if not rank_class.calls:
             continue
-        times = np.zeros(len(program.calls), dtype=np.int64)
+        times = np.zeros(len(rank_class.calls), dtype=np.int64)
         for step in steps.measured:
-            called = program.call[int(own_steps.rows[step]) : int(own_steps.rows[step + 1])]
+            called = rank_class.call[int(own_steps.rows[step]) : int(own_steps.rows[step + 1])]
             times += np.bincount(called[called >= 0], minlength=len(times))
-        for call, number in zip(program.calls, times.tolist(), strict=True):
+        for call, number in zip(rank_class.calls, times.tolist(), strict=True):
             if not number:
                 continue
             totals[call.call] += number * len(one.ranks)

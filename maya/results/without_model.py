@@ -64,8 +64,8 @@ def find_without_model(timeline: Timeline, steps: Steps) -> WithoutModel:
     launches = touched = ns = 0.0  # without a model
     all_launches = all_touched = all_ns = matrix = 0.0
     by_kernel: dict[tuple[str, str, int], float] = {}
-    for one, own_steps in zip(timeline.classes, steps.classes, strict=True):
-        works = one.program.works
+    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
+        works = one.rank_class.kernels
         if not works:
             continue
         moved = np.array([item.work.bytes_read + item.work.bytes_written for item in works])
@@ -74,7 +74,7 @@ def find_without_model(timeline: Timeline, steps: Steps) -> WithoutModel:
         on_tensor_cores = lacks & np.array([item.launch.tensor_cores for item in works])
         for step in steps.measured:
             rows = slice(int(own_steps.rows[step]), int(own_steps.rows[step + 1]))
-            of_work = one.program.work[rows]
+            of_work = one.rank_class.kernel[rows]
             chosen = of_work >= 0
             durations = (one.end_ns[rows, 0] - one.start_ns[rows, 0])[chosen]
             ranks = len(one.ranks)

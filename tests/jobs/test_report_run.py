@@ -66,7 +66,7 @@ def test_streams_show_every_event_of_the_step(recorded_run: Path, report: Path) 
     content, result = content_of(report), conclude(simulate(recorded_run))
     shown = next(streams for streams in content["streams"] if streams["rank"] == 0)
     assert shown["joined_ns"] == 0
-    one = result.timeline.classes[0]
+    one = result.timeline.groups[0]
     inside = (one.end_ns[:, 0] > shown["first_ns"]) & (one.start_ns[:, 0] < shown["last_ns"])
     events = [lane["events"][at : at + 5] for lane in shown["lanes"] for at in range(0, len(lane["events"]), 5)]
     assert len(events) == inside.sum()

@@ -178,6 +178,6 @@ def test_a_run_without_a_network_or_host_costs(maya_run: MayaRun) -> None:
         *("--host-time", "zero"),
     )
     timeline = simulate(run.folder)
-    part = timeline.classes[0]
+    part = timeline.groups[0]
     assert RunSettings.load(run.folder).host_time == "zero"
     assert int(run.stdout) == part.end_ns[-1, 0] - part.start_ns[-1, 0]

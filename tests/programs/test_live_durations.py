@@ -37,7 +37,7 @@ def test_asking_gives_what_the_trace_gives(maya_run: MayaRun) -> None:
     trace = read(run.trace)
     traced = kernels_of(trace)
     durations = KernelDurations(load_device("h100"))
-    estimates = durations.of_works([item.work for item in traced.works])
+    estimates = durations.of_kernels([item.work for item in traced.works])
 
     from_graph = 0
     for record, which in zip(traced.records, traced.which.tolist(), strict=True):

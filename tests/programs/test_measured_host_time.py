@@ -95,8 +95,8 @@ def test_what_python_takes_is_in_the_step_and_what_others_take_is_not(measured_r
 
 def test_what_comes_before_backward_is_not_counted_after_it(measured_run: Path) -> None:
     timeline = simulate(measured_run)
-    part = timeline.classes[0]
-    threads = part.program.trace.records["thread"][part.program.records]
+    part = timeline.groups[0]
+    threads = part.rank_class.trace.records["thread"][part.rank_class.records]
     begins = np.flatnonzero((threads[1:] != 1) & (threads[:-1] == 1)) + 1
     assert len(begins) == 6
     gaps = part.launched_ns[begins, 0] - part.launched_ns[begins - 1, 0]

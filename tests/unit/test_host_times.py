@@ -25,7 +25,7 @@ def replay(folder: Path, ranks: Sequence[TraceWriter], host: HostCosts = NO_COST
 
 
 def between_launches(timeline: Timeline, rank: int = 0) -> list[int]:
-    [launched] = [one.launched_ns[:, 0] for one in timeline.classes if rank in one.ranks]
+    [launched] = [one.launched_ns[:, 0] for one in timeline.groups if rank in one.ranks]
     found: list[int] = np.diff(launched, prepend=0).tolist()
     return found
 
@@ -52,7 +52,7 @@ def test_steps_take_their_median_and_what_was_warm_up_or_an_accident_does_not_co
 
 def test_ranks_of_one_behaviour_have_one_median(tmp_path: Path) -> None:
     timeline = replay(tmp_path, [steps(rank, (50, 100 + rank)) for rank in range(3)])
-    assert [one.ranks.tolist() for one in timeline.classes] == [[0, 1, 2]]
+    assert [one.ranks.tolist() for one in timeline.groups] == [[0, 1, 2]]
     assert between_launches(timeline) == [50, 101, 10]
 
 
@@ -87,7 +87,7 @@ def test_threads_have_their_own_times_and_allocations_pass_theirs_on(tmp_path: P
     trace.thread(3, "pt_autograd_0")
     trace.kernel("backward", thread=3, host_time=1000)
     timeline = replay(tmp_path, [trace])
-    assert timeline.classes[0].launched_ns[:, 0].tolist() == [100, 100 + 5000, 200, 1200]
+    assert timeline.groups[0].launched_ns[:, 0].tolist() == [100, 100 + 5000, 200, 1200]
 
 
 def test_a_trace_without_them_is_refused(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def anatomy_as_hta_has_it(result: Result, rank: int) -> Partition:
     length = int(end.max()) - begin
     columns = arrival - begin, arrival - begin, end - begin, arrival - begin
     return divide(
-        Window(length, classify(one.program)[rows], np.zeros(len(rows), dtype=bool), *columns, following_ready=length)
+        Window(
+            length, classify(one.rank_class)[rows], np.zeros(len(rows), dtype=bool), *columns, following_ready=length
+        )
     )
 
 

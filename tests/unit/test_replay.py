@@ -136,7 +136,7 @@ def test_a_straggler_makes_all_wait(tmp_path: Path) -> None:
             rank.kernel("compute")
             rank.collective(1, stream=0)
     timeline = replay(tmp_path, ranks, slow_ranks={1: 1300})
-    assert [part.ranks.tolist() for part in timeline.classes] == [[0, 2], [1]]
+    assert [part.ranks.tolist() for part in timeline.groups] == [[0, 2], [1]]
     check_golden("straggler.txt", timeline)
 
 
@@ -158,7 +158,7 @@ def test_host_pays_for_ops_and_calls_and_wakes_after_the_device(tmp_path: Path) 
     rank.kernel("b", ops=1)
     timeline = replay(tmp_path, [rank], COSTS, detailed=[0])
     assert timeline.details[0].host_ns.tolist() == [22_000, 1_030_000, 1_042_000]
-    (part,) = timeline.classes
+    (part,) = timeline.groups
     assert part.launched_ns[:, 0].tolist() == [22_000, 1_042_000]
     assert part.start_ns[:, 0].tolist() == [25_000, 1_045_000]
     assert ends(timeline) == [2_045_000]
@@ -180,7 +180,7 @@ def test_autograd_goes_on_where_the_main_thread_waits_and_other_threads_have_the
     rank.kernel("load", stream=5, ops=5, thread=3)
     rank.kernel("optimizer", ops=1)
     timeline = replay(tmp_path, [rank], COSTS)
-    assert timeline.classes[0].launched_ns[:, 0].tolist() == [12_000, 24_000, 24_000 + 52_000, 36_000]
+    assert timeline.groups[0].launched_ns[:, 0].tolist() == [12_000, 24_000, 24_000 + 52_000, 36_000]
 
 
 def test_sleeping_takes_time(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_default_stream_and_blocking_streams_wait_for_each_other(tmp_path: Path)
     rank.kernel("default", stream=0)
     rank.kernel("blocking again", stream=1)
     timeline = replay(tmp_path, [rank])
-    assert timeline.classes[0].start_ns[:, 0].tolist() == [0, 0, 1 * MS, 2 * MS]
+    assert timeline.groups[0].start_ns[:, 0].tolist() == [0, 0, 1 * MS, 2 * MS]
 
 
 def test_compute_beside_a_collective_is_slower(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_compute_beside_a_collective_is_slower(tmp_path: Path) -> None:
     rank.kernel("next")
     slower = dataclasses.replace(NO_COSTS, overlap=200)
     timeline = replay(tmp_path, [rank], slower, network_ns=2_500_000)
-    assert int(timeline.classes[0].start_ns[-1, 0]) == 4 * MS + 500_000
+    assert int(timeline.groups[0].start_ns[-1, 0]) == 4 * MS + 500_000
 
 
 # ---- messages ----
@@ -259,8 +259,8 @@ def test_ranks_that_do_the_same_have_one_behaviour(tmp_path: Path) -> None:
         if rank.rank == 0:
             rank.copy("DtoH", 4)
     timeline = replay(tmp_path, ranks)
-    assert [part.ranks.tolist() for part in timeline.classes] == [[0], [1, 2, 3, 4, 5, 6, 7]]
-    assert timeline.classes[1].communicators[3] == {1: (4, 5, 6, 7)}
+    assert [part.ranks.tolist() for part in timeline.groups] == [[0], [1, 2, 3, 4, 5, 6, 7]]
+    assert timeline.groups[1].communicators[3] == {1: (4, 5, 6, 7)}
 
 
 def test_ranks_of_one_behaviour_part_when_their_times_do(tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ def test_ranks_of_one_behaviour_part_when_their_times_do(tmp_path: Path) -> None
         rank.collective(1, stream=0)
         rank.kernel("b")
     timeline = replay(tmp_path, ranks, slow_ranks={6: 2000})
-    assert [part.ranks.tolist() for part in timeline.classes] == [[0, 1, 2, 3], [4, 5, 7], [6]]
-    assert len(timeline.programs) == 1
+    assert [part.ranks.tolist() for part in timeline.groups] == [[0, 1, 2, 3], [4, 5, 7], [6]]
+    assert len(timeline.rank_classes) == 1
     assert ends(timeline) == [2 * MS] * 4 + [3 * MS, 3 * MS, 4 * MS, 3 * MS]
 
 
@@ -351,7 +351,7 @@ def test_several_processes_read_what_one_would(tmp_path: Path, monkeypatch: pyte
     alone = text_of(replay(tmp_path, ranks))
     monkeypatch.setattr("maya.replay.trace_digests._WORTH_KEEPING", 0)
     assert text_of(replay(tmp_path, ranks)) == alone
-    assert (tmp_path / "outlines.json").is_file()
+    assert (tmp_path / "trace_digests.json").is_file()
     assert text_of(simulate(tmp_path, null_settings(5), durations=NullDurations(), network=NullNetwork())) == alone
     ranks[4].kernel("c")  # what is kept is of another file now
     assert ends(replay(tmp_path, ranks)) == [1 * MS] * 4 + [2 * MS]

@@ -56,13 +56,13 @@ def test_ranks_fill_the_first_gpus_of_their_nodes() -> None:
     together = CollectiveTimes(load_cluster("dgx-h100"), None, 4, 4)
     assert spread.collective("ncclAllReduce", 1, "fp32", (0, 1, 2, 3)).members == (0, 1, 8, 9)
     assert together.collective("ncclAllReduce", 1, "fp32", (0, 1, 2, 3)).members == (0, 1, 2, 3)
-    assert together.message_ns(1, 2, 1 << 24) < spread.message_ns(1, 2, 1 << 24)
+    assert together.p2p_ns(1, 2, 1 << 24) < spread.p2p_ns(1, 2, 1 << 24)
 
 
 @pytest.mark.parametrize("call", ["ncclAllReduce", "ncclGather", "ncclScatter", "ncclAlltoAll", "ncclBroadcast"])
 def test_a_communicator_of_one_member_costs_a_launch(times: CollectiveTimes, call: str) -> None:
     signature = f'{{"call":"{call}","communicator":1,"ranks":1,"rank":0,"count":1048576,"dtype":"fp32","root":0}}'
-    launch = times.message_ns(5, 5, 1 << 20)
+    launch = times.p2p_ns(5, 5, 1 << 20)
     assert times.collective_ns(call, 1 << 20, "fp32", (5,)) == times.alone_ns(signature, 5) == launch
     message = '{"call":"ncclSend","communicator":1,"ranks":1,"rank":0,"count":8,"dtype":"fp32","peer":0}'
     assert times.alone_ns(message, 5) == launch
@@ -88,8 +88,8 @@ def test_messages_take_as_long_as_the_network_says(name: str) -> None:
     random = np.random.default_rng(0)
     for sender, receiver in random.integers(0, gpus, (40, 2)).tolist():
         size = int(2 ** random.uniform(0, 26))
-        expected = network.estimate(times.message(sender, receiver, size)).ns
-        assert times.message_ns(sender, receiver, size) == expected, (sender, receiver, size)
+        expected = network.estimate(times.p2p(sender, receiver, size)).ns
+        assert times.p2p_ns(sender, receiver, size) == expected, (sender, receiver, size)
 
 
 def test_the_gpus_of_a_process_that_is_several_members() -> None:

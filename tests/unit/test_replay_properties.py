@@ -169,10 +169,10 @@ def test_the_replay_does_what_the_definition_says(world: int, steps: list[Step],
         traces = {rank: read(folder / f"rank{rank}.trace") for rank in range(world)}
         expected = Reference(traces, costs, WORK_NS, NETWORK_NS).run()
     assert not timeline.problems
-    for part in timeline.classes:
+    for part in timeline.groups:
         for column, rank in enumerate(part.ranks.tolist()):
             times = zip(part.arrival_ns[:, column], part.start_ns[:, column], part.end_ns[:, column], strict=True)
-            found = {int(at): tuple(map(int, row)) for at, row in zip(part.program.records, times, strict=True)}
+            found = {int(at): tuple(map(int, row)) for at, row in zip(part.rank_class.records, times, strict=True)}
             assert found == expected[rank].rows
             assert int(timeline.host_end_ns[rank]) == expected[rank].host[0]
             assert timeline.details[rank].host_ns.tolist() == expected[rank].cursors

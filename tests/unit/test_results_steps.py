@@ -289,7 +289,7 @@ def test_ranks_that_step_less_often(tmp_path: Path) -> None:
     steps = find_steps(timeline_of(tmp_path, ranks))
     assert steps.count == 3
     assert "3 to 4 steps" in steps.note
-    assert len(steps.classes) == 3
+    assert len(steps.groups) == 3
 
 
 @pytest.mark.parametrize(
