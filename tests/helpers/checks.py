@@ -31,6 +31,7 @@ import json
 import re
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 from helpers.script_run import MayaRun, ScriptRun
 
@@ -63,6 +64,7 @@ class Outcomes:
     def require(self, check: str) -> None:
         assert check in self.problems, f"the program ended before {check}: {self.run.output}"
         assert not self.problems[check], self.problems[check]
+        assert self.run.exit_code == 0, f"the program failed after its checks: {self.run.output}"
 
 
 class Checks:
@@ -73,7 +75,8 @@ class Checks:
         self.names = [name for name in re.findall(r"^def ([a-z]\w*)\(\):", functions, re.M) if name != "after_each"]
         self._program = textwrap.dedent(tools) + functions + _CALLS.format(mark=_MARK, names=self.names)
 
-    def run(self, maya_run: MayaRun, *options: str) -> Outcomes:
-        run = maya_run(self._program, *options)
+    def run(self, maya_run: MayaRun, *options: str, **settings: Any) -> Outcomes:
+        """`settings`: as the function that `runner_in` makes takes them."""
+        run = maya_run(self._program, *options, **settings)
         lines = [line.removeprefix(_MARK) for line in run.stdout.splitlines() if line.startswith(_MARK)]
         return Outcomes(run, dict(json.loads(line) for line in lines))

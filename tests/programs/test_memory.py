@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.checks import Checks, Outcomes
 from helpers.script_run import MayaRun, ScriptRun
 
 from maya.trace import RecordKind, read
@@ -19,9 +19,9 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MEMORY, CONTEXT = 3 * GIB + 5 * MIB, 300 * MIB + 64 * KIB
 
 
-@pytest.fixture
-def small_gpu(tmp_path: Path) -> str:
-    device = tmp_path / "small.toml"
+@pytest.fixture(scope="module")
+def small_gpu(tmp_path_factory: pytest.TempPathFactory) -> str:
+    device = tmp_path_factory.mktemp("gpu") / "small.toml"
     device.write_text(f'based_on = "h100"\nname = "Small"\nmemory = "{MEMORY}B"\ncontext = "{CONTEXT}B"\n')
     return str(device)
 
@@ -293,95 +293,107 @@ def test_sizes_at_every_edge_of_the_rules(maya_run: MayaRun, small_gpu: str) -> 
     assert outside == []
 
 
-def test_capacity(maya_run: MayaRun, small_gpu: str) -> None:
-    run = maya_run(
-        """
-        import sys, torch
+CAPACITY = Checks(
+    """
+    import sys, torch
 
-        memory, context = map(int, sys.argv[1:])
-        MIB = 1 << 20
+    memory, context = map(int, sys.argv[1:])
+    MIB = 1 << 20
+    free = torch.cuda.mem_get_info()[0]
+    most = free // (2 * MIB) * 2 * MIB
 
-        def allocate(size):
-            return torch.empty(size, dtype=torch.uint8, device="cuda")
+    def allocate(size, device="cuda"):
+        return torch.empty(size, dtype=torch.uint8, device=device)
 
-        def refusal(size):
-            try:
-                allocate(size)
-            except torch.cuda.OutOfMemoryError as error:
-                return str(error)
-            raise SystemExit(f"{size} bytes were granted")
+    def refusal(size):
+        try:
+            allocate(size)
+        except torch.cuda.OutOfMemoryError as error:
+            return str(error)
+        raise AssertionError(f"{size} bytes were granted")
 
-        free, total = torch.cuda.mem_get_info()
-        assert (free, total) == (memory - context, memory), (free, total)
+    def after_each():
+        torch.cuda.empty_cache()
+
+    def all_memory_but_the_context_is_free():
+        assert torch.cuda.mem_get_info() == (memory - context, memory), torch.cuda.mem_get_info()
         assert torch.cuda.get_device_properties(0).total_memory == memory
 
-        # to the last page of 2 MiB, and not one byte more
-        most = free // (2 * MIB) * 2 * MIB
+    def one_byte_more_than_the_last_page_is_refused():
         message = refusal(most + 1)
         assert message.startswith("CUDA out of memory. Tried to allocate "), message
+
+    def all_pages_can_be_allocated():
         everything = allocate(most)
         assert torch.cuda.mem_get_info()[0] == free - most
+
+    def a_refusal_says_how_much_torch_has_allocated():
+        everything = allocate(most)
         message = refusal(1)
         assert "Tried to allocate 2.00 MiB" in message, message
         assert f"{torch.cuda.memory_allocated() / (1 << 30):.2f} GiB is allocated by PyTorch" in message, message
-        del everything
-        torch.cuda.empty_cache()
-        # what is cached is given back before anybody is refused
+
+    def cached_memory_is_given_back_before_a_request_is_refused():
+        before = torch.cuda.memory_stats()
         pieces = [allocate(100 * MIB) for _ in range(most // (100 * MIB))]
         del pieces[::2]
         pieces.append(allocate(1100 * MIB))
-        assert torch.cuda.memory_stats()["num_alloc_retries"] >= 1 and torch.cuda.memory_stats()["num_ooms"] == 2
+        after = torch.cuda.memory_stats()
+        assert after["num_alloc_retries"] > before["num_alloc_retries"]
+        assert after["num_ooms"] == before["num_ooms"]
+
+    def an_emptied_cache_leaves_all_memory_free():
+        pieces = [allocate(100 * MIB) for _ in range(5)]
         del pieces
         torch.cuda.empty_cache()
         assert torch.cuda.mem_get_info()[0] == free and torch.cuda.memory_reserved() == 0
 
-        # every device has its own
-        other = torch.empty(most, dtype=torch.uint8, device="cuda:1")
+    def every_device_has_its_own_memory():
+        other = allocate(most, "cuda:1")
         assert torch.cuda.mem_get_info(1)[0] == free - most and torch.cuda.mem_get_info(0)[0] == free
 
-        # a fraction of it
+    def a_process_that_may_use_a_fraction_is_refused_more():
         torch.cuda.set_per_process_memory_fraction(0.25)
         allowed = int(memory * 0.25)
         message = refusal(allowed // (2 * MIB) * 2 * MIB + 2 * MIB)
         assert "allowed" in message, message
         allocate(allowed // (2 * MIB) * 2 * MIB)
-        print("right")
-        """,
-        "--gpu",
-        small_gpu,
-        script_arguments=[str(MEMORY), str(CONTEXT)],
-    )
-    assert run.exit_code == 0, run.output
-    assert run.stdout == "right\n"
+    """
+)
 
+EXPANDABLE_SEGMENTS = Checks(
+    """
+    import torch
 
-def test_expandable_segments(maya_run: MayaRun, small_gpu: str) -> None:
-    run = maya_run(
-        """
-        import torch
+    MIB = 1 << 20
+    free = torch.cuda.mem_get_info()[0]
 
-        MIB = 1 << 20
-        free, memory = torch.cuda.mem_get_info()
+    def allocate(size):
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
 
-        def allocate(size):
-            return torch.empty(size, dtype=torch.uint8, device="cuda")
+    def after_each():
+        torch.cuda.empty_cache()
 
-        # pages of 20 MiB in the large pool, of 2 MiB in the small one, mapped as they are needed
+    def pages_are_20_mib_in_the_large_pool_and_2_mib_in_the_small_one():
         large, small = allocate(30 * MIB), allocate(3)
         assert torch.cuda.memory_reserved() == 42 * MIB, torch.cuda.memory_reserved()
         assert torch.cuda.mem_get_info()[0] == free - 42 * MIB
+
+    def segments_are_expandable_and_aligned_to_pages():
+        large, small = allocate(30 * MIB), allocate(3)
         snapshot = torch.cuda.memory_snapshot()
         assert all(segment["is_expandable"] for segment in snapshot)
         assert all(segment["address"] % (2 * MIB) == 0 for segment in snapshot)
 
-        # memory that was freed in pieces can be had in one, without taking more
+    def memory_freed_in_pieces_is_used_for_one_large_tensor():
         pieces = [allocate(100 * MIB) for _ in range(20)]
         reserved = torch.cuda.memory_reserved()
         del pieces
         whole = allocate(2000 * MIB)
         assert torch.cuda.memory_reserved() == reserved
 
-        # values live in it as elsewhere, also after pages were unmapped and mapped again
+    def values_survive_while_pages_are_unmapped_and_mapped_again():
+        whole = allocate(2000 * MIB)
         known = torch.arange(1000).cuda()
         assert known.sum().item() == 499500
         del whole
@@ -390,33 +402,38 @@ def test_expandable_segments(maya_run: MayaRun, small_gpu: str) -> None:
         assert not fresh[: MIB].cpu().any()
         assert torch.equal(known.cpu(), torch.arange(1000))
 
-        # and it ends where the device does
+    def more_than_the_device_has_is_refused():
+        kept = allocate(30 * MIB)
         try:
             allocate(free)
-            raise SystemExit("more than there is")
         except torch.cuda.OutOfMemoryError as error:
             assert "CUDA out of memory" in str(error)
-        del fresh, large, small, known
+        else:
+            raise AssertionError("more than there is")
+
+    def an_emptied_cache_leaves_all_memory_free():
+        pieces = [allocate(30 * MIB), allocate(3)]
+        del pieces
         torch.cuda.empty_cache()
         assert torch.cuda.mem_get_info()[0] == free
-        print("right")
-        """,
-        "--gpu",
-        small_gpu,
-        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    )
-    assert run.exit_code == 0, run.output
-    assert run.stdout == "right\n"
+    """
+)
 
+STREAM_ORDERED_ALLOCATOR = Checks(
+    """
+    import torch
 
-def test_stream_ordered_allocator(maya_run: MayaRun, small_gpu: str) -> None:
-    run = maya_run(
-        """
-        import torch
+    MIB = 1 << 20
+    free = torch.cuda.mem_get_info()[0]
 
-        MIB = 1 << 20
+    def after_each():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def torch_uses_cuda_malloc_async():
         assert torch.cuda.get_allocator_backend() == "cudaMallocAsync"
-        free, memory = torch.cuda.mem_get_info()
+
+    def sizes_are_rounded_up_to_512_bytes():
         sizes = [1, 1000, 5 * MIB, 333 * MIB]
         kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
         used = sum(-(-size // 512) * 512 for size in sizes)
@@ -425,144 +442,67 @@ def test_stream_ordered_allocator(maya_run: MayaRun, small_gpu: str) -> None:
         torch.cuda.synchronize()
         assert torch.cuda.memory_allocated() == 0 and torch.cuda.max_memory_allocated() == used
 
-        # values, and zeros where memory is handed out again
+    def memory_that_is_handed_out_again_is_zero():
         for _ in range(5):
             x = torch.arange(1, 2001).cuda()
             assert (x * 2).sum().item() == 2001 * 2000
             del x
             assert not torch.empty(2000, dtype=torch.int64, device="cuda").cpu().any()
+
+    def another_stream_computes_in_it():
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             y = torch.ones(3).cuda() + 1
         torch.cuda.current_stream().wait_stream(side)
         assert y.sum().item() == 6
 
+    def more_than_the_device_has_is_refused():
         try:
             torch.empty(free + 1, dtype=torch.uint8, device="cuda")
-            raise SystemExit("more than there is")
         except torch.cuda.OutOfMemoryError as error:
             assert "out of memory" in str(error).lower()
-        del y
+        else:
+            raise AssertionError("more than there is")
+
+    def an_emptied_cache_leaves_all_memory_free():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         assert torch.cuda.mem_get_info()[0] == free
+
+    def a_layer_trains():
         layer = torch.nn.Linear(200, 300).cuda()
         layer(torch.randn(40, 200, device="cuda")).sum().backward()
-        print("right")
-        """,
-        "--gpu",
-        small_gpu,
-        environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-    )
-    assert run.exit_code == 0, run.output
-    assert run.stdout == "right\n"
+    """
+)
 
 
-def test_host_memory_pointers_and_peers(maya_run: MayaRun) -> None:
-    run = maya_run(
-        """
-        import ctypes
-        import torch
-
-        class Attributes(ctypes.Structure):
-            _fields_ = [("type", ctypes.c_int), ("device", ctypes.c_int), ("on_device", ctypes.c_void_p),
-                        ("on_host", ctypes.c_void_p), ("reserved", ctypes.c_long * 8)]
-
-        runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
-        UNREGISTERED, HOST, DEVICE = 0, 1, 2
-
-        def attributes(address):
-            found = Attributes()
-            assert runtime.cudaPointerGetAttributes(ctypes.byref(found), ctypes.c_void_p(address)) == 0
-            return found
-
-        # device memory, also in the middle of it
-        for device in (0, 3):
-            x = torch.zeros(1000, device=f"cuda:{device}")
-            for address in (x.data_ptr(), x[500:].data_ptr()):
-                found = attributes(address)
-                assert (found.type, found.device, found.on_device) == (DEVICE, device, address)
-
-        # pageable, pinned and registered memory
-        plain = torch.arange(10_000)
-        assert not plain.is_pinned() and attributes(plain.data_ptr()).type == UNREGISTERED
-        pinned = plain.pin_memory()
-        assert pinned.is_pinned() and torch.equal(pinned, plain)
-        found = attributes(pinned.data_ptr())
-        assert found.type == HOST and found.on_host == pinned.data_ptr()
-        assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), plain)
-        address = pinned.data_ptr()
-        del pinned
-        torch.cuda.synchronize()  # until the event is over, by the virtual clock, too, that its allocator has recorded
-        assert torch.empty(10_000, dtype=torch.int64, pin_memory=True).data_ptr() == address, "kept for the next one"
-
-        cudart = torch.cuda.cudart()
-        size = plain.numel() * plain.element_size()
-        assert int(cudart.cudaHostRegister(plain.data_ptr(), size, 0)) == 0
-        assert plain.is_pinned() and attributes(plain[100:].data_ptr()).type == HOST
-        assert int(cudart.cudaHostRegister(plain.data_ptr(), size, 0)) == 712, "already registered"
-        assert torch.equal(plain.to("cuda", non_blocking=True).cpu(), plain)
-        assert int(cudart.cudaHostUnregister(plain.data_ptr())) == 0
-        assert not plain.is_pinned()
-        assert int(cudart.cudaHostUnregister(plain.data_ptr())) == 713, "not registered"
-        assert runtime.cudaGetLastError() == 713 and runtime.cudaGetLastError() == 0
-
-        # the other devices
-        assert torch.cuda.device_count() == 8
-        assert torch.cuda.can_device_access_peer(0, 1) and not torch.cuda.can_device_access_peer(0, 0)
-        here = torch.arange(6.0, device="cuda:0")
-        there = here.to("cuda:5")
-        assert there.device.index == 5 and torch.equal(there.cpu(), here.cpu())
-        there.add_(1)
-        here.copy_(there, non_blocking=True)
-        assert here.tolist() == [1, 2, 3, 4, 5, 6]
-        with torch.cuda.device(2):
-            on_second = torch.ones(2, device="cuda")
-            assert on_second.device.index == 2
-            assert torch.cuda.memory_allocated(2) > 0 and torch.cuda.memory_allocated(4) == 0
-        print("right")
-        """
-    )
-    assert run.exit_code == 0, run.output
-    assert run.stdout == "right\n"
-    trace = read(run.trace)
-    ways = [trace.signature(number)["copy"] for number in trace.select(RecordKind.MEMCPY)["signature"].tolist()]
-    assert ways.count("PtoP") == 2
+@pytest.fixture(scope="module")
+def capacity(maya_run_once: MayaRun, small_gpu: str) -> Outcomes:
+    return CAPACITY.run(maya_run_once, "--gpu", small_gpu, script_arguments=[str(MEMORY), str(CONTEXT)])
 
 
-def test_another_process_sees_shared_memory(maya_run: MayaRun) -> None:
-    run = maya_run(
-        """
-        import torch
-        import torch.multiprocessing as mp
+@pytest.mark.parametrize("check", CAPACITY.names)
+def test_capacity(capacity: Outcomes, check: str) -> None:
+    capacity.require(check)
 
-        def child(tensors, answers):
-            x, y = tensors.get(timeout=60)
-            answers.put((str(x.device), x.tolist(), y.sum().item()))
-            x.mul_(2)
-            y[3:5] = 7
-            torch.cuda.synchronize()
-            answers.put("written")
-            tensors.get(timeout=60)
 
-        if __name__ == "__main__":
-            context = mp.get_context("spawn")
-            tensors, answers = context.Queue(), context.Queue()
-            process = context.Process(target=child, args=(tensors, answers))
-            process.start()
-            x, large = torch.arange(5.0).cuda(), torch.arange(1_000_000).cuda()
-            y = large[10:20]
-            tensors.put((x, y))
-            assert answers.get(timeout=60) == ("cuda:0", [0, 1, 2, 3, 4], 145)
-            assert answers.get(timeout=60) == "written"
-            assert x.tolist() == [0, 2, 4, 6, 8], x
-            assert y.tolist() == [10, 11, 12, 7, 7, 15, 16, 17, 18, 19], y
-            tensors.put(None)
-            process.join(60)
-            assert process.exitcode == 0
-            assert (x + 1).tolist() == [1, 3, 5, 7, 9]
-            print("shared")
-        """
-    )
-    assert run.exit_code == 0, run.output
-    assert run.stdout == "shared\n"
+@pytest.fixture(scope="module")
+def expandable_segments(maya_run_once: MayaRun, small_gpu: str) -> Outcomes:
+    allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    return EXPANDABLE_SEGMENTS.run(maya_run_once, "--gpu", small_gpu, environment=allocator)
+
+
+@pytest.mark.parametrize("check", EXPANDABLE_SEGMENTS.names)
+def test_expandable_segments(expandable_segments: Outcomes, check: str) -> None:
+    expandable_segments.require(check)
+
+
+@pytest.fixture(scope="module")
+def stream_ordered_allocator(maya_run_once: MayaRun, small_gpu: str) -> Outcomes:
+    allocator = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+    return STREAM_ORDERED_ALLOCATOR.run(maya_run_once, "--gpu", small_gpu, environment=allocator)
+
+
+@pytest.mark.parametrize("check", STREAM_ORDERED_ALLOCATOR.names)
+def test_stream_ordered_allocator(stream_ordered_allocator: Outcomes, check: str) -> None:
+    stream_ordered_allocator.require(check)

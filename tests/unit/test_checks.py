@@ -67,3 +67,14 @@ def test_checks_that_were_not_reached_fail() -> None:
         """)
     with pytest.raises(AssertionError, match="the program ended before second"):
         outcomes.require("second")
+
+
+def test_a_program_that_fails_at_its_end_fails_its_checks() -> None:
+    outcomes = outcomes_of("""
+        import atexit, os
+
+        def first():
+            atexit.register(os._exit, 3)
+        """)
+    with pytest.raises(AssertionError, match="failed after its checks"):
+        outcomes.require("first")
