@@ -16,6 +16,8 @@ TESTS = (
     "programs/test_tiny.py",
     "programs/test_cudnn.py",
     "programs/test_values.py",
+    "programs/test_random_numbers.py",
+    "programs/test_placeholders.py",
     "programs/test_streams.py",
     "jobs/test_determinism.py",
     "programs/test_split_ops.py",
