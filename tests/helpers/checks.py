@@ -62,8 +62,7 @@ class Outcomes:
     problems: dict[str, str]  # a traceback for each check that ran; empty if it succeeded
 
     def require(self, check: str) -> None:
-        assert check in self.problems, f"the program ended before {check}: {self.run.output}"
-        assert not self.problems[check], self.problems[check]
+        require(check, self.problems, self.run.output)
         assert self.run.exit_code == 0, f"the program failed after its checks: {self.run.output}"
 
 
@@ -73,10 +72,20 @@ class Checks:
     def __init__(self, text: str, tools: str = "") -> None:
         functions = textwrap.dedent(text)
         self.names = [name for name in re.findall(r"^def ([a-z]\w*)\(\):", functions, re.M) if name != "after_each"]
-        self._program = textwrap.dedent(tools) + functions + _CALLS.format(mark=_MARK, names=self.names)
+        self.program = textwrap.dedent(tools) + functions + _CALLS.format(mark=_MARK, names=self.names)
 
     def run(self, maya_run: MayaRun, *options: str, **settings: Any) -> Outcomes:
         """`settings`: as the function that `runner_in` makes takes them."""
-        run = maya_run(self._program, *options, **settings)
-        lines = [line.removeprefix(_MARK) for line in run.stdout.splitlines() if line.startswith(_MARK)]
-        return Outcomes(run, dict(json.loads(line) for line in lines))
+        run = maya_run(self.program, *options, **settings)
+        return Outcomes(run, problems_in(run.stdout))
+
+
+def problems_in(output: str) -> dict[str, str]:
+    """The traceback of each check that ran, from what the program printed; empty for a check that succeeded."""
+    lines = [line.removeprefix(_MARK) for line in output.splitlines() if line.startswith(_MARK)]
+    return dict(json.loads(line) for line in lines)
+
+
+def require(check: str, problems: dict[str, str], output: str) -> None:
+    assert check in problems, f"the program ended before {check}: {output}"
+    assert not problems[check], problems[check]

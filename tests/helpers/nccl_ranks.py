@@ -12,11 +12,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import zmq
+from helpers.checks import Checks, problems_in, require
 
 from maya.devices import load_device
 from rank_runtime.build import Build
@@ -64,8 +66,20 @@ class Coordinator:
 @pytest.fixture(name="ranks")
 def ranks_fixture(build: Build, tmp_path: Path) -> Ranks:
     """Runs a program as `count` ranks and gives their outputs; their traces are rank<N>.trace in the test's folder."""
-    running: list[subprocess.Popen[str]] = []
+    return rank_runner(build, tmp_path)
 
+
+@pytest.fixture(name="ranks_once", scope="module")
+def ranks_once_fixture(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """As `ranks`, for a program that all tests of a module look at."""
+
+    def run(count: int, program: str, **settings: Any) -> list[str]:
+        return rank_runner(build, tmp_path_factory.mktemp("ranks"))(count, program, **settings)
+
+    return run
+
+
+def rank_runner(build: Build, folder: Path) -> Ranks:
     def run(
         count: int,
         program: str,
@@ -74,13 +88,14 @@ def ranks_fixture(build: Build, tmp_path: Path) -> Ranks:
         variables: Mapping[str, str] | None = None,
     ) -> list[str]:
         coordinator = Coordinator(count)
+        running: list[subprocess.Popen[str]] = []
         try:
-            script = tmp_path / "program.py"
+            script = folder / "program.py"
             script.write_text("from nccl_driver import *\n" + textwrap.dedent(program))
             for rank in range(count):
                 environment = {
                     **os.environ,
-                    **rank_variables(build, coordinator.endpoint, coordinator.secret, rank, count, tmp_path),
+                    **rank_variables(build, coordinator.endpoint, coordinator.secret, rank, count, folder),
                     **(variables or {}),
                 }
                 running.append(
@@ -103,6 +118,21 @@ def ranks_fixture(build: Build, tmp_path: Path) -> Ranks:
         return [out + err for out, err in outputs]
 
     return run
+
+
+@dataclass(frozen=True)
+class RankOutcomes:
+    """What became of checks that all ranks made together."""
+
+    outputs: list[str]
+
+    def require(self, check: str) -> None:
+        for output in self.outputs:
+            require(check, problems_in(output), output)
+
+
+def run_checks(checks: Checks, ranks: Ranks, count: int, **settings: Any) -> RankOutcomes:
+    return RankOutcomes(ranks(count, checks.program, **settings))
 
 
 def rank_variables(build: Build, endpoint: str, secret: str, rank: int, count: int, folder: Path) -> dict[str, str]:

@@ -1,42 +1,63 @@
-"""The life of NCCL communicators among several ranks: how they begin, split, shrink and end, and what they take."""
+"""The life of NCCL communicators among several ranks: how they begin, split, shrink and end, and their memory."""
 
 from __future__ import annotations
 
 import re
 
-from helpers.nccl_ranks import Ranks, ranks_fixture  # noqa: F401
+import pytest
+from helpers.checks import Checks
+from helpers.nccl_ranks import RankOutcomes, Ranks, ranks_fixture, ranks_once_fixture, run_checks  # noqa: F401
 
+SPLITS = Checks(
+    """
+    world = Communicator.join()
 
-def test_split(ranks: Ranks) -> None:
-    ranks(
-        4,
-        """
-        world = Communicator.join()
-        parity = world.split(RANK % 2, key=-RANK)  # the key turns the order around
+    def a_key_orders_the_ranks_of_a_split():
+        parity = world.split(RANK % 2, key=-RANK)
         assert (parity.ranks, parity.rank) == (2, 1 - RANK // 2)
-        x = Buffer(np.array([RANK]))
+        parity.destroy()
+
+    def a_split_reduces_among_its_own_ranks():
+        parity, x = world.split(RANK % 2), Buffer(np.array([RANK]))
         parity.all_reduce(x)
         assert x.read().tolist() == [2 if RANK % 2 == 0 else 4]
+        parity.destroy()
+
+    def a_rank_without_a_colour_gets_no_communicator():
         some = world.split(0 if RANK < 3 else -1)
         assert (some is None) == (RANK == 3)
         if some:
             x = Buffer(np.array([RANK]))
             some.all_reduce(x, op=MAX)
             assert x.read().tolist() == [2]
-            alone = some.split(RANK)
-            assert alone.ranks == 1
-            alone.all_reduce(x)
-            assert x.read().tolist() == [2]
-            alone.destroy(), some.destroy()
-        again = parity.split(0)
-        x = Buffer(np.array([1.0]))
+            some.destroy()
+
+    def a_rank_can_split_off_alone():
+        alone, x = world.split(RANK), Buffer(np.array([2]))
+        assert alone.ranks == 1
+        alone.all_reduce(x)
+        assert x.read().tolist() == [2]
+        alone.destroy()
+
+    def a_split_can_be_split_again():
+        parity = world.split(RANK % 2)
+        again, x = parity.split(0), Buffer(np.array([1.0]))
         again.all_reduce(x)
         world.all_reduce(x)
         assert x.read().tolist() == [8.0]
-        for each in (again, parity, world):
-            each.destroy()
-        """,
-    )
+        again.destroy(), parity.destroy()
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def splits(ranks_once: Ranks) -> RankOutcomes:
+    return run_checks(SPLITS, ranks_once, 4)
+
+
+@pytest.mark.parametrize("check", SPLITS.names)
+def test_splits(splits: RankOutcomes, check: str) -> None:
+    splits.require(check)
 
 
 def test_shrink(ranks: Ranks) -> None:
@@ -67,22 +88,23 @@ def test_shrink(ranks: Ranks) -> None:
     )
 
 
-def test_communicators_that_do_not_block(ranks: Ranks) -> None:
-    ranks(
-        2,
-        """
-        import pathlib, sys, time
+INITIALISATION = Checks(
+    """
+    import pathlib, sys, time
 
+    def a_communicator_that_does_not_block_is_in_progress_until_all_ranks_have_come():
         signal = pathlib.Path(sys.argv[0]).with_name("go")
         if RANK == 1:
             while not signal.exists():
                 time.sleep(0.01)
-        world = Communicator.join_without_waiting()
+        world = Communicator.join_without_waiting("without waiting")
         if RANK == 0:
-            assert world.error == IN_PROGRESS
-            x = Buffer(np.array([1.0]))
-            assert refusal(lambda: world.all_reduce(x)) == INVALID_ARGUMENT  # not ready
-            signal.touch()
+            try:
+                assert world.error == IN_PROGRESS
+                x = Buffer(np.array([1.0]))
+                assert refusal(lambda: world.all_reduce(x)) == INVALID_ARGUMENT  # not ready
+            finally:
+                signal.touch()
         while world.error == IN_PROGRESS:
             time.sleep(0.01)
         assert world.error == SUCCESS and world.ranks == 2
@@ -90,8 +112,8 @@ def test_communicators_that_do_not_block(ranks: Ranks) -> None:
         world.all_reduce(x)
         assert x.read().tolist() == [2.0]
 
-        # several at once, by one thread, in orders that would block each other outside a group
-        names = ["one", "two", "three"]
+    def a_group_initialises_several_communicators_in_any_order():  # which would block each other outside a group
+        names, x = ["one", "two", "three"], Buffer(np.array([2.0]))
         handles = {name: ctypes.c_void_p() for name in (names if RANK == 0 else reversed(names))}
         with group():
             for name, handle in handles.items():
@@ -102,17 +124,35 @@ def test_communicators_that_do_not_block(ranks: Ranks) -> None:
             each.destroy()
         assert x.read().tolist() == [16.0]
 
-        identifiers = (UniqueId * 2)(unique_id("first"), unique_id("second"))
-        handle = ctypes.c_void_p()
+    def scalable(first, second):
+        identifiers, handle = (UniqueId * 2)(unique_id(first), unique_id(second)), ctypes.c_void_p()
         check("ncclCommInitRankScalable", ctypes.byref(handle), WORLD, RANK, 2, identifiers, None)
-        each = Communicator(handle)
+        return Communicator(handle)
+
+    def a_communicator_is_made_with_several_unique_ids():
+        each, x = scalable("first", "second"), Buffer(np.array([1.0]))
         each.all_reduce(x)
-        assert x.read().tolist() == [32.0]
+        assert x.read().tolist() == [2.0]
+        each.destroy()
+
+    def a_finalised_communicator_refuses_collectives():
+        each, x = scalable("third", "fourth"), Buffer(np.array([1.0]))
+        each.all_reduce(x)
         check("ncclCommFinalize", each.handle)
         assert refusal(lambda: each.all_reduce(x)) == INVALID_USAGE
         each.destroy()
-        """,
-    )
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def initialisation(ranks_once: Ranks) -> RankOutcomes:
+    return run_checks(INITIALISATION, ranks_once, 2)
+
+
+@pytest.mark.parametrize("check", INITIALISATION.names)
+def test_initialisation(initialisation: RankOutcomes, check: str) -> None:
+    initialisation.require(check)
 
 
 def test_several_devices_of_one_process(ranks: Ranks) -> None:
@@ -139,40 +179,52 @@ def test_several_devices_of_one_process(ranks: Ranks) -> None:
     )
 
 
-def test_two_ranks_on_one_gpu(ranks: Ranks) -> None:
-    """Refused to all members, whichever way the communicator is made, once all have come."""
-    ranks(
-        4,
-        """
-        def text():
-            return nccl.ncclGetLastError(None).decode()
+DUPLICATE_GPUS = Checks(
+    """
+    other = RANK ^ 1
 
+    def join_is_refused_to_all_members():
         checked("cudaSetDevice", RANK // 2 * 2)
-        other = RANK ^ 1
         assert refusal(lambda: Communicator.join()) == INVALID_USAGE
         said = f"Duplicate GPU detected : rank {RANK} and rank {other} both on CUDA device {RANK // 2 * 2 + 1}000 "
-        assert said in text()
+        assert said in nccl.ncclGetLastError(None).decode()
+
+    def join_with_several_unique_ids_is_refused():
+        checked("cudaSetDevice", RANK // 2 * 2)
         handle, keys = ctypes.c_void_p(), (type(unique_id("a")) * 2)(unique_id("first"), unique_id("second"))
         result = nccl.ncclCommInitRankScalable(ctypes.byref(handle), WORLD, RANK, 2, keys, None)
         assert (result, handle.value) == (INVALID_USAGE, None)
+
+    def join_that_does_not_block_fails_later():
+        checked("cudaSetDevice", RANK // 2 * 2)
         world = Communicator.join_without_waiting("without waiting")
         while (error := world.error) == IN_PROGRESS:
             pass
         assert error == INVALID_USAGE and "Duplicate GPU" in nccl.ncclGetLastError(world.handle).decode()
         world.abort()
 
+    def ranks_on_gpus_of_their_own_can_still_join():
         checked("cudaSetDevice", RANK)
         world = Communicator.join("on GPUs of their own")
-        half = world.split(RANK // 2)
-        x = Buffer(np.array([1.0]))
+        half, x = world.split(RANK // 2), Buffer(np.array([1.0]))
         half.all_reduce(x)
         assert x.read().tolist() == [2.0]
         half.destroy(), world.destroy()
-        """,
-    )
+    """
+)
 
 
-def test_one_gpu_of_several_nodes(ranks: Ranks) -> None:
+@pytest.fixture(scope="module")
+def duplicate_gpus(ranks_once: Ranks) -> RankOutcomes:
+    return run_checks(DUPLICATE_GPUS, ranks_once, 4)
+
+
+@pytest.mark.parametrize("check", DUPLICATE_GPUS.names)
+def test_duplicate_gpus(duplicate_gpus: RankOutcomes, check: str) -> None:
+    duplicate_gpus.require(check)
+
+
+def test_ranks_of_different_nodes_may_use_the_gpu_of_the_same_number(ranks: Ranks) -> None:
     ranks(
         2,
         """
@@ -186,26 +238,33 @@ def test_one_gpu_of_several_nodes(ranks: Ranks) -> None:
     )
 
 
-def test_one_gpu_twice_in_one_process(ranks: Ranks) -> None:
+def test_one_process_cannot_give_a_gpu_twice(ranks: Ranks) -> None:
     ranks(
         1,
         """
         handles, devices = (ctypes.c_void_p * 2)(), (ctypes.c_int * 2)(3, 3)
         assert nccl.ncclCommInitAll(handles, 2, devices) == INVALID_USAGE
         assert b"both on CUDA device 4000" in nccl.ncclGetLastError(None)
+        """,
+    )
+
+
+def test_one_process_cannot_give_a_gpu_that_does_not_exist(ranks: Ranks) -> None:
+    ranks(
+        1,
+        """
+        handles = (ctypes.c_void_p * 2)()
         assert nccl.ncclCommInitAll(handles, 2, (ctypes.c_int * 2)(0, 8)) == INVALID_ARGUMENT
         """,
     )
 
 
-def test_abort_lets_streams_go(ranks: Ranks) -> None:
-    outputs = ranks(
-        2,
-        """
-        import threading
+ABORTS = Checks(
+    """
+    import threading
 
-        world, second = Communicator.join(), Communicator.join("second")
-        x = Buffer(np.array([1.0]))
+    def an_abort_ends_the_wait_of_a_stream():
+        world, x = Communicator.join(), Buffer(np.array([1.0]))
         if RANK == 0:
             stream = Stream()
             world.all_reduce(x, stream=stream)  # rank 1 never comes
@@ -216,18 +275,37 @@ def test_abort_lets_streams_go(ranks: Ranks) -> None:
             world.abort()
             waiting.join()
             assert stream.is_idle()
-            lonely = Communicator.join_without_waiting("lonely")
-            lonely.abort()
         else:
             world.abort()
-        second.all_reduce(x)  # the process and its other communicators live on
-        print(x.read().tolist())
-        check("ncclCommRevoke", second.handle, 0)
-        assert refusal(lambda: second.all_reduce(x)) == INVALID_USAGE
+
+    def a_communicator_that_waits_for_its_ranks_can_be_aborted():
+        if RANK == 0:
+            Communicator.join_without_waiting("lonely").abort()
+
+    def other_communicators_live_on_after_an_abort():
+        world, second, x = Communicator.join("first"), Communicator.join("second"), Buffer(np.array([1.0]))
+        world.abort()
+        second.all_reduce(x)
+        assert x.read().tolist() == [2.0]
         second.destroy()
-        """,
-    )
-    assert [output.splitlines()[-1] for output in outputs] == ["[2.0]", "[2.0]"], outputs
+
+    def a_revoked_communicator_refuses_collectives():
+        revoked, x = Communicator.join("revoked"), Buffer(np.array([1.0]))
+        check("ncclCommRevoke", revoked.handle, 0)
+        assert refusal(lambda: revoked.all_reduce(x)) == INVALID_USAGE
+        revoked.destroy()
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def aborts(ranks_once: Ranks) -> RankOutcomes:
+    return run_checks(ABORTS, ranks_once, 2)
+
+
+@pytest.mark.parametrize("check", ABORTS.names)
+def test_aborts(aborts: RankOutcomes, check: str) -> None:
+    aborts.require(check)
 
 
 def test_a_mismatch_is_an_error_of_the_communicator(ranks: Ranks) -> None:
@@ -251,30 +329,48 @@ def test_a_mismatch_is_an_error_of_the_communicator(ranks: Ranks) -> None:
         assert output.count("maya: [rank") == 1, output
 
 
-def test_buffers_take_device_memory(ranks: Ranks) -> None:
-    """About 150 MiB a communicator of several ranks; none where they are shared or nobody is to be reached."""
-    ranks(
-        2,
-        """
-        def free_bytes():
-            free, total = size_t(), size_t()
-            checked("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
-            return free.value
+BUFFERS = Checks(
+    """
+    def _free_bytes():
+        free, total = size_t(), size_t()
+        checked("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
-        before = free_bytes()
-        world = Communicator.join()
-        taken = before - free_bytes()
+    before = _free_bytes()
+    world = Communicator.join()
+    taken = before - _free_bytes()
+
+    def a_communicator_of_several_ranks_takes_about_150_mib():
         assert 100 << 20 < taken < 200 << 20
+
+    def a_communicator_of_one_rank_takes_none():
         alone = world.split(RANK)
-        assert before - free_bytes() == taken
+        assert before - _free_bytes() == taken
+        alone.destroy()
+
+    def a_second_communicator_takes_as_much_again():
         again = world.split(0)
-        assert before - free_bytes() == 2 * taken
-        for each in (alone, again, world):
-            each.destroy()
-        assert free_bytes() == before
+        assert before - _free_bytes() == 2 * taken
+        again.destroy()
+
+    def destroyed_communicators_give_their_memory_back():
+        world.destroy()
+        assert _free_bytes() == before
+
+    def a_communicator_that_does_not_fit_is_out_of_memory():
         everything = ctypes.c_void_p()
         checked("cudaMalloc", ctypes.byref(everything), size_t(before - taken // 2))
         assert refusal(lambda: Communicator.join("too much")) == 1  # ncclUnhandledCudaError
         assert b"out of memory" in nccl.ncclGetLastError(None)
-        """,
-    )
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def buffers(ranks_once: Ranks) -> RankOutcomes:
+    return run_checks(BUFFERS, ranks_once, 2)
+
+
+@pytest.mark.parametrize("check", BUFFERS.names)
+def test_device_memory(buffers: RankOutcomes, check: str) -> None:
+    buffers.require(check)
