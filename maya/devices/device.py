@@ -81,8 +81,9 @@ class Device:
     fp8_best_flops: int | None = _key("fp8_best", FLOPS.parse, default=None)
     nvlink_bandwidth: int | None = _key("nvlink", BYTES_PER_SECOND.parse, default=None)  # one direction, all links
     host_bandwidth: int = _key("host_link", BYTES_PER_SECOND.parse)  # PCIe or C2C, one direction
-    nic_bandwidth: int | None = _key("typical_nic", BYTES_PER_SECOND.parse, default=None)  # a GPU's share
-    gpus_per_node: int | None = _key("typical_gpus_per_node", _count, default=None)
+
+    # The cluster that is assumed for this GPU where the user names none: a name in the cluster catalogue.
+    default_cluster: str | None = _key("default_cluster", _text, default=None)
 
     @property
     def in_bursts(self) -> Device:

@@ -2,7 +2,8 @@
 
 In: what the user wrote after `--gpu`, a name of the catalogue or the path of a TOML file. Out: a `Device`, or one
 `DeviceError` that names the file, the key and what to do. A file may begin with `based_on = "h100"` (a name, or another
-file's path relative to this one) and then needs only the keys that differ.
+file's path relative to this one) and then needs only the keys that differ. It does not inherit the default cluster: a
+GPU with another power limit or another NVLink may stand in other nodes.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def _read(path: Path, derived: tuple[Path, ...]) -> dict[str, Any]:
             values = _read(_CATALOGUE.find(base, path.parent), (*derived, path.resolve()))
         except DeviceError as error:
             raise DeviceError(f'{path}: {_BASE} = "{base}": {error}') from error
+        values.pop("default_cluster", None)
     return values | _values(str(path), table, [*_FIELDS, _BASE])
 
 

@@ -14,12 +14,13 @@ import signal
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from maya import __version__
-from maya.devices import Device
+from maya.devices import Device, DeviceError, load_device
 from maya.launcher import hang, injection_options
 from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
@@ -28,17 +29,8 @@ from netmodel.cluster import Cluster, ClusterError, load_cluster
 
 GPU = "h100"
 GPUS_PER_NODE = 8
-# The cluster that is assumed where none is named: by the GPU, or else by its architecture.
-_CLUSTERS = {
-    "v100": "dgx-1v",
-    "a100-40": "dgx-a100",
-    "a100-80": "dgx-a100",
-    "h100": "dgx-h100",
-    "h100-96-500w": "grand-teton-h100",
-    "h100-pcie": "pcie-box",
-    "h200": "hgx-h200",
-    "b200": "dgx-b200",
-    "gb200": "gb200-nvl72",
+# The cluster that is assumed for a GPU file without `default_cluster`.
+_CLUSTER_OF_ARCHITECTURE = {
     "Volta": "dgx-1v",
     "Ampere": "dgx-a100",
     "Hopper": "dgx-h100",
@@ -308,17 +300,25 @@ def _cluster(name_or_path: str | None, changes: Mapping[str, str]) -> Cluster | 
         raise UsageError(f"--cluster: {error}") from error
 
 
-def fitting_cluster(gpu: str, device: Device) -> str:
+def fitting_cluster(device: Device) -> str:
     """The cluster of the catalogue to assume for a GPU."""
-    found = _CLUSTERS.get(gpu.lower())
-    if found is None and (device.nvlink_bandwidth or 0) >= _NVSWITCH_RATE:
-        found = _CLUSTERS.get(device.architecture)
-    return found or _WITHOUT_NVSWITCH
+    if device.default_cluster is not None:
+        return device.default_cluster
+    if (device.nvlink_bandwidth or 0) >= _NVSWITCH_RATE:
+        return _CLUSTER_OF_ARCHITECTURE.get(device.architecture, _WITHOUT_NVSWITCH)
+    return _WITHOUT_NVSWITCH
 
 
 def _gpus_per_node(gpu: str, environment: Mapping[str, str]) -> int:
-    """Without a cluster: as the user says, or as the nodes are that the GPU usually is in."""
-    usual = load_cluster(_CLUSTERS[gpu.lower()]).gpus_per_node if gpu.lower() in _CLUSTERS else GPUS_PER_NODE
+    """Without a cluster: the number that the user sets, or that of the GPU's default cluster."""
+    usual = GPUS_PER_NODE
+    with suppress(DeviceError):  # the launcher loads the GPU again, and reports the error
+        name = load_device(gpu).default_cluster
+        if name is not None:
+            try:
+                usual = load_cluster(name).gpus_per_node
+            except ClusterError as error:
+                raise UsageError(f"--gpu {gpu}: default_cluster: {error}") from error
     return _whole_variable("MAYA_GPUS", environment, usual)
 
 

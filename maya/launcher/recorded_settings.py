@@ -33,7 +33,7 @@ def make_settings(launch: LaunchOptions, device: Device, build: Build, environme
             world_size=launch.world_size,
             ranks_per_node=launch.ranks_per_node,
             gpu=launch.gpu,
-            cluster=launch.cluster_file or fitting_cluster(launch.gpu, device),
+            cluster=launch.cluster_file or fitting_cluster(device),
             host=NO_COSTS,
             network=timing.network,
             nccl=nccl_variables(environment),

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from maya.devices import Device, DeviceError, device_names, load_device
+from maya.launcher.arguments import GPU, fitting_cluster
 from maya.util.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
+from netmodel.cluster import cluster_names
 
-CATALOGUE = ["a100-40", "a100-80", "a40", "b200", "gb200", "h100", "h100-96-500w", "h100-pcie", "h200", "l40s", "v100"]
+CATALOGUE = device_names()
 DEVICE_HEADER = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device" / "device.h"
 
 WriteFile = Callable[[str], str]
@@ -33,8 +35,23 @@ def refusal(name_or_path: str) -> str:
     return str(refused.value)
 
 
-def test_catalogue_is_complete() -> None:
-    assert device_names() == CATALOGUE
+def test_catalogue_has_the_default_gpu() -> None:
+    assert GPU in CATALOGUE
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_catalogue_entry_names_a_cluster_for_it(name: str) -> None:
+    default_cluster = load_device(name).default_cluster
+    assert default_cluster in cluster_names()
+
+
+def test_default_cluster_is_not_inherited(write_file: WriteFile) -> None:
+    assert load_device(write_file('based_on = "gb200"\n')).default_cluster is None
+
+
+def test_file_may_name_its_default_cluster(write_file: WriteFile) -> None:
+    path = write_file('based_on = "h100"\ndefault_cluster = "aws-p5"\n')
+    assert fitting_cluster(load_device(path)) == "aws-p5"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -77,11 +77,11 @@ def test_what_is_found_out_later_is_refused_too(maya_run: MayaRun, words: Sequen
     [("h100", "dgx-h100"), ("b200", "dgx-b200"), ("gb200", "gb200-nvl72"), ("l40s", "pcie-box"), ("a40", "pcie-box")],
 )
 def test_without_a_cluster_one_is_assumed_that_fits_the_gpu(gpu: str, cluster: str) -> None:
-    assert fitting_cluster(gpu, load_device(gpu)) == cluster
+    assert fitting_cluster(load_device(gpu)) == cluster
     assert parse(["--nproc", "16", "--gpu", gpu, "train.py"], {}).ranks_per_node == load_cluster(cluster).gpus_per_node
 
 
 def test_a_gpu_of_ones_own_gets_the_cluster_of_its_kind(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('based_on = "a100-40"\nmemory = "60GiB"\n')
-    assert fitting_cluster(str(file), load_device(str(file))) == "dgx-a100"
+    assert fitting_cluster(load_device(str(file))) == "dgx-a100"
