@@ -40,6 +40,45 @@ class KernelClass(str, Enum):
     __hash__ = str.__hash__  # that of Enum is Python code, and works are looked up by the hundred thousand
 
 
+class ClassTraits(NamedTuple):
+    """All that the models and the results need to know about a kernel class; the defaults are a memory-bound class."""
+
+    time_class: str = "memory_bound"  # the `TimeClass` that a step's time is shown under
+    uses_tensor_cores: bool = False  # counts for MFU, and its bound is the peak of the tensor cores
+    # Of a memory-bound class: the family whose curve stands in for one that was not measured, and how many times
+    # slower than that the class is taken to be.
+    similar_family: tuple[str, float] = ("elementwise/strided", 1.3)
+    curve_axis: str = "bytes"  # what its efficiency depends on most, see `models/curves.py`
+
+
+CLASS_TRAITS: dict[KernelClass, ClassTraits] = {
+    KernelClass.GEMM: ClassTraits("gemm", uses_tensor_cores=True),
+    KernelClass.ATTENTION: ClassTraits("attention", uses_tensor_cores=True),
+    KernelClass.CONVOLUTION: ClassTraits("convolution", uses_tensor_cores=True),
+    KernelClass.ELEMENTWISE: ClassTraits(),
+    KernelClass.REDUCTION: ClassTraits(similar_family=("reduction/outer", 1.0)),
+    # A norm goes twice through a row, and the second time the row is near only as long as the rows that an SM works on
+    # side by side fit there.
+    KernelClass.NORM: ClassTraits(similar_family=("norm/layer_norm_forward", 1.0), curve_axis="residence"),
+    # A block's threads have more or fewer of the columns each.
+    KernelClass.SOFTMAX: ClassTraits(similar_family=("softmax/softmax_forward", 1.0), curve_axis="columns"),
+    KernelClass.CROSS_ENTROPY: ClassTraits(),
+    KernelClass.EMBEDDING: ClassTraits(),
+    KernelClass.INDEX: ClassTraits(),
+    KernelClass.SORT: ClassTraits(similar_family=("elementwise/strided", 1.5)),
+    KernelClass.RANDOM: ClassTraits(similar_family=("elementwise/vectorized", 1.2)),
+    KernelClass.OPTIMIZER: ClassTraits(similar_family=("elementwise/vectorized", 1.15)),
+    KernelClass.COPY: ClassTraits(),
+    KernelClass.TRANSFER: ClassTraits("other"),
+    KernelClass.MEMSET: ClassTraits(similar_family=("elementwise/vectorized", 1.0)),
+    KernelClass.RNN: ClassTraits("other", uses_tensor_cores=True),
+    KernelClass.FFT: ClassTraits("other"),
+    KernelClass.LINEAR_ALGEBRA: ClassTraits("other"),
+    KernelClass.TRITON: ClassTraits(similar_family=("elementwise/vectorized", 1.2)),
+    KernelClass.UNKNOWN: ClassTraits(similar_family=("elementwise/strided", 1.5)),
+}
+
+
 class Origin(str, Enum):
     """Where a duration comes from, from the best to the worst."""
 

@@ -11,8 +11,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import KernelClass
-from maya.estimators.models.memory_bound import KINDS as MEMORY_BOUND_KINDS
+from maya.estimators.kernel import CLASS_TRAITS
 from maya.replay.rank_class import RankClass, once_per_rank_class
 from maya.replay.record_kinds import P2P_CALLS
 from maya.trace import RecordKind
@@ -57,21 +56,14 @@ TITLES = {
     TimeClass.IDLE: "idle",
 }
 
-_OF_WORK = {
-    **dict.fromkeys(MEMORY_BOUND_KINDS, TimeClass.MEMORY_BOUND),
-    KernelClass.GEMM: TimeClass.GEMM,
-    KernelClass.ATTENTION: TimeClass.ATTENTION,
-    KernelClass.CONVOLUTION: TimeClass.CONVOLUTION,
-}
+_OF_WORK = {kind: TimeClass(traits.time_class) for kind, traits in CLASS_TRAITS.items()}
 
 
 @once_per_rank_class
 def classify(rank_class: RankClass) -> npt.NDArray[np.int8]:
     """The number of the time class of each row. Callers must not change it: it is kept."""
     kinds = rank_class.trace.records["kind"][rank_class.records]
-    of_work = np.array(
-        [NUMBER[_OF_WORK.get(item.work.kind, TimeClass.OTHER)] for item in rank_class.kernels] or [0], dtype=np.int8
-    )
+    of_work = np.array([NUMBER[_OF_WORK[item.work.kind]] for item in rank_class.kernels] or [0], dtype=np.int8)
     numbers: npt.NDArray[np.int8] = of_work[np.maximum(rank_class.kernel, 0)]
     numbers[(kinds == RecordKind.MEMCPY) | (kinds == RecordKind.MEMSET)] = NUMBER[TimeClass.COPY]
     numbers[rank_class.call >= 0] = NUMBER[TimeClass.COMMUNICATION]

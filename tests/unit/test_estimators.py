@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from maya.devices import device_names, load_device
 from maya.estimators.batch import Batch, batches
 from maya.estimators.estimator import Estimator
-from maya.estimators.kernel import Kernel, KernelClass, Origin
+from maya.estimators.kernel import CLASS_TRAITS, Kernel, KernelClass, Origin
 from maya.estimators.models.attention import attention_kernel, causal_pairs, window_pairs
 from maya.estimators.models.bounds import roofline
 from maya.estimators.models.gemm import gemm_kernel
@@ -32,6 +32,10 @@ def products(count: int, smallest: float = 0.0) -> list[Kernel]:
     sizes = 16 * np.ceil(2.0 ** random.uniform(0, 12, size=(4 * count, 3))).astype(int)
     found = [gemm_kernel(int(m), int(n), int(k)) for m, n, k in sizes]
     return [work for work in found if work.flops >= smallest][:count]
+
+
+def test_every_class_has_traits() -> None:
+    assert set(CLASS_TRAITS) == set(KernelClass)
 
 
 sizes = st.integers(1, 4096)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from maya.devices import Device
-from maya.estimators.kernel import Kernel, KernelClass
+from maya.estimators.kernel import CLASS_TRAITS, Kernel, KernelClass
 from maya.estimators.models.bounds import (
     LAUNCH_SECONDS,
     cached_seconds,
@@ -21,7 +21,7 @@ from maya.estimators.models.bounds import (
     vector_flops,
 )
 
-TENSOR_KINDS = frozenset({KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.CONVOLUTION, KernelClass.RNN})
+TENSOR_KINDS = frozenset(kind for kind, traits in CLASS_TRAITS.items() if traits.uses_tensor_cores)
 
 # A work whose launch is more than this part of its bound is limited by it.
 _LAUNCH_SHARE = 0.5

@@ -3,11 +3,11 @@
 A kernel that only moves bytes takes `start + rows * row + bytes / bandwidth * slowdown`, where `row` is what a row
 costs however short it is (only softmax of long rows has such a thing). Of kernels that give each row a block, bytes are
 what crosses the memory bus, and there is a time that they wait at least (row_traffic.py). The slowdown is piecewise
-linear between knots on one axis (`axis_of`). What is measured is often an op of several kernels, with what measuring
-costs on top, so the curves of all families of an architecture and the overhead of each source are fitted together: one
-system of linear equations, relative errors squared, slowdowns at least 1. Devices of one architecture share their
-curves: they have the same SMs, with more or less bandwidth. So one with more is never the slower one, and few
-measurements of one device do not outweigh many of the other.
+linear between knots on one axis (`ClassTraits.curve_axis`). What is measured is often an op of several kernels, with
+what measuring costs on top, so the curves of all families of an architecture and the overhead of each source are fitted
+together: one system of linear equations, relative errors squared, slowdowns at least 1. Devices of one architecture
+share their curves: they have the same SMs, with more or less bandwidth. So one with more is never the slower one, and
+few measurements of one device do not outweigh many of the other.
 
 In: `Observation`s. Out: `Curve`s, which a pack holds as JSON.
 """
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, batches
-from maya.estimators.kernel import Kernel, KernelClass
+from maya.estimators.kernel import CLASS_TRAITS, Kernel, KernelClass
 from maya.estimators.models.bounds import LAUNCH_SECONDS
 from maya.estimators.models.families import family_of, relative_of
 from maya.estimators.models.row_traffic import chain, residence, traffic
@@ -59,7 +59,7 @@ _BY_THE_CHAIN = 1.4  # times what moving takes at full bandwidth: from there on,
 class Curve:
     """One family on one device."""
 
-    axis: str  # see axis_of
+    axis: str  # `curve_axis` of the class
     knots: tuple[float, ...]  # log2 of what is on the axis
     slowdown: tuple[float, ...]
     start_seconds: float
@@ -115,15 +115,6 @@ class Observation:
     device: Device
 
 
-def axis_of(kind: KernelClass) -> str:
-    """What the efficiency of a kind depends on most.
-
-    Softmax: the columns, of which a block's threads have more or fewer each. Norms go twice through a row, and the
-    second time it is near only as long as the rows that an SM works on side by side fit there. All others: the bytes.
-    """
-    return {KernelClass.SOFTMAX: "columns", KernelClass.NORM: "residence"}.get(kind, "bytes")
-
-
 def _along(axis: str, device: Device, batch: Batch) -> Floats:
     """The logarithm of where works are on an axis."""
     if axis == "columns":
@@ -147,7 +138,7 @@ def fit(
 
     sm_count = observations[0].device.sm_count
     axes = {
-        family_of(work.kind, work.variant, work.dtype): axis_of(work.kind)
+        family_of(work.kind, work.variant, work.dtype): CLASS_TRAITS[work.kind].curve_axis
         for seen in observations
         for work in seen.works
     }

@@ -6,7 +6,7 @@ slower it is taken to be than that.
 
 from __future__ import annotations
 
-from maya.estimators.kernel import KernelClass
+from maya.estimators.kernel import CLASS_TRAITS, KernelClass
 from maya.estimators.models.bounds import element_bytes
 from maya.estimators.models.row_traffic import IN_PASSES
 
@@ -58,24 +58,12 @@ _RELATIVES = {
     "triton/reduction": ("elementwise/vectorized", 1.2),
     "triton/persistent_reduction": ("elementwise/vectorized", 1.1),
 }
-_RELATIVES_OF_KINDS = {
-    "memset": ("elementwise/vectorized", 1.0),
-    "random": ("elementwise/vectorized", 1.2),
-    "optimizer": ("elementwise/vectorized", 1.15),
-    "index": ("elementwise/strided", 1.3),
-    "embedding": ("elementwise/strided", 1.3),
-    "sort": ("elementwise/strided", 1.5),
-    "triton": ("elementwise/vectorized", 1.2),
-    "norm": ("norm/layer_norm_forward", 1.0),
-    "softmax": ("softmax/softmax_forward", 1.0),
-    "reduction": ("reduction/outer", 1.0),
-    "unknown": ("elementwise/strided", 1.5),
-}
+_RELATIVES_OF_CLASSES = {kind.value: traits.similar_family for kind, traits in CLASS_TRAITS.items()}
 
 
 def relative_of(family: str) -> tuple[str, float]:
     """The family that an unmeasured one is taken to be like, and how many times slower."""
     if family in _RELATIVES:
         return _RELATIVES[family]
-    relative = _RELATIVES_OF_KINDS.get(family.partition("/")[0], ("elementwise/strided", 1.3))
+    relative = _RELATIVES_OF_CLASSES[family.partition("/")[0]]
     return relative if relative[0] != family else ("elementwise/vectorized", 1.0)

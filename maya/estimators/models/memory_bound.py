@@ -13,11 +13,13 @@ import numpy as np
 
 from maya.devices import Device
 from maya.estimators.batch import Batch, BatchTimes, Floats
-from maya.estimators.kernel import KernelClass, Origin
+from maya.estimators.kernel import CLASS_TRAITS, KernelClass, Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS, element_bytes, vector_flops
 from maya.estimators.models.curves import Curve
 from maya.estimators.models.families import family_of, relative_of
 from maya.estimators.pack import Packs
+
+KINDS = tuple(kind for kind, traits in CLASS_TRAITS.items() if traits.time_class == "memory_bound")
 
 _ARITHMETIC_EFFICIENCY = 0.5
 _UNKNOWN_SECONDS = 5e-6  # of a launch of which nothing is known
@@ -138,21 +140,3 @@ def evaluate_transfer(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         note = "rate of the link to the host" + (", from pageable memory" if pageable else "")
     start = _PAGEABLE_START if pageable else _TRANSFER_START
     return BatchTimes(start + size / rate, Origin.ROOFLINE, 0.2, note)
-
-
-KINDS = (
-    KernelClass.ELEMENTWISE,
-    KernelClass.REDUCTION,
-    KernelClass.NORM,
-    KernelClass.SOFTMAX,
-    KernelClass.CROSS_ENTROPY,
-    KernelClass.EMBEDDING,
-    KernelClass.INDEX,
-    KernelClass.SORT,
-    KernelClass.RANDOM,
-    KernelClass.OPTIMIZER,
-    KernelClass.COPY,
-    KernelClass.MEMSET,
-    KernelClass.TRITON,
-    KernelClass.UNKNOWN,
-)
