@@ -38,7 +38,7 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
                 GIVEN_UP,
                 "some of these reads are of large copies whose contents were not kept",
                 places,
-                "to keep more, raise MAYA_KEPT_BYTES and --copy-bytes (README, Values)",
+                "to keep more, raise MAYA_KEPT_BYTES and --copy-bytes (docs/values.md)",
             )
         )
     if places := _places(empty):

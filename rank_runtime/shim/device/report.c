@@ -47,9 +47,7 @@ static bool first_time(const char *what) {
 
 void maya_unsupported(const char *function) {
     if (first_time(function)) {
-        maya_message(
-            "%s is not emulated; it returns its library's 'not supported' error (see README, 'What does not work yet')",
-            function);
+        maya_message("%s is not emulated; it returns its library's 'not supported' error (see docs/limitations.md)", function);
     }
 }
 
