@@ -21,6 +21,7 @@ import psutil
 
 from maya.util.units import format_bytes
 from rank_runtime.build.errors import BuildError
+from rank_runtime.build.plain_torch import import_problem
 from rank_runtime.build.toolchain import Compiler, find_c_compiler, find_cxx_compiler
 from rank_runtime.build.torch_install import TorchInstall, find_torch
 
@@ -52,7 +53,10 @@ def examine() -> Iterator[Check]:
     """Look at everything Maya depends on, the most decisive first."""
     yield check_python(sys.version_info[:2])
     yield check_platform(platform.system(), platform.machine(), platform.libc_ver()[0])
-    yield check_torch(_or_problem(find_torch))
+    torch = _or_problem(find_torch)
+    yield check_torch(torch)
+    if not isinstance(torch, BuildError):
+        yield check_plain_torch(import_problem())
     yield check_compiler("C", "gcc", _or_problem(find_c_compiler))
     yield check_compiler("C++", "g++", _or_problem(find_cxx_compiler))
     yield check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -92,6 +96,14 @@ def check_torch(torch: TorchInstall | BuildError) -> Check:
         tested = ", ".join(f"{major}.{minor}" for major, minor in _TESTED_TORCH)
         return Check("torch", Verdict.WARN, found, f"likely to work; tested with {tested}")
     return Check("torch", Verdict.OK, found)
+
+
+def check_plain_torch(problem: str | None) -> Check:
+    """`problem`: why plain Python cannot import torch. Ranks of maya-torchrun can all the same."""
+    if problem is None:
+        return Check("plain import torch", Verdict.OK, "works")
+    advice = "run `maya setup-torch`, if torch is also to run without maya-torchrun (torchrun, notebooks)"
+    return Check("plain import torch", Verdict.WARN, problem, advice)
 
 
 def check_compiler(language: str, package: str, compiler: Compiler | BuildError | None) -> Check:

@@ -15,6 +15,7 @@ from maya.cli.calibrate import calibrate
 from maya.cli.estimate import estimate
 from maya.cli.net import net
 from maya.cli.report import report
+from maya.cli.setup_torch import setup_torch
 from maya.cli.whatif import whatif
 from maya.devices import Device, DeviceError, device_names, load_device
 from maya.util import standard_streams
@@ -41,6 +42,7 @@ main.add_command(calibrate)
 main.add_command(estimate)
 main.add_command(whatif)
 main.add_command(report)
+main.add_command(setup_torch)
 
 
 @main.command()

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from rank_runtime.build import BuildError, ensure_built
+from rank_runtime.build.plain_torch import add_stubs, import_problem
 
 
 def main() -> int:
@@ -13,6 +14,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rank_runtime.build", description=__doc__)
     parser.add_argument("--force", action="store_true", help="build again even if the build is there")
     parser.add_argument("--verbose", action="store_true", help="say what is done, and list what was built")
+    parser.add_argument(
+        "--plain-torch", action="store_true", help="also let plain Python import torch, without NVIDIA's packages"
+    )
     arguments = parser.parse_args()
 
     def progress(text: str) -> None:
@@ -21,8 +25,10 @@ def main() -> int:
 
     try:
         build = ensure_built(progress, force=arguments.force)
-    except BuildError as problem:
-        print(f"maya: {problem}", file=sys.stderr)
+        if arguments.plain_torch and add_stubs(progress) and (problem := import_problem()):
+            raise BuildError(f"torch cannot be imported, although its libraries are complete: {problem}")
+    except BuildError as error:
+        print(f"maya: {error}", file=sys.stderr)
         return 1
     if arguments.verbose:
         for library in build.libraries:

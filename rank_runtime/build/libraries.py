@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rank_runtime.build.elf import Imports
+from rank_runtime.build.torch_install import NVIDIA_SONAME
 
-NVIDIA_SONAME = re.compile(r"lib(cu(?!rl|ps)|nv|nccl)")
 # Wheels that bundle libraries rename them: libcudart-d0da41ae.so.11.0 is still libcudart.
 SONAME_STEM = re.compile(r"(lib[\w-]+?)(?:-[0-9a-f]{8})?\.so")
 NEWEST_CUDA = 13  # the release whose SONAME numbers the table gives

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rank_runtime.build.errors import BuildError
 
+NVIDIA_SONAME = re.compile(r"lib(cu(?!rl|ps)|nv|nccl)")
 REMEDY = (
     "Maya runs on the stock CUDA build of torch (no GPU, driver or nvidia-* package is needed): "
     "install it with `pip install --no-deps torch` from a package index that carries CUDA builds."
@@ -38,8 +39,8 @@ class TorchInstall:
 
     @property
     def shared_objects(self) -> list[Path]:
-        """torch's shared objects, and what its wheel bundles with them."""
-        return sorted(self.library_folder.glob("*.so*"))
+        """torch's shared objects, without the NVIDIA libraries that a wheel or plain_torch.py put beside them."""
+        return sorted(path for path in self.library_folder.glob("*.so*") if not NVIDIA_SONAME.match(path.name))
 
     @property
     def cuda_major(self) -> int:

@@ -38,6 +38,8 @@ def torch(version: str) -> TorchInstall:
         (doctor.check_torch(torch("2.10.0")), Verdict.WARN, "tested with 2.8, 2.12, 2.15"),
         (doctor.check_torch(torch("2.5.1")), Verdict.FAIL, "2.8 or later"),
         (doctor.check_torch(BuildError("torch is not installed.")), Verdict.FAIL, "scripts/setup"),
+        (doctor.check_plain_torch(None), Verdict.OK, ""),
+        (doctor.check_plain_torch("ImportError: libcudnn.so.9: cannot open"), Verdict.WARN, "maya setup-torch"),
         (doctor.check_compiler("C", "gcc", Compiler(("gcc",), "gcc 12")), Verdict.OK, ""),
         (doctor.check_compiler("C", "gcc", None), Verdict.FAIL, "apt-get install gcc"),
         (doctor.check_compiler("C++", "g++", None), Verdict.FAIL, "apt-get install g++"),

@@ -1,0 +1,208 @@
+"""torch in plain Python without NVIDIA's packages: `maya setup-torch` adds stub libraries that ranks never load."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.environments import Environment, make_environment
+
+from rank_runtime.build import Build
+from rank_runtime.build.elf import read_imports
+from rank_runtime.build.libraries import KNOWN_LIBRARIES, soname_stem
+from rank_runtime.build.plain_torch import MARK, VERSION_QUERIES
+
+ROOT = Path(__file__).parents[2]
+FEWEST_STUBS = 10
+
+LOADED = """
+import re, torch
+with open("/proc/self/maps") as maps:
+    print(*sorted({line.split()[-1] for line in maps if re.search(r"/lib(cu|nv|nccl)[^/]*$", line.rstrip())}))
+"""
+GLOO_PROGRAM = """
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+values = torch.full((4,), float(dist.get_rank() + 1))
+dist.all_reduce(values)
+print(f"sum {values.tolist()} GPUs {torch.cuda.device_count()}\\n", end="")
+dist.destroy_process_group()
+"""
+NCCL_PROGRAM = """
+import re, torch, torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+values = torch.full((4,), float(dist.get_rank() + 1), device="cuda")
+dist.all_reduce(values)
+with open("/proc/self/maps") as maps:
+    stubs = {line.split()[-1] for line in maps if re.search("torch/lib/lib(cu|nv|nccl)", line)}
+print(f"sum {values.tolist()} GPUs {torch.cuda.device_count()} stubs {len(stubs)}\\n", end="")
+dist.destroy_process_group()
+"""
+
+
+def setup_torch(environment: Environment, *options: str) -> str:
+    ended = environment.run("python", "-m", "maya.cli", "setup-torch", *options)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def stubs_of(environment: Environment) -> set[str]:
+    """File names of the stub libraries in the environment's torch."""
+    return {path.name for path in environment.torch_libraries.glob("lib*.so.*") if not path.is_symlink()}
+
+
+def loaded_libraries(environment: Environment) -> dict[str, Path]:
+    """NVIDIA libraries by file name that `import torch` loads."""
+    ended = environment.run("python", "-c", LOADED)
+    assert ended.returncode == 0, ended.stderr
+    return {Path(text).name: Path(text) for text in ended.stdout.split()}
+
+
+def add_packages(environment: Environment, donor: Environment, sonames: set[str]) -> Path:
+    """Libraries where NVIDIA's packages would put them. What is in them does not matter: they only have to load."""
+    folder = environment.site_packages / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True, exist_ok=True)
+    for soname in sonames:
+        shutil.copy(donor.torch_libraries / soname, folder / soname)
+    return folder
+
+
+def run_ranks(environment: Environment, folder: Path) -> str:
+    script = folder / "train.py"
+    script.write_text(NCCL_PROGRAM)
+    ended = environment.run(
+        "python", "-m", "maya.torchrun", "--nproc", "2", "--out", folder / "run", "--no-timeline", script, cwd=folder
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def ready(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment after `maya setup-torch`. Tests leave it as it is."""
+    environment = make_environment(tmp_path_factory.mktemp("ready") / "env", [ROOT])
+    assert "`import torch` works\n" in setup_torch(environment)
+    return environment
+
+
+@pytest.fixture
+def fresh(build: Build, tmp_path: Path) -> Callable[[], Environment]:
+    """Makes an environment without NVIDIA's libraries."""
+    return lambda: make_environment(tmp_path / "env", [ROOT])
+
+
+def test_torch_sees_no_gpu_and_gives_no_warning(ready: Environment) -> None:
+    program = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.ones(3).sum().item())"
+    ended = ready.run("python", "-W", "error", "-c", program)
+    assert (ended.stdout, ended.stderr) == ("False 0 3.0\n", "")
+
+
+def test_using_a_gpu_is_an_error(ready: Environment) -> None:
+    ended = ready.run("python", "-c", "import torch; torch.zeros(1, device='cuda')")
+    assert ended.returncode == 1
+    assert "No CUDA GPUs are available" in ended.stderr
+
+
+def test_versions_are_those_that_torch_was_built_for(ready: Environment) -> None:
+    ended = ready.run("python", "-c", "import torch; print(torch.backends.cudnn.version(), *torch.cuda.nccl.version())")
+    assert ended.returncode == 0, ended.stderr
+    cudnn, nccl_major = map(int, ended.stdout.split()[:2])
+    assert cudnn >= 90000
+    assert nccl_major == 2
+
+
+def test_every_library_comes_from_the_folder_of_torch(ready: Environment) -> None:
+    """Even where a CUDA toolkit is installed for the whole machine."""
+    loaded = loaded_libraries(ready)
+    assert len(loaded) >= FEWEST_STUBS
+    assert {path.parent for path in loaded.values()} == {ready.torch_libraries}
+
+
+def test_every_function_returns_an_error(ready: Environment) -> None:
+    results = {library.soname_stem: library for library in KNOWN_LIBRARIES}
+    calls = []
+    for soname in sorted(stubs_of(ready)):
+        library = results[soname_stem(soname)]
+        answered = VERSION_QUERIES.get(library.stem, (frozenset[str](), ""))[0]
+        exported = read_imports(ready.torch_libraries / soname).exported
+        calls += [
+            (str(ready.torch_libraries / soname), name)
+            for name in sorted(exported - answered)
+            if library.prefix_length(name) > 0 and library.result_of(name) == library.unsupported
+        ]
+    program = f"import ctypes\nprint([name for path, name in {calls!r} if ctypes.CDLL(path)[name]() == 0])"
+    ended = ready.run("python", "-c", program)
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
+    assert len(calls) > 500
+
+
+def test_torchrun_on_the_cpu(ready: Environment, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(GLOO_PROGRAM)
+    ended = ready.run("torchrun", "--standalone", "--nproc-per-node", "2", script, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "sum [3.0, 3.0, 3.0, 3.0] GPUs 0\n" * 2
+
+
+def test_ranks_have_virtual_gpus_and_load_no_stub(ready: Environment, tmp_path: Path) -> None:
+    assert run_ranks(ready, tmp_path) == "sum [3.0, 3.0, 3.0, 3.0] GPUs 8 stubs 0\n" * 2
+
+
+def test_a_second_run_changes_nothing(ready: Environment) -> None:
+    before = {path: path.stat().st_mtime_ns for path in ready.torch_libraries.iterdir()}
+    assert setup_torch(ready) == "`import torch` works; there was nothing to do\n"
+    assert {path: path.stat().st_mtime_ns for path in ready.torch_libraries.iterdir()} == before
+
+
+def test_stubs_need_no_other_file_of_ours(ready: Environment) -> None:
+    """They survive an emptied cache and the removal of Maya."""
+    for name in stubs_of(ready):
+        imports = read_imports(ready.torch_libraries / name)
+        assert imports.needed == ()
+        assert sum(symbol.startswith(MARK) for symbol in imports.exported) == 1
+
+
+def test_packages_that_come_later_win(ready: Environment, fresh: Callable[[], Environment]) -> None:
+    environment = fresh()
+    setup_torch(environment)
+    packages = add_packages(environment, ready, {"libcudnn.so.9"})
+    loaded = loaded_libraries(environment)
+    assert loaded["libcudnn.so.9"].parent == packages
+    assert loaded["libnccl.so.2"].parent == environment.torch_libraries
+
+    setup_torch(environment)
+    assert stubs_of(environment) == stubs_of(ready) - {"libcudnn.so.9"}
+    assert loaded_libraries(environment)["libcudnn.so.9"].parent == packages
+
+
+def test_an_environment_with_all_packages_is_left_alone(
+    ready: Environment, fresh: Callable[[], Environment], tmp_path: Path
+) -> None:
+    environment = fresh()
+    add_packages(environment, ready, stubs_of(ready))
+    assert setup_torch(environment) == "`import torch` works; there was nothing to do\n"
+    assert stubs_of(environment) == set()
+    assert run_ranks(environment, tmp_path) == "sum [3.0, 3.0, 3.0, 3.0] GPUs 8 stubs 0\n" * 2
+
+
+def test_outdated_stubs_are_replaced(ready: Environment, fresh: Callable[[], Environment]) -> None:
+    """As after an update of torch."""
+    environment = fresh()
+    for name in stubs_of(ready):
+        shutil.copy(ready.torch_libraries / "libcurand.so.10", environment.torch_libraries / name)
+    shutil.copy(ready.torch_libraries / "libcurand.so.10", environment.torch_libraries / "libcurand.so.9")
+    assert "`import torch` works\n" in setup_torch(environment)
+    assert stubs_of(environment) == stubs_of(ready)
+
+
+def test_stubs_can_be_removed(ready: Environment, fresh: Callable[[], Environment]) -> None:
+    environment = fresh()
+    for name in stubs_of(ready):
+        shutil.copy(ready.torch_libraries / name, environment.torch_libraries / name)
+    assert setup_torch(environment, "--remove") == f"removed {len(stubs_of(ready))} stub libraries\n"
+    assert stubs_of(environment) == set()
