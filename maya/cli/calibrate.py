@@ -13,6 +13,7 @@ import click
 
 from maya.devices import DeviceError, load_device
 from maya.estimators.training.measurements_file import MeasurementsError, Timed, read_measurements
+from maya.util.extras import MissingPackage
 
 
 @click.command()
@@ -40,7 +41,10 @@ def calibrate(files: tuple[Path, ...], gpu: str, out: Path, source: str, licence
 
     date = date or datetime.date.today().isoformat()
     source = source or ", ".join(path.name for path in files)
-    learned = learn(device, timed, source=source, licence=licence, date=date)
+    try:
+        learned = learn(device, timed, source=source, licence=licence, date=date)
+    except MissingPackage as error:
+        raise click.ClickException(str(error)) from error
     write_pack(out, device.key, learned.models, learned.curves, learned.measured)
     click.echo(f"{'model':<36}{'rows':>7}{'error before':>14}{'held out':>10}")
     for line in learned.lines:

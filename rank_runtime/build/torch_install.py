@@ -18,8 +18,9 @@ from rank_runtime.build.errors import BuildError
 
 NVIDIA_SONAME = re.compile(r"lib(cu(?!rl|ps)|nv|nccl)")
 REMEDY = (
-    "Maya runs on the stock CUDA build of torch (no GPU, driver or nvidia-* package is needed): "
-    "install it with `pip install --no-deps torch` from a package index that carries CUDA builds."
+    "Maya runs on the stock CUDA build of torch; no GPU, driver or nvidia-* package is needed. Install it with "
+    "`pip install torch`, or, to save the gigabytes of NVIDIA's packages, with `pip install --no-deps torch` and the "
+    "other packages that torch needs, from a package index that has CUDA builds."
 )
 
 

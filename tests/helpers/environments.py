@@ -1,17 +1,21 @@
 """Virtual environments for tests of the installation.
 
-In: an empty folder. Out: an `Environment` with a torch folder of its own, whose files are links to the installed torch,
-so that a test may add libraries to it. All other packages are those of the environment that runs the tests.
+In: an empty folder. Out: an `Environment` made of links, in a second and without a package index:
+- `make_environment`: with a torch folder of its own, so that a test may add libraries to it, whose files are links to
+  the installed torch; all other packages are those of the environment that runs the tests;
+- `make_minimal_environment`: only with the packages that are named.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 
 from rank_runtime.build.torch_install import NVIDIA_SONAME, find_torch
@@ -64,6 +68,24 @@ def make_environment(folder: Path, search_path: Iterable[Path] = ()) -> Environm
     (environment.site_packages / "others.pth").write_text("".join(f"{path}\n" for path in paths))
     _write_program(environment, "torchrun", "torch.distributed.run")
     return environment
+
+
+def make_minimal_environment(folder: Path, distributions: Iterable[str]) -> Environment:
+    """An environment in `folder` that has these distributions and nothing else."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    environment = Environment(folder)
+    for name in distributions:
+        found = distribution(name)
+        for entry in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            (environment.site_packages / entry).symlink_to(Path(str(found.locate_file(entry))))
+    return environment
+
+
+def install(environment: Environment, *wheels: Path | str) -> None:
+    """Install wheels with the pip that is there, and nothing from a package index."""
+    command = [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--no-index", "--quiet"]
+    ended = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
 
 
 def _link(source: Path, target: Path, except_for: set[str]) -> None:

@@ -76,7 +76,7 @@ def run_ranks(environment: Environment, folder: Path) -> str:
     script = folder / "train.py"
     script.write_text(NCCL_PROGRAM)
     ended = environment.run(
-        "python", "-m", "maya.torchrun", "--nproc", "2", "--out", folder / "run", "--no-timeline", script, cwd=folder
+        "python", "-m", "maya.launcher", "--nproc", "2", "--out", folder / "run", "--no-timeline", script, cwd=folder
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

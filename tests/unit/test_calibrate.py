@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "8" in lines["elementwise/vectorized"]
     assert "2 models, 1 curves" in result.output.splitlines()[-1]
     return folder / "a40.npz"
+
+
+def test_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    file = write(tmp_path / "a40.csv", list(some_works()))
+    result = calibrate(file, "--gpu", "a40", "--out", tmp_path / "a40.npz")
+    assert result.exit_code == 1
+    assert "Learning kernel times needs sklearn" in result.output
+    assert "pip install 'maya-torchrun[train]'" in result.output
 
 
 def test_what_was_measured_is_answered_as_measured(pack: Path) -> None:

@@ -28,6 +28,7 @@ from maya.estimators.kernel import CLASS_TRAITS, Kernel, KernelClass
 from maya.estimators.models.bounds import LAUNCH_SECONDS
 from maya.estimators.models.families import family_of, relative_of
 from maya.estimators.models.row_traffic import chain, residence, traffic
+from maya.util.extras import needs
 
 # By axis, logarithms to base 2: of the bytes moved, of the columns, of how often rows in work fill an SM's memory.
 _KNOTS = {
@@ -134,7 +135,8 @@ def fit(
     The observations are of devices of one architecture. `relatives` are curves of another one, which these lean on
     where they have few observations.
     """
-    from scipy.optimize import lsq_linear  # type: ignore[import-untyped]
+    with needs("train", "Learning kernel times"):
+        from scipy.optimize import lsq_linear  # type: ignore[import-untyped]
 
     sm_count = observations[0].device.sm_count
     axes = {

@@ -20,6 +20,7 @@ from maya.devices import Device
 from maya.estimators.batch import Batch, Floats
 from maya.estimators.models.forest import LARGEST_LEAVES, Trees
 from maya.estimators.pack import Describe, Model
+from maya.util.extras import needs
 
 FOLDS = 5  # one of which is held out
 FEWEST_GROUPS = 5
@@ -140,8 +141,9 @@ def fold_of(group: str) -> int:
 
 def grow(features: npt.NDArray[np.float32], target: Floats, size: Size) -> Trees:
     """Boosted trees for the logarithm of the slowdown."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
+    with needs("train", "Learning kernel times"):
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
 
     if size.leaves > LARGEST_LEAVES:
         raise ValueError(f"trees of {size.leaves} leaves; a pack holds at most {LARGEST_LEAVES}")

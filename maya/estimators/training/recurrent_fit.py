@@ -11,6 +11,7 @@ from maya.estimators.batch import Floats, batches
 from maya.estimators.models.library_calls import RNN_CONSTANTS, rnn_terms
 from maya.estimators.training.model_training import FOLDS, fold_of
 from maya.estimators.training.sources import deepbench
+from maya.util.extras import needs
 
 _SCALE = np.array([1e-6, 1.0, 1.0])
 
@@ -38,7 +39,8 @@ def fitted_constants(folder: Path, device: Device) -> dict[str, tuple[tuple[floa
 
 def _solve(terms: Floats, seconds: Floats) -> Floats:
     """Relative least squares with constants that are not negative."""
-    from scipy.optimize import nnls  # type: ignore[import-untyped]
+    with needs("train", "Learning kernel times"):
+        from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     solution: Floats = nnls(terms / seconds[:, None] * _SCALE, np.ones(len(seconds)))[0] * _SCALE
     return solution
