@@ -1,12 +1,12 @@
-"""A communicator: its members, and what they have posted on it.
+"""A communicator: its members, and the calls that they have posted on it.
 
 In: posts of members, members that leave. Out: answers, as (rank, message, payload). Posts are matched by sequence
-number; posts of one number that do not agree are all answered with a text that says who posted what. What is complete
-is forgotten.
+number. If posts with one number disagree, each of them is answered with an error that says who posted what. Completed
+calls are forgotten.
 
-A member whose program has ended drains: it waits only for calls that can still complete. Calls for which a member is
-missing that ended or left are abandoned, as torch aborts them when a process ends on a GPU. Other members, whose
-programs go on, keep waiting: for them it is a hang.
+A member whose program has ended drains: it waits only for calls that can still complete. If a call lacks a member that
+has ended or left, it is abandoned, as torch aborts it when a process on a GPU ends. Members whose programs are still
+running keep waiting: for them it is a hang.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, Outgoing
 from coordinator.arithmetic import Buffer
 from coordinator.collectives import ROOTED, PendingCollective, send_bytes, signature_of
 from coordinator.descriptions import post_text
-from coordinator.point_to_point import Channel
-from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR
-from coordinator.sequences import Sequences
+from coordinator.point_to_point import Channel, FinishedSequences
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from maya.util.ranks import ranks_text
-from rank_runtime.messages import Abandoned, Call, Done, Failed, FromCoordinator, Post
-
-Outgoing = tuple[int, FromCoordinator, Buffer | None]  # to which rank
+from rank_runtime.messages import Abandoned, Call, Done, Failed, Post
 
 _LARGEST_BUFFER = 1 << 62
 
 
 @dataclass(frozen=True)
 class PendingWait:
-    """Ranks that wait, for what, and who is missing for it."""
+    """A call that is not complete: the ranks that wait in it, and those that are missing."""
 
     what: str
-    communicator: int  # 0: it is not complete yet
+    communicator: int  # 0: a communicator that is still being created
     sequence: int
     waiting: tuple[int, ...]
-    missing: tuple[int, ...]  # ranks; of a communicator that is not complete, members, for who they are is not known
-    post: Post | None = field(default=None, compare=False)  # one of those that wait
+    missing: tuple[int, ...]  # ranks; members if the communicator is still being created
+    post: Post | None = field(default=None, compare=False)  # of one rank that waits
     members: tuple[int, ...] = field(default=(), compare=False)  # of the communicator
 
     def __str__(self) -> str:
@@ -52,8 +49,8 @@ class PendingWait:
 class Communicator:
     """Members of one communicator, by their rank in it.
 
-    A process that drives several devices can be several members (ncclCommInitAll). The messages of ranks do not say for
-    which member they are, so then every member knows the communicator by a number of its own.
+    A process that drives several devices can be several members (ncclCommInitAll). A rank's messages do not name the
+    member, so each member of such a process knows the communicator by a number of its own.
     """
 
     def __init__(self, number: int, members: tuple[int, ...], times: TimeModel = NO_TIME_MODEL) -> None:
@@ -65,11 +62,11 @@ class Communicator:
         self._gone: set[int] = set()  # members that left or ended
         self._draining: set[int] = set()  # members whose programs have ended
         self._collectives: dict[int, PendingCollective] = {}
-        self._finished = Sequences()
+        self._finished = FinishedSequences()
         self._channels: dict[tuple[int, int], Channel] = {}
         self.completed = 0
-        self.instance = 0  # which one of these members it is
-        self.disagreement: PendingCollective | None = None  # the last of which the posts did not agree
+        self.instance = 0  # how many communicators with the same members came before it
+        self.disagreement: PendingCollective | None = None  # the last one whose posts disagreed
 
     @property
     def number(self) -> int:
@@ -81,14 +78,14 @@ class Communicator:
         return self.numbers[member] if self.has_repeated_ranks else self.number
 
     def member(self, rank: int, number: int) -> int | None:
-        """The member that a rank is, which knows the communicator by `number`."""
+        """The member for which a rank uses the communicator number `number`; None: the rank is not a member."""
         if not self.has_repeated_ranks:
             return self.member_of.get(rank)
         member = number - self.number
         return member if self.members[member] == rank else None
 
     def post(self, member: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
-        """A post of a member."""
+        """Take a member's post; the answers that follow from it."""
         rank = self.members[member]
         if member in self._gone:
             return self._refuse(rank, post, "it has left the communicator")
@@ -97,7 +94,7 @@ class Communicator:
         collective = self._collectives.get(post.sequence)
         if collective is None:
             if post.sequence in self._finished:
-                return self._refuse(rank, post, "it was posted before, and is complete")
+                return self._refuse(rank, post, "it was posted before and is complete")
             complaint = self._complaint(post, member, payload)
             if complaint:
                 return self._refuse(rank, post, complaint)
@@ -119,12 +116,12 @@ class Communicator:
             return self._out_of_memory(collective)
 
     def drain(self, member: int) -> list[Outgoing]:
-        """The member's program has ended: it posts what its streams hold, and nothing else."""
+        """The member's program has ended: from now on it posts only the calls that its streams still hold."""
         self._draining.add(member)
         return self._abandon()
 
     def leave(self, member: int, *, withdraw: bool) -> list[Outgoing]:
-        """A member will not post again, nor read answers. What it posted stays posted, unless it is withdrawn."""
+        """A member neither posts nor reads answers any more. Its posts remain, unless they are withdrawn."""
         self._gone.add(member)
         self._draining.discard(member)
         for collective in self._collectives.values():
@@ -140,11 +137,11 @@ class Communicator:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether no member is left."""
+        """Whether every member has left."""
         return len(self._gone) == len(self.members)
 
     def waits(self) -> Iterator[PendingWait]:
-        """What is not complete."""
+        """The calls that are not complete."""
         members = self.members
         for sequence, collective in self._collectives.items():
             waiting = tuple(members[member] for member, token in collective.tokens.items() if token is not None)
@@ -162,7 +159,7 @@ class Communicator:
     # ---- collectives ----
 
     def _complaint(self, post: Post, member: int, payload: Buffer | None) -> str:
-        """What is wrong with a post, apart from the others."""
+        """The problem with a post by itself; empty: none."""
         members = len(self.members)
         if (post.call in ROOTED or post.call >= Call.SEND) and not 0 <= post.peer < members:
             return f"its root or peer is {post.peer}, expected 0 to {members - 1}"
@@ -197,7 +194,7 @@ class Communicator:
         self._finished.add(sequence)
 
     def _disagree(self, collective: PendingCollective, member: int, post: Post) -> list[Outgoing]:
-        """Everybody who has posted gets an error, and so does everybody who will."""
+        """Answer all posts so far, and all that follow, with an error."""
         collective.disagree(member, signature_of(post))
         self.disagreement = collective
         text = (
@@ -216,7 +213,7 @@ class Communicator:
         ]
 
     def _out_of_memory(self, collective: PendingCollective) -> list[Outgoing]:
-        text = f"the coordinator has not enough memory for {post_text(collective.post, self.members)}"
+        text = f"the coordinator does not have enough memory for {post_text(collective.post, self.members)}"
         self._finish(collective)
         return [
             (self.members[member], Failed(token, SYSTEM_ERROR, text), None)
@@ -230,7 +227,7 @@ class Communicator:
         )
         return [(rank, Failed(post.token, INVALID_ARGUMENT, text), None)]
 
-    # ---- send and receive ----
+    # ---- send/recv ----
 
     def _post_to_peer(self, member: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
         rank = self.members[member]
@@ -248,10 +245,10 @@ class Communicator:
         sent: list[Outgoing] = [(self.members[to], message, buffer) for to, message, buffer in answers]
         return sent + (self._abandon() if member in self._draining else [])
 
-    # ---- members that drain ----
+    # ---- draining members ----
 
     def _abandon(self) -> list[Outgoing]:
-        """Answers to draining members whose calls can never complete, because a missing member is gone."""
+        """Answer draining members whose calls can never complete because a missing member has left."""
         answers: list[Outgoing] = []
         if not self._draining or not self._gone:
             return answers
@@ -276,6 +273,6 @@ class Communicator:
         ranks = [self.members[each] for each in gone]
         text = (
             f"{post_text(post, self.members)} ({post.sequence} on communicator {self.number}) was queued when the "
-            f"program ended, and is dropped: {ranks_text(ranks)} left without calling it"
+            f"program ended and is dropped: {ranks_text(ranks)} left without calling it"
         )
         return self.members[member], Abandoned(token, text), None

@@ -14,7 +14,7 @@ _FLOATING = {
 }
 DATA_TYPES = [
     _FLOATING.get(kind, kind.name.lower().replace("float8", "fp8")) for kind in DataType
-]  # by number, as traces name them
+]  # indexed by number; names as in traces
 _REDUCTIONS = (Call.ALL_REDUCE, Call.REDUCE, Call.REDUCE_SCATTER)
 _PREPOSITIONS = {
     Call.REDUCE: "to",
@@ -33,7 +33,7 @@ def call_text(call: int, count: int, data_type: int, reduction: int, peer: int, 
     if kind in _REDUCTIONS:
         text += f" {Reduction(reduction).name.lower()}"
     if kind in _PREPOSITIONS:
-        name = f"rank {members[peer]}" if 0 <= peer < len(members) else f"member {peer}, which there is not"
+        name = f"rank {members[peer]}" if 0 <= peer < len(members) else f"member {peer} (out of range)"
         text += f" {_PREPOSITIONS[kind]} {name}"
     return text
 

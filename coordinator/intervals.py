@@ -1,7 +1,7 @@
-"""Which bytes of a buffer are known: intervals as the messages carry them, [start, end, start, end, ...].
+"""Which bytes of a buffer are known: intervals as in messages, [start, end, start, end, ...].
 
-They are in order, do not overlap, and none is empty. Of a buffer only the known bytes travel, one part after the other:
-`packed` makes that of a buffer, and `unpacked` a buffer of that.
+Intervals are in order, do not overlap and are not empty. Messages carry only the known bytes of a buffer, one interval
+after the other: `packed` extracts them from a buffer, `unpacked` puts them back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NONE: Intervals = ()
 
 
 def packed(intervals: Intervals, buffer: Buffer) -> Buffer:
-    """The bytes of a buffer that are known; if these are all, the buffer itself."""
+    """The known bytes of a buffer; the buffer itself if all are known."""
     if len(intervals) == 2 and intervals[1] - intervals[0] == len(buffer):
         return buffer
     view = memoryview(buffer)
@@ -24,7 +24,7 @@ def packed(intervals: Intervals, buffer: Buffer) -> Buffer:
 
 
 def unpacked(intervals: Intervals, payload: Buffer, size: int) -> Buffer:
-    """A buffer of that size, with zeros where nothing is known."""
+    """A buffer of `size` bytes, zero where bytes are not known."""
     if len(payload) == size:
         return payload
     buffer, view, taken = bytearray(size), memoryview(payload), 0
@@ -39,7 +39,7 @@ def _pairs(intervals: Intervals) -> Iterable[tuple[int, int]]:
 
 
 def intersection(left: Intervals, right: Intervals) -> Intervals:
-    """What is in both."""
+    """The bytes in both."""
     found: list[int] = []
     i = j = 0
     while i < len(left) and j < len(right):
@@ -54,7 +54,7 @@ def intersection(left: Intervals, right: Intervals) -> Intervals:
 
 
 def whole_elements(intervals: Intervals, item_bytes: int) -> Intervals:
-    """Without elements of which not every byte is there."""
+    """Only the elements of which every byte is known."""
     found: list[int] = []
     joined = concatenation((intervals,), 0)
     for start, end in _pairs(joined):
@@ -66,7 +66,7 @@ def whole_elements(intervals: Intervals, item_bytes: int) -> Intervals:
 
 
 def part(intervals: Intervals, first: int, last: int) -> Intervals:
-    """What lies in the bytes from `first` up to `last`, counted from `first`."""
+    """The intervals between `first` and `last`, relative to `first`."""
     found: list[int] = []
     for start, end in _pairs(intervals):
         start, end = max(start, first), min(end, last)
@@ -76,7 +76,7 @@ def part(intervals: Intervals, first: int, last: int) -> Intervals:
 
 
 def concatenation(parts: Iterable[Intervals], part_bytes: int) -> Intervals:
-    """Of parts of the same size, laid one after the other."""
+    """The intervals of parts of `part_bytes` bytes each, laid one after the other."""
     found: list[int] = []
     offset = 0
     for intervals in parts:

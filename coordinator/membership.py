@@ -1,9 +1,9 @@
-"""How communicators come about: joins, splits and shrinks are collected until all who must have come.
+"""Communicator init: joins, splits and shrinks are collected until every member has called.
 
-In: requests of ranks. Out: the requests that can be answered now, each either with a new communicator or with an error.
-Requests that belong together but contradict each other are answered with an error, and so are all that follow. So are
-members that share a GPU, which NCCL refuses when all of them have come; splits and shrinks have members of their
-parent, and need no such check.
+In: requests of ranks. Out: the requests that can be answered now, each with a new communicator or with an error.
+Requests that belong together but contradict each other are answered with an error, and so are all later ones. Members
+that share a GPU get an error as well, as from NCCL, once all members have called; splits and shrinks take members of
+their parent and need no such check.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
+from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE
 from maya.util.ranks import ranks_text
 from rank_runtime.messages import Join, RequestFailed, Shrink, Split
 
-DUPLICATE_GPU = "Duplicate GPU detected"  # how NCCL's text begins
+DUPLICATE_GPU = "Duplicate GPU detected"  # the beginning of NCCL's text
 
-MembershipFailure = tuple[int, RequestFailed]  # to which rank
+MembershipFailure = tuple[int, RequestFailed]  # rank, answer
 
 
 @dataclass(frozen=True)
 class NewCommunicator:
     """A new communicator: its members in their order, each with the request that it answers.
 
-    A request of None belongs to a rank that has ended since.
+    A request of None belongs to a rank that has ended meanwhile.
     """
 
     members: tuple[int, ...]
@@ -33,15 +33,15 @@ class NewCommunicator:
 
 @dataclass
 class MembershipOutcome:
-    """What a request leads to."""
+    """The answers that a request leads to."""
 
     groups: list[NewCommunicator] = field(default_factory=list)
-    without: list[tuple[int, int]] = field(default_factory=list)  # rank, request: no part in any of the groups
+    without: list[tuple[int, int]] = field(default_factory=list)  # rank and request of those in no group
     failures: list[MembershipFailure] = field(default_factory=list)
 
 
 class _Requests:
-    """Requests of ranks that belong together."""
+    """Requests that lead to the same communicators."""
 
     def __init__(self) -> None:
         self._failed = ""
@@ -56,12 +56,12 @@ class _Requests:
 
 
 class Joining(_Requests):
-    """Joins with the same key."""
+    """ncclCommInitRank calls with the same unique id."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__()
         self.ranks = ranks
-        self._came: dict[int, tuple[int, int | None]] = {}  # member -> rank, request
+        self._arrived: dict[int, tuple[int, int | None]] = {}  # member -> rank, request
         self._gpus: dict[tuple[int, int, int], list[int]] = {}  # node, GPU, bus id -> members
         self._ranks: set[int] = set()
 
@@ -70,33 +70,33 @@ class Joining(_Requests):
             return self._fail([(rank, join.request)], self._failed)
         complaint = self._complaint(rank, join)
         if complaint:
-            return self._fail([*self._came.values(), (rank, join.request)], complaint)
+            return self._fail([*self._arrived.values(), (rank, join.request)], complaint)
         self._ranks.add(rank)
-        self._came[join.member] = (rank, join.request)
+        self._arrived[join.member] = (rank, join.request)
         self._gpus.setdefault((join.node, join.gpu, join.bus_id), []).append(join.member)
-        if len(self._came) < self.ranks:
+        if len(self._arrived) < self.ranks:
             return MembershipOutcome()
         if len(self._gpus) < self.ranks:
             return self._refuse_shared_gpus()
-        ordered = [self._came[member] for member in range(self.ranks)]
+        ordered = [self._arrived[member] for member in range(self.ranks)]
         return MembershipOutcome(
             [NewCommunicator(tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered))]
         )
 
     def _refuse_shared_gpus(self) -> MembershipOutcome:
-        """Every member is told what NCCL tells it, and then of all ranks that are on the GPU in question."""
+        """Answer every member with NCCL's text, followed by all ranks of the job that use the GPU."""
         texts: dict[int, str] = {}
         for (node, gpu, bus_id), sharing in sorted(self._gpus.items()):
             for member in sharing if len(sharing) > 1 else ():
                 other = min(each for each in sharing if each != member)
-                ranks = ranks_text({self._came[each][0] for each in sharing})
+                ranks = ranks_text({self._arrived[each][0] for each in sharing})
                 texts[member] = (
                     f"{DUPLICATE_GPU} : rank {member} and rank {other} both on CUDA device {bus_id:x} "
                     f"(GPU {gpu} of node {node} is used by {ranks} of the job)"
                 )
         self._failed = texts[min(texts)]
         outcome = MembershipOutcome()
-        for member, (rank, request) in sorted(self._came.items()):
+        for member, (rank, request) in sorted(self._arrived.items()):
             if request is not None:
                 failure = RequestFailed(request, INVALID_USAGE, texts.get(member, self._failed))
                 outcome.failures.append((rank, failure))
@@ -109,22 +109,24 @@ class Joining(_Requests):
             return f"{failure}{others}, rank {rank} as one of {join.ranks}"
         if not 0 <= join.member < self.ranks:
             return f"{failure}rank {rank} joined it as member {join.member}, expected 0 to {self.ranks - 1}"
-        if join.member in self._came:
-            return f"{failure}rank {self._came[join.member][0]} and rank {rank} both joined it as member {join.member}"
+        if join.member in self._arrived:
+            return (
+                f"{failure}rank {self._arrived[join.member][0]} and rank {rank} both joined it as member {join.member}"
+            )
         return ""
 
     def forget(self, rank: int) -> None:
-        """A rank has ended."""
-        for member, (other, _) in self._came.items():
+        """Note that a rank has ended."""
+        for member, (other, _) in self._arrived.items():
             if other == rank:
-                self._came[member] = (rank, None)
+                self._arrived[member] = (rank, None)
 
     def waiting(self) -> tuple[int, ...]:
-        return tuple(rank for rank, request in self._came.values() if request is not None and not self._failed)
+        return tuple(rank for rank, request in self._arrived.values() if request is not None and not self._failed)
 
     def missing(self) -> tuple[int, ...]:
-        """Members, since nobody knows which ranks they will be."""
-        return tuple(member for member in range(self.ranks) if member not in self._came)
+        """The missing members: their ranks are not known before they call."""
+        return tuple(member for member in range(self.ranks) if member not in self._arrived)
 
 
 class Dividing(_Requests):
@@ -135,28 +137,28 @@ class Dividing(_Requests):
         self._parent = parent
         self._member_of = member_of
         self._first = first
-        self._came: dict[int, tuple[Split | Shrink, int | None]] = {}  # rank -> request
+        self._arrived: dict[int, tuple[Split | Shrink, int | None]] = {}  # rank -> request
         self._excluded = frozenset(first.excluded) if isinstance(first, Shrink) else frozenset()
         self._missing = len(parent) - len(self._excluded)
 
     def add(self, rank: int, request: Split | Shrink) -> MembershipOutcome:
         if self._failed:
             return self._fail([(rank, request.request)], self._failed)
-        if rank in self._came:
+        if rank in self._arrived:
             text = f"rank {rank} has already called {self.what} with sequence number {request.sequence}"
             return MembershipOutcome(failures=[(rank, RequestFailed(request.request, INVALID_ARGUMENT, text))])
         complaint = self._complaint(rank, request)
         if complaint:
-            waiting = [(other, number) for other, (_, number) in self._came.items()]
+            waiting = [(other, number) for other, (_, number) in self._arrived.items()]
             return self._fail([*waiting, (rank, request.request)], complaint)
-        self._came[rank] = (request, request.request)
+        self._arrived[rank] = (request, request.request)
         self._missing -= 1
         return MembershipOutcome() if self._missing else self._outcome()
 
     def forget(self, rank: int) -> None:
-        """A rank has ended."""
-        if rank in self._came:
-            self._came[rank] = (self._came[rank][0], None)
+        """Note that a rank has ended."""
+        if rank in self._arrived:
+            self._arrived[rank] = (self._arrived[rank][0], None)
 
     @property
     def what(self) -> str:
@@ -167,22 +169,24 @@ class Dividing(_Requests):
         return self._first.sequence
 
     def waiting(self) -> tuple[int, ...]:
-        return tuple(rank for rank, (_, number) in self._came.items() if number is not None and not self._failed)
+        return tuple(rank for rank, (_, number) in self._arrived.items() if number is not None and not self._failed)
 
     def missing(self) -> tuple[int, ...]:
         return tuple(
-            rank for member, rank in enumerate(self._parent) if member not in self._excluded and rank not in self._came
+            rank
+            for member, rank in enumerate(self._parent)
+            if member not in self._excluded and rank not in self._arrived
         )
 
     def _complaint(self, rank: int, request: Split | Shrink) -> str:
         if type(request) is not type(self._first):
             calls = {Split: "ncclCommSplit", Shrink: "ncclCommShrink"}
-            return f"{ranks_text(self._came)} called {self.what}, rank {rank} called {calls[type(request)]}"
+            return f"{ranks_text(self._arrived)} called {self.what}, rank {rank} called {calls[type(request)]}"
         if isinstance(request, Shrink):
             excluded = frozenset(request.excluded)
             if excluded != self._excluded:
                 return (
-                    f"{ranks_text(self._came)} called ncclCommShrink without members {sorted(self._excluded)}, "
+                    f"{ranks_text(self._arrived)} called ncclCommShrink without members {sorted(self._excluded)}, "
                     f"rank {rank} without {sorted(excluded)}"
                 )
             if self._member_of[rank] in excluded:
@@ -193,8 +197,8 @@ class Dividing(_Requests):
 
     def _outcome(self) -> MembershipOutcome:
         outcome = MembershipOutcome()
-        colors: dict[int, list[tuple[int, int, int | None]]] = {}  # key and member, by which they are ordered; request
-        for rank, (request, number) in self._came.items():
+        colors: dict[int, list[tuple[int, int, int | None]]] = {}  # key, member, request; ordered by key and member
+        for rank, (request, number) in self._arrived.items():
             member = self._member_of[rank]
             if isinstance(request, Shrink):
                 colors.setdefault(0, []).append((0, member, number))

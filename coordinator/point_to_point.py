@@ -1,13 +1,13 @@
-"""Sends and receives from one member of a communicator to another.
+"""Send/recv from one member of a communicator to another.
 
-In: posts of both ends. Out: answers to them. A send and a receive of the same sequence number belong together. A send
-is complete at once while no more than 4 MiB, which is NCCL's buffer, are on their way without having been received;
-after that, when there is room again, or when it has been received. Both ends must agree on the number of bytes; as with
-NCCL, what type the bytes have is their own business.
+In: posts of both ends. Out: answers to them. A send and a receive with the same sequence number belong together. A send
+completes at once while at most 4 MiB (NCCL's buffer) are sent but not received; a later one completes when there is
+room again, or when it is received. Both ends must agree on the number of bytes. They may differ in data type, as with
+NCCL.
 
-In virtual time, too, a sender does not wait for the receiver of a message of up to 4 MiB, whatever else is on its way:
-it is done after the time that the message takes beside the others which the sender sends the same way. A receiver, and
-the sender of a larger message, begins when both ends have come; the end that has more to share its way with decides.
+Virtual time: a sender of up to 4 MiB never waits for its receiver. It ends after the time that the transfer takes
+beside the sender's other transfers on the same path. A receiver, and the sender of more than 4 MiB, starts when both
+ends have arrived; of the two, the end that shares its path with more bytes determines the time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from coordinator.answers import INVALID_USAGE
 from coordinator.arithmetic import ITEM_BYTES, Buffer
 from coordinator.descriptions import post_text
-from coordinator.results import INVALID_USAGE
-from coordinator.sequences import Sequences
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import Done, Failed, Post
 
@@ -34,8 +33,35 @@ class _Send:
     size: int
 
 
+class FinishedSequences:
+    """The sequence numbers of finished calls: 0, 1, … with few gaps, so that a floor and a small set hold them."""
+
+    __slots__ = ("_above", "_floor")
+
+    def __init__(self) -> None:
+        self._floor = 0  # all numbers below it are finished
+        self._above: set[int] | None = None  # finished numbers above the floor; None while there are none
+
+    def add(self, number: int) -> None:
+        if number != self._floor:
+            if self._above is None:
+                self._above = set()
+            self._above.add(number)
+            return
+        self._floor += 1
+        if self._above is not None:
+            while self._floor in self._above:
+                self._above.remove(self._floor)
+                self._floor += 1
+            if not self._above:
+                self._above = None
+
+    def __contains__(self, number: int) -> bool:
+        return number < self._floor or (self._above is not None and number in self._above)
+
+
 class Channel:
-    """From one sender to one receiver."""
+    """The sends and receives from one member of a communicator to another."""
 
     __slots__ = (
         "_buffered",
@@ -54,11 +80,11 @@ class Channel:
         self._times = times
         self._sender = sender
         self._receiver = receiver
-        self._buffered: dict[int, _Send] = {}  # by sequence number: answered, not received
+        self._buffered: dict[int, _Send] = {}  # by sequence number: answered but not received
         self._buffered_bytes = 0
         self._waiting: dict[int, _Send] = {}  # neither answered nor received
         self._receives: dict[int, Post] = {}
-        self._finished = Sequences()
+        self._finished = FinishedSequences()
 
     def has_send(self, sequence: int) -> bool:
         return sequence in self._buffered or sequence in self._waiting or sequence in self._finished
@@ -72,7 +98,7 @@ class Channel:
         if receive is not None:
             return self._deliver(send, receive, sender_waits=True)
         self._waiting[post.sequence] = send
-        return self._let_in()
+        return self._answer_buffered()
 
     def receive(self, post: Post) -> list[Answer]:
         sequence = post.sequence
@@ -85,10 +111,10 @@ class Channel:
         else:
             self._receives[sequence] = post
             return []
-        return answers + self._let_in()
+        return answers + self._answer_buffered()
 
     def leave(self, member: int, *, withdraw: bool) -> None:
-        """A member reads no more answers. A send that was posted stays on its way, unless it is withdrawn."""
+        """A member reads no more answers. Its posted sends remain receivable unless they are withdrawn."""
         if member == self._sender:
             if not withdraw:
                 self._buffered |= self._waiting
@@ -98,7 +124,7 @@ class Channel:
             self._receives.clear()
 
     def abandon(self, post: Post) -> None:
-        """The end that posted it, and still waits, gives up. A send stays on its way."""
+        """The end that posted it stops waiting. A send remains receivable."""
         if self._receives.get(post.sequence) is post:
             del self._receives[post.sequence]
         else:
@@ -106,14 +132,14 @@ class Channel:
             self._buffered_bytes += self._buffered[post.sequence].size
 
     def unanswered(self) -> Iterator[tuple[int, int, Post]]:
-        """Who waits for whom, and with which post; members, not ranks."""
+        """The member that waits, the member it waits for, and the post."""
         for send in self._waiting.values():
             yield self._sender, self._receiver, send.post
         for post in self._receives.values():
             yield self._receiver, self._sender, post
 
-    def _let_in(self) -> list[Answer]:
-        """Answer the sends for which there is room, in their order."""
+    def _answer_buffered(self) -> list[Answer]:
+        """Answer the sends that fit into the buffer, in order."""
         answers: list[Answer] = []
         for sequence in sorted(self._waiting):
             send = self._waiting[sequence]
@@ -142,14 +168,14 @@ class Channel:
         return [*answers, (self._receiver, done, send.payload)]
 
     def _sent(self, send: _Send, started: int = 0, ended: int = 0) -> Answer:
-        """`started` and `ended` are the receiver's."""
+        """`started` and `ended` are the receiver's; a send that fits into the buffer has times of its own."""
         if send.size <= BUFFER_BYTES:
             started = send.post.arrival_ns
             ended = started + self._ns(send, send.post.shared_bytes)
         return self._sender, Done(send.post.token, (), False, started, ended), None
 
     def _ns(self, send: _Send, shared_bytes: int) -> int:
-        return self._times.message_ns(
+        return self._times.p2p_ns(
             self._members[self._sender], self._members[self._receiver], max(send.size, shared_bytes)
         )
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import zmq
 
+from coordinator.answers import Outgoing
 from coordinator.arithmetic import Buffer
-from coordinator.communicators import Outgoing
 from coordinator.state import State
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import (

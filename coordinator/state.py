@@ -1,24 +1,23 @@
-"""What the coordinator knows, and how it answers: a state machine without any I/O.
+"""The coordinator's state machine: messages of ranks in, answers out, no I/O.
 
-In: messages of ranks with their payloads, and ranks that ended. Out: messages to ranks. Nothing that a rank sends
-raises an exception; what it must not send is answered with an error. The state of what is complete is dropped.
+In: messages of ranks with their payloads, and the ends of ranks. Out: messages to ranks. No message of a rank raises an
+exception; an invalid one is answered with an error. The state of a completed call is dropped.
 
-Questions about time are collected, and answered by `answer_asks`: many together cost little more than one.
+Questions about durations are collected and answered together by `answer_asks`: many cost little more than one.
 
-A rank that ended keeps what it posted posted, and answers to it are dropped; what waits for something that it never
-posted keeps waiting, unless it is a call of a rank whose own program has ended (communicators.py). `waits` says who
-waits for what.
+The posts of a rank that has ended remain, and answers to it are dropped. Ranks that wait for a post it never made keep
+waiting, unless their own programs have ended (communicators.py). `waits` lists who waits for whom.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE, Outgoing
 from coordinator.arithmetic import Buffer
 from coordinator.collectives import PendingCollective
-from coordinator.communicators import Communicator, Outgoing, PendingWait
+from coordinator.communicators import Communicator, PendingWait
 from coordinator.membership import Dividing, Joining, MembershipOutcome
-from coordinator.results import INVALID_ARGUMENT, INVALID_USAGE
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import (
     Alive,
@@ -43,7 +42,7 @@ class State:
 
     def __init__(self, times: TimeModel = NO_TIME_MODEL) -> None:
         self._times = times
-        self._asks: list[tuple[int, Ask]] = []  # rank and question, not answered yet
+        self._asks: list[tuple[int, Ask]] = []  # rank and question, unanswered
         self._communicators: dict[int, Communicator] = {}  # by each of its numbers
         self._communicators_of: dict[int, set[int]] = {}  # rank -> numbers
         self._joining: dict[bytes, Joining] = {}
@@ -52,22 +51,22 @@ class State:
         self._last_number = 0
         self._made = 0
         self._steps: dict[int, int] = {}
-        self._host_ns: dict[int, int] = {}  # ranks' clocks, as they last said
+        self._host_ns: dict[int, int] = {}  # each rank's clock in its last message
         self._draining: set[int] = set()
         self._ended: set[int] = set()
         self._posts = 0
-        self._requests = 0  # everything else that ranks ask for
-        self._collectives = 0  # of communicators that are gone
+        self._requests = 0  # all other messages of ranks
+        self._collectives = 0  # completed on communicators that no longer exist
 
     # ---- events ----
 
     def start(self, rank: int) -> None:
-        """A process of the rank has come; perhaps not the first."""
+        """A process of the rank has started, the first or a restarted one."""
         self._ended.discard(rank)
         self._steps.setdefault(rank, 0)
 
     def handle(self, rank: int, message: Message, payload: Buffer | None) -> list[Outgoing]:
-        """A message of a rank that has started. Hello and Bye are not for here, nor is what only coordinators send."""
+        """Take a message of a started rank. The server handles Hello and Bye; messages to ranks are ignored."""
         if type(message) is Post:
             self._posts += 1
             communicator = self._communicators.get(message.communicator)
@@ -96,7 +95,7 @@ class State:
         return []
 
     def answer_asks(self) -> list[Outgoing]:
-        """Answers to what ranks have asked since the last call."""
+        """Answer the questions since the last call."""
         if not self._asks:
             return []
         asks, self._asks = self._asks, []
@@ -108,7 +107,7 @@ class State:
         return [(rank, Times(numbers, times), None) for rank, (numbers, times) in answers.items()]
 
     def say_bye(self, rank: int, host_ns: int) -> None:
-        """A rank ends in an orderly way; `host_ns` is its clock then."""
+        """A rank ends regularly; `host_ns` is its clock at that moment."""
         self._host_ns[rank] = host_ns
 
     def end(self, rank: int) -> list[Outgoing]:
@@ -124,10 +123,10 @@ class State:
             answers += self._leave_communicator(rank, number, withdraw=False)
         return answers
 
-    # ---- what is going on ----
+    # ---- queries ----
 
     def waits(self) -> Iterator[PendingWait]:
-        """Who waits for whom, and for what."""
+        """All incomplete calls, with the ranks that wait and those that are missing."""
         for joining in self._joining.values():
             if joining.waiting():
                 yield PendingWait(f"a new communicator of {joining.ranks}", 0, 0, joining.waiting(), joining.missing())
@@ -138,7 +137,7 @@ class State:
             yield from communicator.waits()
 
     def describe(self) -> dict[int, list[PendingWait]]:
-        """What each rank waits for."""
+        """The calls that each rank waits for."""
         by_rank: dict[int, list[PendingWait]] = {}
         for wait in self.waits():
             for rank in wait.waiting:
@@ -147,7 +146,7 @@ class State:
 
     @property
     def joined(self) -> int:
-        """Ranks that ever started."""
+        """How many ranks have ever started."""
         return len(self._steps)
 
     @property
@@ -156,15 +155,15 @@ class State:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps that every rank has made; of several optimizers, the one that has made most counts."""
+        """Optimizer steps that every rank has made; with several optimizers, those of the one with most steps."""
         return min(self._steps.values(), default=0)
 
     def is_draining(self, rank: int) -> bool:
-        """Whether the rank's program has ended, and its process only completes what its streams hold."""
+        """Whether the rank's program has ended and its process only completes the calls in its streams."""
         return rank in self._draining
 
     def clock(self, rank: int) -> int:
-        """What a rank's clock said last, in ns."""
+        """A rank's clock in its last message, in ns."""
         return self._host_ns.get(rank, 0)
 
     @property
@@ -173,11 +172,11 @@ class State:
 
     @property
     def activity(self) -> int:
-        """Changes whenever a rank asks for something, comes or ends."""
+        """A number that changes whenever a rank sends a request, starts or ends."""
         return self._posts + self._requests + len(self._steps) + len(self._ended)
 
     def disagreements(self) -> Iterator[tuple[Communicator, PendingCollective]]:
-        """Collectives of which the posts did not agree: the last of every communicator."""
+        """The last collective of each communicator whose posts disagreed."""
         for communicator in self._each_communicator():
             if communicator.disagreement is not None:
                 yield communicator, communicator.disagreement
@@ -187,12 +186,12 @@ class State:
 
     @property
     def collectives(self) -> int:
-        """How many are complete."""
+        """How many collectives are complete."""
         return self._collectives + sum(communicator.completed for communicator in self._each_communicator())
 
     @property
     def communicators(self) -> int:
-        """How many were ever made."""
+        """How many communicators were ever created."""
         return self._made
 
     # ---- communicators ----
@@ -202,8 +201,8 @@ class State:
 
     def _unknown(self, rank: int, number: int) -> str:
         if number in self._communicators:
-            return f"rank {rank} is no member of communicator {number}"
-        return f"rank {rank} named communicator {number}, which there is not, or not any more"
+            return f"rank {rank} is not a member of communicator {number}"
+        return f"rank {rank} used communicator {number}, which does not exist or was destroyed"
 
     def _join(self, rank: int, join: Join) -> list[Outgoing]:
         joining = self._joining.get(join.key)
@@ -220,7 +219,7 @@ class State:
             text = self._unknown(rank, request.parent)
             return [(rank, RequestFailed(request.request, INVALID_ARGUMENT, text), None)]
         if parent.has_repeated_ranks:
-            text = "a communicator that has several members in one process cannot be split or shrunk here"
+            text = "a communicator that has several members in one process cannot be split or shrunk"
             return [(rank, RequestFailed(request.request, INVALID_USAGE, text), None)]
         key = (request.parent, request.sequence)
         dividing = self._dividing.get(key)
@@ -245,7 +244,7 @@ class State:
         return answers
 
     def _make(self, members: tuple[int, ...]) -> tuple[Communicator, int]:
-        """A communicator, and which one of these members it is."""
+        """A new communicator, and how many with the same members came before it."""
         communicator = Communicator(self._last_number + 1, members, self._times)
         self._last_number = communicator.numbers[-1]
         self._made += 1

@@ -1,7 +1,7 @@
-"""The TCPStore through which the ranks' process groups find each other, hosted by the coordinator.
+"""The TCPStore of the ranks' process groups, hosted by the coordinator.
 
-In: a port, or 0 for any free one. Out: a store that listens on the loopback address until it is dropped. The ranks are
-told that somebody else hosts it (TORCHELASTIC_USE_AGENT_STORE). Only this module imports torch.
+In: a port, or 0 for any free one. Out: a store that listens on the loopback address until it is closed. Ranks know from
+TORCHELASTIC_USE_AGENT_STORE that they must not host it themselves. Only this module imports torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Store:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise StoreError(
-                    f"port {port} is in use: choose another with --master-port; 0 is any that is free"
+                    f"port {port} is in use: choose another with --master-port; 0 picks a free one"
                 ) from None
             raise StoreError(f"cannot listen at {ADDRESS}:{port}: {error.strerror}") from None
         except OverflowError:
@@ -45,13 +45,13 @@ def _tcp_store(port: int, listening: int) -> Any:
     try:
         from torch.distributed import TCPStore
     except ImportError as error:
-        raise StoreError(f"torch cannot be imported, which the store needs: {error}") from None
+        raise StoreError(f"the store needs torch, which cannot be imported: {error}") from None
     try:
         return TCPStore(
             ADDRESS,
             port,
             is_master=True,
-            wait_for_workers=False,  # ranks come when they like, or never
+            wait_for_workers=False,  # ranks may connect late, or never
             master_listen_fd=listening,
             use_libuv=True,
         )

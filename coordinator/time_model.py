@@ -1,7 +1,7 @@
-"""What the state machine asks about time: how long collectives, messages and works take.
+"""Durations for the state machine: collectives, send/recv and kernels.
 
-In: posts and questions of ranks. Out: nanoseconds. `NO_TIME_MODEL` is for runs on the wall clock, where nothing takes
-time; `RunTimeModel` takes them from the settings of a run (maya/replay), the same that a replay takes them from.
+In: posts and questions of ranks. Out: nanoseconds. `RunTimeModel` uses the settings of a run, as the replay does
+(maya/replay). `NO_TIME_MODEL` is for runs on the wall clock: everything takes 0 ns.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ _NAMES = {
     Call.GATHER: "ncclGather",
     Call.SCATTER: "ncclScatter",
 }
-_CALLS = [_NAMES.get(call, "") for call in Call]  # by number
+_CALLS = [_NAMES.get(call, "") for call in Call]  # indexed by number
 
 
 class TimeModel(Protocol):
-    """How long things take."""
+    """How long collectives, send/recv and kernels take."""
 
     def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
-        """A collective that all members, which are ranks of the job, have posted."""
+        """A collective that all members, given as ranks of the job, have posted."""
         ...
 
-    def message_ns(self, sender: int, receiver: int, size: int) -> int:
-        """A message between two ranks of the job."""
+    def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
+        """A transfer between two ranks of the job."""
         ...
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
-        """What ranks ask about, one answer for each question of a rank."""
+        """One duration for each question of a rank."""
         ...
 
 
-class _NoTimes:
+class _NoTimeModel:
     def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
         return 0
 
-    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+    def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         return 0
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         return [0] * len(asks)
 
 
-NO_TIME_MODEL: TimeModel = _NoTimes()
+NO_TIME_MODEL: TimeModel = _NoTimeModel()
 
 
 class RunTimeModel:
-    """Times of the run whose run.json is in a folder."""
+    """Durations of the run whose run.json is in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def load(self) -> None:
-        """Now instead of at the first question."""
+        """Load the models now instead of at the first question."""
         _ = self._network, self._durations
 
     @cached_property
@@ -90,16 +90,16 @@ class RunTimeModel:
         call, dtype = _CALLS[post.call], DATA_TYPES[post.data_type]
         return self._network.collective_ns(call, post.count, dtype, members, max(post.peer, 0))
 
-    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+    def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         return self._network.p2p_ns(sender, receiver, size)
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         from maya.trace.format import RecordKind
 
-        works = [
+        kernels = [
             (ask.record, ask.signature, ask.op, ask.size) for _, ask in asks if ask.record != RecordKind.COLLECTIVE
         ]
-        found = iter(self._durations.answers(works))
+        found = iter(self._durations.answers(kernels))
         return [
             self._network.alone_ns(ask.signature, rank) if ask.record == RecordKind.COLLECTIVE else next(found)
             for rank, ask in asks

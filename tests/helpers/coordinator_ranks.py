@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from coordinator.answers import Outgoing
 from coordinator.arithmetic import Buffer
-from coordinator.communicators import Outgoing
 from coordinator.state import State
 from rank_runtime.messages import Call, DataType, Done, Failed, Join, Joined, Message, Post, RequestFailed
 

@@ -305,7 +305,7 @@ def test_a_port_that_cannot_be(start: Callable[..., Coordinator]) -> None:
 def test_torch_that_cannot_be_imported_is_told(start: Callable[..., Coordinator], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     coordinator = start("--world-size", "2", environment={"PYTHONPATH": str(tmp_path)})
-    assert coordinator.report("coordinator_failed") == "torch cannot be imported, which the store needs: broken"
+    assert coordinator.report("coordinator_failed") == "the store needs torch, which cannot be imported: broken"
 
 
 # ---- limits ----

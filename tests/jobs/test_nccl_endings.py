@@ -280,7 +280,7 @@ def test_a_message_that_nobody_sends_is_dropped_at_the_end(ranks: Ranks) -> None
     )
     assert outputs[0] == ""
     assert outputs[1].count("NCCL: ") == 1
-    assert "was queued when the program ended, and is dropped: rank 0 left without calling it" in outputs[1]
+    assert "was queued when the program ended and is dropped: rank 0 left without calling it" in outputs[1]
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def test_a_mismatch_is_told_at_once_and_to_those_who_come_later() -> None:
     assert "rank 0 posted broadcast of 1 fp32 from rank 0" in failure(ranks.told(0))
     assert not any(ranks.answers)
     ranks.post(0, everybody, 0)
-    assert "it was posted before, and is complete" in failure(ranks.told(0))
+    assert "it was posted before and is complete" in failure(ranks.told(0))
 
 
 # ---- what must not be ----
@@ -396,9 +396,9 @@ def test_posts_that_must_not_be() -> None:
         ranks.post(rank, communicator, sequence, payload, **fields)
         return failure(ranks.told(rank))
 
-    assert answer_to(0, 99, 0) == "rank 0 named communicator 99, which there is not, or not any more"
-    assert answer_to(2, pair, 0) == f"rank 2 is no member of communicator {pair}"
-    prefix = f"rank 0 posted broadcast of 1 fp32 from member 2, which there is not (0 on communicator {pair}): "
+    assert answer_to(0, 99, 0) == "rank 0 used communicator 99, which does not exist or was destroyed"
+    assert answer_to(2, pair, 0) == f"rank 2 is not a member of communicator {pair}"
+    prefix = f"rank 0 posted broadcast of 1 fp32 from member 2 (out of range) (0 on communicator {pair}): "
     assert answer_to(0, pair, 0, call=Call.BROADCAST, peer=2) == f"{prefix}its root or peer is 2, expected 0 to 1"
     assert "its root or peer is -1, expected 0 to 1" in answer_to(0, pair, 0, call=Call.SEND)
     assert "bytes up to 5 are known of its send buffer, which has 4" in answer_to(0, pair, 0, b"12345")
@@ -412,7 +412,7 @@ def test_posts_that_must_not_be() -> None:
     assert answer_to(0, pair, 0).endswith("it was posted before")
     ranks.post(1, pair, 0)
     assert [ranks.told(0), ranks.told(1)] == [done(0), done(0)]  # the violations have done no harm
-    assert answer_to(0, pair, 0).endswith("it was posted before, and is complete")
+    assert answer_to(0, pair, 0).endswith("it was posted before and is complete")
     ranks.post(0, pair, 0, call=Call.SEND, peer=1)
     assert ranks.told(0) == done(0)
     assert answer_to(0, pair, 0, call=Call.SEND, peer=1).endswith("it was posted before")
@@ -589,7 +589,7 @@ def test_splits_and_shrinks_that_contradict_each_other() -> None:
         (RequestFailed(2, 4, "rank 0 has already called ncclCommSplit with sequence number 4"), None)
     ]
     ranks.say(0, Split(3, 99, 0, 0, 0))
-    assert "communicator 99, which there is not" in failure(ranks.told(0))
+    assert "communicator 99, which does not exist" in failure(ranks.told(0))
 
 
 # ---- leaving, ending, waiting ----
@@ -651,7 +651,7 @@ def test_a_rank_that_drains_does_not_wait_for_one_that_ended(order: str) -> None
             ranks.post(1, number, 0)
         else:
             _say_end(ranks, 0)
-    assert "was queued when the program ended, and is dropped: rank 0 left" in _abandoned(ranks, 1)
+    assert "was queued when the program ended and is dropped: rank 0 left" in _abandoned(ranks, 1)
     assert ranks.told(2) == []
     (wait,) = ranks.state.waits()
     assert (wait.waiting, wait.missing) == ((2,), (0,))

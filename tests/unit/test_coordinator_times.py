@@ -26,7 +26,7 @@ class SimpleTimes:
     def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
         return 1000 + 4 * post.count
 
-    def message_ns(self, sender: int, receiver: int, size: int) -> int:
+    def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         return 100 + size
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
@@ -152,7 +152,7 @@ def test_times_of_a_run_come_from_its_settings(tmp_path: Path) -> None:
     everybody = tuple(range(16))
     reduce = post(1, 0, None, count=1 << 20)
     assert times.collective_ns(reduce, everybody[:8]) < times.collective_ns(reduce, everybody)
-    assert times.message_ns(0, 1, 1 << 20) < times.message_ns(0, 8, 1 << 20)
+    assert times.p2p_ns(0, 1, 1 << 20) < times.p2p_ns(0, 8, 1 << 20)
     kernel, copy, reduction, again = times.answers(
         [
             (0, Ask(1, RecordKind.KERNEL, KERNEL, ADD, 0)),
