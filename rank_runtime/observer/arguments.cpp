@@ -1,4 +1,4 @@
-// Describing an op's arguments.
+// Descriptions of an op's arguments.
 
 #include "arguments.h"
 

@@ -1,4 +1,4 @@
-// Describing an op's arguments.
+// Descriptions of an op's arguments, for signatures and for computing the op.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -9,9 +9,9 @@
 namespace maya {
 
 void read_argument(const c10::IValue& value, Argument& argument);
-// Keep what computing the op needs beyond the views: numbers, lists, and tensors in host memory.
+// Copies into `call` the values that computing needs besides views of GPU tensors: numbers, lists, and host tensors.
 void keep_values(Call& call, const std::vector<Argument>& arguments, c10::ArrayRef<const c10::IValue> inputs);
-// Where the op's generator stands before it draws.
+// Saves seed and offset of the op's CUDA generator, before the op draws from it.
 void keep_random_state(Call& call, c10::ArrayRef<const c10::IValue> inputs);
 
 }  // namespace maya

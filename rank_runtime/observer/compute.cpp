@@ -1,10 +1,10 @@
-// Really computing an op.
+// Computes an op, or makes its results placeholders.
 //
-// known inputs      -> computed; the results are known
-// tiny, not known   -> computed from the zeros that stand for made-up values, non-finite results replaced by zero; still
-//                      made up, but consistent: isfinite(loss) is true, loss > 10 is false
-// everything else   -> results are made up and read as zero; `all` reads as true, so that isfinite(x).all() is benign, and
-//                      counts (bincount, histc) as even: there are as many in all bins together as there are elements
+// inputs known          -> computed; the results are known
+// tiny, inputs unknown  -> computed from the placeholder zeros, with non-finite results replaced by zero; the results stay
+//                          placeholders, but consistent ones: isfinite(loss) is true, loss > 10 is false
+// otherwise             -> the results are placeholders that read as zero, with two exceptions: `all` returns true, so that
+//                          isfinite(x).all() passes, and counts (bincount, histc) are even and sum to the number of elements
 
 #include "compute.h"
 
@@ -18,25 +18,25 @@
 #include <unordered_set>
 
 #include "../shim/device/internal.h"
-#include "direct.h"
+#include "kernel_free_ops.h"
 #include "random.h"
-#include "remembered.h"
-#include "substitutes.h"
+#include "result_cache.h"
+#include "cpu_equivalents.h"
 
 namespace maya {
 namespace {
 
 constexpr size_t kGuessBytes = 1024;  // an op is tiny when its tensors together are smaller
 
-// While it lives, no known bytes are given up.
-struct Held {
-  Held() { maya_values_hold(); }
-  ~Held() { maya_values_release(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+// While it exists, no known bytes are evicted.
+struct ValuesHeld {
+  ValuesHeld() { maya_values_hold(); }
+  ~ValuesHeld() { maya_values_release(); }
+  ValuesHeld(const ValuesHeld&) = delete;
+  ValuesHeld& operator=(const ValuesHeld&) = delete;
 };
 
-// CPU kernels only: no autograd, autocast or dispatch modes of the program's.
+// Dispatches to CPU kernels only, without the program's autograd, autocast and dispatch modes.
 struct PlainDispatch {
   c10::impl::ForceDispatchKeyGuard keys{c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
                                         c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
@@ -56,7 +56,7 @@ c10::IValue alias_list(const Argument& argument) {
   return list;
 }
 
-// What an `out` argument has become: the op may have given it its size, and with that its memory.
+// The result that belongs to an `out` argument. The op may have resized the argument and thereby moved its memory.
 const TensorView* output_for(const Call& call, size_t argument) {
   if (!call.op->is_out[argument]) return nullptr;
   size_t position = 0;
@@ -106,14 +106,14 @@ bool is_written_argument(const Call& call, const TensorView& output) {
   return false;
 }
 
-// Runs the op; throws what it throws.
+// Runs the op; its exceptions propagate.
 std::vector<at::Tensor> results_of(const Call& call) {
   std::vector<c10::IValue> stack = stack_of(call);
-  const Substitute substitute = substitute_for(*call.op);
-  if (substitute != nullptr) {
+  const CpuEquivalent equivalent = cpu_equivalent_for(*call.op);
+  if (equivalent != nullptr) {
     at::Generator generator;
     if (call.op->draws_by_default) generator = cpu_generator(call.random_seed, call.random_offset);
-    stack = substitute(Arguments(*call.op, std::move(stack), std::move(generator)));
+    stack = equivalent(Arguments(*call.op, std::move(stack), std::move(generator)));
   } else {
     TORCH_CHECK(call.op->has_cpu_kernel(), "it has no CPU kernel");
     TORCH_CHECK(!call.op->draws_by_default, "its CPU kernel would take the program's own random numbers");
@@ -124,8 +124,8 @@ std::vector<at::Tensor> results_of(const Call& call) {
   return results;
 }
 
-// Runs the op and puts its results where they belong.
-void compute_anew(const Call& call) {
+// Runs the op and copies its results to the call's outputs.
+void compute_uncached(const Call& call) {
   PlainDispatch plain;
   const std::vector<at::Tensor> results = results_of(call);
   TORCH_CHECK(results.size() >= call.outputs.size(), "its CPU kernel has ", results.size(), " results instead of ",
@@ -141,14 +141,14 @@ void compute_anew(const Call& call) {
   }
 }
 
-// The results, wherever they are from. A program that computes everything computes little twice.
+// Computes the call by the cheapest way. With --compute all the cache is not used: few calls repeat there.
 void compute(const Call& call, bool all) {
-  if (compute_directly(call)) return;
-  if (all) return compute_anew(call);
-  const Remembered remembered(call);
-  if (remembered.apply()) return;
-  compute_anew(call);
-  remembered.keep();
+  if (compute_without_kernel(call)) return;
+  if (all) return compute_uncached(call);
+  const CachedCall cached(call);
+  if (cached.load()) return;
+  compute_uncached(call);
+  cached.store();
 }
 
 void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
@@ -181,7 +181,7 @@ void zero_where_exponent_is_full(const TensorView& view, Bits exponent) {
   }
 }
 
-// A number with all exponent bits set is infinite or not a number.
+// Replaces infinities and NaNs, the numbers with all exponent bits set, by zero.
 void replace_non_finite(const TensorView& view) {
   if (view.bytes == 0 || !view.dense) return;
   switch (view.dtype) {
@@ -193,8 +193,8 @@ void replace_non_finite(const TensorView& view) {
   }
 }
 
-// What `all` says of made-up values: true, so that a check for finite numbers passes.
-void say_true(const Operator& op, void* data, size_t bytes) {
+// Writes the placeholder result of aten::all: true, so that a check for finite numbers passes.
+void write_placeholder_truth(const Operator& op, void* data, size_t bytes) {
   if (op.name != "aten::all" || bytes == 0) return;
   maya_values_guessed(data, bytes);
   memset(data, 1, bytes);
@@ -207,9 +207,9 @@ void count_evenly(int64_t elements, void* data, size_t bytes) {
   for (int64_t i = 0; i < bins; i++) bin[i] = static_cast<Number>(elements / bins + (i < elements % bins));
 }
 
-// What a tally says of made-up values, such as which experts a router chose for its tokens. Programs take memory and send
-// messages by these counts, which have to add up, and a router is trained to choose evenly.
-void count_made_up(const Tally& tally, void* data, size_t bytes) {
+// Writes the placeholder result of bincount and histc, e.g. how many tokens a router sends to each expert. Programs size
+// buffers and sends by these counts, so they have to add up; they are even, because routers are trained to balance.
+void write_placeholder_counts(const Tally& tally, void* data, size_t bytes) {
   if (tally.elements == 0 || bytes == 0) return;
   switch (tally.type) {
     case c10::ScalarType::Long: maya_values_guessed(data, bytes); return count_evenly<int64_t>(tally.elements, data, bytes);
@@ -220,32 +220,32 @@ void count_made_up(const Tally& tally, void* data, size_t bytes) {
   }
 }
 
-void make_up(const Call& call) {
-  for_each_result(call, mark_made_up);
+void write_placeholders(const Call& call) {
+  for_each_result(call, mark_placeholder);
   if (call.outputs.size() != 1 || !call.outputs[0].dense) return;
-  say_true(*call.op, call.outputs[0].data, call.outputs[0].bytes);
-  count_made_up(call.tally, call.outputs[0].data, call.outputs[0].bytes);
+  write_placeholder_truth(*call.op, call.outputs[0].data, call.outputs[0].bytes);
+  write_placeholder_counts(call.tally, call.outputs[0].data, call.outputs[0].bytes);
 }
 
 void apply(const Call& call) {
-  const Held held;
+  const ValuesHeld values_held;
   const bool known = inputs_are_known(call);
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
   if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors || call.tally.elements > 0)) {
-    make_up(call);
+    write_placeholders(call);
     return;
   }
   try {
     compute(call, all);
     if (!known && !all) for_each_result(call, replace_non_finite);
-    // What was known before, too: it may have been zeros that no page was touched for.
+    // Mark results that were known before as well: they may have been lazy zeros, for which no page was touched.
     for_each_result(call, known ? mark_known : mark_guessed);
   } catch (const c10::Error& error) {
-    say_once(*call.op, error.what_without_backtrace());
-    make_up(call);
+    report_once(*call.op, error.what_without_backtrace());
+    write_placeholders(call);
   } catch (const std::exception& error) {
-    say_once(*call.op, error.what());
-    make_up(call);
+    report_once(*call.op, error.what());
+    write_placeholders(call);
   }
 }
 
@@ -253,44 +253,44 @@ void run_call(void* argument) { apply(*static_cast<Call*>(argument)); }
 
 void release_call(void* argument) { delete static_cast<Call*>(argument); }
 
-struct MakeUp {
+struct PlaceholderJob {
   const Operator* op;
   Written written;
 };
 
-void make_up(const Operator& op, const Written& written) {
+void write_placeholders(const Operator& op, const Written& written) {
   maya_values_made_up_ranges(written.ranges.data(), written.ranges.size());
-  for (const TensorView& view : written.views) mark_made_up(view);
+  for (const TensorView& view : written.views) mark_placeholder(view);
   if (written.ranges.size() != 1) return;
-  say_true(op, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
-  count_made_up(written.tally, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
+  write_placeholder_truth(op, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
+  write_placeholder_counts(written.tally, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);
 }
 
-void run_make_up(void* argument) {
-  const auto* job = static_cast<MakeUp*>(argument);
-  make_up(*job->op, job->written);
+void run_placeholder_job(void* argument) {
+  const auto* job = static_cast<PlaceholderJob*>(argument);
+  write_placeholders(*job->op, job->written);
 }
 
-void release_make_up(void* argument) { delete static_cast<MakeUp*>(argument); }
+void release_placeholder_job(void* argument) { delete static_cast<PlaceholderJob*>(argument); }
 
-// Memory that PyTorch's allocator handed out.
+// A block that PyTorch's caching allocator returned.
 struct Block {
   void* address;
   size_t size;
 };
 
 void apply_to_blocks(const Call& call, const std::vector<Block>& blocks) {
-  const Held held;
+  const ValuesHeld values_held;
   if (!inputs_are_known(call)) return;
   std::vector<at::Tensor> results;
   try {
     PlainDispatch plain;
     results = results_of(call);
   } catch (const std::exception& error) {
-    say_once(*call.op, error.what());
+    report_once(*call.op, error.what());
     return;
   }
-  // Blocks are given to results of their size, in order; dropout allocates its second result, the mask, first.
+  // Blocks are matched to results of their size, in order; dropout allocates its second result, the mask, first.
   if (call.op->name == "aten::native_dropout") std::reverse(results.begin(), results.end());
   uint32_t taken = 0;  // a bit for every block
   for (const at::Tensor& result : results) {
@@ -330,7 +330,7 @@ void submit(void* stream, void (*run)(void*), void (*release)(void*), void* argu
 
 }  // namespace
 
-void say_once(const Operator& op, const char* problem) {
+void report_once(const Operator& op, const char* problem) {
   static std::mutex lock;
   static std::unordered_set<const Operator*> said;
   const maya_settings* settings = maya_get_settings();
@@ -339,8 +339,8 @@ void say_once(const Operator& op, const char* problem) {
   if (!said.insert(&op).second) return;
   std::string first_line(problem);
   first_line.resize(std::min(first_line.find('\n'), first_line.size()));
-  maya_message("%s%s%s cannot be computed, so its results are made up: %s", op.name.c_str(), op.overload.empty() ? "" : ".",
-               op.overload.c_str(), first_line.c_str());
+  maya_message("%s%s%s cannot be computed, so its results are placeholders: %s", op.name.c_str(),
+               op.overload.empty() ? "" : ".", op.overload.c_str(), first_line.c_str());
 }
 
 size_t Call::gpu_bytes() const {
@@ -363,16 +363,16 @@ Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   return {has_weights ? 0 : counted.numel(), c10::ScalarType::Long};
 }
 
-bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
+bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
   if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
   if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors && !op.tallies) return false;
-  if (maya_work_is_queued() || maya_captures_exist()) return false;  // what it reads will be known when its turn comes
+  if (maya_work_is_queued() || maya_captures_exist()) return false;  // its inputs may be known when it runs
   for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
     if (!op.reads_argument(inputs, i)) continue;
-    if (inputs[i].isTensor() && begins_made_up(inputs[i].toTensor())) return true;
+    if (inputs[i].isTensor() && starts_with_placeholder(inputs[i].toTensor())) return true;
     if (!inputs[i].isTensorList()) continue;
     for (const c10::IValue& element : inputs[i].toListRef()) {
-      if (begins_made_up(element.toTensor())) return true;
+      if (starts_with_placeholder(element.toTensor())) return true;
     }
   }
   return false;
@@ -386,9 +386,9 @@ void apply_in_stream(void* stream, Call& call) {
   submit(stream, run_call, release_call, new Call(std::move(call)));
 }
 
-void results_are_made_up(void* stream, const Operator& op, const Written& written) {
-  if (!maya_work_is_queued() && !maya_stream_is_capturing(stream)) make_up(op, written);
-  else submit(stream, run_make_up, release_make_up, new MakeUp{&op, written});
+void mark_results_as_placeholders(void* stream, const Operator& op, const Written& written) {
+  if (!maya_work_is_queued() && !maya_stream_is_capturing(stream)) write_placeholders(op, written);
+  else submit(stream, run_placeholder_job, release_placeholder_job, new PlaceholderJob{&op, written});
 }
 
 bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, size_t index) {
@@ -413,7 +413,7 @@ void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before) {
 }
 
 int64_t count_of_elements(const Call& call) {
-  const Held held;
+  const ValuesHeld values_held;
   if (!inputs_are_known(call)) return -1;
   try {
     PlainDispatch plain;

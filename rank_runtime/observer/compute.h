@@ -1,4 +1,4 @@
-// Really computing an op: by torch's CPU kernels, on CPU tensors over the same memory, in stream order.
+// Computes an op with torch's CPU kernels, on CPU tensors over the same memory, in stream order.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "operators.h"
-#include "scan.h"
+#include "argument_scan.h"
 #include "signature.h"
 
 namespace maya {
@@ -16,35 +16,34 @@ struct Call {
   const Operator* op = nullptr;
   Fingerprint fingerprint;          // of the arguments
   std::vector<Argument> arguments;  // tensors, as views
-  std::vector<c10::IValue> values;  // everything else and host tensors, by position; GPU tensors are None here
+  std::vector<c10::IValue> values;  // host tensors and everything that is no tensor, by position; None for GPU tensors
   std::vector<TensorView> outputs;
   std::vector<bool> writes;  // per argument
   Tally tally;
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;
-  // Whether the results depend on what it holds.
+  // Whether the results depend on the argument's contents.
   bool reads_argument(size_t index) const;
 };
 
-// true if it is certain, before the op has run, that it will not be computed because of what it reads. Most small ops of a
-// training step are like that: they work on gradients, which nobody computed. `gpu_bytes`: of its arguments.
-bool is_certainly_made_up(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes);
-// Do, in `stream`'s order, what the op does to values: compute it, guess it, or declare its results made up.
-// The call is moved from only if it has to wait for its turn.
+// true if it is certain before the op runs that its results are placeholders, because it reads placeholders. Most small ops of
+// a training step do: they read gradients, which are not computed. `gpu_bytes`: total size of its arguments.
+bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes);
+// Computes the op's results in `stream`'s order, or marks them as placeholders. Moves from `call` only if the work is queued.
 void apply_in_stream(void* stream, Call& call);
 Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
-// The same for an op that is too large to compute, and writes there.
-void results_are_made_up(void* stream, const Operator& op, const Written& written);
-// With --compute all: tells the user, once per op, why it is not computed.
-void say_once(const Operator& op, const char* problem);
-// Batch norm updates its running statistics when it trains, which its schema does not say.
+// Marks the memory that an op writes as placeholders, in `stream`'s order, for an op that is too large to compute.
+void mark_results_as_placeholders(void* stream, const Operator& op, const Written& written);
+// With --compute all or MAYA_DEBUG: tells the user, once per op, why it is not computed.
+void report_once(const Operator& op, const char* problem);
+// Whether the op writes the argument. Batch norm in training updates its running statistics, which its schema does not say.
 bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, size_t index);
-// For an op that launched its kernels and then failed, so that its outputs are not known: finds them among the blocks that
-// the thread was given since it had `blocks_before`. Non-reentrant activation checkpointing stops a recomputation that way,
-// with an exception out of its last op, and goes on to use what that op computed.
+// For an op that launched its kernels and then threw, so that torch has no outputs: writes the results to the blocks that the
+// thread was given since it had `blocks_before`. Non-reentrant activation checkpointing stops a recomputation with an exception
+// out of its last op, and then uses that op's result.
 void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before);
-// Number of elements that nonzero, unique, ... will report; -1 if their inputs are not known.
+// The number of elements that nonzero, unique, ... will return; -1 if their inputs are placeholders.
 int64_t count_of_elements(const Call& call);
 
 }  // namespace maya

@@ -1,4 +1,4 @@
-// The ops that a thread is in.
+// A thread's stack of frames.
 
 #include "frames.h"
 
@@ -7,7 +7,7 @@
 namespace maya {
 namespace {
 
-// Ends with its thread; what torch still does there afterwards gets a new one.
+// Deletes the Thread when its thread ends. Ops that torch runs there afterwards get a new one.
 struct Owner {
   std::unique_ptr<Thread> thread;
   ~Owner() { maya_this_thread()->observer = nullptr; }
@@ -23,13 +23,13 @@ Frame& Thread::push(const void* function) {
   frame.name = nullptr;
   frame.number = maya_next_op();
   frame.parent = device->current_op;
-  frame.work_before = device->device_work;
-  frame.work_of_children = 0;
+  frame.launches_before = device->device_work;
+  frame.launches_of_children = 0;
   frame.blocks_before = device->blocks;
   frame.sequence = -1;
   frame.may_compute = false;
   frame.content = MAYA_CONTENT_OTHER;
-  frame.is_empty_product = false;
+  frame.is_empty_gemm = false;
   frame.is_optimizer_step = false;
   frame.optimizer = 0;
   frame.described = false;
@@ -48,16 +48,16 @@ bool Thread::pop_to(const void* function) {
   while (found > 0 && frames[found - 1]->function != function) found--;
   if (found == 0) return false;
   for (; depth > found; depth--) {
-    if (top()->is_node) node = top()->around;
+    if (top()->is_node) node = top()->outer;
   }
   return true;
 }
 
-void Thread::pop(uint32_t work) {
-  if (top()->is_node) node = top()->around;
+void Thread::pop(uint32_t launches) {
+  if (top()->is_node) node = top()->outer;
   device->current_op = top()->parent;
   depth--;
-  if (Frame* around = top()) around->work_of_children += work;
+  if (Frame* outer = top()) outer->launches_of_children += launches;
 }
 
 void Thread::record(maya_record_kind kind, uint32_t signature) {
@@ -88,7 +88,8 @@ uint32_t Thread::signature_of_name(const char* name) {
   return name_signatures.emplace(names.back(), name_signature(name)).first->second;
 }
 
-// The device library keeps the pointer: its thread-local memory is cheaper to reach than that of a library loaded later.
+// The device library keeps the pointer, because thread-local memory of a preloaded library is cheaper to access than that of
+// a library loaded later.
 Thread& this_thread() {
   maya_thread* device = maya_this_thread();
   if (device->observer == nullptr) {

@@ -1,10 +1,10 @@
-// The op observer: watches the ops that PyTorch dispatches, tells the recorder which op device work belongs to, and has ops
-// really computed whose values a program may look at.
+// The op observer: sees every op that PyTorch dispatches, tells the recorder which op a kernel launch belongs to, and computes
+// the small ops whose values a program may read.
 //
-// In: torch's announcements of the start and the end of every op, on the thread that runs it. If nobody else listens they are
-// taken from torch's hands before it calls anybody (shim/device/announcements.c); else we are one of its RecordFunction
-// callbacks. Out: op records in the trace, and results in memory. libmaya_device.so loads this library when a process that has
-// torch first uses a device.
+// In: the start and the end of every at::RecordFunction, on the thread that runs the op. If no profiler is active, Maya's
+// functions in the place of libtorch's call the observer (shim/device/announcements.c); otherwise the observer is one of
+// torch's RecordFunction callbacks. Out: op records in the trace, and results in memory. libmaya_device.so loads this library
+// when a process that has torch first uses a device.
 
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
@@ -17,16 +17,16 @@
 #include <memory>
 
 #include "../shim/device/internal.h"
-#include "announcing.h"
+#include "callback_cost.h"
 #include "arguments.h"
 #include "compute.h"
 #include "data_pointer.h"
 #include "frames.h"
-#include "nodes.h"
-#include "observed.h"
+#include "autograd_nodes.h"
+#include "torch_private.h"
 #include "operators.h"
 #include "optimizers.h"
-#include "scan.h"
+#include "argument_scan.h"
 #include "signature.h"
 #include "source_line.h"
 
@@ -42,8 +42,8 @@ const char* current_op_name() {
   return self.node_name.c_str();
 }
 
-// While it lives, the frame's call has the frame's arguments, and ops that run on the thread are ours. Afterwards the frame
-// has them back, with their memory, for the next op.
+// Lends the frame's arguments to the frame's call, and marks the ops that run on the thread as the observer's own. The
+// destructor gives them back, with their memory, for the next op.
 class Computing {
  public:
   Computing(Thread& self, Frame& frame) : self_(self), frame_(frame) {
@@ -65,7 +65,7 @@ class Computing {
   Frame& frame_;
 };
 
-// The op is going to wait for its stream anyway: its arguments are what they will be then.
+// Waits until the arguments have the values that the op will read. The op synchronizes its stream anyway.
 void wait_for_arguments(Thread& self, const Frame& frame) {
   const c10::impl::VirtualGuardImpl device_type(c10::DeviceType::CUDA);
   c10::Device device = device_type.getDevice();
@@ -79,26 +79,26 @@ void wait_for_arguments(Thread& self, const Frame& frame) {
   try {
     device_type.synchronizeStream(device_type.getStream(device));
   } catch (const c10::Error&) {
-    // captured into a graph, where the op itself will fail for the same reason
+    // The stream is being captured into a graph: the op itself will fail for the same reason.
   }
   self.device->waits_unrecorded = false;
 }
 
-// nonzero and unique copy a count to the host before anything is computed; the answer has to be there by then.
-void answer_count(Frame& frame) {
+// nonzero and unique copy a count to the host before the observer computes them, so it answers the count beforehand.
+void answer_element_count(Frame& frame) {
   if (maya_work_is_queued()) wait_for_arguments(this_thread(), frame);
   Computing computing(this_thread(), frame);
   const int64_t count = count_of_elements(frame.call);
   if (count >= 0) maya_answer_next_read(count, 64, false);
 }
 
-// The same for coalescing a sparse tensor, whose indices are not looked at: all are taken to be different. Without a guess
-// nothing would be left of the tensor, nor of the work that is done with it.
-void guess_count(const at::Tensor& sparse) {
+// Answers the number of elements of a coalesced sparse tensor as if all its indices differed, without reading them. The
+// answer 0 would leave an empty tensor, and later ops on it would launch nothing.
+void assume_distinct_indices(const at::Tensor& sparse) {
   maya_answer_next_read(static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl())->nnz(), 64, true);
 }
 
-// Pickled objects are vectors of bytes.
+// torch sends pickled objects as uint8 vectors.
 bool may_be_object(const at::Tensor& tensor) {
   return tensor.defined() && tensor.scalar_type() == c10::ScalarType::Byte && tensor.dim() == 1;
 }
@@ -109,9 +109,9 @@ maya_content content_of(const c10::IValue& written) {
   return c10::isIntegralType(written.toTensor().scalar_type(), true) ? MAYA_CONTENT_OTHER : MAYA_CONTENT_FLOATING;
 }
 
-// How large an op may be that is computed. torch joins objects that travel together, which are tensors of bytes: no other
-// size than that at which they are kept limits these.
-int64_t most_bytes_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
+// The largest size, in bytes of all tensors, at which the op is computed. torch concatenates pickled objects before it sends
+// them together; for these the limit is the size up to which objects are kept.
+int64_t byte_limit_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   const maya_settings* settings = maya_get_settings();
   if (!op.joins || !inputs[0].isTensorList() || settings->compute_bytes >= settings->object_bytes) {
     return settings->compute_bytes;
@@ -120,7 +120,7 @@ int64_t most_bytes_of(const Operator& op, c10::ArrayRef<const c10::IValue> input
     const at::Tensor& tensor = element.toTensor();
     if (!may_be_object(tensor) || !tensor.is_cuda()) return settings->compute_bytes;
     if (maya_values_find_object(tensor.const_data_ptr(), tensor.nbytes()) == MAYA_LOST_OBJECT) {
-      maya_message("an object of %zu bytes that is to travel is not kept (MAYA_OBJECT_BYTES is %lld): it will arrive as zeros",
+      maya_message("a pickled object of %zu bytes is too large to be kept (MAYA_OBJECT_BYTES is %lld): it will arrive as zeros",
                    tensor.nbytes(), static_cast<long long>(settings->object_bytes));
     }
   }
@@ -129,7 +129,7 @@ int64_t most_bytes_of(const Operator& op, c10::ArrayRef<const c10::IValue> input
 
 // ---- callbacks ----
 
-uint64_t announcement_ns = 0;  // what it costs torch to announce an op
+uint64_t callback_ns = 0;  // torch's overhead per observed op
 
 bool has_empty_tensor(c10::ArrayRef<const c10::IValue> inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
@@ -137,16 +137,16 @@ bool has_empty_tensor(c10::ArrayRef<const c10::IValue> inputs) {
   });
 }
 
-void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
+void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   const maya_settings* settings = maya_get_settings();
-  if (frame.op->counts_elements && inputs[0].toTensor().is_sparse()) guess_count(inputs[0].toTensor());
+  if (frame.op->counts_elements && inputs[0].toTensor().is_sparse()) assume_distinct_indices(inputs[0].toTensor());
   const Scan scan = scan_arguments(*frame.op, inputs);
   frame.fingerprint = scan.fingerprint;
   frame.signature = self.find_signature(scan.fingerprint);
-  frame.most_bytes = most_bytes_of(*frame.op, inputs);
-  frame.is_empty_product = frame.op->is_product && has_empty_tensor(inputs);
+  frame.byte_limit = byte_limit_of(*frame.op, inputs);
+  frame.is_empty_gemm = frame.op->is_gemm && has_empty_tensor(inputs);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
-                      scan.gpu_bytes <= frame.most_bytes && !is_certainly_made_up(*frame.op, inputs, scan.gpu_bytes);
+                      scan.gpu_bytes <= frame.byte_limit && !is_certainly_placeholder(*frame.op, inputs, scan.gpu_bytes);
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
     frame.content = content_of(inputs[0]);
     for (size_t i = 0; i < inputs.size(); i++) {
@@ -165,10 +165,10 @@ void look_at_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IVal
   frame.call.writes.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); i++) frame.call.writes[i] = writes_argument(*frame.op, inputs, i);
   if (frame.op->takes_generator || frame.op->draws_by_default) keep_random_state(frame.call, inputs);
-  if (frame.op->counts_elements) answer_count(frame);
+  if (frame.op->counts_elements) answer_element_count(frame);
 }
 
-// New blocks hold no known bytes when they are handed out, unless work is queued that may still use them.
+// New blocks hold no known bytes when the allocator returns them, unless queued work may still use them.
 bool needs_outputs(const Frame& frame) {
   switch (frame.op->results) {
     case Operator::Results::kArguments: return false;
@@ -178,11 +178,12 @@ bool needs_outputs(const Frame& frame) {
   return true;
 }
 
-// `sequence()` is autograd's number of the op; in backward, that of the forward op whose gradient is computed counts.
+// `sequence()` returns autograd's sequence number of the op. Inside a backward node, the number of the forward op whose
+// gradient the node computes is recorded instead.
 template <typename Sequence>
 void op_begins(Thread& self, const at::RecordFunction& function, const Operator& op, c10::ArrayRef<const c10::IValue> inputs,
                const Sequence& sequence) {
-  if (maya_measures_host) maya_discount(announcement_ns);
+  if (maya_measures_host) maya_discount(callback_ns);
   Frame& frame = self.push(&function);
   frame.op = &op;
   frame.exceptions = self.exceptions->uncaught;
@@ -191,8 +192,8 @@ void op_begins(Thread& self, const at::RecordFunction& function, const Operator&
     return;
   }
   frame.sequence = self.node.address != nullptr ? self.node.sequence : sequence();
-  look_at_arguments(self, frame, inputs);
-  if (!needs_outputs(frame)) spare_outputs(function);
+  read_arguments(self, frame, inputs);
+  if (!needs_outputs(frame)) skip_outputs(function);
 }
 
 void annotation_begins(Thread& self, const at::RecordFunction& function) {
@@ -200,33 +201,33 @@ void annotation_begins(Thread& self, const at::RecordFunction& function) {
   frame.name = function.name();
   frame.exceptions = self.exceptions->uncaught;
   frame.sequence = self.node.address != nullptr ? self.node.sequence : function.seqNr();
-  // Of an optimizer that steps inside of another one's step, the outer one counts.
+  // If an optimizer steps inside another one's step, only the outer one is counted.
   if (!is_optimizer_step(frame.name) || self.is_in_optimizer_step()) return;
   frame.is_optimizer_step = true;
   frame.optimizer = find_optimizer();
   if (frame.optimizer != 0) frame.signature = optimizer_signature(frame.name, frame.optimizer);
 }
 
-// torch's callback.
+// The start callback registered with torch.
 std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& function) {
   MAYA_OWN_TIME;
   maya_boxing_ends();
   Thread& self = this_thread();
-  // An asynchronous function ends elsewhere and later: it is no frame of this thread.
+  // An asynchronous RecordFunction may end later on another thread, so it gets no frame on this one.
   if (self.computing || function.isAsync()) return nullptr;
   if (const Operator* op = operator_of(function, self.operators)) {
     op_begins(self, function, *op, function.inputs(), [&] { return function.seqNr(); });
-  } else if (announces_node(function)) {
+  } else if (is_node_callback(function)) {
     node_begins(self, &function);
   } else {
     annotation_begins(self, function);
   }
-  return nullptr;  // the end finds its frame by the function's address, without an allocation per op
+  return nullptr;  // the end callback finds its frame by the RecordFunction's address, so no context is allocated
 }
 
-// As torch does with its callbacks: what goes wrong in one is not the program's business.
+// Runs the action and keeps its exceptions away from the program, as torch does with callbacks.
 template <typename Action>
-void contained(const Action& action) {
+void without_exceptions(const Action& action) {
   static std::atomic<bool> said{false};
   try {
     action();
@@ -235,18 +236,19 @@ void contained(const Action& action) {
   }
 }
 
-// What torch would have done to call us back, if it were for us alone.
-bool op_is_announced(void* record_function, const void* schema, uint64_t keys, const void* inputs, size_t count) {
+// In place of Dispatcher::runRecordFunction: calls the observer without torch's callback machinery. false: there are other
+// callbacks, and torch has to run them all.
+bool dispatcher_runs_callback(void* record_function, const void* schema, uint64_t keys, const void* inputs, size_t count) {
   const auto& function = *static_cast<const at::RecordFunction*>(record_function);
-  if (!hears_alone(begins, function)) return false;
+  if (!is_only_callback(begins, function)) return false;
   MAYA_OWN_TIME;
   maya_boxing_ends();
   Thread& self = this_thread();
   if (self.computing) {
-    spare_outputs(function);
+    skip_outputs(function);
     return true;
   }
-  contained([&] {
+  without_exceptions([&] {
     const Operator& op = operator_of(*static_cast<const c10::FunctionSchema*>(schema), self.operators);
     op_begins(self, function, op, c10::ArrayRef<const c10::IValue>(static_cast<const c10::IValue*>(inputs), count),
               [&] { return sequence_number_of(c10::DispatchKeySet(c10::DispatchKeySet::RAW, keys)); });
@@ -254,9 +256,9 @@ bool op_is_announced(void* record_function, const void* schema, uint64_t keys, c
   return true;
 }
 
-bool announcement_begins(void* function, uint8_t scope) {
+bool record_function_is_made(void* function, uint8_t scope) {
   MAYA_OWN_TIME;
-  return make_announcement(function, scope, begins);
+  return make_record_function(function, scope, begins);
 }
 
 void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs) {
@@ -269,7 +271,7 @@ void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs)
   }
 }
 
-// true if all results can be aliased and together with the arguments are still small.
+// true if every result can be aliased on the CPU, and arguments and results together are within the frame's limit.
 bool results_are_small(const Frame& frame, const std::vector<TensorView>& outputs) {
   int64_t bytes = 0;
   for (const TensorView& output : outputs) {
@@ -281,10 +283,10 @@ bool results_are_small(const Frame& frame, const std::vector<TensorView>& output
       if (view.on_gpu()) bytes += static_cast<int64_t>(view.bytes);
     }
   }
-  return bytes <= frame.most_bytes;
+  return bytes <= frame.byte_limit;
 }
 
-// In place of outputs that were not asked for.
+// Adds the blocks allocated during the op, in place of outputs that the callback did not request.
 void add_new_blocks(Thread& self, Frame& frame) {
   const uint32_t count = std::min<uint32_t>(self.device->blocks - frame.blocks_before, MAYA_RECENT_BLOCKS);
   for (uint32_t i = 1; i <= count; i++) {
@@ -293,17 +295,17 @@ void add_new_blocks(Thread& self, Frame& frame) {
   }
 }
 
-// The op launched kernels of its own: do what they would have done to values, or say that it was not done.
+// For an op that launched kernels of its own: computes its results, or marks them as placeholders.
 void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function, void* stream) {
   if (frame.may_compute) {
     self.outputs.clear();
     for (const c10::IValue& value : function.outputs()) collect_outputs(value, self.outputs);
   }
   if (!frame.may_compute || !results_are_small(frame, self.outputs)) {
-    if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) say_once(*frame.op, "it works on sparse or nested tensors");
+    if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) report_once(*frame.op, "it works on sparse or nested tensors");
     for (const c10::IValue& value : function.outputs()) frame.written.add(value);
     if (!function.needsOutputs() && frame.op->results == Operator::Results::kNewBlocks) add_new_blocks(self, frame);
-    results_are_made_up(stream, *frame.op, frame.written);
+    mark_results_as_placeholders(stream, *frame.op, frame.written);
     return;
   }
   Computing computing(self, frame);
@@ -312,7 +314,7 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
   frame.call.outputs.swap(self.outputs);
 }
 
-// The op launched its kernels and then threw.
+// For an op that launched its kernels and then threw an exception.
 void apply_abandoned(Thread& self, Frame& frame, void* stream) {
   if (frame.op->writes_any || maya_stream_is_capturing(stream)) return;
   Computing computing(self, frame);
@@ -325,7 +327,7 @@ uint32_t signature_of(Thread& self, Frame& frame, const char* name) {
   return self.signature_of_name(name);
 }
 
-// For the virtual clock, when the op launches: what its record will say when it ends.
+// The signature that the record of the current op will have. The virtual clock needs it at launch time.
 uint32_t current_op_signature() {
   Thread& self = this_thread();
   Frame* top = self.top();
@@ -337,15 +339,15 @@ uint32_t current_op_signature() {
   return top->signature;
 }
 
-// For copies from the host.
+// The kind of tensor that the current op writes, for copies from the host.
 maya_content current_op_content() {
   const Frame* top = this_thread().top();
   return top != nullptr ? top->content : MAYA_CONTENT_OTHER;
 }
 
-// A matrix product that had nothing to compute, and why may be of interest: a router's placeholder values may have sent an
-// expert no tokens. Its record names the line of the script, or none if autograd called it.
-uint32_t signature_of_empty_product(const Frame& frame) {
+// The signature of a GEMM with an empty operand. It names the line of the script (none if autograd called the GEMM), because
+// the reason matters: a router's placeholder values may have sent an expert no tokens.
+uint32_t signature_of_empty_gemm(const Frame& frame) {
   enum { LINES_FOUND = 10000 };  // as in copies.c: finding a line takes Python's lock
   static std::atomic<int> found{0};
   char line[512] = "", text[1024];
@@ -355,20 +357,20 @@ uint32_t signature_of_empty_product(const Frame& frame) {
   return maya_intern(text, static_cast<size_t>(length));
 }
 
-// The frame on top, which is that of `function` and no node's.
+// Ends the top frame, which belongs to `function` and is not an autograd node's.
 void op_ends(Thread& self, const at::RecordFunction& function) {
   Frame& frame = *self.top();
   maya_thread* thread = self.device;
-  const uint32_t work = thread->device_work - frame.work_before;
+  const uint32_t launches = thread->device_work - frame.launches_before;
   const bool is_annotation = function.scope() == at::RecordScope::USER_SCOPE;
-  if (work > 0 || is_annotation) {
+  if (launches > 0 || is_annotation) {
     const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name;
     self.record(is_annotation ? MAYA_RECORD_ANNOTATION : MAYA_RECORD_OP, signature_of(self, frame, name));
     if (frame.is_optimizer_step && count_optimizer_step(frame.optimizer)) maya_count_step();
-  } else if (frame.is_empty_product) {
-    self.record(MAYA_RECORD_OP, signature_of_empty_product(frame));
+  } else if (frame.is_empty_gemm) {
+    self.record(MAYA_RECORD_OP, signature_of_empty_gemm(frame));
   }
-  if (work > frame.work_of_children && frame.op != nullptr) {
+  if (launches > frame.launches_of_children && frame.op != nullptr) {
     const bool failed = self.exceptions->uncaught > frame.exceptions;
     if (!failed) apply_values(self, frame, function, thread->work_stream);
     else if (frame.may_compute) apply_abandoned(self, frame, thread->work_stream);
@@ -376,7 +378,7 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
   if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0, false);
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
   maya_make_counts_good();
-  self.pop(work);
+  self.pop(launches);
 }
 
 void ends(const at::RecordFunction& function) {
@@ -387,21 +389,21 @@ void ends(const at::RecordFunction& function) {
   else op_ends(self, function);
 }
 
-// torch's callback. Annotations may end before they are destroyed.
+// The end callback registered with torch. An annotation may end before its RecordFunction is destroyed.
 void ends(const at::RecordFunction& function, at::ObserverContext*) { ends(function); }
 
-// Before any RecordFunction is destroyed.
-void announcement_ends(void* function) {
-  contained([&] { ends(*static_cast<const at::RecordFunction*>(function)); });
+// Called before any RecordFunction is destroyed.
+void record_function_is_destroyed(void* function) {
+  without_exceptions([&] { ends(*static_cast<const at::RecordFunction*>(function)); });
 }
 
-constexpr maya_announcement_observer kObserver = {announcement_begins, op_is_announced, announcement_ends, observers_are_set};
+constexpr maya_announcement_observer kObserver = {record_function_is_made, dispatcher_runs_callback,
+                                                  record_function_is_destroyed, tls_is_unchanged};
 
 }  // namespace
 }  // namespace maya
 
-// In a process from which ranks are forked: what each of them would otherwise find out for itself, and write next to what they
-// share.
+// Called in the zygote, before it forks ranks: looks up all operators, so that ranks need not write to shared pages.
 extern "C" MAYA_API void maya_observer_prepare() {
   const bool observe_all = maya_get_settings()->observe_all;
   maya::describe_all_operators([&](const maya::Operator& op) {
@@ -420,5 +422,5 @@ extern "C" MAYA_API void maya_observer_start() {
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
   maya_set_announcement_observer(&maya::kObserver);
   maya::watch_data_pointers();
-  if (maya_get_settings()->measure_host) maya::announcement_ns = maya::cost_of_announcing();
+  if (maya_get_settings()->measure_host) maya::callback_ns = maya::cost_of_callback();
 }

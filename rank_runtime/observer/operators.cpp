@@ -1,4 +1,4 @@
-// Operators, by the address of their schema's name: that is stable and different for every overload.
+// Operators, keyed by the address of their schema's name, which is stable and different for every overload.
 
 #include "operators.h"
 
@@ -44,7 +44,8 @@ void find_statistics(Operator& op) {
   if (op.training_flag < 0) op.first_statistic = -1;
 }
 
-// Most ops that a program calls only arrange others or make views; looking at their arguments would be wasted.
+// Whether the op may launch kernels itself. Most ops that a program calls only call others or make views, so the observer need
+// not read their arguments.
 bool may_launch(const c10::OperatorHandle& handle) {
   static const std::unordered_set<std::string> allocate_or_call_others = {
       "aten::empty",          "aten::empty_strided", "aten::empty_like",
@@ -59,12 +60,12 @@ bool may_launch(const c10::OperatorHandle& handle) {
       "aten::randint",        "aten::randint_like",
   };
   if (allocate_or_call_others.count(handle.operator_name().name) > 0) return false;
-  // composed of other ops, whatever the device
+  // It is composed of other ops on every device.
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
     return false;
   }
-  // a view shares its input's memory and does not write to it
+  // It is a view: it shares its input's memory and does not write it.
   for (const auto& result : handle.schema().returns()) {
     const auto* alias = result.alias_info();
     if (alias != nullptr && !alias->isWrite()) return false;
@@ -74,7 +75,7 @@ bool may_launch(const c10::OperatorHandle& handle) {
 
 bool tallies(const std::string& name) { return name == "aten::bincount" || name == "aten::histc"; }
 
-bool is_product(std::string_view name) {
+bool is_gemm(std::string_view name) {
   static constexpr std::string_view kNames[] = {"aten::mm",          "aten::addmm",
                                                 "aten::bmm",         "aten::baddbmm",
                                                 "aten::_scaled_mm",  "aten::_addmm_activation",
@@ -90,22 +91,22 @@ Operator::Results results_of(const c10::FunctionSchema& schema) {
     all_written = all_written && alias != nullptr && alias->isWrite();
     all_tensors = all_tensors && alias == nullptr && result.type()->kind() == c10::TypeKind::TensorType;
   }
-  // An `out` argument may get its size and memory only from the op.
+  // The op may resize an `out` argument and thereby allocate its memory.
   for (const auto& argument : schema.arguments()) {
     const auto* alias = argument.alias_info();
     if (alias != nullptr && alias->isWrite() && argument.kwarg_only()) return Operator::Results::kAnywhere;
   }
-  // What these say of made-up values is put into their result, which therefore has to be known exactly.
+  // Placeholder results of these ops are written to their output, so its exact location is needed.
   if (schema.name() == "aten::all" || tallies(schema.name())) return Operator::Results::kAnywhere;
   return all_written   ? Operator::Results::kArguments
          : all_tensors ? Operator::Results::kNewBlocks
                        : Operator::Results::kAnywhere;
 }
 
-Operator::Shortcut shortcut_of(const c10::OperatorName& name) {
-  if (name.name == "aten::copy_") return Operator::Shortcut::kCopy;
-  if (name.name == "aten::_foreach_add_" && name.overload_name == "Scalar") return Operator::Shortcut::kAddNumber;
-  return Operator::Shortcut::kNone;
+Operator::KernelFree kernel_free_form_of(const c10::OperatorName& name) {
+  if (name.name == "aten::copy_") return Operator::KernelFree::kCopy;
+  if (name.name == "aten::_foreach_add_" && name.overload_name == "Scalar") return Operator::KernelFree::kAddNumber;
+  return Operator::KernelFree::kNone;
 }
 
 int find_beta(const c10::FunctionSchema& schema) {
@@ -137,13 +138,13 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   }
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
   made->beta = find_beta(made->handle->schema());
-  made->is_product = is_product(made->name);
+  made->is_gemm = is_gemm(made->name);
   made->joins = made->name == "aten::cat";
   made->tallies = tallies(made->name);
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
   made->results = results_of(made->handle->schema());
-  made->shortcut = shortcut_of(name);
+  made->kernel_free = kernel_free_form_of(name);
   for (const auto& result : made->handle->schema().returns()) {
     made->reports_errors = made->reports_errors || result.name() == "info";
   }
@@ -195,7 +196,7 @@ const Operator& operator_of(const c10::FunctionSchema& schema, RecentOperators& 
 const Operator* operator_of(const at::RecordFunction& function, RecentOperators& recent) {
   const char* key = function.name();
   if (const Operator* known = find(key, recent)) return known;
-  // The name of something that is no operator lives no longer than its RecordFunction: it must not become a key.
+  // The name of an annotation lives no longer than its RecordFunction, so it must not become a key.
   const auto name = function.operator_name();
   return name ? keep(key, describe(*name)) : nullptr;
 }
@@ -204,7 +205,7 @@ void describe_all_operators(const std::function<void(const Operator&)>& visit) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     std::unique_ptr<Operator> made = describe(name);
     if (!made->handle) continue;
-    const char* key = made->handle->schema().name().c_str();  // as RecordFunction has it
+    const char* key = made->handle->schema().name().c_str();  // the address that RecordFunction::name() returns
     visit(*keep(key, std::move(made)));
   }
 }

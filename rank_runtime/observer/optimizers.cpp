@@ -1,5 +1,5 @@
-// Steps of optimizers. torch.optim's annotation names the class alone. The function of torch's that makes it has the optimizer
-// in a local variable, `self`.
+// Optimizer steps. torch.optim's annotation names only the class. The torch function that makes the annotation, in
+// torch/optim/optimizer.py, has the optimizer in its local variable `self`.
 
 #include "optimizers.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 struct Optimizers {
   std::mutex lock;
-  std::unordered_map<const void*, uint32_t> numbers;  // by address of what identifies them
+  std::unordered_map<const void*, uint32_t> numbers;  // by address of the first parameter
   std::unordered_map<uint32_t, uint64_t> steps;       // by number
   uint64_t most_steps = 0;
 };
@@ -27,7 +27,7 @@ Optimizers& optimizers() {
   return all;
 }
 
-// References that belong to nobody else; a step of a path that fails makes the rest of it nothing.
+// An owned reference. Attributes and elements of a null reference are null references.
 class Reference {
  public:
   Reference(const Python& python, PyObject* object) : python_(python), object_(object) {}
@@ -52,7 +52,8 @@ bool defines_optimizers(std::string_view file) {
   return file.size() >= kFile.size() && file.substr(file.size() - kFile.size()) == kFile;
 }
 
-// The first parameter, or the optimizer itself if it has none.
+// The first parameter of the optimizer whose step begins, or the optimizer itself if it has no parameters. The address of an
+// object that was deleted may be used again, in which case two optimizers get one number.
 const void* identity_of_current() {
   const void* found = nullptr;
   const Python& python = Python::get();

@@ -1,4 +1,4 @@
-// Random numbers for ops that are really computed: CPU generator states, by the CUDA generator's seed and offset.
+// Random numbers for ops that the observer computes: states of CPU generators, by the CUDA generator's seed and offset.
 
 #include "random.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 struct Sequence {
   at::Generator generator;
-  std::map<uint64_t, at::Generator> at_offset;  // states, to go back to
+  std::map<uint64_t, at::Generator> at_offset;  // saved states
 };
 
 constexpr size_t kStatesKept = 512;  // 2.5 KB each
@@ -31,7 +31,7 @@ at::Generator cpu_generator(uint64_t seed, uint64_t offset) {
   } else if (seen != sequence.at_offset.end()) {
     sequence.generator = seen->second.clone();
   } else if (!sequence.generator.defined()) {
-    // the sequence was entered in the middle; any state that depends on seed and offset alone will do
+    // The first draw is not at offset 0: any state that depends only on seed and offset will do.
     sequence.generator = at::detail::createCPUGenerator(seed ^ offset * 0x9E3779B97F4A7C15ull);
   }
   sequence.at_offset[offset] = sequence.generator.clone();

@@ -1,10 +1,11 @@
-// Random numbers for ops that are really computed.
+// Random numbers for ops that the observer computes.
 //
-// The CUDA generator is a seed and an offset. Computing on the CPU draws from a CPU generator that starts from the same seed
-// and goes on where the previous op stopped, so that a program that seeds and draws only on "cuda" sees the numbers that it
-// would see on "cpu". When the program sets the offset back (activation checkpointing does), the CPU generator goes back, too.
+// The state of a CUDA generator is a seed and an offset. Ops that are computed on the CPU draw from a CPU generator that starts
+// from the same seed and continues where the previous op stopped, so a program that seeds and draws only on "cuda" gets the
+// numbers that it would get on "cpu". When the program resets the offset (activation checkpointing does), the CPU generator is
+// reset to the state that it had there.
 //
-// The default CPU generator is the program's own, which may be drawing from it on another thread: it is never touched.
+// The default CPU generator belongs to the program, which may draw from it on another thread, so it is never used.
 #pragma once
 
 #include <ATen/core/Generator.h>

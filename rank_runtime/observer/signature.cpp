@@ -1,4 +1,4 @@
-// Op signatures. The text is made once per distinct combination; afterwards its fingerprint finds it.
+// Op signatures. The text is made once per combination of op and inputs; later calls find it by its fingerprint.
 
 #include "signature.h"
 
@@ -29,7 +29,7 @@ Known& known() {
 }
 
 const char* dtype_name(c10::ScalarType dtype) {
-  // torch's own words, as in torch.float32
+  // torch's names, as in torch.float32
   switch (dtype) {
     case c10::ScalarType::Float: return "float32";
     case c10::ScalarType::Double: return "float64";
@@ -99,7 +99,9 @@ void append(std::string& text, const Argument& argument) {
     case Argument::Kind::kBool: text += argument.integer ? "true" : "false"; break;
     case Argument::Kind::kIntegerList: append(text, argument.integers.data(), argument.integers.size()); break;
     case Argument::Kind::kString: append_quoted(text, argument.text); break;
-    case Argument::Kind::kFloat: text += "\"float\""; break;  // a learning rate would make every step's signature new
+    case Argument::Kind::kFloat:
+      text += "\"float\"";
+      break;  // without the value, because a learning rate would change every step's signature
     case Argument::Kind::kOther: text += "\"other\""; break;
   }
 }

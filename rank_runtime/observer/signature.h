@@ -11,19 +11,18 @@
 
 namespace maya {
 
-// One argument: a tensor, a list of tensors, or something else that is described by a few words of text at most.
+// One argument of an op: a tensor, a list of tensors, or a value that takes a few words to describe.
 struct Argument {
   enum class Kind : uint8_t { kNone, kTensor, kTensorList, kInteger, kFloat, kBool, kIntegerList, kString, kOther };
   Kind kind = Kind::kNone;
   int64_t integer = 0;
-  bool optional_list = false;  // Tensor?[]; gaps are views without a dtype
+  bool optional_list = false;  // Tensor?[]; an absent tensor is a view without a dtype
   c10::SmallVector<TensorView, 1> tensors;
   c10::SmallVector<int64_t, 4> integers;
-  std::string text;  // a copy: the boxed value may be gone while the op still runs
+  std::string text;  // a copy, because torch may destroy the boxed value while the op still runs
 };
 
-// What distinguishes signatures, made without looking at more than it must: two independent 64-bit hashes. With a few
-// thousand signatures in a run, a collision is out of the question.
+// Two independent 64-bit hashes that stand for a signature. A run has a few thousand signatures, so collisions can be ignored.
 struct Fingerprint {
   uint64_t first = 0x9E3779B97F4A7C15ull, second = 0xD1B54A32D192ED03ull;
 
@@ -36,11 +35,11 @@ struct Fingerprint {
   bool operator==(const Fingerprint& other) const { return first == other.first && second == other.second; }
 };
 
-// Number of the signature with that fingerprint, or 0 if it has not been made.
+// The interned number of the signature with that fingerprint; 0: there is none yet.
 uint32_t find_signature(const Fingerprint& print);
-// Makes it: the text {"op": name, "inputs": [...]} in the trace.
+// Interns the signature {"op": name, "inputs": [...]} and returns its number.
 uint32_t make_signature(const Fingerprint& print, const char* name, const std::vector<Argument>& arguments, size_t count);
-// Number of the text {"op": name}.
+// The interned number of the text {"op": name}.
 uint32_t name_signature(const char* name);
 
 }  // namespace maya

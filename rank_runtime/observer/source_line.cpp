@@ -1,4 +1,4 @@
-// Where in the user's Python code the calling thread is.
+// The line of the user's Python code that the calling thread runs: its innermost frame outside torch.
 
 #include "source_line.h"
 
@@ -26,7 +26,7 @@ void find_source_line(char* line, size_t size) {
     std::snprintf(line, size, "%.480s:%d", file, python.frame_line(frame));
     return true;
   });
-  // the text goes into JSON
+  // The text becomes part of a JSON string.
   for (char* c = line; *c != '\0'; c++) {
     if (*c == '"' || *c == '\\' || static_cast<unsigned char>(*c) < 0x20) *c = '?';
   }

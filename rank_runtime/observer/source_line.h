@@ -1,11 +1,11 @@
-// Where in the user's Python code the calling thread is.
+// The line of the user's Python code that the calling thread runs.
 #pragma once
 
 #include <cstddef>
 
 namespace maya {
 
-// Writes "file.py:12", or nothing if the thread runs no Python code of the user's.
+// Writes "file.py:12", or an empty text if no frame of the thread belongs to the user's code.
 void find_source_line(char* line, size_t size);
 
 }  // namespace maya

@@ -1,4 +1,4 @@
-// Tensors as plain numbers, and which of their bytes are known.
+// Views of tensors, and which of their bytes are known.
 
 #include "tensor_view.h"
 
@@ -23,7 +23,7 @@ TensorView view_of(const at::Tensor& tensor) {
   }
   view.sizes.assign(impl->sizes().begin(), impl->sizes().end());
   view.strides.assign(impl->strides().begin(), impl->strides().end());
-  // not data_ptr(): that would materialise copy-on-write storage
+  // data_ptr() would materialise copy-on-write storage.
   const auto& storage = impl->unsafe_storage();
   auto* base = const_cast<char*>(static_cast<const char*>(storage.unsafeGetStorageImpl()->data()));
   view.bytes = static_cast<size_t>(impl->numel()) * impl->itemsize();
@@ -47,7 +47,7 @@ at::Tensor cpu_alias(const TensorView& view) {
 
 namespace {
 
-// Calls visit(address, bytes) for each stretch of memory that the tensor's elements fill.
+// Calls visit(address, bytes) for each contiguous stretch of memory that the tensor's elements occupy.
 template <typename Visit>
 void for_each_stretch(const TensorView& view, const Visit& visit) {
   if (view.bytes == 0 || view.data == nullptr) return;
@@ -56,7 +56,7 @@ void for_each_stretch(const TensorView& view, const Visit& visit) {
     return;
   }
   const size_t item = c10::elementSize(view.dtype);
-  // innermost dimensions that are contiguous form one stretch
+  // The innermost contiguous dimensions form one stretch.
   size_t stretch = item;
   size_t outer = view.sizes.size();
   while (outer > 0 && (view.sizes[outer - 1] == 1 || static_cast<size_t>(view.strides[outer - 1]) * item == stretch)) {
@@ -83,7 +83,7 @@ bool is_known(const TensorView& view) {
   return known;
 }
 
-bool begins_made_up(const at::Tensor& tensor) {
+bool starts_with_placeholder(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || impl->numel() == 0)
     return false;
@@ -93,7 +93,8 @@ bool begins_made_up(const at::Tensor& tensor) {
 }
 
 void mark_known(const TensorView& view) {
-  if (static_cast<int64_t>(view.bytes) > maya_get_settings()->small_bytes) {  // only objects are joined at such a size
+  if (static_cast<int64_t>(view.bytes) >
+      maya_get_settings()->small_bytes) {  // at such a size only pickled objects are computed (concatenated)
     for_each_stretch(view, [](void* address, size_t bytes) { maya_values_joined(address, bytes); });
     return;
   }
@@ -104,10 +105,10 @@ void mark_guessed(const TensorView& view) {
   for_each_stretch(view, [](void* address, size_t bytes) { maya_values_guessed(address, bytes); });
 }
 
-void mark_made_up(const TensorView& view) {
+void mark_placeholder(const TensorView& view) {
   constexpr size_t kTooManyStretches = 1 << 20;
   if (!view.dense && view.bytes > kTooManyStretches) {
-    // a large strided view: everything between its first and last element is taken to be overwritten
+    // For a large strided view, everything between its first and last element counts as overwritten.
     int64_t last = 0;
     for (size_t d = 0; d < view.sizes.size(); d++) last += (view.sizes[d] - 1) * view.strides[d];
     const size_t item = c10::elementSize(view.dtype);

@@ -1,6 +1,6 @@
-// CPU equivalents: finding them, reading their arguments, and gradients by autograd.
+// CPU equivalents: lookup, access to arguments by name, and gradients by autograd.
 
-#include "substitutes.h"
+#include "cpu_equivalents.h"
 
 #include <ATen/ops/zeros_like.h>
 #include <ATen/record_function.h>
@@ -50,25 +50,25 @@ std::vector<int64_t> Arguments::integers(const char* name) const {
   return has(name) ? value(name).toIntVector() : std::vector<int64_t>();
 }
 
-Substitute substitute_for(const Operator& op) {
+CpuEquivalent cpu_equivalent_for(const Operator& op) {
   static std::mutex lock;
-  static std::unordered_map<const Operator*, Substitute> known;
+  static std::unordered_map<const Operator*, CpuEquivalent> known;
   std::lock_guard<std::mutex> guard(lock);
   auto found = known.find(&op);
   if (found != known.end()) return found->second;
-  Substitute substitute = attention_substitute(op.name);
-  if (substitute == nullptr) substitute = cudnn_substitute(op.name);
-  if (substitute == nullptr) substitute = cell_substitute(op.name);
-  known.emplace(&op, substitute);
-  return substitute;
+  CpuEquivalent equivalent = attention_equivalent(op.name);
+  if (equivalent == nullptr) equivalent = cudnn_equivalent(op.name);
+  if (equivalent == nullptr) equivalent = cell_equivalent(op.name);
+  known.emplace(&op, equivalent);
+  return equivalent;
 }
 
 std::vector<at::Tensor> gradients_of(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& forward,
                                      const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& output_gradients) {
   std::vector<at::Tensor> gradients;
   std::exception_ptr problem;
-  // We may be on one of autograd's own threads, in the middle of the program's backward pass; a thread of its own keeps the
-  // two passes apart, and starts with clean thread-local state.
+  // The calling thread may be one of autograd's, in the middle of the program's backward pass. A new thread keeps the two
+  // passes apart and starts with clean thread-local state.
   std::thread([&] {
     try {
       at::AutoGradMode enabled(true);

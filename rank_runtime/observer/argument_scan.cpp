@@ -1,6 +1,6 @@
-// A first look at an op's arguments.
+// One pass over an op's arguments.
 
-#include "scan.h"
+#include "argument_scan.h"
 
 namespace maya {
 namespace {

@@ -1,6 +1,6 @@
-// Smaller ops that exist only for CUDA, or whose CPU kernel refuses what CUDA accepts: fused recurrent cells, softmax that
-// widens its input, scaled matrix products, gradients of RMS norms; and dropout, whose CPU kernel draws from the program's own
-// generator.
+// CPU implementations of smaller ops that exist only for CUDA, or whose CPU kernel rejects inputs that CUDA accepts: fused
+// recurrent cells, softmax with a wider output type, scaled GEMMs, gradients of RMS norm; and dropout, whose CPU kernel draws
+// from the program's own generator.
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -16,7 +16,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "substitutes.h"
+#include "cpu_equivalents.h"
 
 namespace maya {
 namespace {
@@ -105,7 +105,7 @@ Results log_softmax_backward(const Arguments& arguments) {
       at::_log_softmax_backward_data(arguments.tensor("grad_output"), output, arguments.integer("dim"), output.scalar_type())};
 }
 
-// ---- matrix products of 8-bit floats, with scales per tensor or per row and column ----
+// ---- GEMMs of 8-bit floats, with scales per tensor or per row and column ----
 
 Results scaled_mm(const Arguments& arguments) {
   const at::Tensor left = arguments.tensor("self").to(at::kFloat) * arguments.tensor("scale_a");
@@ -147,7 +147,7 @@ Results dropout(const Arguments& arguments) {
 
 }  // namespace
 
-Substitute cell_substitute(const std::string& name) {
+CpuEquivalent cell_equivalent(const std::string& name) {
   if (name == "aten::native_dropout") return dropout;
   if (name == "aten::_thnn_fused_lstm_cell") return lstm_cell;
   if (name == "aten::_thnn_fused_lstm_cell_backward_impl") return lstm_cell_backward;

@@ -1,12 +1,12 @@
 // Autograd nodes.
 //
-// The engine announces every node that it evaluates, and what is announced has a name that is put together each time, out of
-// a demangled type: two microseconds for something that mostly launches nothing. So the announcements are caught where they
-// begin, in the constructor of RecordFunction that takes a scope (the dispatcher uses another one for ops), and if no other
-// observer is there they get none of torch's callbacks: a frame is opened instead, and the name is asked for only if the
-// node turns out to have done device work. shim/device/announcements.c has the other half.
+// The engine makes a RecordFunction for every node that it evaluates, under a name that it assembles each time from a demangled
+// type. That takes two microseconds, although most nodes launch nothing. So the observer takes over the constructor of
+// RecordFunction that takes a scope (the dispatcher uses another constructor for ops). If no other callback is registered, the
+// RecordFunction gets no callbacks; the observer pushes a frame instead, and assembles the name only if the node launched
+// something. shim/device/announcements.c has the replaced functions.
 
-#include "nodes.h"
+#include "autograd_nodes.h"
 
 #include <torch/csrc/autograd/function.h>
 
@@ -17,13 +17,13 @@
 
 namespace maya {
 
-bool make_announcement(void* function, uint8_t scope, StartCallback observer) {
+bool make_record_function(void* function, uint8_t scope, StartCallback observer) {
   if (static_cast<at::RecordScope>(scope) != at::RecordScope::FUNCTION) return false;
   const at::StepCallbacks callbacks = at::getStepCallbacks(at::RecordScope::FUNCTION);
   if (callbacks.callbacks_.size() != 1 || callbacks.callbacks_[0].start_ != observer) return false;
   new (function) at::RecordFunction(at::StepCallbacks());
-  maya_boxing_ends();  // nothing is boxed for it
-  // Other announcements of this scope ("detach", "record_param_comms") are made inside of ops and nodes that have a frame.
+  maya_boxing_ends();  // torch boxes no arguments for it
+  // Other RecordFunctions of this scope ("detach", "record_param_comms") are made inside ops and nodes, which have a frame.
   Thread& self = this_thread();
   if (self.computing) return true;
   const auto node = torch::autograd::get_current_node();
@@ -31,14 +31,14 @@ bool make_announcement(void* function, uint8_t scope, StartCallback observer) {
   return true;
 }
 
-bool observers_are_set(const void* observers) {
-  const auto& wanted = *static_cast<const at::RecordFunctionTLS*>(observers);
+bool tls_is_unchanged(const void* wanted_tls) {
+  const auto& wanted = *static_cast<const at::RecordFunctionTLS*>(wanted_tls);
   const auto& present = at::get_record_function_tls_();
   return wanted.tls_record_function_enabled_ == present.tls_record_function_enabled_ && wanted.sorted_tls_callbacks_.empty() &&
          present.sorted_tls_callbacks_.empty();
 }
 
-bool announces_node(const at::RecordFunction& function) {
+bool is_node_callback(const at::RecordFunction& function) {
   constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
   return std::strncmp(function.name(), kEngine.data(), kEngine.size()) == 0;
 }
@@ -46,7 +46,7 @@ bool announces_node(const at::RecordFunction& function) {
 void node_begins(Thread& self, const void* function, const torch::autograd::Node* node) {
   Frame& frame = self.push(function);
   frame.is_node = true;
-  frame.around = self.node;
+  frame.outer = self.node;
   if (node != nullptr) self.node = {node, static_cast<int64_t>(node->sequence_nr())};
   frame.sequence = self.node.sequence;
 }
@@ -54,16 +54,16 @@ void node_begins(Thread& self, const void* function, const torch::autograd::Node
 void node_begins(Thread& self, const void* function) { node_begins(self, function, torch::autograd::get_current_node().get()); }
 
 void node_ends(Thread& self) {
-  const uint32_t work = self.device->device_work - self.top()->work_before;
-  if (work > 0) self.record(MAYA_RECORD_OP, signature_of_node(self));
-  self.pop(work);
+  const uint32_t launches = self.device->device_work - self.top()->launches_before;
+  if (launches > 0) self.record(MAYA_RECORD_OP, signature_of_node(self));
+  self.pop(launches);
 }
 
 std::string name_of_node(const Thread& self) {
   return self.node.address != nullptr ? self.node.address->name() : "autograd node";
 }
 
-// All nodes of a type have the same name, but for those that Python defines.
+// Nodes of one C++ type have one name, except PyNode, whose name is that of the Python class.
 uint32_t signature_of_node(Thread& self) {
   const std::type_info* type = self.node.address != nullptr ? &typeid(*self.node.address) : &typeid(void);
   auto& slot = self.node_signatures[(reinterpret_cast<uintptr_t>(type) >> 4) % self.node_signatures.size()];

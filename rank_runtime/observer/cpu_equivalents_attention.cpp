@@ -1,7 +1,7 @@
 // Attention on the CPU, for the three fused CUDA implementations (flash, memory-efficient, cuDNN), forward and backward.
 //
-// All are the same mathematics in float32; they differ in the order of dimensions and in what else they return. Dropout
-// draws nothing here: with dropout the result is that without.
+// All three compute the same in float32; they differ in the order of dimensions and in their additional results. Dropout is
+// ignored.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -14,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-#include "substitutes.h"
+#include "cpu_equivalents.h"
 
 namespace maya {
 namespace {
@@ -41,8 +41,8 @@ at::Tensor causal_mask(int64_t queries, int64_t keys, bool from_bottom_right) {
   return at::ones({queries, keys}, at::kBool).tril(shift).logical_not();
 }
 
-// Query, key and value are [batch, heads, sequence, size] in float32 here and below; those heads of key and value that
-// several heads of the query share (grouped-query attention) are repeated.
+// Query, key and value are [batch, heads, sequence, size] in float32 here and below; with grouped-query attention, the heads of
+// key and value that several query heads share are repeated.
 at::Tensor scores_of(const at::Tensor& query, const at::Tensor& key, const Problem& problem) {
   at::Tensor scores = at::matmul(query, key.transpose(-2, -1)) * problem.scale;
   if (problem.bias.defined()) scores = scores + problem.bias.to(at::kFloat);
@@ -55,12 +55,12 @@ at::Tensor repeat_heads(const at::Tensor& tensor, int64_t heads) {
   return tensor.size(1) == heads ? tensor : tensor.repeat_interleave(heads / tensor.size(1), 1);
 }
 
-// The gradient of what repeat_heads was given.
+// The gradient of repeat_heads' input.
 at::Tensor sum_repeated_heads(const at::Tensor& gradient, int64_t heads) {
   return gradient.size(1) == heads ? gradient : gradient.unflatten(1, {heads, -1}).sum(2);
 }
 
-// Sequences of different lengths packed into one [tokens, heads, size] tensor are not covered.
+// Throws for sequences of different lengths packed into one [tokens, heads, size] tensor, which are not implemented.
 void refuse_packed(const Arguments& arguments) {
   for (const char* name : {"cum_seq_q", "cu_seqlens_q"}) {
     TORCH_CHECK(!arguments.has(name), "attention over packed sequences has no CPU equivalent here");
@@ -82,8 +82,8 @@ Results forward(const Arguments& arguments, Order order, const Problem& problem,
   return {to_heads_first(output, order), lse, nothing, nothing, nothing, nothing, nothing, nothing, nothing};
 }
 
-// Output and log-sum-exp are taken as they are given, as the CUDA kernels do: where a sequence is split over ranks they are
-// those of the whole sequence, of which the keys here are a part.
+// Uses the given output and log-sum-exp, as the CUDA kernels do: where a sequence is split over ranks, they belong to the whole
+// sequence, and the keys here are a part of it.
 Results backward(const Arguments& arguments, Order order, const Problem& problem, const char* gradient_name) {
   refuse_packed(arguments);
   auto prepare = [&](const char* name) { return to_heads_first(arguments.tensor(name).to(at::kFloat), order); };
@@ -141,7 +141,7 @@ Results cudnn_backward(const Arguments& arguments) {
 
 }  // namespace
 
-Substitute attention_substitute(const std::string& name) {
+CpuEquivalent attention_equivalent(const std::string& name) {
   if (name == "aten::_flash_attention_forward") return flash_forward;
   if (name == "aten::_flash_attention_backward") return flash_backward;
   if (name == "aten::_efficient_attention_forward") return efficient_forward;

@@ -1,6 +1,6 @@
-// Small ops without a kernel: on plain memory.
+// Small ops computed by plain loops over memory.
 
-#include "direct.h"
+#include "kernel_free_ops.h"
 
 #include <cstring>
 
@@ -14,9 +14,9 @@ void convert(const TensorView& to, const TensorView& from) {
   for (size_t i = 0; i < from.bytes / sizeof(From); i++) target[i] = static_cast<To>(static_cast<float>(source[i]));
 }
 
-// Copies and casts between dense tensors of one arrangement are by far the most frequent small ops (autocast makes one of
-// every bias), and need no kernel.
-bool copy_directly(const Call& call) {
+// aten::copy_ between dense tensors with equal strides, with or without a cast. This is by far the most frequent small op:
+// autocast casts every bias.
+bool copy_elements(const Call& call) {
   if (call.arguments[1].kind != Argument::Kind::kTensor) return false;
   const TensorView &to = call.arguments[0].tensors[0], &from = call.arguments[1].tensors[0];
   if (!to.on_gpu() || !from.on_gpu() || !to.dense || !from.dense || to.sizes != from.sizes || to.strides != from.strides ||
@@ -33,8 +33,8 @@ bool copy_directly(const Call& call) {
   return true;
 }
 
-// Optimizers that keep their step counts on the device add one to each of them, one per parameter, in every step.
-bool add_directly(const Call& call) {
+// aten::_foreach_add_.Scalar. Optimizers with step counts on the device add one to each parameter's count in every step.
+bool add_number(const Call& call) {
   const auto& tensors = call.arguments[0].tensors;
   for (const TensorView& view : tensors) {
     if (!view.on_gpu() || !view.dense || view.dtype != c10::ScalarType::Float) return false;
@@ -49,11 +49,11 @@ bool add_directly(const Call& call) {
 
 }  // namespace
 
-bool compute_directly(const Call& call) {
-  switch (call.op->shortcut) {
-    case Operator::Shortcut::kCopy: return copy_directly(call);
-    case Operator::Shortcut::kAddNumber: return add_directly(call);
-    case Operator::Shortcut::kNone: break;
+bool compute_without_kernel(const Call& call) {
+  switch (call.op->kernel_free) {
+    case Operator::KernelFree::kCopy: return copy_elements(call);
+    case Operator::KernelFree::kAddNumber: return add_number(call);
+    case Operator::KernelFree::kNone: break;
   }
   return false;
 }

@@ -1,8 +1,9 @@
-// What torch keeps to itself: flags per operator, "is observed", and per op call, "outputs are needed"; who is to be told of a
-// call; and how it numbers ops. Naming a private member in an explicit template instantiation is the one place where the
-// language does not check access, and the compiler knows where it is from the headers of the torch that is installed.
+// Access to private members of torch: the "is observed" flag of an operator, the callbacks of a RecordFunction and whether they
+// need outputs, and the function that numbers ops. C++ does not check access where an explicit template instantiation names a
+// member, so the compiler takes its offset from the headers of the installed torch; a torch without the member does not
+// compile (docs/internals.md).
 
-#include "observed.h"
+#include "torch_private.h"
 
 namespace maya {
 namespace {
@@ -39,14 +40,14 @@ void stop_observing(const c10::OperatorHandle& handle) {
   const_cast<volatile bool&>(flag) = false;
 }
 
-bool hears_alone(at::RecordFunctionCallback::StartCallback observer, const at::RecordFunction& function) {
+bool is_only_callback(at::RecordFunctionCallback::StartCallback callback, const at::RecordFunction& function) {
   const auto& callbacks = (function.*member(Callbacks())).callbacks_;
-  return callbacks.size() == 1 && callbacks[0].start_ == observer;
+  return callbacks.size() == 1 && callbacks[0].start_ == callback;
 }
 
 int64_t sequence_number_of(c10::DispatchKeySet keys) { return member(SequenceNumber())(keys.highestPriorityTypeId(), keys); }
 
-void spare_outputs(const at::RecordFunction& function) {
+void skip_outputs(const at::RecordFunction& function) {
   auto& callbacks = const_cast<at::StepCallbacks&>(function.*member(Callbacks()));
   if (callbacks.callbacks_.size() == 1) callbacks.needs_outputs_ = false;
 }

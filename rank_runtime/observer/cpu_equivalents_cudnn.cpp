@@ -1,4 +1,4 @@
-// cuDNN's ops on the CPU: convolution, batch norm, recurrent networks.
+// CPU implementations of cuDNN's ops: convolution, batch norm, recurrent networks.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/convolution.h>
@@ -12,7 +12,7 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
-#include "substitutes.h"
+#include "cpu_equivalents.h"
 
 namespace maya {
 namespace {
@@ -110,7 +110,7 @@ Results recurrent(const Arguments& arguments) {
   const Recurrent network(arguments);
   auto results =
       network.run(arguments.tensor("input"), arguments.tensor("hx"), arguments.tensor("cx"), arguments.tensors("weight"));
-  results.resize(5);  // cell state of other networks, reserve, weight buffer: nobody reads them
+  results.resize(5);  // the remaining results (cell state, reserve, weight buffer) are never read
   return Results(results.begin(), results.end());
 }
 
@@ -129,7 +129,7 @@ Results recurrent_backward(const Arguments& arguments) {
 
 }  // namespace
 
-Substitute cudnn_substitute(const std::string& name) {
+CpuEquivalent cudnn_equivalent(const std::string& name) {
   if (name == "aten::cudnn_convolution") return convolution;
   if (name == "aten::cudnn_convolution_transpose") return transposed_convolution;
   if (name == "aten::cudnn_convolution_relu") return convolution_relu;

@@ -1,4 +1,5 @@
-// CPU equivalents of ops that exist only for CUDA (attention kernels, cuDNN, fused cells), or whose CPU kernel will not do.
+// CPU implementations of ops that exist only for CUDA (attention kernels, cuDNN, fused cells), or whose CPU kernel cannot be
+// used.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -20,7 +21,7 @@ class Arguments {
       : op_(op), stack_(std::move(stack)), generator_(std::move(generator)) {}
 
   const c10::IValue& value(const char* name) const;
-  bool has(const char* name) const;           // there is such an argument and it is not None
+  bool has(const char* name) const;           // the argument exists and is not None
   at::Tensor tensor(const char* name) const;  // undefined if None
   std::optional<at::Tensor> optional(const char* name) const;
   std::vector<at::Tensor> tensors(const char* name) const;
@@ -28,7 +29,9 @@ class Arguments {
   double number(const char* name, double otherwise = 0.0) const;
   bool flag(const char* name) const;
   std::vector<int64_t> integers(const char* name) const;
-  const at::Generator& generator() const { return generator_; }  // for an op that draws without being given one
+  const at::Generator& generator() const {
+    return generator_;
+  }  // for an op that draws random numbers but has no generator argument
 
  private:
   const Operator& op_;
@@ -37,19 +40,19 @@ class Arguments {
 };
 
 using Results = std::vector<c10::IValue>;
-using Substitute = Results (*)(const Arguments& arguments);
+using CpuEquivalent = Results (*)(const Arguments& arguments);
 
-// nullptr: the op has a CPU kernel of its own, or no equivalent.
-Substitute substitute_for(const Operator& op);
+// nullptr: the op's own CPU kernel is used, or there is none.
+CpuEquivalent cpu_equivalent_for(const Operator& op);
 
-// d outputs / d inputs for the given output gradients, by running `forward` with autograd on the CPU. Undefined gradients are
-// taken as zeros.
+// The gradients of `inputs` for the given output gradients, by running `forward` with autograd on the CPU. Undefined gradients
+// count as zeros.
 std::vector<at::Tensor> gradients_of(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& forward,
                                      const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& output_gradients);
 
-// The subjects, each in a file of its own.
-Substitute attention_substitute(const std::string& name);
-Substitute cudnn_substitute(const std::string& name);
-Substitute cell_substitute(const std::string& name);
+// Lookup by op name, in cpu_equivalents_attention.cpp, _cudnn.cpp and _cells.cpp.
+CpuEquivalent attention_equivalent(const std::string& name);
+CpuEquivalent cudnn_equivalent(const std::string& name);
+CpuEquivalent cell_equivalent(const std::string& name);
 
 }  // namespace maya

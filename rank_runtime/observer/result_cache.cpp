@@ -1,6 +1,6 @@
-// What small ops came to.
+// The cache of small ops' results.
 
-#include "remembered.h"
+#include "result_cache.h"
 
 #include <array>
 #include <cstring>
@@ -9,8 +9,8 @@
 namespace maya {
 namespace {
 
-constexpr size_t kMostBytes = 80 << 10;  // read and written by one call
-constexpr size_t kMostBytesInAll = 512 << 10;
+constexpr size_t kMostBytesPerCall = 80 << 10;  // inputs and results of one call
+constexpr size_t kMostBytes = 512 << 10;
 constexpr size_t kSlots = 64;
 
 struct Entry {
@@ -20,7 +20,7 @@ struct Entry {
   size_t bytes() const { return inputs.size() + results.size(); }
 };
 
-// Each slot has the last two entries that belong there.
+// A slot holds the last two entries whose keys map to it.
 struct Table {
   std::mutex lock;
   std::array<std::array<Entry, 2>, kSlots> slots;
@@ -28,8 +28,8 @@ struct Table {
 };
 
 Table& table() {
-  static Table remembered;
-  return remembered;
+  static Table cached;
+  return cached;
 }
 
 void append(std::vector<char>& bytes, const void* data, size_t size) {
@@ -37,8 +37,8 @@ void append(std::vector<char>& bytes, const void* data, size_t size) {
   bytes.insert(bytes.end(), first, first + size);
 }
 
-// Calls visit(view) for everything that the op writes; false if one of them is not plain memory. Many ops return what they
-// wrote to.
+// Calls visit(view) for every tensor that the op writes; false if one of them is not dense memory. Many ops return an argument
+// that they wrote to; it is visited once.
 template <typename Visit>
 bool for_each_written(const Call& call, const Visit& visit) {
   const void* last = nullptr;
@@ -63,15 +63,15 @@ bool for_each_written(const Call& call, const Visit& visit) {
 
 }  // namespace
 
-// The fingerprint has shapes, types and whole numbers; what is not in it is put behind it.
-Remembered::Remembered(const Call& call) : call_(call), key_(call.fingerprint) {
+// The fingerprint covers shapes, types and integers; inputs_ has the values that it does not cover.
+CachedCall::CachedCall(const Call& call) : call_(call), key_(call.fingerprint) {
   if (call.op->takes_generator || call.op->draws_by_default) return;
   size_t written = 0;
   const bool plain = for_each_written(call, [&](const TensorView& view) {
     key_.add(static_cast<uint64_t>(view.dtype) << 48 ^ view.bytes);
     written += view.bytes;
   });
-  if (!plain || written > kMostBytes) return;
+  if (!plain || written > kMostBytesPerCall) return;
   for (size_t i = 0; i < call.arguments.size(); i++) {
     const Argument& argument = call.arguments[i];
     if (argument.kind == Argument::Kind::kFloat) {
@@ -82,14 +82,14 @@ Remembered::Remembered(const Call& call) : call_(call), key_(call.fingerprint) {
     }
     for (const TensorView& view : argument.tensors) {
       if (view.bytes == 0 || !call.reads_argument(i)) continue;
-      if (!view.dense || view.conjugate || view.negative || inputs_.size() + view.bytes + written > kMostBytes) return;
+      if (!view.dense || view.conjugate || view.negative || inputs_.size() + view.bytes + written > kMostBytesPerCall) return;
       append(inputs_, view.data, view.bytes);
     }
   }
   possible_ = true;
 }
 
-bool Remembered::apply() const {
+bool CachedCall::load() const {
   if (!possible_) return false;
   std::lock_guard<std::mutex> guard(table().lock);
   for (const Entry& entry : table().slots[key_.first % kSlots]) {
@@ -104,17 +104,17 @@ bool Remembered::apply() const {
   return false;
 }
 
-void Remembered::keep() const {
+void CachedCall::store() const {
   if (!possible_) return;
   std::lock_guard<std::mutex> guard(table().lock);
   Table& all = table();
   auto& [newer, older] = all.slots[key_.first % kSlots];
-  if (!(newer.key == key_)) std::swap(newer, older);  // one that reads something else each time takes one place, not two
+  if (!(newer.key == key_)) std::swap(newer, older);  // a key whose inputs change with every call takes one entry, not two
   all.bytes -= newer.bytes();
   newer = {key_, inputs_, {}};
   for_each_written(call_, [&](const TensorView& view) { append(newer.results, view.data, view.bytes); });
   all.bytes += newer.bytes();
-  if (all.bytes <= kMostBytesInAll) return;
+  if (all.bytes <= kMostBytes) return;
   all.slots = {};
   all.bytes = 0;
 }
