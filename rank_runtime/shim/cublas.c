@@ -1,13 +1,13 @@
 /* cuBLAS: handles, modes, version. Copies and the computing functions are in cublas_*.c.
  *
- * In: calls of torch (and of MAGMA, which torch contains). Out: one library record a call, on the handle's stream.
+ * In: calls of torch (and of MAGMA, which torch contains). Out: one library record per call, on the handle's stream.
  *
- * Not emulated, because nothing reaches them and their results are scalars that would have to be right: rotg, rotmg.
+ * Not emulated: rotg and rotmg, because torch does not call them and their scalar results would have to be correct.
  */
 #include "cublas_handle.h"
 
-/* The device memory that a handle takes for itself when it is made; it stays allocated when the program sets a
- * workspace of its own, as torch does. An estimate: the sizes that cuBLAS's documentation recommends for one. */
+/* The workspace that a handle allocates when it is created; it stays allocated when the program sets a workspace of its
+ * own, as torch does. An estimate: the sizes that cuBLAS's documentation recommends. */
 static size_t own_workspace_bytes(void) { return (size_t)(maya_get_settings()->device.compute_major >= 9 ? 32 : 4) << 20; }
 
 MAYA_API int cublasCreate_v2(cublas_handle **handle) {
@@ -63,7 +63,7 @@ MAYA_API const char *cublasGetStatusString(int status) { return cublasGetStatusN
 
 MAYA_API int cublasSetStream_v2(cublas_handle *handle, void *stream) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
-    /* Setting a stream also goes back to the library's own workspace, as documented. */
+    /* As documented, setting a stream also resets the workspace to the library's own. */
     handle->stream = stream;
     handle->user_workspace = NULL;
     handle->user_workspace_bytes = 0;

@@ -1,12 +1,13 @@
 /* cuBLAS's batched factorisations and solvers: many small matrices, one call.
  *
- * In: shapes and batch. Out: one record a call. Every matrix is reported as factorised without trouble: info words on
- * the host are 0 at once, those on the device in stream order.
+ * In: shapes and batch. Out: one record per call. Every factorisation is reported as successful: info words on the host
+ * are 0 at once, those on the device in stream order.
  */
 #include "cublas_handle.h"
 #include "cublas_signature.h"
 
-/* `info` is the host's word about the call's arguments, `device_info` has one word a matrix; either may be NULL. */
+/* `info` is in host memory and tells whether the arguments are valid, `device_info` has one word per matrix; either may be
+ * NULL. */
 static int batched_call(cublas_handle *handle, const char *call, const char *type, const char *trans, int m, int n, int nrhs,
                         int lda, int batch, int *info, int *device_info) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;

@@ -1,11 +1,11 @@
-/* cuBLAS's copies of vectors and matrices between host and device: strided copies under another name.
+/* cuBLAS's copies of vectors and matrices between host and device, which are strided copies.
  *
- * In: element counts and strides in elements. Out: what cudaMemcpy2DAsync would do with the same bytes.
+ * In: element counts and strides in elements. Out: the same record and effect as cudaMemcpy2DAsync.
  */
 #include "cublas_handle.h"
 #include "device/internal.h"
 
-/* `columns` columns of `rows` elements each, the starts of which lie ld elements apart. */
+/* Copies `columns` columns of `rows` elements each; column starts are ld elements apart. */
 static int copy_matrix(void *stream, int rows, int columns, int element_bytes, const void *source, int source_ld,
                        void *destination, int destination_ld, bool blocking) {
     if (rows < 0 || columns < 0 || element_bytes <= 0 || source_ld <= 0 || destination_ld <= 0) return CUBLAS_INVALID_VALUE;

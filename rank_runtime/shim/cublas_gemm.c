@@ -1,14 +1,14 @@
-/* cuBLAS: general matrix products, single and batched.
+/* cuBLAS: GEMMs, single and batched.
  *
  * In: cublas<T>gemm and its Ex, Batched and StridedBatched relatives. Out: one record with everything that decides how
- * long the product takes, among it the precision that is really used (the handle's math mode may turn fp32 into tf32)
+ * long the GEMM takes, including the effective precision (the handle's math mode may turn fp32 into tf32)
  * and whether C is read ("accumulate": beta is not zero).
  */
 #include "cublas_handle.h"
 
 #include <stdio.h>
 
-typedef enum { ONE_PRODUCT, STRIDED_BATCH, POINTER_BATCH } batching;
+typedef enum { ONE_GEMM, STRIDED_BATCH, POINTER_BATCH } batching;
 
 typedef struct {
     const char *call;
@@ -20,10 +20,10 @@ typedef struct {
     int lda, ldb, ldc;
     long long stridea, strideb, stridec;
     int compute;
-} product;
+} gemm;
 
-/* What the handle's math mode makes of a compute type: it decides in single precision, where a choice is left. */
-static int effective_compute(const cublas_handle *handle, const product *p) {
+/* The effective compute type: for single precision, the handle's math mode chooses it. */
+static int effective_compute(const cublas_handle *handle, const gemm *p) {
     bool single = p->a_type == TYPE_FP32 || p->a_type == TYPE_COMPLEX64;
     if (p->compute != COMPUTE_FP32 || !single) return p->compute;
     switch (handle->math_mode & MATH_MODE_BITS) {
@@ -36,20 +36,20 @@ static int effective_compute(const cublas_handle *handle, const product *p) {
 }
 
 /* alpha and beta have the precision of the computation, and are complex when the matrices are. */
-static size_t scalar_bytes(const product *p) {
+static size_t scalar_bytes(const gemm *p) {
     size_t real = 4;
     if (p->compute == COMPUTE_FP16 || p->compute == COMPUTE_FP16_PEDANTIC) real = 2;
     if (p->compute == COMPUTE_FP64 || p->compute == COMPUTE_FP64_PEDANTIC || p->compute == COMPUTE_FP64_EMULATED) real = 8;
     return data_type_is_complex(p->c_type) ? 2 * real : real;
 }
 
-/* A beta on the device is not known when the call is made: then C counts as read. */
-static bool reads_c(const cublas_handle *handle, const product *p, const void *beta) {
+/* The value of a beta in device memory is unknown at the call, so C counts as read. */
+static bool reads_c(const cublas_handle *handle, const gemm *p, const void *beta) {
     static const char zero[16];
     return handle->pointer_mode == POINTER_DEVICE || memcmp(beta, zero, scalar_bytes(p)) != 0;
 }
 
-static int multiply(cublas_handle *handle, const product *p, const void *beta) {
+static int record_gemm(cublas_handle *handle, const gemm *p, const void *beta) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
     const char *transa = operation_name(p->transa), *transb = operation_name(p->transb);
     if (transa == NULL || transb == NULL || p->m < 0 || p->n < 0 || p->k < 0 || p->batch < 0 || beta == NULL ||
@@ -99,7 +99,7 @@ enum {
 #define GEMM(letter, symbol) \
     MAYA_API int symbol(cublas_handle *handle, int transa, int transb, int m, int n, int k, const void *alpha, const void *a, \
                         int lda, const void *b, int ldb, const void *beta, void *c, int ldc) { \
-        return multiply(handle, &(product){.call = "cublas" #letter "gemm", .batch = 1, TYPED(letter), SHAPE}, beta); \
+        return record_gemm(handle, &(gemm){.call = "cublas" #letter "gemm", .batch = 1, TYPED(letter), SHAPE}, beta); \
     }
 
 #define GEMM_STRIDED_BATCHED(letter) \
@@ -107,8 +107,8 @@ enum {
                                                     const void *alpha, const void *a, int lda, long long stridea, \
                                                     const void *b, int ldb, long long strideb, const void *beta, void *c, \
                                                     int ldc, long long stridec, int batch) { \
-        return multiply(handle, \
-                        &(product){.call = "cublas" #letter "gemmStridedBatched", \
+        return record_gemm(handle, \
+                           &(gemm){.call = "cublas" #letter "gemmStridedBatched", \
                                    .batching = STRIDED_BATCH, \
                                    .batch = batch, \
                                    .stridea = stridea, \
@@ -116,17 +116,16 @@ enum {
                                    .stridec = stridec, \
                                    TYPED(letter), \
                                    SHAPE}, \
-                        beta); \
+                           beta); \
     }
 
 #define GEMM_BATCHED(letter) \
     MAYA_API int cublas##letter##gemmBatched(cublas_handle *handle, int transa, int transb, int m, int n, int k, \
                                              const void *alpha, const void *const *a, int lda, const void *const *b, int ldb, \
                                              const void *beta, void *const *c, int ldc, int batch) { \
-        return multiply( \
+        return record_gemm( \
             handle, \
-            &(product){ \
-                .call = "cublas" #letter "gemmBatched", .batching = POINTER_BATCH, .batch = batch, TYPED(letter), SHAPE}, \
+            &(gemm){.call = "cublas" #letter "gemmBatched", .batching = POINTER_BATCH, .batch = batch, TYPED(letter), SHAPE}, \
             beta); \
     }
 
@@ -153,21 +152,21 @@ GEMM_BATCHED(H)
 MAYA_API int cublasSgemmEx(cublas_handle *handle, int transa, int transb, int m, int n, int k, const float *alpha,
                            const void *a, int a_type, int lda, const void *b, int b_type, int ldb, const float *beta, void *c,
                            int c_type, int ldc) {
-    return multiply(handle, &(product){.call = "cublasSgemmEx", .batch = 1, ANY_TYPES, SHAPE, .compute = COMPUTE_FP32}, beta);
+    return record_gemm(handle, &(gemm){.call = "cublasSgemmEx", .batch = 1, ANY_TYPES, SHAPE, .compute = COMPUTE_FP32}, beta);
 }
 
 MAYA_API int cublasGemmEx(cublas_handle *handle, int transa, int transb, int m, int n, int k, const void *alpha, const void *a,
                           int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type,
                           int ldc, int compute, int algorithm) {
-    return multiply(handle, &(product){.call = "cublasGemmEx", .batch = 1, ANY_TYPES, SHAPE, .compute = compute}, beta);
+    return record_gemm(handle, &(gemm){.call = "cublasGemmEx", .batch = 1, ANY_TYPES, SHAPE, .compute = compute}, beta);
 }
 
 MAYA_API int cublasGemmStridedBatchedEx(cublas_handle *handle, int transa, int transb, int m, int n, int k, const void *alpha,
                                         const void *a, int a_type, int lda, long long stridea, const void *b, int b_type,
                                         int ldb, long long strideb, const void *beta, void *c, int c_type, int ldc,
                                         long long stridec, int batch, int compute, int algorithm) {
-    return multiply(handle,
-                    &(product){.call = "cublasGemmStridedBatchedEx",
+    return record_gemm(handle,
+                       &(gemm){.call = "cublasGemmStridedBatchedEx",
                                .batching = STRIDED_BATCH,
                                .batch = batch,
                                .stridea = stridea,
@@ -176,15 +175,14 @@ MAYA_API int cublasGemmStridedBatchedEx(cublas_handle *handle, int transa, int t
                                ANY_TYPES,
                                SHAPE,
                                .compute = compute},
-                    beta);
+                       beta);
 }
 
 MAYA_API int cublasGemmBatchedEx(cublas_handle *handle, int transa, int transb, int m, int n, int k, const void *alpha,
                                  const void *const *a, int a_type, int lda, const void *const *b, int b_type, int ldb,
                                  const void *beta, void *const *c, int c_type, int ldc, int batch, int compute, int algorithm) {
-    return multiply(
+    return record_gemm(
         handle,
-        &(product){
-            .call = "cublasGemmBatchedEx", .batching = POINTER_BATCH, .batch = batch, ANY_TYPES, SHAPE, .compute = compute},
+        &(gemm){.call = "cublasGemmBatchedEx", .batching = POINTER_BATCH, .batch = batch, ANY_TYPES, SHAPE, .compute = compute},
         beta);
 }

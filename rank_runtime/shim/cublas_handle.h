@@ -1,4 +1,4 @@
-/* What a cuBLAS handle remembers between calls, and the few steps every cuBLAS function takes. */
+/* The state of a cuBLAS handle, and the few steps that every cuBLAS function takes. */
 #pragma once
 
 #include "cublas_types.h"
@@ -20,7 +20,7 @@ enum {
 /* cublasPointerMode_t: where alpha, beta and scalar results live */
 enum { POINTER_HOST = 0, POINTER_DEVICE = 1 };
 
-/* cublasMath_t: a mode in the low bits, and a flag on reductions that changes no time worth telling apart */
+/* cublasMath_t: a mode in the low bits, and a flag on reductions whose effect on time is negligible */
 enum { MATH_DEFAULT = 0, MATH_TENSOR_OP = 1, MATH_PEDANTIC = 2, MATH_TF32 = 3, MATH_BF16X9 = 4, MATH_MODE_BITS = 15 };
 
 typedef struct {
@@ -36,5 +36,5 @@ typedef struct {
 
 static inline int cublas_status(int cuda_error) { return cuda_error == 0 ? CUBLAS_SUCCESS : CUBLAS_EXECUTION_FAILED; }
 
-/* A leading dimension must hold a column, even of an empty matrix. */
+/* Whether a leading dimension holds a column; it must, even for an empty matrix. */
 static inline bool leading_dimension_holds(int64_t leading, int64_t rows) { return leading >= (rows > 1 ? rows : 1); }

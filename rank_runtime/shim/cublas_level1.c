@@ -1,13 +1,13 @@
 /* cuBLAS level 1: operations on vectors.
  *
- * In: length and strides. Out: one record a call. A scalar result in host memory is zero, or the first index where an
- * index is asked for; the host waits for it, as it does with the real library. A result in device memory is left to
- * what the virtual device knows about values.
+ * In: length and strides. Out: one record per call. A scalar result in host memory is zero, or the first index for
+ * functions that return an index; the host waits for it, as with the real library. A result in device memory is not
+ * written.
  */
 #include "cublas_handle.h"
 #include "cublas_signature.h"
 
-/* incy is 0 where there is one vector. */
+/* incy is 0 for calls with one vector. */
 static int vector_call(cublas_handle *handle, const char *call, const char *type, int n, int incx, int incy) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
     if (n <= 0) return CUBLAS_SUCCESS;
@@ -17,7 +17,7 @@ static int vector_call(cublas_handle *handle, const char *call, const char *type
                                            incx, keys.text, type));
 }
 
-/* The same for a call that also returns a scalar. */
+/* A call on vectors that returns a scalar. */
 static int reduction_call(cublas_handle *handle, const char *call, const char *type, int n, int incx, int incy, void *result,
                           size_t result_bytes) {
     if (handle == NULL) return CUBLAS_NOT_INITIALIZED;
@@ -28,7 +28,7 @@ static int reduction_call(cublas_handle *handle, const char *call, const char *t
     return cublas_status(maya_stream_synchronize(handle->stream));
 }
 
-/* Indices count from 1; 0 would say that the vector is empty, and send a pivot search in front of its array. */
+/* Indices count from 1; 0 would mean an empty vector, and make a pivot search access memory before its array. */
 static int index_call(cublas_handle *handle, const char *call, const char *type, int n, int incx, int *result) {
     int status = reduction_call(handle, call, type, n, incx, 0, result, sizeof *result);
     if (status == CUBLAS_SUCCESS && handle->pointer_mode == POINTER_HOST && n > 0) *result = 1;

@@ -1,4 +1,4 @@
-/* cuBLAS level 2: a matrix and vectors. In: shapes, triangle, operation. Out: one record a call. */
+/* cuBLAS level 2: a matrix and vectors. In: shapes, triangle, operation. Out: one record per call. */
 #include "cublas_handle.h"
 #include "cublas_signature.h"
 

@@ -1,4 +1,4 @@
-/* cuBLAS level 3 without gemm: symmetric, rank-k and triangular products. In: shapes, triangle, side. Out: a record. */
+/* cuBLAS level 3 without gemm: symmetric, rank-k and triangular matrices. In: shapes, triangle, side. Out: a record. */
 #include "cublas_handle.h"
 
 /* ---- C = A B with A symmetric or Hermitian ---- */
@@ -69,7 +69,7 @@ RANK_2K(cublasZsyr2k, "complex128")
 RANK_2K(cublasCher2k, "complex64")
 RANK_2K(cublasZher2k, "complex128")
 
-/* ---- products and solutions with a triangular matrix ---- */
+/* ---- multiplication by a triangular matrix, and triangular solves ---- */
 
 typedef struct {
     const char *call, *type;

@@ -1,4 +1,4 @@
-/* The part of a signature that not every call has: keys are added as needed and left out when they say nothing. */
+/* The optional keys of a signature: a key is left out if its value is the default. */
 #pragma once
 
 #include <stdint.h>
@@ -9,14 +9,14 @@ typedef struct {
     size_t used;
 } more_keys;
 
-/* A number; 0 is left out. */
+/* Adds a number; 0 is left out. */
 static inline void add_number(more_keys *keys, const char *key, int64_t value) {
     if (value != 0)
         keys->used +=
             (size_t)snprintf(keys->text + keys->used, sizeof keys->text - keys->used, ",\"%s\":%lld", key, (long long)value);
 }
 
-/* A word; NULL is left out. */
+/* Adds a text; NULL is left out. */
 static inline void add_word(more_keys *keys, const char *key, const char *word) {
     if (word != NULL)
         keys->used += (size_t)snprintf(keys->text + keys->used, sizeof keys->text - keys->used, ",\"%s\":\"%s\"", key, word);

@@ -1,8 +1,8 @@
-/* The words that CUDA's math libraries share: data types, compute types, operations.
+/* Enumerations that CUDA's math libraries share: data types, compute types, operations.
  *
- * cuBLAS, cuBLASLt, cuSOLVER, cuSPARSE, cuSPARSELt and cuFFT pass the same numbers for these; here each becomes the
- * name that a trace's signatures use ("bf16", "tf32", "T"). A function returns NULL for a number it does not know, and
- * its caller answers "invalid value".
+ * cuBLAS, cuBLASLt, cuSOLVER, cuSPARSE, cuSPARSELt and cuFFT use the same numbers for these. The functions here return
+ * the name that signatures in a trace use ("bf16", "tf32", "T"), or NULL for an unknown number, for which the caller
+ * returns "invalid value".
  */
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Signatures are the emulated library's own; most calls need the shapes only, not the data or the scalars. */
+/* Functions have the parameters of the emulated library, but most calls need only the shapes. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #ifndef MAYA_CUDA_VERSION
@@ -72,7 +72,7 @@ static inline const char *data_type_name(int type) {
     }
 }
 
-/* Bits, because four-bit numbers exist; 0 for a type that is not known. */
+/* The size in bits, because four-bit types exist; 0 for an unknown type. */
 static inline int data_type_bits(int type) {
     switch (type) {
         case TYPE_FP4_E2M1: return 4;
@@ -118,7 +118,7 @@ enum {
     COMPUTE_FP64_EMULATED = 79,
 };
 
-/* Tensor cores of compute capability 8.0 brought TF32; before that such a request runs in plain fp32. */
+/* TF32 exists since compute capability 8.0; on older devices the same request runs in fp32. */
 static inline bool device_has_tf32(void) { return maya_get_settings()->device.compute_major >= 8; }
 
 static inline const char *compute_type_name(int compute) {
@@ -158,7 +158,7 @@ static inline const char *fill_name(int fill) { return fill == 0 ? "L" : fill ==
 /* cublasSideMode_t */
 static inline const char *side_name(int side) { return side == 0 ? "L" : side == 1 ? "R" : NULL; }
 
-/* cublasDiagType_t, cusparseDiagType_t: not a unit diagonal, or one */
+/* cublasDiagType_t, cusparseDiagType_t: non-unit or unit diagonal */
 static inline const char *diagonal_name(int diagonal) { return diagonal == 0 ? "N" : diagonal == 1 ? "U" : NULL; }
 
 /* The typed functions of these libraries (cublasSgemm, ...) come in up to four variants that differ in the element type
@@ -174,7 +174,7 @@ static inline bool library_property(int property, int major, int minor, int *val
     return true;
 }
 
-/* ---- results that tell the program how a factorisation went ---- */
+/* ---- info words, which tell the program whether a factorisation succeeded ---- */
 
 typedef struct {
     int *info;

@@ -1,7 +1,7 @@
-/* cuBLASLt: handles, descriptors and their attributes. The product itself is in cublaslt_matmul.c.
+/* cuBLASLt: handles, descriptors and their attributes. The matmul itself is in cublaslt_matmul.c.
  *
- * In: what the program sets. Out: descriptors that remember it, in the layout of cublaslt_descriptors.h. A handle
- * carries no state of its own: torch passes a cuBLAS handle where one of cuBLASLt is wanted, which is allowed.
+ * In: the attributes that a program sets. Out: descriptors that hold them, in the layout of cublaslt_descriptors.h. A
+ * handle has no state: torch passes a cuBLAS handle as a cuBLASLt handle, which is allowed.
  *
  * Not emulated: matrix transforms, grouped layouts, capabilities of algorithms.
  */
@@ -27,7 +27,7 @@ MAYA_API int cublasLtGetProperty(int property, int *value) {
     return library_property(property, TOOLKIT_MAJOR, TOOLKIT_MINOR, value) ? LT_SUCCESS : LT_INVALID_VALUE;
 }
 
-/* ---- descriptors in general: made by the library, or in memory of the program's ---- */
+/* ---- descriptors in general: allocated by the library, or in the program's memory ---- */
 
 static int create_descriptor(void **descriptor, const void *initial, size_t bytes) {
     if (descriptor == NULL) return LT_INVALID_VALUE;
@@ -89,7 +89,7 @@ MAYA_API int cublasLtMatrixLayoutInit_internal(matrix_layout *layout, size_t roo
 
 MAYA_API int cublasLtMatrixLayoutDestroy(matrix_layout *layout) { return destroy_descriptor(layout); }
 
-/* ---- what a product does ---- */
+/* ---- the matmul descriptor ---- */
 
 static const attribute_field matmul_fields[] = {
     ATTRIBUTE(0, matmul_descriptor, compute),
@@ -152,7 +152,7 @@ MAYA_API int cublasLtMatmulDescInit_internal(matmul_descriptor *descriptor, size
 
 MAYA_API int cublasLtMatmulDescDestroy(matmul_descriptor *descriptor) { return destroy_descriptor(descriptor); }
 
-/* ---- what the search for an algorithm may use ---- */
+/* ---- preferences for the algorithm search ---- */
 
 static const attribute_field preference_fields[] = {
     ATTRIBUTE(0, matmul_preference, search_mode),          ATTRIBUTE(1, matmul_preference, workspace_bytes),

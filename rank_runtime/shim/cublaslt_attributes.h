@@ -1,4 +1,4 @@
-/* Descriptors of cuBLASLt are bags of numbered attributes: a table says where in the descriptor each one lives. */
+/* Descriptors of cuBLASLt are sets of numbered attributes; a table gives each attribute's offset in the descriptor. */
 #pragma once
 
 #include "cublas_types.h"
@@ -16,7 +16,7 @@ static inline const attribute_field *find_attribute(const attribute_field *field
     return NULL;
 }
 
-/* Both return false for what the library calls an invalid value: no such attribute, or a size that is not its own. */
+/* Both return false where the library returns "invalid value": for an unknown attribute or a wrong size. */
 
 static inline bool set_attribute(void *object, const attribute_field *field, const void *value, size_t bytes) {
     if (object == NULL || field == NULL || value == NULL || bytes != field->bytes) return false;

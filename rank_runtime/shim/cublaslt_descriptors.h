@@ -72,9 +72,9 @@ typedef struct {
     uint64_t implementation_mask;
 } matmul_preference;
 
-/* cublasLtMatmulAlgo_t: 64 bytes that the program copies as it likes. */
+/* cublasLtMatmulAlgo_t: 64 bytes that the program may copy. */
 typedef struct {
-    uint32_t mark; /* tells an algorithm of ours from memory that was never filled in */
+    uint32_t mark; /* ALGORITHM_MARK, which uninitialized memory does not have */
     int32_t id;
     uint32_t tile, stages;
     int32_t split_k;

@@ -1,8 +1,8 @@
-/* cuBLASLt's matrix product, D = epilogue(scale(A B + beta C)), and the search for an algorithm.
+/* cuBLASLt's matmul, D = epilogue(scale(A B + beta C)), and the search for an algorithm.
  *
- * In: descriptors. Out: one record with everything that decides how long the product takes: shape, layouts, types,
- * epilogue, scaling of fp8 and fp4 operands, whether C is read. There is one algorithm; it fits every product that the
- * device can do, and products that it cannot do are refused as the library refuses them.
+ * In: descriptors. Out: one record with everything that decides how long the matmul takes: shape, layouts, types,
+ * epilogue, scaling of fp8 and fp4 operands, whether C is read. There is one algorithm; it fits every matmul that the
+ * device supports. Unsupported matmuls are refused with the real library's status.
  */
 #include "cublaslt_descriptors.h"
 
@@ -54,7 +54,7 @@ static const char *scale_mode_name(int mode) {
     }
 }
 
-/* ---- what the device can do ---- */
+/* ---- capabilities of the device ---- */
 
 static bool is_narrow_float(uint32_t type) { return data_type_bits((int)type) <= 8 && type != TYPE_INT8 && type != TYPE_UINT8; }
 
@@ -63,8 +63,7 @@ static bool device_at_least(int major, int minor) {
     return device->compute_major > major || (device->compute_major == major && device->compute_minor >= minor);
 }
 
-/* fp8 came with compute capability 8.9, and until 10.0 only for A transposed and B not; fp4 and scales of small blocks
- * came with 10.0. */
+/* fp8 needs compute capability 8.9, and before 10.0 a transposed A and an untransposed B; fp4 and block scales need 10.0. */
 static bool device_can(const matmul_descriptor *d, const matrix_layout *a, const matrix_layout *b) {
     if (!is_narrow_float(a->type) && !is_narrow_float(b->type)) return true;
     bool blocks = d->a_scale_mode == SCALE_VEC16_UE4M3 || d->a_scale_mode == SCALE_VEC32_UE8M0 ||
@@ -81,7 +80,7 @@ static bool leading_is_valid(const matrix_layout *layout) {
     return layout->leading >= 0 && (uint64_t)layout->leading >= run;
 }
 
-/* LT_SUCCESS and the problem in words, or why it is refused. */
+/* Fills in `p` and returns LT_SUCCESS, or returns the status with which the matmul is refused. */
 static int describe(const matmul_descriptor *d, const matrix_layout *a, const matrix_layout *b, const matrix_layout *c,
                     const matrix_layout *out, problem *p) {
     if (d == NULL || a == NULL || b == NULL || c == NULL || out == NULL) return LT_INVALID_VALUE;
@@ -125,13 +124,13 @@ static int describe(const matmul_descriptor *d, const matrix_layout *a, const ma
 
 /* ---- the algorithm ---- */
 
-/* The memory for partial sums when k is split: an estimate, one fp32 copy of D, within what the program offers. */
+/* Workspace for partial sums when k is split. An estimate: one fp32 copy of D, within the program's limit. */
 static size_t workspace_estimate(const problem *p, const matrix_layout *out, size_t limit) {
     size_t bytes = (size_t)p->m * (size_t)p->n * (size_t)out->batch * sizeof(float);
     return bytes < limit ? bytes : limit;
 }
 
-/* How many times the device is filled by tiles of 128 x 128. */
+/* The number of waves of 128 x 128 tiles. */
 static float wave_estimate(const problem *p, const matrix_layout *out) {
     uint64_t tiles = (p->m + 127) / 128 * ((p->n + 127) / 128) * (uint64_t)out->batch;
     int sms = maya_get_settings()->device.sm_count;
@@ -167,7 +166,7 @@ MAYA_API int cublasLtMatmulAlgoGetIds(void *handle, int compute, int scale_type,
     return LT_SUCCESS;
 }
 
-/* Any id is taken: a tuning file that was made on a real device names algorithms that only the real library knows. */
+/* Accepts any id, because a tuning file made on a real device names algorithms that only the real library has. */
 MAYA_API int cublasLtMatmulAlgoInit(void *handle, int compute, int scale_type, int a_type, int b_type, int c_type, int d_type,
                                     int id, matmul_algorithm *algorithm) {
     if (handle == NULL) return LT_NOT_INITIALIZED;
@@ -189,9 +188,9 @@ MAYA_API int cublasLtMatmulAlgoCheck(void *handle, const matmul_descriptor *desc
     return LT_SUCCESS;
 }
 
-/* ---- the product ---- */
+/* ---- the matmul ---- */
 
-/* A beta on the device is not known when the call is made: then C counts as read. */
+/* The value of a beta in device memory is unknown at the call, so C counts as read. */
 static bool reads_c(const matmul_descriptor *d, const void *beta) {
     static const char zero[16];
     switch (d->pointer_mode) {
@@ -216,7 +215,7 @@ MAYA_API int cublasLtMatmul(void *handle, const matmul_descriptor *descriptor, c
     if (alpha == NULL || (algorithm != NULL && algorithm->mark != ALGORITHM_MARK)) return LT_INVALID_VALUE;
     if (p.m == 0 || p.n == 0) return LT_SUCCESS;
 
-    /* What most products do not have is left out of the signature. */
+    /* Optional parts of the signature are left out where they have the default. */
     char strides[128] = "", bias[48] = "", scales[224] = "", order[64] = "", sm_count[32] = "";
     if (d->batch > 1 && d->batch_mode == BATCH_STRIDED)
         snprintf(strides, sizeof strides, ",\"stridea\":%lld,\"strideb\":%lld,\"stridec\":%lld,\"strided\":%lld",

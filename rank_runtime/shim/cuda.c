@@ -1,4 +1,4 @@
-/* libcuda: initialisation, devices, contexts, errors, and the functions by name. */
+/* libcuda: initialisation, devices, contexts, errors, and lookup of functions by name. */
 
 #define _GNU_SOURCE
 #include "cuda_common.h"
@@ -18,7 +18,7 @@ MAYA_API CUresult cuDriverGetVersion(int *version) {
     return CUDA_OK;
 }
 
-/* ---- errors: the runtime has the texts ---- */
+/* ---- errors; the texts are the runtime's ---- */
 
 static const char *runtime_text(const char *function, CUresult error) {
     void *runtime = dlsym(RTLD_DEFAULT, function);
@@ -112,7 +112,7 @@ static struct {
 enum { STACK = 64 };
 static __thread CUcontext stack[STACK];
 static __thread int stack_used;
-static __thread bool current_known; /* false: the driver was not used yet, the runtime's device counts */
+static __thread bool current_known; /* false: the thread has not used the driver yet, and the runtime's device is current */
 
 static CUcontext context_of(int device) {
     contexts[device].device = device;
@@ -182,7 +182,7 @@ MAYA_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     return peer ? CUDA_OK : CUDA_INVALID_CONTEXT;
 }
 
-/* Limits on what kernels may use (stack, printf buffer, heap, ...): kept, as kernels do not run. */
+/* Limits of kernels (stack, printf buffer, heap, ...). They are stored and have no effect, because kernels do not run. */
 enum { LIMITS = 8 };
 static size_t limits[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
 

@@ -1,4 +1,4 @@
-/* What the files of the fake driver library (libcuda.so.1) share. */
+/* Declarations shared by the files of the fake driver library (libcuda.so.1). */
 #pragma once
 
 #include "device/internal.h"
@@ -14,7 +14,7 @@ typedef void *CUstream;
 typedef maya_event *CUevent;
 typedef maya_kernel *CUfunction;
 
-/* The primary context of a device: nothing but its number. */
+/* The primary context of a device, which is only its number. */
 typedef struct {
     int device;
 } *CUcontext;

@@ -98,7 +98,7 @@ MAYA_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, uint
 MAYA_API CUresult cuMemUnmap(CUdeviceptr address, size_t size) { return maya_vmm_unmap((void *)address, size); }
 
 MAYA_API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const void *descriptors, size_t count) {
-    (void)address; /* what is mapped is readable and writable by all devices */
+    (void)address; /* all devices can read and write mapped memory */
     (void)size;
     (void)descriptors;
     (void)count;

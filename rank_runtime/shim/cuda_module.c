@@ -1,7 +1,7 @@
 /* libcuda: modules (images of kernels loaded at run time, as Triton and NVRTC users do), functions and launches.
  *
- * Of a cubin, which is an ELF file, the kernels' names and resources are read. Other images (PTX text, fat binaries, what
- * our own NVRTC makes) are taken to contain every kernel that is asked for. */
+ * From a cubin, which is an ELF file, the names and resources of kernels are read. Other images (PTX text, fat binaries, images
+ * of the fake NVRTC) count as containing every kernel that a program looks up. */
 
 #include "cuda_common.h"
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 typedef struct {
-    void *image; /* our copy of a cubin; NULL for other images */
+    void *image; /* a copy of the cubin; NULL for other images */
 } *CUmodule;
 
 static CUresult load(CUmodule *module, const void *image) {
@@ -73,7 +73,7 @@ MAYA_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, con
     return CUDA_OK;
 }
 
-/* ---- linking: the result is an image like any other ---- */
+/* ---- linking; the result is an image like any other ---- */
 
 typedef struct {
     char image[64];
@@ -130,7 +130,7 @@ MAYA_API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction funct
         case PTX_VERSION:
         case BINARY_VERSION: *value = device->compute_major * 10 + device->compute_minor; break;
         case MAX_DYNAMIC_SHARED: *value = (int)device->shared_per_block; break;
-        default: *value = 0; break; /* nothing constant or spilled, no preference, no cluster required */
+        default: *value = 0; break; /* no constant or local memory, no preference, no required cluster */
     }
     return attribute >= 0 && attribute < ATTRIBUTES ? CUDA_OK : CUDA_INVALID_VALUE;
 }
@@ -170,11 +170,11 @@ MAYA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction functio
 
 /* ---- launches ---- */
 
-/* A tensor map is opaque to the host and is read only by kernels, which do not run here. Ours has what a launch that gets it
- * needs to know. */
+/* A tensor map is opaque to the host; only kernels, which do not run here, read it. The fake one holds address and size of its
+ * tensor, which a launch with the map as an argument records. */
 typedef struct {
     void *address;
-    uint64_t bytes; /* of the tensor */
+    uint64_t bytes; /* size of the tensor */
     uint64_t mark;
     char unused[104];
 } tensor_map;
@@ -182,9 +182,10 @@ typedef struct {
 static const uint64_t TENSOR_MAP = 0x70616D726F736E74u;
 _Static_assert(sizeof(tensor_map) == 128, "the size of a CUtensorMap");
 
-/* Pointers to device memory among the arguments, and the bytes behind each, by parameter; 0 for what is none. */
+/* The device pointers among a launch's arguments, and the size of the tensor behind each, by parameter; 0: no device pointer.
+ */
 typedef struct {
-    size_t count, parameters; /* up to the last pointer */
+    size_t count, parameters; /* number of parameters up to the last pointer */
     const void *addresses[MAYA_PARAMETERS];
     uint64_t extents[MAYA_PARAMETERS];
 } pointer_arguments;
@@ -207,25 +208,25 @@ static void find_pointers(pointer_arguments *found, CUfunction function, void **
     maya_forget_pointers();
 }
 
-/* Kernels that are loaded at run time and launched outside of an ATen op (Triton's, mostly) write who knows where: any
- * pointer they got may be an output. Inside an ATen op the op observer knows what is written. */
+/* The pointer arguments of a kernel that is loaded at run time and launched outside an ATen op (mostly Triton's): each may be
+ * an output. Inside an ATen op the op observer knows the outputs. */
 typedef struct {
     size_t count;
     const void *pointers[];
-} written_perhaps;
+} possible_outputs;
 
-static void run_doubt(void *argument) {
-    const written_perhaps *perhaps = argument;
-    for (size_t i = 0; i < perhaps->count; i++) maya_values_doubt(perhaps->pointers[i]);
+static void run_invalidation(void *argument) {
+    const possible_outputs *outputs = argument;
+    for (size_t i = 0; i < outputs->count; i++) maya_values_doubt(outputs->pointers[i]);
 }
 
-static void doubt_arguments(const pointer_arguments *pointers, CUstream stream) {
+static void invalidate_outputs(const pointer_arguments *pointers, CUstream stream) {
     if (pointers->count == 0 || strncmp(maya_op_name(), "aten::", 6) == 0) return;
-    written_perhaps *perhaps = malloc(sizeof *perhaps + pointers->count * sizeof(void *));
-    if (perhaps == NULL) abort();
-    perhaps->count = pointers->count;
-    memcpy(perhaps->pointers, pointers->addresses, pointers->count * sizeof(void *));
-    maya_work work = {.run = run_doubt, .release = free, .argument = perhaps, .unrecorded = true};
+    possible_outputs *outputs = malloc(sizeof *outputs + pointers->count * sizeof(void *));
+    if (outputs == NULL) abort();
+    outputs->count = pointers->count;
+    memcpy(outputs->pointers, pointers->addresses, pointers->count * sizeof(void *));
+    maya_work work = {.run = run_invalidation, .release = free, .argument = outputs, .unrecorded = true};
     maya_submit(stream, &work);
 }
 
@@ -233,7 +234,7 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
                        CUstream stream, void **arguments) {
     pointer_arguments pointers;
     find_pointers(&pointers, function, arguments);
-    doubt_arguments(&pointers, stream);
+    invalidate_outputs(&pointers, stream);
     maya_launch_arguments given = {arguments, pointers.extents, pointers.parameters};
     return maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream, &given);
 }

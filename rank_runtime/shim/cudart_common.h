@@ -1,9 +1,9 @@
-/* What the files of the fake libcudart share. */
+/* Declarations shared by the files of the fake libcudart. */
 #pragma once
 
 #include "device/internal.h"
 
-/* Versions of the CUDA toolkit that torch was built with, e.g. 13000; layouts and a few signatures differ. */
+/* The version of the CUDA toolkit that torch was built with, e.g. 13000; struct layouts and a few signatures depend on it. */
 #ifndef MAYA_CUDA_VERSION
 #define MAYA_CUDA_VERSION 13000
 #endif
@@ -19,5 +19,5 @@ typedef maya_graph *cudaGraph_t;
 typedef maya_graph *cudaGraphExec_t;
 typedef maya_graph_node *cudaGraphNode_t;
 
-/* Remember `status` as the thread's last error, if it is one, and return it. */
+/* Stores `status` as the thread's last error, unless it is success, and returns it. */
 cudaError_t cudart_result(int status);

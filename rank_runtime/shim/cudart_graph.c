@@ -13,7 +13,7 @@ MAYA_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode) {
 
 MAYA_API cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                                                    const void *edges, size_t count, int mode) {
-    (void)dependencies; /* work is appended behind all that the graph holds */
+    (void)dependencies; /* new nodes are appended after all nodes of the graph */
     (void)edges;
     (void)count;
     return cudart_result(maya_capture_begin(stream, mode, graph));

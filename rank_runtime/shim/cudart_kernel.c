@@ -1,4 +1,4 @@
-/* libcudart: kernels as compiled code registers and launches them, and libraries of kernels loaded at run time. */
+/* libcudart: registration and launch of compiled kernels, and libraries of kernels loaded at run time. */
 
 #include "cudart_common.h"
 
@@ -34,7 +34,7 @@ MAYA_API void __cudaRegisterFunction(void **handle, const char *host_function, c
 typedef struct variable {
     const void *host_variable;
     size_t size;
-    void *addresses[MAYA_MAX_DEVICES]; /* made when first asked for */
+    void *addresses[MAYA_MAX_DEVICES]; /* allocated at first use */
     struct variable *next;
 } variable;
 
@@ -143,7 +143,7 @@ typedef struct {
     dim3 grid, block;
     size_t shared_bytes;
     cudaStream_t stream;
-    void *attributes; /* clusters, priorities, programmatic launch: they do not change what is recorded */
+    void *attributes; /* clusters, priorities, programmatic launch: not recorded */
     unsigned attribute_count;
 } launch_configuration;
 
@@ -152,7 +152,7 @@ MAYA_API cudaError_t cudaLaunchKernelExC(const launch_configuration *configurati
                   configuration->stream);
 }
 
-/* ---- what a kernel needs ---- */
+/* ---- attributes and occupancy of kernels ---- */
 
 typedef struct {
     size_t shared_bytes, constant_bytes, local_bytes;
@@ -207,7 +207,7 @@ MAYA_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, 
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
 }
 
-/* ---- libraries: any kernel asked for by name is taken to be in the image ---- */
+/* ---- libraries; every kernel that a program looks up counts as part of the image ---- */
 
 typedef struct {
     const void *image;

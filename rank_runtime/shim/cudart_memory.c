@@ -1,4 +1,4 @@
-/* libcudart: memory of devices and host, copies and fills, what a pointer is, memory shared with other processes. */
+/* libcudart: memory of devices and host, copies and fills, pointer attributes, memory shared with other processes. */
 
 #include "cudart_common.h"
 
@@ -12,7 +12,7 @@ MAYA_API cudaError_t cudaMalloc(void **address, size_t size) {
 }
 
 MAYA_API cudaError_t cudaFree(void *address) {
-    /* the customary way of creating the context */
+    /* cudaFree(NULL) is the customary way to create the context */
     if (address == NULL) return cudart_result(maya_use_device(maya_current_device()));
     return cudart_result(maya_device_free(address));
 }
@@ -50,7 +50,7 @@ MAYA_API cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     return cudart_result(status);
 }
 
-/* ---- memory pools; a pool handle is the state of the device's default pool, the only one there is ---- */
+/* ---- memory pools; a pool handle points to the state of the device's only pool, the default one ---- */
 
 static maya_pool_state *pool_handle(int device) { return maya_pool_of(device); }
 
@@ -113,7 +113,7 @@ MAYA_API cudaError_t cudaMemPoolTrimTo(maya_pool_state *pool, size_t keep) {
 
 MAYA_API cudaError_t cudaMemPoolSetAccess(maya_pool_state *pool, const void *accesses, size_t count) {
     (void)pool;
-    (void)accesses; /* every device reaches all memory */
+    (void)accesses; /* every device can access all memory */
     (void)count;
     return CUDA_OK;
 }
@@ -121,7 +121,7 @@ MAYA_API cudaError_t cudaMemPoolSetAccess(maya_pool_state *pool, const void *acc
 MAYA_API cudaError_t cudaDeviceGetGraphMemAttribute(int device, int attribute, void *value) {
     (void)device;
     (void)attribute;
-    *(uint64_t *)value = 0; /* no graph allocates memory of its own here */
+    *(uint64_t *)value = 0; /* graphs allocate no memory here */
     return CUDA_OK;
 }
 
@@ -153,7 +153,7 @@ static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t
 }
 
 MAYA_API cudaError_t cudaMemcpy(void *to, const void *from, size_t size, int kind) {
-    (void)kind; /* the addresses tell, as with unified addressing they do for the real runtime */
+    (void)kind; /* derived from the addresses, as the real runtime does with unified addressing */
     return copy_flat(to, from, size, NULL, true);
 }
 

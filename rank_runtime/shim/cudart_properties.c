@@ -1,11 +1,11 @@
-/* libcudart: what a device says about itself. The numbers come from the catalogue entry of the GPU emulated. */
+/* libcudart: device properties. The numbers come from the catalogue entry of the emulated GPU. */
 
 #include "cudart_common.h"
 #include "device/attributes.h"
 
 #include <string.h>
 
-/* cudaDeviceProp. CUDA 13 dropped some fields in the middle; the tail is the same up to unused reserve. */
+/* cudaDeviceProp. CUDA 13 dropped some fields in the middle; the tail is the same except for its reserved space. */
 typedef struct {
     char name[256];
     unsigned char uuid[16];

@@ -1,6 +1,6 @@
-/* cuDNN 9: the library itself: version, handles, and what is said about errors.
+/* cuDNN 9, the library itself: version, handles and error texts.
  *
- * NVIDIA's cuDNN is split into sublibraries; importers see libcudnn.so.9 only, which all cudnn*.c files here make up.
+ * NVIDIA's cuDNN is split into sublibraries; programs link only libcudnn.so.9, which all cudnn*.c files here are compiled into.
  */
 #include "cudnn_common.h"
 
@@ -70,7 +70,7 @@ dnn_status dnn_fail(dnn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(last_error, sizeof last_error, format, arguments);
     va_end(arguments);
-    if (maya_get_settings()->debug >= 1) maya_message("cuDNN answers %d: %s", status, last_error);
+    if (maya_get_settings()->debug >= 1) maya_message("cuDNN returns %d: %s", status, last_error);
     return status;
 }
 
@@ -80,7 +80,7 @@ MAYA_API const char *cudnnGetErrorString(int status) {
     return "CUDNN_UNKNOWN_STATUS";
 }
 
-/* Reading the message clears it, so that the next reader does not take it for the answer to a later call. */
+/* Reading the message clears it, so that it is not mistaken for the error of a later call. */
 MAYA_API void cudnnGetLastErrorString(char *message, size_t size) {
     if (!message || size == 0) return;
     snprintf(message, size, "%s", last_error);

@@ -1,8 +1,8 @@
 /* Attention, recognised among the operations of a graph.
  *
- * It arrives in one of two forms. Newer versions have an operation of their own for it, with a subgraph for what
- * happens to the scores. Otherwise it is spelled out: the forward pass as two matrix products with a softmax between
- * them, the backward pass as five products, of which two multiply tensors in memory: Q by transposed K, and dO by
+ * It arrives in one of two forms. Newer versions have one operation for it, with a subgraph of pointwise operations
+ * on the scores. Otherwise the graph contains the single steps: the forward pass two matmuls with a softmax between
+ * them; the backward pass five matmuls, two of which multiply tensors in memory: Q by transposed K, and dO by
  * transposed V. Masks, bias and dropout are pointwise operations on the scores in between.
  */
 #include "cudnn_backend.h"
@@ -16,7 +16,7 @@ enum {
     POINTWISE_LESS = 304,
 };
 
-enum { FORWARD_PRODUCTS = 2, BACKWARD_PRODUCTS = 5 };
+enum { FORWARD_MATMULS = 2, BACKWARD_MATMULS = 5 };
 
 static bool is_virtual(const backend_body *tensor) { return backend_flag(tensor, ATTRIBUTE_TENSOR_IS_VIRTUAL); }
 
@@ -42,7 +42,7 @@ static int pointwise_mode(const backend_body *operation) {
     return backend_enum(backend_child(operation, ATTRIBUTE_OPERATION_POINTWISE), ATTRIBUTE_POINTWISE_MODE);
 }
 
-/* ---- what happens to the scores ---- */
+/* ---- pointwise operations on the scores ---- */
 
 /* A bias is the only floating-point tensor in memory that is added to scores; sequence lengths are integers. */
 static bool adds_bias(const backend_body *operation) {
@@ -128,8 +128,8 @@ static bool multiplies_memory(const backend_body *matmul) {
     return in_memory(backend_child(matmul, ATTRIBUTE_MATMUL_A)) && in_memory(backend_child(matmul, ATTRIBUTE_MATMUL_B));
 }
 
-/* The matrix products of a graph that also has a softmax; 0 for all other graphs. */
-static int find_products(const backend_body *graph, const backend_body *products[BACKWARD_PRODUCTS]) {
+/* Finds the matmuls of a graph that also has a softmax; returns 0 for all other graphs. */
+static int find_matmuls(const backend_body *graph, const backend_body *matmuls[BACKWARD_MATMULS]) {
     int count = 0;
     bool has_softmax = false;
     for (int64_t index = 0; index < backend_count(graph, ATTRIBUTE_GRAPH_OPERATIONS); index++) {
@@ -137,26 +137,26 @@ static int find_products(const backend_body *graph, const backend_body *products
         has_softmax |= operation->kind == KIND_SOFTMAX ||
                        (operation->kind == KIND_OPERATION_POINTWISE && pointwise_mode(operation) == POINTWISE_EXP);
         if (operation->kind != KIND_OPERATION_MATMUL) continue;
-        if (count == BACKWARD_PRODUCTS) return 0;
-        products[count++] = operation;
+        if (count == BACKWARD_MATMULS) return 0;
+        matmuls[count++] = operation;
     }
     return has_softmax ? count : 0;
 }
 
-static bool find_composite_forward(const backend_body *products[], attention_problem *problem) {
-    const backend_body *scores = products[0], *values = products[1];
+static bool find_composite_forward(const backend_body *matmuls[], attention_problem *problem) {
+    const backend_body *scores = matmuls[0], *values = matmuls[1];
     return is_virtual(backend_child(scores, ATTRIBUTE_MATMUL_C)) && is_virtual(backend_child(values, ATTRIBUTE_MATMUL_A)) &&
            read_tensor(backend_child(scores, ATTRIBUTE_MATMUL_A), &problem->q) &&
            read_transposed(backend_child(scores, ATTRIBUTE_MATMUL_B), &problem->k) &&
            read_tensor(backend_child(values, ATTRIBUTE_MATMUL_B), &problem->v);
 }
 
-static bool find_composite_backward(const backend_body *products[], attention_problem *problem) {
+static bool find_composite_backward(const backend_body *matmuls[], attention_problem *problem) {
     const backend_body *scores = NULL, *gradients = NULL;
-    for (int index = 0; index < BACKWARD_PRODUCTS; index++) {
-        if (!multiplies_memory(products[index])) continue;
-        if (!scores) scores = products[index];
-        else if (!gradients) gradients = products[index];
+    for (int index = 0; index < BACKWARD_MATMULS; index++) {
+        if (!multiplies_memory(matmuls[index])) continue;
+        if (!scores) scores = matmuls[index];
+        else if (!gradients) gradients = matmuls[index];
     }
     problem->backward = problem->stats = true;
     return gradients && read_tensor(backend_child(scores, ATTRIBUTE_MATMUL_A), &problem->q) &&
@@ -164,9 +164,9 @@ static bool find_composite_backward(const backend_body *products[], attention_pr
            read_transposed(backend_child(gradients, ATTRIBUTE_MATMUL_B), &problem->v);
 }
 
-static bool has_ragged_input(const backend_body *products[], int count) {
+static bool has_ragged_input(const backend_body *matmuls[], int count) {
     for (int index = 0; index < count; index++)
-        if (backend_count(backend_child(products[index], ATTRIBUTE_MATMUL_A), ATTRIBUTE_TENSOR_RAGGED_OFFSET)) return true;
+        if (backend_count(backend_child(matmuls[index], ATTRIBUTE_MATMUL_A), ATTRIBUTE_TENSOR_RAGGED_OFFSET)) return true;
     return false;
 }
 
@@ -174,13 +174,13 @@ bool backend_find_attention(const backend_body *graph, attention_problem *proble
     const backend_body *first = backend_child(graph, ATTRIBUTE_GRAPH_OPERATIONS);
     if (first && (first->kind == KIND_ATTENTION_FORWARD || first->kind == KIND_ATTENTION_BACKWARD))
         return find_unified(first, problem);
-    const backend_body *products[BACKWARD_PRODUCTS];
-    int count = find_products(graph, products);
+    const backend_body *matmuls[BACKWARD_MATMULS];
+    int count = find_matmuls(graph, matmuls);
     *problem = (attention_problem){0};
-    bool found = (count == FORWARD_PRODUCTS && find_composite_forward(products, problem)) ||
-                 (count == BACKWARD_PRODUCTS && find_composite_backward(products, problem));
+    bool found = (count == FORWARD_MATMULS && find_composite_forward(matmuls, problem)) ||
+                 (count == BACKWARD_MATMULS && find_composite_backward(matmuls, problem));
     if (!found) return false;
-    problem->ragged = has_ragged_input(products, count);
+    problem->ragged = has_ragged_input(matmuls, count);
     note_operations(problem, graph);
     return true;
 }

@@ -1,7 +1,7 @@
 /* The backend interface: descriptors are created, filled with attributes, finalized, read, executed and destroyed. */
 #include "cudnn_backend.h"
 
-/* What cudnnBackendDescriptor_t points to. */
+/* The target of a cudnnBackendDescriptor_t. */
 typedef struct {
     backend_body *body;
 } backend_descriptor;
@@ -51,7 +51,7 @@ void backend_body_release(backend_body *body) {
     free(body);
 }
 
-/* A place for the attribute's values: the old one emptied, or a new one. */
+/* The attribute's entry: an existing one, emptied, or a new one. */
 static backend_attribute *make_place(backend_body *body, int name) {
     for (int index = 0; index < body->attribute_count; index++)
         if (body->attributes[index].name == name) {
@@ -70,7 +70,7 @@ static backend_attribute *make_place(backend_body *body, int name) {
     return &body->attributes[body->attribute_count++];
 }
 
-/* `values` of descriptors are bodies here; each gets a reference. */
+/* `values` that are descriptors are stored as bodies; each gets a reference. */
 dnn_status backend_set(backend_body *body, int name, int type, int64_t count, const void *values) {
     size_t size = (size_t)count * element_size(type);
     void *copy = malloc(size ? size : 1);
@@ -246,7 +246,7 @@ dnn_status backend_fill(void *handle, backend_body *body) {
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Without `values`, *count is how many there are; with it, how many were written: at most `requested`. */
+/* *count becomes the number of values or, if `values` is not NULL, the number written, at most `requested`. */
 dnn_status backend_answer(const void *source, int type, int64_t available, int64_t requested, int64_t *count, void *values) {
     int64_t written = requested < available ? requested : available;
     if (count) *count = values ? written : available;

@@ -1,13 +1,13 @@
 /* Descriptors of cuDNN's backend (graph) interface.
  *
- * A descriptor is a bag of typed attributes that is filled, finalized and then only read. What the caller holds is a
- * thin handle on a body; a finalized body never changes, so setting it as an attribute of another descriptor, or
+ * A descriptor is a set of typed attributes that is filled, finalized and then only read. The caller holds a thin
+ * handle to a body; a finalized body never changes, so setting it as an attribute of another descriptor, or
  * filling one of the caller's descriptors with it, shares it and counts the reference.
  *
  *   cudnn_backend.c    the six functions of the interface, and the attribute store
  *   cudnn_kinds.c      which descriptors and attributes exist
- *   cudnn_finalize.c   what a descriptor must satisfy to be finalized
- *   cudnn_engine.c     engines, heuristics and plans: the attributes that are computed, not stored
+ *   cudnn_finalize.c   checks of a descriptor when it is finalized
+ *   cudnn_engine.c     engines, heuristics and plans: attributes that are computed instead of stored
  *   cudnn_graph.c      the signature of a graph of operations
  *   cudnn_attention.c  attention, recognised among a graph's operations
  */
@@ -169,9 +169,9 @@ enum {
 
 enum {
     REQUIRED = 1,  /* finalizing without it fails */
-    LIST = 2,      /* any number of values, and none counts as an empty list */
-    UNSAID = 4,    /* is no part of the signature */
-    NUMBER = 8,    /* a float or a double, as the caller likes */
+    LIST = 2,      /* any number of values; none means an empty list */
+    UNSAID = 4,    /* not part of the signature */
+    NUMBER = 8,    /* float or double, as the caller chooses */
     OR_INT64 = 16, /* an integer may stand for the tensor */
 };
 
@@ -204,7 +204,7 @@ typedef struct {
     void *values; /* descriptors are kept as bodies, each with a reference of its own */
 } backend_attribute;
 
-/* What an execution plan has prepared, so that executing it is cheap. */
+/* The prepared state of an execution plan, which makes executing it cheap. */
 typedef struct {
     uint32_t signature;
     int64_t workspace;
@@ -228,7 +228,7 @@ dnn_status backend_set(backend_body *body, int name, int type, int64_t count, co
 dnn_status backend_answer(const void *source, int type, int64_t available, int64_t requested, int64_t *count, void *values);
 dnn_status backend_fill(void *descriptor, backend_body *body);
 
-/* Readers: what is not set, or of another type, is NULL, false or zero. */
+/* Readers. They return NULL, false or zero for an attribute that is not set or has another type. */
 const backend_attribute *backend_find(const backend_body *body, int name);
 const backend_body *backend_child(const backend_body *body, int name);
 const backend_body *backend_child_at(const backend_body *body, int name, int64_t index);
@@ -241,7 +241,7 @@ double backend_number(const backend_body *body, int name);
 
 /* ---- cudnn_finalize.c ---- */
 
-/* Success, or what is wrong with a descriptor that is to be finalized. */
+/* Success, or the status with which finalizing the descriptor fails. */
 dnn_status backend_check(const backend_body *body);
 /* A tensor descriptor's type, sizes and strides; false for anything else. */
 bool backend_tensor(const backend_body *body, dnn_tensor *tensor);
@@ -272,5 +272,5 @@ typedef struct {
     double dropout;
 } attention_problem;
 
-/* Whether the graph is attention, forward or backward, and if so of what shape. */
+/* Whether the graph is attention, forward or backward; fills in its shape. */
 bool backend_find_attention(const backend_body *graph, attention_problem *problem);

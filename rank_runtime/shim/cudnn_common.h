@@ -1,8 +1,8 @@
-/* What the files of the fake cuDNN share: status codes, data types, handles, tensors, and the text of signatures.
+/* Declarations shared by the files of the fake cuDNN: status codes, data types, handles, tensors, signatures.
  *
  * cuDNN has two interfaces, and both end here: one function per operation (cudnn_convolution.c, cudnn_rnn.c, ...), and
- * graphs of operations built from typed attributes (cudnn_backend.c and what it includes). Either way, work that the
- * program asks for becomes one JSON signature, and dnn_record() puts it on the handle's stream.
+ * graphs of operations built from typed attributes (cudnn_backend.h). Either way a call becomes one JSON
+ * signature, which dnn_record() submits to the handle's stream.
  *
  * In a signature a tensor is {"dims":[...],"strides":[...],"type":"bf16"}, whichever interface it came through.
  */
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Signatures are the emulated library's own; most calls need the shapes only, not the data or the scalars. */
+/* Functions have the parameters of the emulated library, but most calls need only the shapes. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* The version torch was built with: major * 10000 + minor * 100 + patch. */
@@ -97,8 +97,8 @@ int64_t dnn_tensor_elements(const dnn_tensor *tensor);
 int64_t dnn_tensor_bytes(const dnn_tensor *tensor);
 /* Whether the channels (dimension 1) lie next to each other in memory, as in NHWC. */
 bool dnn_tensor_channels_last(const dnn_tensor *tensor);
-/* The precision in which a convolution or a matrix product multiplies operands of `type`: "tf32" for fp32 on tensor
- * cores, else the type's own name. */
+/* The precision of a convolution or matmul with operands of `type`: "tf32" for fp32 on tensor cores, otherwise the name
+ * of the type. */
 const char *dnn_math_name(int type, bool tensor_cores);
 /* Whether tensor cores of the virtual GPU multiply operands of `type` (fp32: as TF32). */
 bool dnn_device_has_tensor_cores_for(int type);
@@ -116,7 +116,7 @@ void dnn_text_list(dnn_text *text, const char *key, const int64_t *values, int64
 void dnn_text_list32(dnn_text *text, const char *key, const int *values, int64_t count);
 void dnn_text_tensor(dnn_text *text, const char *key, const dnn_tensor *tensor); /* ,"key":{...} */
 
-/* Put the call that `text` describes on the handle's stream; frees the text. */
+/* Submits the call that `text` describes to the handle's stream; frees the text. */
 dnn_status dnn_record(dnn_handle *handle, dnn_text *text);
-/* The same for a signature that is interned already. */
+/* Submits a call whose signature is already interned. */
 dnn_status dnn_record_number(dnn_handle *handle, uint32_t signature);

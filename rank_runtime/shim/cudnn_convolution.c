@@ -1,7 +1,7 @@
 /* Convolutions, one function per direction: the algorithms on offer, their workspace, and the calls themselves.
  *
- * torch goes this way for some convolutions, and for all when TORCH_CUDNN_V8_API_DISABLED is set; otherwise it builds
- * graphs (cudnn_backend.c).
+ * torch calls these for some convolutions, and for all if TORCH_CUDNN_V8_API_DISABLED is set; otherwise it builds graphs
+ * (cudnn_backend.c).
  */
 #include "cudnn_convolution.h"
 #include "cudnn_descriptors.h"
@@ -22,7 +22,7 @@ _Static_assert(sizeof(algorithm_result) == 48, "callers pass arrays of this stru
 typedef struct {
     int number; /* cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t, ...BwdFilterAlgo_t */
     bool deterministic;
-    bool tensor_cores; /* and therefore workspace */
+    bool tensor_cores; /* uses tensor cores, and therefore workspace */
 } algorithm;
 
 enum { ALGORITHMS = 2 };
@@ -81,7 +81,7 @@ static dnn_status list_algorithms(const dnn_convolution_shape *shape, const dnn_
         results[index] = (algorithm_result){
             .algorithm = choice->number,
             .status = CUDNN_STATUS_SUCCESS,
-            .milliseconds = (float)(index + 1), /* nothing was timed: only the order means something */
+            .milliseconds = (float)(index + 1), /* not measured; only the order is meaningful */
             .workspace = (size_t)workspace_of(choice, shape, convolution),
             .deterministic = choice->deterministic,
             .math_type = math_type,

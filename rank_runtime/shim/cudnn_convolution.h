@@ -1,4 +1,4 @@
-/* One convolution, whichever of cuDNN's two interfaces asks for it. */
+/* One convolution, from either of cuDNN's two interfaces. */
 #pragma once
 
 #include "cudnn_common.h"
@@ -13,7 +13,7 @@ typedef struct {
     int64_t padding[DNN_MAX_DIMS], post_padding[DNN_MAX_DIMS], stride[DNN_MAX_DIMS], dilation[DNN_MAX_DIMS];
 } dnn_convolution_shape;
 
-/* Success, or a status with a message when the sizes do not belong together. */
+/* Success, or a status with a message if the sizes do not match. */
 dnn_status dnn_convolution_check(const dnn_convolution_shape *shape);
 int64_t dnn_convolution_groups(const dnn_convolution_shape *shape);
 /* Bytes of workspace; an estimate, explained in the function. */

@@ -1,4 +1,4 @@
-/* What follows from the sizes of a convolution: whether they fit, its groups, the workspace it needs. */
+/* Shape computations of a convolution: whether its sizes match, its groups, its workspace. */
 #include "cudnn_convolution.h"
 
 static int64_t output_size(const dnn_convolution_shape *shape, int axis) {
@@ -30,8 +30,8 @@ dnn_status dnn_convolution_check(const dnn_convolution_shape *shape) {
 int64_t dnn_convolution_groups(const dnn_convolution_shape *shape) { return shape->x.dims[1] / shape->w.dims[1]; }
 
 /* Tensor-core kernels read and write NHWC, so an operand in another layout is converted into (or out of) workspace. A
- * filter gradient in 16 bits is summed up in fp32 there. cuDNN's own numbers depend on the kernel chosen; these are
- * what such a kernel needs at least. */
+ * filter gradient in 16 bits is summed up in fp32 there. cuDNN's sizes depend on the chosen kernel; these are
+ * the minimum for such a kernel. */
 int64_t dnn_convolution_workspace(const dnn_convolution_shape *shape, bool tensor_cores) {
     int64_t bytes = 0;
     if (tensor_cores && !dnn_tensor_channels_last(&shape->x) && shape->x.dims[1] > 1)

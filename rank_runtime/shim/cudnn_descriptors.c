@@ -1,4 +1,4 @@
-/* Descriptors of the one-function-per-operation interface: made, filled, read and thrown away. No device work. */
+/* Descriptors of the one-function-per-operation interface: created, set, read and destroyed. They launch nothing. */
 #include "cudnn_descriptors.h"
 
 enum { CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TENSOR_NCHW_VECT_C };
@@ -35,7 +35,7 @@ MAYA_API dnn_status cudnnSetTensorNdDescriptor(dnn_tensor *tensor, int type, int
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* A descriptor with more dimensions than asked for gives its first ones and says how many there are. */
+/* Returns the number of dimensions, and as many of the first ones as requested. */
 MAYA_API dnn_status cudnnGetTensorNdDescriptor(const dnn_tensor *tensor, int requested, int *type, int *rank, int *dims,
                                                int *strides) {
     if (!tensor) return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "%s: no descriptor", __func__);

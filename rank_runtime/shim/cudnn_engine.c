@@ -1,8 +1,8 @@
 /* Engines, heuristics and execution plans.
  *
  * cuDNN offers dozens of engines for a graph, each a family of kernels. Here a graph has one or two: engine 0 uses
- * tensor cores where the virtual GPU has them for the graph's operands, and engine 1, for convolutions and matrix
- * products in fp32, does without. That is the one difference callers act on: torch drops tensor-core engines for fp32
+ * tensor cores where the virtual GPU has them for the graph's operands, and engine 1, for convolutions and matmuls
+ * in fp32, does not. Callers act on this difference only: torch drops tensor-core engines for fp32
  * unless TF32 is allowed. Engines have no knobs, no preferred layouts and no intermediates.
  */
 #include "cudnn_backend.h"
@@ -10,9 +10,9 @@
 enum { NOTE_TENSOR_CORE = 0 };         /* cudnnBackendNumericalNote_t */
 enum { HEURISTICS_MODE_FALLBACK = 2 }; /* cudnnBackendHeurMode_t */
 
-/* What decides about a graph's engines. */
+/* The properties of a graph that determine its engines. */
 typedef struct {
-    int operand_type;      /* of its convolution, matrix product or attention; -1: it has none */
+    int operand_type;      /* type of the operands of its convolution, matmul or attention; -1: it has none */
     bool has_plain_engine; /* engine 1 */
 } graph_profile;
 
@@ -112,9 +112,9 @@ dnn_status backend_prepare_plan(backend_body *body) {
     return complete ? CUDNN_STATUS_SUCCESS : dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for an execution plan");
 }
 
-/* ---- attributes that are computed when they are asked for ---- */
+/* ---- computed attributes ---- */
 
-/* A finalized engine config for engine `index` of the graph; NULL when memory is short. */
+/* A finalized engine config for engine `index` of the graph; NULL: out of memory. */
 static backend_body *make_config(const backend_body *graph, int64_t index) {
     backend_body *engine = backend_body_create(KIND_ENGINE);
     backend_body *config = backend_body_create(KIND_ENGINE_CONFIG);
@@ -155,7 +155,7 @@ static dnn_status tell_notes(const backend_body *engine, int64_t requested, int6
     return backend_answer(&note, TYPE_NUMERICAL_NOTE, noted ? 1 : 0, requested, count, values);
 }
 
-/* cuDNN's own text is a secret of its version; callers only compare it and hand it back. */
+/* cuDNN's text is not documented; callers only compare it and pass it back. */
 static dnn_status tell_device(int64_t requested, int64_t *count, void *values) {
     const maya_device_properties *device = &maya_get_settings()->device;
     dnn_text text = {0};

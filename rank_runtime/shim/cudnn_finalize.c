@@ -1,4 +1,4 @@
-/* What a descriptor must satisfy to be finalized: nothing required is missing, and sizes belong together. */
+/* The checks of cudnnBackendFinalize: required attributes are set, and sizes match. */
 #include "cudnn_backend.h"
 
 bool backend_tensor(const backend_body *body, dnn_tensor *tensor) {

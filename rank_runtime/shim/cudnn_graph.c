@@ -3,7 +3,7 @@
  * "operations" lists them in the order given, each an object whose "op" is the operation's name and whose other keys
  * are those of cudnn_kinds.c; parameters kept in a descriptor of their own (a convolution's padding) stand beside its
  * tensors. A virtual tensor only exists between two operations of the graph and touches no memory. Attention, which
- * arrives as some thirty operations, is said as one.
+ * consists of some thirty operations, is written as one.
  */
 #include "cudnn_backend.h"
 

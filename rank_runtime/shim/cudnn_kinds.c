@@ -1,8 +1,8 @@
 /* Which descriptors the backend interface has, and which attributes each of them takes.
  *
- * A row gives an attribute's number, the key under which a signature says its value, the type of its values and the
- * rules for it. The same table decides what cudnnBackendSetAttribute() accepts, what cudnnBackendFinalize() misses, and
- * what the signature of a graph contains. In all three directions of a convolution x, w and y are the forward input,
+ * A row gives an attribute's number, its key in signatures, the type of its values and its rules. The same table
+ * determines which attributes cudnnBackendSetAttribute() accepts, which ones cudnnBackendFinalize() requires, and which
+ * ones the signature of a graph contains. In all three directions of a convolution x, w and y are the forward input,
  * filter and output.
  */
 #include "cudnn_backend.h"
@@ -479,8 +479,8 @@ static const backend_rule device_properties[] = {
 
 #define RULES(rules) rules, sizeof(rules) / sizeof *(rules)
 
-/* Indexed by cudnnBackendDescriptorType_t. A signal waits for another device and is not emulated. Information on knobs,
- * layouts and intermediates is something engines here have none of, so those descriptors stay empty. */
+/* Indexed by cudnnBackendDescriptorType_t. Signals, which wait for another device, are not emulated. Engines
+ * here have no knobs, layouts or intermediates, so those descriptors stay empty. */
 static const backend_kind kinds[] = {
     [KIND_POINTWISE] = {"pointwise", false, 0, RULES(pointwise)},
     [KIND_CONVOLUTION] = {"convolution", false, 0, RULES(convolution)},

@@ -3,7 +3,7 @@
  * The weight space holds, without gaps, the matrices of every pseudo-layer (a layer, or one direction of one) and then
  * their biases. Per pseudo-layer: the gates' input matrices, the gates' recurrent matrices, the projection (LSTM only).
  * A linear layer is numbered as cuDNN does: gate g of the input is g, gate g of the recurrence is gates + g, and the
- * projection of an LSTM is 8. torch copies its parameters to the addresses told here.
+ * projection of an LSTM is 8. torch copies its parameters to the addresses returned here.
  */
 #include "cudnn_descriptors.h"
 
@@ -39,7 +39,7 @@ static bool has_projection(const rnn *network) { return network->projection_size
 
 static int64_t pseudo_layers(const rnn *network) { return network->layers * network->directions; }
 
-/* Columns of an input matrix: 0 where the first layer takes its input as it is. */
+/* Columns of an input matrix; 0 if the first layer has none (skip input). */
 static int64_t input_columns(const rnn *network, int64_t pseudo_layer) {
     if (pseudo_layer >= network->directions) return network->projection_size * network->directions;
     return network->input_mode == SKIP_INPUT ? 0 : network->input_size;

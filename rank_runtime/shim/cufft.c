@@ -1,7 +1,7 @@
 /* cuFFT: plans and transforms.
  *
- * In: sizes, strides, types and batch of a plan. Out: one record for every execution. A plan is known to the program
- * by a small number.
+ * In: sizes, strides, types and batch of a plan. Out: one record for every execution. The program refers
+ * to a plan by a small number.
  *
  * Not emulated: the older ways to make and run a plan (cufftPlan1d, cufftExecC2C, ...), which torch does not use.
  */
@@ -33,7 +33,7 @@ typedef struct {
     int input_type, output_type, compute_type;
     size_t work_bytes;
     void *own_work; /* the library's own work area */
-    bool allocates; /* it is allocated with the plan, unless the program provides one */
+    bool allocates; /* own_work is allocated with the plan, unless the program provides a work area */
     void *stream;
 } fft_plan;
 
@@ -156,7 +156,7 @@ static size_t work_estimate(const fft_plan *plan) {
     return bytes;
 }
 
-/* Elements of one transform on the side that has `type`; opposite a real side, half the spectrum says it all. */
+/* Elements of one transform on the side that has `type`; opposite a real side, half the spectrum suffices. */
 static long long dense_distance(int rank, const long long *n, int type, int other_type) {
     bool half = data_type_is_complex(type) && !data_type_is_complex(other_type);
     long long elements = half ? n[rank - 1] / 2 + 1 : n[rank - 1];
@@ -206,7 +206,7 @@ MAYA_API int cufftXtExec(int number, void *input, void *output, int direction) {
     if (plan == NULL || !plan->made) return CUFFT_INVALID_PLAN;
     bool complex = data_type_is_complex(plan->input_type) && data_type_is_complex(plan->output_type);
     if (complex && direction != FORWARD && direction != INVERSE) return CUFFT_INVALID_VALUE;
-    /* A transform from or to real numbers has one direction only, whatever the program says. */
+    /* A transform from or to real numbers has only one direction; the argument is ignored. */
     bool forward = complex ? direction == FORWARD : data_type_is_complex(plan->output_type);
     char sizes[80];
     int used = snprintf(sizes, sizeof sizes, "%lld", plan->n[0]);

@@ -1,7 +1,7 @@
 /* libcufile.so.0: GPUDirect Storage, between files and device memory.
  *
- * A device address is a host address, so a transfer is pread or pwrite at that address, and its bytes are real. Bytes
- * read become known values. Synchronous calls happen at once, as cuFile's do; the asynchronous ones happen in stream
+ * A device address is a host address, so a transfer is pread or pwrite at that address with real bytes. Bytes that are
+ * read become known. Synchronous calls happen at once, as cuFile's do; the asynchronous ones happen in stream
  * order. Batches, parameters and statistics are not emulated. */
 
 #include "device/device.h"
@@ -42,7 +42,7 @@ typedef struct {
 
 static cufile_result result_of(int error) { return (cufile_result){.error = error}; }
 
-/* ---- the driver: always there ---- */
+/* ---- the driver, which is always available ---- */
 
 static long users;
 
@@ -136,7 +136,8 @@ static ssize_t write_some(int descriptor, char *address, size_t size, off_t offs
     return pwrite(descriptor, address, size, offset);
 }
 
-/* All of it, or as much as the file has: bytes moved, or -1 with errno set, as cuFile reports errors of the system. */
+/* Transfers all bytes, or as many as the file has. Returns their number, or -1 with errno set, as cuFile reports system errors.
+ */
 static ssize_t move(transfer_function *some, const cufile_handle *handle, char *address, size_t size, off_t offset) {
     if (handle == NULL || address == NULL) return -CUFILE_INVALID_VALUE;
     size_t done = 0;
@@ -157,7 +158,7 @@ static uint32_t signature_of(const char *call, size_t bytes) {
     return maya_intern(text, (size_t)length);
 }
 
-/* Not ordered with any stream: as with the real library, the program waits for what else uses the memory. */
+/* Not ordered with any stream: as with the real library, the program must synchronize with other uses of the memory. */
 MAYA_API ssize_t cuFileRead(cufile_handle *handle, void *base, size_t size, off_t file_offset, off_t buffer_offset) {
     maya_record(MAYA_RECORD_LIBRARY, maya_stream_number(NULL), signature_of(__func__, size), 0, 0);
     return move(read_some, handle, (char *)base + buffer_offset, size, file_offset);
@@ -168,7 +169,7 @@ MAYA_API ssize_t cuFileWrite(cufile_handle *handle, const void *base, size_t siz
     return move(write_some, handle, (char *)base + buffer_offset, size, file_offset);
 }
 
-/* The arguments are read when the transfer's turn in the stream comes, as cuFile does unless told otherwise. */
+/* The arguments are read when the stream reaches the transfer, which is cuFile's default. */
 typedef struct {
     transfer_function *some;
     const cufile_handle *handle;
@@ -214,7 +215,7 @@ MAYA_API cufile_result cuFileWriteAsync(cufile_handle *handle, void *base, size_
 }
 
 MAYA_API cufile_result cuFileStreamRegister(void *stream, unsigned flags) {
-    (void)stream, (void)flags; /* lets the real library check less; nothing to check here */
+    (void)stream, (void)flags; /* the flags only disable checks of the real library */
     return result_of(CUFILE_SUCCESS);
 }
 

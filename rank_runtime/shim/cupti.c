@@ -1,11 +1,11 @@
-/* libcupti: what torch.profiler (Kineto) needs to run.
+/* libcupti: the functions that torch.profiler (Kineto) needs.
  *
- * The profiler switches activities on, later flushes and reads buffers. No device activity is ever recorded here: the
- * buffer callbacks are kept but never called, so the profiler's result has the host's events and no kernels or copies;
- * a message says so once. Device activities are in Maya's own trace.
+ * The profiler enables activities, and later flushes and reads buffers. No device activity is recorded here: the buffer
+ * callbacks are stored but never called, so the profiler's result has host events and no kernels or copies. A message
+ * says so once. Device activities are in Maya's own trace.
  *
- * Callbacks: one subscriber, as in CUPTI. Resource callbacks can be switched on, but contexts exist before anybody can
- * ask, so none is ever due. Callbacks on API calls are not emulated, and switching them on says so. */
+ * Callbacks: one subscriber, as in CUPTI. Resource callbacks can be switched on, but contexts exist before a program
+ * can subscribe, so none is ever called. Callbacks on API calls are not emulated; enabling them prints a message. */
 
 #include "device/device.h"
 
@@ -84,7 +84,7 @@ MAYA_API cupti_result cuptiActivityEnable(uint32_t kind) {
     static bool told;
     if (kind == 0 || kind > HIGHEST_ACTIVITY_KIND) return CUPTI_INVALID_KIND;
     if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED)) {
-        maya_message("CUPTI: the profiler sees the host only; kernels and copies are in Maya's own trace");
+        maya_message("CUPTI: the profiler records host events only; kernels and copies are in Maya's own trace");
     }
     return CUPTI_SUCCESS;
 }
@@ -93,7 +93,7 @@ MAYA_API cupti_result cuptiActivityDisable(uint32_t kind) {
     return kind == 0 || kind > HIGHEST_ACTIVITY_KIND ? CUPTI_INVALID_KIND : CUPTI_SUCCESS;
 }
 
-/* The following select or tune records, of which there are none. */
+/* The following functions select or configure records, of which there are none. */
 
 MAYA_API cupti_result cuptiActivityEnableRuntimeApi(uint32_t function, uint8_t enable) {
     (void)function, (void)enable;
@@ -133,7 +133,7 @@ MAYA_API cupti_result cuptiActivityFlushPeriod(uint32_t milliseconds) {
 MAYA_API cupti_result cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid_bytes, void **record) {
     (void)buffer, (void)valid_bytes;
     if (record == NULL) return CUPTI_INVALID_PARAMETER;
-    return CUPTI_MAX_LIMIT_REACHED; /* CUPTI's word for "no more records" */
+    return CUPTI_MAX_LIMIT_REACHED; /* CUPTI's status for "no more records" */
 }
 
 MAYA_API cupti_result cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped) {

@@ -1,7 +1,7 @@
-/* cuRAND's host interface, for programs other than torch: torch draws its numbers in kernels of its own and only loads
+/* cuRAND's host interface, for programs other than torch: torch draws random numbers in its own kernels and only loads
  * this library.
  *
- * In: how many numbers of which kind. Out: one record a call; the numbers are made up, like all that kernels compute.
+ * In: count and distribution. Out: one record per call; the numbers are placeholders, like all results of kernels.
  */
 #include "cublas_types.h"
 

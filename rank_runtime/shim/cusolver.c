@@ -1,7 +1,7 @@
 /* cuSOLVER (dense): handles, parameters, version, and the record that every solver leaves. The solvers are in
  * cusolver_factor.c (factorisations and systems of equations) and cusolver_spectral.c (singular and eigenvalues).
  *
- * In: calls of torch.linalg. Out: one library record a call, and info words that say "success".
+ * In: calls of torch.linalg. Out: one library record per call, and info words set to success.
  */
 #include "cublas_signature.h"
 #include "cusolver_problem.h"
@@ -91,7 +91,7 @@ MAYA_API int cusolverGetProperty(int property, int *value) {
     return library_property(property, TOOLKIT_MAJOR - 1, TOOLKIT_MINOR, value) ? CUSOLVER_SUCCESS : CUSOLVER_INVALID_VALUE;
 }
 
-/* ---- parameters: kept, for the program to set; they change no shape ---- */
+/* ---- parameters; they are stored and have no effect on shapes ---- */
 
 typedef struct {
     double tolerance;

@@ -1,6 +1,6 @@
 /* cuSOLVER: factorisations (Cholesky, LU, QR, LDL) and the systems of equations they solve.
  *
- * In: shapes. Out: one record a call; every matrix counts as factorised without trouble.
+ * In: shapes. Out: one record per call; every factorisation succeeds.
  */
 #include "cusolver_problem.h"
 
@@ -29,7 +29,7 @@
         return RECORD("cusolverDn" #letter "potrfBatched", element, n, n, .batch = batch, .lda = lda, .uplo = UPLO, \
                       .info = info); \
     } \
-    /* One info word for the whole call: it speaks about the arguments, not about the matrices. */ \
+    /* One info word for the whole call: it reports on the arguments, not on the matrices. */ \
     MAYA_API int cusolverDn##letter##potrsBatched(cusolver_handle *handle, int uplo, int n, int nrhs, void **a, int lda, \
                                                   void **b, int ldb, int *info, int batch) { \
         int status = RECORD("cusolverDn" #letter "potrsBatched", element, n, n, .nrhs = nrhs, .batch = batch, .lda = lda, \
@@ -69,7 +69,7 @@ ALL_TYPES(LU)
     }
 ALL_TYPES(QR)
 
-/* Q from its reflectors, and its product with a matrix: "or" for real types, "un" for complex ones. */
+/* Q from its reflectors, and Q times a matrix: "or" for real types, "un" for complex ones. */
 #define REFLECTORS(generate, multiply, element) \
     MAYA_API int cusolverDn##generate##_bufferSize(cusolver_handle *handle, int m, int n, int k, const void *a, int lda, \
                                                    const void *tau, int *elements) { \

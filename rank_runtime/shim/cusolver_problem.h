@@ -1,5 +1,4 @@
-/* cuSOLVER's functions all say the same few things about dense matrices; one structure holds them, one function records
- * them. */
+/* The arguments that cuSOLVER's functions have in common: one structure holds them, and one function records them. */
 #pragma once
 
 #include "cublas_types.h"
@@ -17,8 +16,8 @@ typedef struct {
     void *stream;
 } cusolver_handle;
 
-/* What a function does not have stays 0 or NULL and is left out of the signature. A letter is "?" when the program's
- * value is not valid. */
+/* Arguments that a function does not have are 0 or NULL and are left out of the signature. A letter is "?" if the
+ * program's value is invalid. */
 typedef struct {
     const char *call, *type;
     int64_t m, n;    /* rows and columns; a square matrix has both */
@@ -26,7 +25,7 @@ typedef struct {
     int64_t batch;   /* 0: one matrix */
     int64_t lda;
     const char *uplo, *side, *trans, *job;
-    int *info; /* device memory: one word a matrix, set to 0 (success) in stream order */
+    int *info; /* device memory: one word per matrix, set to 0 (success) in stream order */
 } dense_problem;
 
 int cusolver_record(cusolver_handle *handle, const dense_problem *problem);
@@ -36,7 +35,7 @@ int cusolver_record(cusolver_handle *handle, const dense_problem *problem);
 int cusolver_workspace(cusolver_handle *handle, int64_t elements, int *result);
 int cusolver_workspace_bytes(cusolver_handle *handle, int64_t elements, int type, size_t *device_bytes, size_t *host_bytes);
 
-enum { PANEL = 64 }; /* columns that a blocked factorisation handles at once */
+enum { PANEL = 64 }; /* block size of a blocked factorisation, in columns */
 
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 

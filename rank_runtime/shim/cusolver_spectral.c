@@ -1,6 +1,6 @@
 /* cuSOLVER: singular values and eigenvalues.
  *
- * In: shapes and whether vectors are wanted ("job"). Out: one record a call; every iteration counts as converged.
+ * In: shapes and whether vectors are wanted ("job"). Out: one record per call; every iteration converges.
  */
 #include "cusolver_problem.h"
 
@@ -135,7 +135,7 @@ MAYA_API int cusolverDnXsyevBatched(cusolver_handle *handle, void *parameters, i
                   .info = info);
 }
 
-/* Eigenvalues of a general matrix: the Hessenberg form is iterated on the host, which wants a copy there. */
+/* Eigenvalues of a general matrix: the Hessenberg form is iterated on the host, which needs a copy there. */
 
 MAYA_API int cusolverDnXgeev_bufferSize(cusolver_handle *handle, void *parameters, int job_left, int job, int64_t n, int a_type,
                                         const void *a, int64_t lda, int w_type, const void *w, int vl_type, const void *vl,

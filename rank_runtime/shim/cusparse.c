@@ -1,6 +1,6 @@
-/* cuSPARSE: handles, descriptors, version and messages. The computing functions are in cusparse_*.c.
+/* cuSPARSE: handles, descriptors, version and error texts. The computing functions are in cusparse_*.c.
  *
- * In: what the program says about its matrices. Out: descriptors that remember it, for the records of later calls.
+ * In: properties of the program's matrices. Out: descriptors that hold them, for the records of later calls.
  */
 #include "cusparse_internal.h"
 
@@ -44,7 +44,7 @@ MAYA_API int cusparseGetPointerMode(cusparse_handle *handle, int *mode) {
     return CUSPARSE_SUCCESS;
 }
 
-/* cuSPARSE has its own numbers: 12.5 in the last toolkits 12, 12.6 from toolkit 13 on. */
+/* cuSPARSE has version numbers of its own: 12.5 in the last CUDA 12 toolkits, 12.6 since CUDA 13. */
 enum { SPARSE_MAJOR = 12, SPARSE_MINOR = TOOLKIT_MAJOR >= 13 ? 6 : 5 };
 
 MAYA_API int cusparseGetVersion(cusparse_handle *handle, int *version) {

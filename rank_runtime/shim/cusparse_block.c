@@ -1,7 +1,7 @@
-/* cuSPARSE's functions on matrices of dense blocks (BSR): products and triangular solves.
+/* cuSPARSE's functions on matrices of dense blocks (BSR): matmuls and triangular solves.
  *
- * In: numbers of blocks and the block size. Out: one record a call, with sizes counted in elements. No zero is ever
- * found on a diagonal.
+ * In: numbers of blocks and the block size. Out: one record per call, with sizes in elements. A zero on the
+ * diagonal is never reported.
  */
 #include "cublas_signature.h"
 #include "cusparse_internal.h"
@@ -51,7 +51,7 @@ static int buffer_size(const cusparse_handle *handle, int block_rows, int blocks
                                     .trans = trans, \
                                     __VA_ARGS__})
 
-#define BLOCK_PRODUCTS(letter, element) \
+#define BLOCK_MATMULS(letter, element) \
     MAYA_API int cusparse##letter##bsrmv(cusparse_handle *handle, int direction, int trans, int mb, int nb, int nnzb, \
                                          const void *alpha, const legacy_descriptor *descriptor, const void *values, \
                                          const int *offsets, const int *columns, int block, const void *x, const void *beta, \
@@ -64,7 +64,7 @@ static int buffer_size(const cusparse_handle *handle, int block_rows, int blocks
                                          int ldb, const void *beta, void *c, int ldc) { \
         return RECORD(#letter "bsrmm", element, .block_columns = kb, .n = n, .trans_dense = trans_dense); \
     }
-ALL_TYPES(BLOCK_PRODUCTS)
+ALL_TYPES(BLOCK_MATMULS)
 
 #define BLOCK_VECTOR_SOLVE(letter, element) \
     MAYA_API int cusparse##letter##bsrsv2_bufferSize(cusparse_handle *handle, int direction, int trans, int mb, int nnzb, \
@@ -108,7 +108,7 @@ ALL_TYPES(BLOCK_VECTOR_SOLVE)
     }
 ALL_TYPES(BLOCK_MATRIX_SOLVE)
 
-/* What an analysis finds out is not needed later, but the program holds an object for it. */
+/* The program's handle of an analysis; its result is not needed here. */
 
 static int create_info(void **info) {
     if (info == NULL) return CUSPARSE_INVALID_VALUE;
@@ -121,7 +121,7 @@ static void write_no_position(void *position) {
     maya_values_known(position, sizeof(int));
 }
 
-/* -1: no zero on the diagonal. The host waits for the answer when it goes to the host. */
+/* Returns -1, no zero on the diagonal. The host waits if the result is in host memory. */
 static int no_zero_pivot(cusparse_handle *handle, const void *info, int *position) {
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (info == NULL || position == NULL) return CUSPARSE_INVALID_VALUE;

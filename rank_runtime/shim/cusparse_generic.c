@@ -1,7 +1,8 @@
-/* cuSPARSE's generic functions with one sparse operand: products with dense matrices and vectors, triangular solves.
+/* cuSPARSE's generic functions with one sparse operand: multiplication by dense matrices and vectors, triangular
+ * solves.
  *
- * In: descriptors. Out: one record a call with rows, columns, number of values and the width of the dense side. An
- * analysis or preprocessing step occupies the device, too, and is a record of its own.
+ * In: descriptors. Out: one record per call with rows, columns, number of values and the width of the dense side. An
+ * analysis or preprocessing step also occupies the device and has a record of its own.
  */
 #include "cublas_signature.h"
 #include "cusparse_internal.h"
@@ -10,7 +11,7 @@ typedef struct {
     const char *call;
     const sparse_matrix *sparse;
     int transa, transb;
-    int64_t n, k; /* columns of the dense result; inner dimension of a sampled product */
+    int64_t n, k; /* columns of the dense result; inner dimension of a sampled matmul (SDDMM) */
     int batch;
     int compute;
     const dense_matrix *a, *b, *c; /* for their memory order; NULL where the operand is sparse or a vector */
@@ -40,8 +41,8 @@ static int record(cusparse_handle *handle, const sparse_problem *p) {
                           index_type_name(sparse->column_index_type), data_type_name(sparse->type), compute));
 }
 
-/* Workspace of all these functions; an estimate: row bookkeeping and a carry for every 256 values. Never zero, so that
- * the program's allocation happens. */
+/* Workspace of all these functions. An estimate: row bookkeeping and a carry for every 256 values. It is never zero, so
+ * that the program allocates it. */
 static int buffer_size(const cusparse_handle *handle, const sparse_matrix *a, const void *b, const void *c, size_t *bytes) {
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (a == NULL || b == NULL || c == NULL || bytes == NULL) return CUSPARSE_INVALID_VALUE;
@@ -99,8 +100,8 @@ MAYA_API int cusparseSDDMM_bufferSize(cusparse_handle *handle, int transa, int t
     return buffer_size(handle, c, a, b, bytes);
 }
 
-static int sampled_product(cusparse_handle *handle, const char *call, int transa, int transb, const dense_matrix *a,
-                           const dense_matrix *b, const sparse_matrix *c, int compute) {
+static int sampled_matmul(cusparse_handle *handle, const char *call, int transa, int transb, const dense_matrix *a,
+                          const dense_matrix *b, const sparse_matrix *c, int compute) {
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (a == NULL || b == NULL || c == NULL) return CUSPARSE_INVALID_VALUE;
     return record(handle, &(sparse_problem){.call = call,
@@ -118,13 +119,13 @@ static int sampled_product(cusparse_handle *handle, const char *call, int transa
 MAYA_API int cusparseSDDMM_preprocess(cusparse_handle *handle, int transa, int transb, const void *alpha, const dense_matrix *a,
                                       const dense_matrix *b, const void *beta, sparse_matrix *c, int compute, int algorithm,
                                       void *buffer) {
-    return sampled_product(handle, "cusparseSDDMM_preprocess", transa, transb, a, b, c, compute);
+    return sampled_matmul(handle, "cusparseSDDMM_preprocess", transa, transb, a, b, c, compute);
 }
 
 MAYA_API int cusparseSDDMM(cusparse_handle *handle, int transa, int transb, const void *alpha, const dense_matrix *a,
                            const dense_matrix *b, const void *beta, sparse_matrix *c, int compute, int algorithm,
                            void *buffer) {
-    return sampled_product(handle, "cusparseSDDMM", transa, transb, a, b, c, compute);
+    return sampled_matmul(handle, "cusparseSDDMM", transa, transb, a, b, c, compute);
 }
 
 /* ---- triangular solves; their descriptor carries nothing that a record needs ---- */

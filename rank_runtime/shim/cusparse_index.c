@@ -1,7 +1,7 @@
-/* cuSPARSE's work on index arrays: identity permutation, row indices to offsets, sorting.
+/* cuSPARSE's functions on index arrays: identity permutation, row indices to offsets, sorting.
  *
  * In: index arrays in device memory. Out: records, and the real result, in stream order, when the input is known and
- * not too long; programs read these back. Otherwise the result is made up.
+ * not too long; programs read these back. Otherwise the result is a placeholder.
  */
 #include "cublas_signature.h"
 #include "cusparse_pattern.h"

@@ -1,4 +1,4 @@
-/* What cuSPARSE's objects remember: matrices with their sizes, types and arrays. */
+/* cuSPARSE's objects: matrices with their sizes, types and arrays. */
 #pragma once
 
 #include "cublas_types.h"

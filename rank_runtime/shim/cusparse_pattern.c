@@ -1,4 +1,4 @@
-/* Patterns of sums and products of sparse matrices; see cusparse_pattern.h. */
+/* Patterns of sums and SpGEMMs of sparse matrices; see cusparse_pattern.h. */
 #include "cusparse_pattern.h"
 
 /* ---- reading index arrays ---- */
@@ -113,7 +113,7 @@ static int64_t count_products(const csr_indices *a, const csr_indices *b) {
     return products;
 }
 
-sparse_pattern *pattern_of_product(const csr_indices *a, const csr_indices *b) {
+sparse_pattern *pattern_of_spgemm(const csr_indices *a, const csr_indices *b) {
     if (a->columns != b->rows || !is_usable(a) || !is_usable(b)) return NULL;
     int64_t products = count_products(a, b);
     builder result;
@@ -136,9 +136,9 @@ int64_t expected_products(const csr_indices *a, const csr_indices *b) {
     return a->columns == 0 ? 0 : (int64_t)((double)a->nonzeros * (double)b->nonzeros / (double)a->columns);
 }
 
-/* Products fill the cells of the result, more and more of them the same ones: close to the number of products while
- * they are few, and to the number of cells when they are many. */
-int64_t expected_in_product(const csr_indices *a, const csr_indices *b) {
+/* Products of values fall on random cells of the result: the number of filled cells is close to the number of products
+ * while they are few, and to the number of cells when they are many. */
+int64_t expected_in_spgemm(const csr_indices *a, const csr_indices *b) {
     double cells = (double)a->rows * (double)b->columns, products = (double)expected_products(a, b);
     return products == 0 || cells == 0 ? 0 : (int64_t)(products * cells / (products + cells));
 }

@@ -1,7 +1,7 @@
-/* Where a sparse matrix has values: the part of sparse algebra that is done for real.
+/* Patterns of sparse matrices (the positions of their values), which are really computed.
  *
- * A program allocates by the number of values in a sum or product and reads positions back, so these are worth
- * computing whenever the operands' index arrays are known and not too long. The values themselves are left alone.
+ * A program allocates by the number of values of a sum or SpGEMM and reads positions back, so these are computed
+ * whenever the operands' index arrays are known and not too long. The values themselves are not computed.
  */
 #pragma once
 
@@ -26,16 +26,16 @@ typedef struct {
 
 /* NULL when the operands are not known, too large, or not well formed. */
 sparse_pattern *pattern_of_sum(const csr_indices *a, const csr_indices *b);
-sparse_pattern *pattern_of_product(const csr_indices *a, const csr_indices *b);
+sparse_pattern *pattern_of_spgemm(const csr_indices *a, const csr_indices *b);
 void pattern_free(sparse_pattern *pattern);
 
 /* How many values to expect when the patterns are not known. */
 int64_t expected_in_sum(const csr_indices *a, const csr_indices *b);
-int64_t expected_in_product(const csr_indices *a, const csr_indices *b);
-/* How many pairs of values meet in a product. */
+int64_t expected_in_spgemm(const csr_indices *a, const csr_indices *b);
+/* How many pairs of values are multiplied in an SpGEMM. */
 int64_t expected_products(const csr_indices *a, const csr_indices *b);
 
-/* Write the pattern's arrays where `into` has them, or mark them as made up when there is no pattern. */
+/* Writes the pattern to the arrays of `into`, or marks these as placeholders if there is no pattern. */
 void pattern_write_offsets(const sparse_pattern *pattern, const csr_indices *into);
 void pattern_write_columns(const sparse_pattern *pattern, const csr_indices *into);
 

@@ -1,7 +1,7 @@
 /* cuSPARSE's sum of two CSR matrices (csrgeam2), in its three steps: workspace, number of values, the sum itself.
  *
  * In: two patterns. Out: records, and the real pattern of the sum when both are known; otherwise the number of values
- * is the largest possible one and the pattern is made up.
+ * is the largest possible one and the pattern is a placeholder.
  */
 #include "cublas_signature.h"
 #include "cusparse_pattern.h"
@@ -13,7 +13,7 @@ typedef struct {
     size_t value_bytes;
 } sum_task;
 
-/* How many values the program has made room for: what it was told in the step before. */
+/* The number of values that the program has allocated: the result of the previous step. */
 static int64_t told_values(const sum_task *task) {
     const int *offsets = task->sum.offsets;
     if (offsets != NULL && maya_values_are_known(offsets, (size_t)(task->sum.rows + 1) * sizeof *offsets))

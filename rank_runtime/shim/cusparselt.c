@@ -1,7 +1,7 @@
-/* cuSPARSELt: products with a matrix of which two of every four elements are zero.
+/* cuSPARSELt: matmuls with a matrix of which two of every four elements are zero (2:4 sparsity).
  *
  * In: descriptors that live in the program's memory, at least 512 bytes each. Out: one record for every compression and
- * product, with the shape and what is fused into the product.
+ * matmul, with the shape and the fused epilogue.
  *
  * Not emulated: pruning, which torch does itself.
  */
@@ -18,7 +18,7 @@ enum {
     SPARSELT_NOT_SUPPORTED = 10,
 };
 
-/* Every structure begins with a mark of its own: uninitialised memory is refused instead of believed. */
+/* Every structure begins with a mark, so that uninitialised memory is refused. */
 enum { HANDLE_MARK = 0x4d4c5401, MATRIX_MARK, MATMUL_MARK, SELECTION_MARK, PLAN_MARK };
 
 typedef struct {
@@ -122,7 +122,7 @@ MAYA_API int cusparseLtMatDescSetAttribute(const sparselt_handle *handle, sparse
     return SPARSELT_SUCCESS;
 }
 
-/* ---- products ---- */
+/* ---- matmuls ---- */
 
 static const char *compute_name(int compute) {
     static const char *const names[] = {"int32", "fp16", "fp32"};
@@ -183,7 +183,7 @@ MAYA_API int cusparseLtMatmulDescSetAttribute(const sparselt_handle *handle, spa
     return SPARSELT_SUCCESS;
 }
 
-/* ---- the choice of an algorithm: kept, and changes no time ---- */
+/* ---- algorithm selection, which is stored and has no effect on time ---- */
 
 MAYA_API int cusparseLtMatmulAlgSelectionInit(const sparselt_handle *handle, sparselt_selection *selection,
                                               const sparselt_matmul *matmul, int algorithm) {
@@ -248,7 +248,7 @@ MAYA_API int cusparseLtMatmulPlanDestroy(const sparselt_plan *plan) {
     return plan == NULL ? SPARSELT_INVALID_VALUE : SPARSELT_SUCCESS;
 }
 
-/* An estimate: counters for a product whose inner dimension is split. */
+/* An estimate: counters for a matmul whose inner dimension is split. */
 MAYA_API int cusparseLtMatmulGetWorkspace(const sparselt_handle *handle, const sparselt_plan *plan, size_t *bytes) {
     if (!is_open(handle)) return SPARSELT_NOT_INITIALIZED;
     if (plan == NULL || plan->mark != PLAN_MARK || bytes == NULL) return SPARSELT_INVALID_VALUE;
@@ -292,14 +292,14 @@ MAYA_API int cusparseLtMatmul(const sparselt_handle *handle, const sparselt_plan
     return multiply(handle, plan, "cusparseLtMatmul", beta, streams, stream_count);
 }
 
-/* A search runs the product a few times and keeps the plan as it is: there is one algorithm. */
+/* A search runs the matmul a few times and leaves the plan unchanged, because there is one algorithm. */
 MAYA_API int cusparseLtMatmulSearch(const sparselt_handle *handle, sparselt_plan *plan, const void *alpha, const void *a,
                                     const void *b, const void *beta, const void *c, void *d, void *workspace, void **streams,
                                     int32_t stream_count) {
     return multiply(handle, plan, "cusparseLtMatmulSearch", beta, streams, stream_count);
 }
 
-/* ---- compression: half the values, and one bit an element to say which half ---- */
+/* ---- compression: half the values, and one bit per element for their positions ---- */
 
 MAYA_API int cusparseLtSpMMACompressedSize2(const sparselt_handle *handle, const sparselt_matrix *matrix,
                                             size_t *compressed_bytes, size_t *buffer_bytes) {

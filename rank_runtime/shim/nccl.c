@@ -1,11 +1,11 @@
 /* libnccl.so.2: communicators. Life cycle, configuration, queries.
  *
- * A communicator is usable when all its members have asked for it. A blocking one is waited for where it is asked for or,
- * inside a group, at the end of the group; for a non-blocking one ncclInProgress is returned, and ncclCommGetAsyncError tells
- * when it is ready. A communicator of one rank is ready at once. Operations never block: they wait in their streams.
+ * A communicator is ready when all its members have called init. The init of a blocking communicator waits for that in the call
+ * or, inside a group, at the end of the group; the init of a non-blocking one returns ncclInProgress, and ncclCommGetAsyncError
+ * tells when it is ready. A communicator of one rank is ready at once. Operations never block: they wait in their streams.
  *
- * Not emulated are the device-side interface (ncclDevComm*), one-sided operations (ncclPutSignal, ...) and growing a
- * communicator. */
+ * Not emulated: the device-side interface (ncclDevComm*), one-sided operations (ncclPutSignal, ...) and growing a communicator.
+ */
 
 #include "nccl_internal.h"
 
@@ -30,13 +30,13 @@ typedef struct {
     char bytes[UNIQUE_ID_BYTES];
 } nccl_unique_id;
 
-/* The beginning of ncclConfig_t, which grows at its end with nearly every release; `size` is what the caller knows. A number
- * that was not chosen is INT_MIN. */
+/* The first fields of ncclConfig_t, which grows at its end with nearly every release; `size` is the size that the caller was
+ * compiled with. INT_MIN stands for the default. */
 typedef struct {
     size_t size;
     unsigned magic, version;
     int blocking;
-    /* not in the oldest configurations: */
+    /* missing in the oldest configurations: */
     int cluster_size, min_channels, max_channels;
     const char *network;
     int split_shares;
@@ -47,7 +47,7 @@ enum { SMALLEST_CONFIG = offsetof(nccl_config, cluster_size) };
 /* ---- errors ---- */
 
 static __thread char last_error[512];
-static char first_late_error[512]; /* for threads that have none of their own, such as torch's watchdog */
+static char first_late_error[512]; /* for threads without an error of their own, such as torch's watchdog */
 
 nccl_result nccl_fail(nccl_result result, const char *format, ...) {
     va_list arguments;
@@ -70,7 +70,7 @@ nccl_result nccl_check_communicator(const nccl_communicator *communicator, const
 nccl_result nccl_check_ready(nccl_communicator *communicator, const char *function) {
     nccl_result result = nccl_check_communicator(communicator, function);
     if (result != NCCL_SUCCESS) return result;
-    result = nccl_settle(communicator);
+    result = nccl_finish_init(communicator);
     if (result == NCCL_IN_PROGRESS) {
         return nccl_fail(NCCL_INVALID_ARGUMENT,
                          "%s: the communicator is not ready: ncclCommGetAsyncError has not said "
@@ -112,7 +112,7 @@ MAYA_API nccl_result ncclGetVersion(int *version) {
     return NCCL_SUCCESS;
 }
 
-/* ---- birth ---- */
+/* ---- init ---- */
 
 MAYA_API nccl_result ncclGetUniqueId(nccl_unique_id *identifier) {
     if (identifier == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the identifier is NULL", __func__);
@@ -138,7 +138,7 @@ static nccl_result check_config(const nccl_config *config, const char *function)
 
 static bool has_option(const nccl_config *config, size_t end) { return config != NULL && config->size >= end; }
 
-/* A communicator that has met nobody yet; NULL without memory. A configuration that is not given is that of `parent`. */
+/* A communicator before its rendezvous; NULL: out of memory. `config` NULL: the configuration of `parent`. */
 static nccl_communicator *new_communicator(const char *function, int ranks, int rank, int device, const nccl_config *config,
                                            const nccl_communicator *parent) {
     static uint32_t asked_for;
@@ -163,12 +163,12 @@ static nccl_communicator *new_communicator(const char *function, int ranks, int 
     return made;
 }
 
-nccl_result nccl_wait_for_birth(nccl_communicator **handle) {
+nccl_result nccl_wait_for_init(nccl_communicator **handle) {
     nccl_communicator *communicator = *handle;
     pthread_mutex_lock(&nccl_lock);
     while (communicator->state == NCCL_IN_PROGRESS) pthread_cond_wait(&nccl_changed, &nccl_lock);
     pthread_mutex_unlock(&nccl_lock);
-    nccl_result result = nccl_settle(communicator);
+    nccl_result result = nccl_finish_init(communicator);
     if (result == NCCL_SUCCESS) return result;
     nccl_fail(result, "%s: %s", communicator->function, communicator->error);
     communicator->magic = 0;
@@ -177,17 +177,18 @@ nccl_result nccl_wait_for_birth(nccl_communicator **handle) {
     return result;
 }
 
-/* The members of `made` have begun to meet, unless `begun` says otherwise; whoever waits for that does so now. */
-static nccl_result begin_life(nccl_communicator **handle, nccl_communicator *made, nccl_result begun) {
+/* Continues an init whose rendezvous has begun, or failed to begin (`begun`): waits for it unless it is non-blocking or in a
+ * group. */
+static nccl_result begin_init(nccl_communicator **handle, nccl_communicator *made, nccl_result begun) {
     if (begun != NCCL_SUCCESS) {
         nccl_leave(made, true);
         if (nccl_group_is_open()) nccl_group_refuse(begun);
         return begun;
     }
     *handle = made;
-    if (nccl_group_is_open()) return nccl_group_add_birth(handle);
-    if (made->blocking) return nccl_wait_for_birth(handle);
-    return made->ranks == 1 ? nccl_settle(made) : NCCL_IN_PROGRESS;
+    if (nccl_group_is_open()) return nccl_group_add_init(handle);
+    if (made->blocking) return nccl_wait_for_init(handle);
+    return made->ranks == 1 ? nccl_finish_init(made) : NCCL_IN_PROGRESS;
 }
 
 static nccl_result create(const char *function, nccl_communicator **handle, int ranks, int rank, int device,
@@ -200,7 +201,7 @@ static nccl_result create(const char *function, nccl_communicator **handle, int 
     if (result != NCCL_SUCCESS) return result;
     nccl_communicator *made = new_communicator(function, ranks, rank, device, config, NULL);
     if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-    return begin_life(handle, made, nccl_join(made, identifiers, (size_t)identifier_count * sizeof *identifiers));
+    return begin_init(handle, made, nccl_join(made, identifiers, (size_t)identifier_count * sizeof *identifiers));
 }
 
 MAYA_API nccl_result ncclCommInitRank(nccl_communicator **communicator, int ranks, nccl_unique_id identifier, int rank) {
@@ -232,7 +233,7 @@ MAYA_API nccl_result ncclCommInitAll(nccl_communicator **communicators, int devi
     }
     nccl_unique_id identifier;
     nccl_result result = ncclGetUniqueId(&identifier);
-    nccl_group_open(); /* all of them are on their way before the first is waited for */
+    nccl_group_open(); /* all inits begin before the first is waited for */
     for (int i = 0; i < devices && result == NCCL_SUCCESS; i++) {
         int device = device_list ? device_list[i] : i;
         result = create(__func__, &communicators[i], devices, i, device, &identifier, 1, NULL);
@@ -254,7 +255,7 @@ MAYA_API nccl_result ncclCommSplit(nccl_communicator *parent, int color, int key
     if (color == NO_COLOR) return nccl_split(parent, NULL, color, key);
     nccl_communicator *made = new_communicator(__func__, -1, -1, parent->device, config, parent);
     if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-    return begin_life(handle, made, nccl_split(parent, made, color, key));
+    return begin_init(handle, made, nccl_split(parent, made, color, key));
 }
 
 static nccl_result check_excluded(const nccl_communicator *parent, const int *excluded, int count) {
@@ -272,7 +273,7 @@ static nccl_result check_excluded(const nccl_communicator *parent, const int *ex
 
 MAYA_API nccl_result ncclCommShrink(nccl_communicator *parent, const int *excluded, int excluded_count,
                                     nccl_communicator **handle, const nccl_config *config, int flags) {
-    enum { SHRINK_ABORT = 1 }; /* what is under way on the parent is given up, e.g. because an excluded rank has died */
+    enum { SHRINK_ABORT = 1 }; /* cancel the parent's outstanding operations, e.g. because an excluded rank has died */
     nccl_result result = nccl_check_communicator(parent, __func__);
     if (result == NCCL_SUCCESS && (flags & SHRINK_ABORT) == 0) result = nccl_check_ready(parent, __func__);
     if (result == NCCL_SUCCESS) result = check_config(config, __func__);
@@ -280,13 +281,13 @@ MAYA_API nccl_result ncclCommShrink(nccl_communicator *parent, const int *exclud
     if (result != NCCL_SUCCESS) return result;
     if (handle == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: no place for the result", __func__);
     *handle = NULL;
-    if (flags & SHRINK_ABORT) nccl_give_up(parent);
+    if (flags & SHRINK_ABORT) nccl_cancel_operations(parent);
     nccl_communicator *made = new_communicator(__func__, parent->ranks - excluded_count, -1, parent->device, config, parent);
     if (made == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-    return begin_life(handle, made, nccl_shrink(parent, made, excluded, excluded_count));
+    return begin_init(handle, made, nccl_shrink(parent, made, excluded, excluded_count));
 }
 
-/* ---- death ---- */
+/* ---- finalize, destroy, abort ---- */
 
 /* The caller holds nccl_lock. */
 static void wait_for_operations(nccl_communicator *communicator) {
@@ -311,7 +312,7 @@ MAYA_API nccl_result ncclCommDestroy(nccl_communicator *communicator) {
     if (communicator == NULL) return NCCL_SUCCESS;
     nccl_result result = nccl_check_communicator(communicator, __func__);
     if (result != NCCL_SUCCESS) return result;
-    communicator->magic = 0; /* so that a later use of the handle is found */
+    communicator->magic = 0; /* makes later uses of the handle errors */
     pthread_mutex_lock(&nccl_lock);
     wait_for_operations(communicator);
     pthread_mutex_unlock(&nccl_lock);
@@ -328,11 +329,11 @@ MAYA_API nccl_result ncclCommAbort(nccl_communicator *communicator) {
     return NCCL_SUCCESS;
 }
 
-/* What is under way is given up and nothing new can begin; a smaller communicator can still be made of this one. */
+/* Cancels the outstanding operations and refuses new ones; the communicator can still be shrunk. */
 MAYA_API nccl_result ncclCommRevoke(nccl_communicator *communicator, int flags) {
     if (flags != 0) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: flags %d, expected 0", __func__, flags);
     nccl_result result = nccl_check_communicator(communicator, __func__);
-    if (result == NCCL_SUCCESS) nccl_give_up(communicator);
+    if (result == NCCL_SUCCESS) nccl_cancel_operations(communicator);
     return result;
 }
 
@@ -342,7 +343,7 @@ static nccl_result query(nccl_communicator *communicator, int *target, size_t of
     nccl_result result = nccl_check_communicator(communicator, function);
     if (result != NCCL_SUCCESS) return result;
     if (target == NULL) return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: no place for the result", function);
-    if (nccl_settle(communicator) == NCCL_IN_PROGRESS) {
+    if (nccl_finish_init(communicator) == NCCL_IN_PROGRESS) {
         return nccl_fail(NCCL_INVALID_ARGUMENT, "%s: the communicator is not ready", function);
     }
     memcpy(target, (const char *)communicator + offset, sizeof *target);
@@ -364,7 +365,7 @@ MAYA_API nccl_result ncclCommCuDevice(nccl_communicator *communicator, int *devi
 MAYA_API nccl_result ncclCommGetAsyncError(nccl_communicator *communicator, nccl_result *error) {
     nccl_result result = nccl_check_communicator(communicator, __func__);
     if (result != NCCL_SUCCESS || error == NULL) return result;
-    *error = nccl_settle(communicator);
+    *error = nccl_finish_init(communicator);
     pthread_mutex_lock(&nccl_lock);
     if (*error == NCCL_SUCCESS && communicator->finalized && communicator->outstanding > 0) *error = NCCL_IN_PROGRESS;
     pthread_mutex_unlock(&nccl_lock);

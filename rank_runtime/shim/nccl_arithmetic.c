@@ -16,7 +16,7 @@ size_t nccl_type_size(nccl_type type) {
 /* A floating-point format of up to 16 bits. */
 typedef struct {
     int fraction_bits, bias;
-    unsigned infinity; /* magnitude bits of infinity, or of the largest number where there is none */
+    unsigned infinity; /* magnitude bits of infinity, or of the largest number if the format has no infinity */
     unsigned nan;      /* magnitude bits */
     unsigned sign;
     bool has_infinity;
@@ -24,7 +24,7 @@ typedef struct {
 
 static const format half = {
     .fraction_bits = 10, .bias = 15, .infinity = 0x7c00, .nan = 0x7e00, .sign = 0x8000, .has_infinity = true};
-/* No infinity: numbers that are too large become not a number; the largest is 448. */
+/* A format without infinity: numbers above the largest, 448, become NaN. */
 static const format e4m3 = {.fraction_bits = 3, .bias = 7, .infinity = 0x7e, .nan = 0x7f, .sign = 0x80};
 static const format e5m2 = {.fraction_bits = 2, .bias = 15, .infinity = 0x7c, .nan = 0x7e, .sign = 0x80, .has_infinity = true};
 
@@ -48,7 +48,7 @@ static unsigned bits_of(double value, const format *format) {
     frexp(magnitude, &exponent);
     if (exponent < lowest) exponent = lowest; /* subnormal numbers have the spacing of the smallest normal ones */
     unsigned long units = (unsigned long)nearbyint(ldexp(magnitude, format->fraction_bits + 1 - exponent));
-    /* A normal number has fraction_bits + 1 bits in `units`; a carry out of them moves into the exponent by itself. */
+    /* A normal number has fraction_bits + 1 bits in `units`; a carry out of them adds to the exponent bits. */
     unsigned long bits = units;
     if (units >= 1u << format->fraction_bits) bits += (unsigned long)(exponent - lowest) << format->fraction_bits;
     if (bits > format->infinity) bits = format->has_infinity ? format->infinity : format->nan;
@@ -112,7 +112,7 @@ static void store_float(void *element, double value, nccl_type type) {
 void nccl_scale(void *target, const void *source, const void *scalar, size_t count, nccl_type type) {
     size_t size = nccl_type_size(type);
     if (type <= NCCL_UINT64) {
-        /* The low bytes of a product do not depend on signs or on what is above them. */
+        /* The low bytes of a product do not depend on signs or on higher bytes. */
         uint64_t factor = 0, value = 0;
         memcpy(&factor, scalar, size);
         for (size_t i = 0; i < count; i++) {

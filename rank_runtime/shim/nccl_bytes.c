@@ -1,13 +1,14 @@
-/* The bytes of an operation among several ranks: what leaves the send buffer, and what comes into the receive buffer. Only
- * those travel that are known, one part after the other.
+/* The contents of an operation among several ranks: bytes read from the send buffer, and bytes written to the receive buffer.
+ * Only known bytes are sent, one part after the other.
  *
- * Bytes travel if the larger of an operation's buffers is small (settings->small_bytes) or at most MAYA_COLLECTIVE_BYTES.
- * Integers, by which programs steer, travel at any size that memory is kept for; objects, which are uint8 vectors from the
- * host, up to MAYA_OBJECT_BYTES, and larger ones are an error: nobody could unpickle zeros. Where no bytes arrive, the receive
- * buffer is made up, except, if none arrive at all, for what this rank itself contributes to it.
+ * Contents are sent if the larger of the operation's buffers is small (settings->small_bytes) or at most MAYA_COLLECTIVE_BYTES.
+ * Integers, which often decide what a program does next, are sent up to MAYA_KEPT_BYTES. Pickled objects, which are uint8
+ * vectors from the host, are sent up to MAYA_OBJECT_BYTES; a larger one is an error, because zeros cannot be unpickled. Bytes
+ * of the receive buffer that do not arrive become placeholders; if none arrive at all, this rank's own part of the receive
+ * buffer is still copied from its send buffer.
  *
- * A few integers travel even if they are made up, as long as there is something in them: counts by which ranks tell each other
- * how much they are going to send. They stay made up. */
+ * Short integer buffers are sent even if they are placeholders, provided that they are not all zero: they may be counts by
+ * which ranks tell each other how much they are going to send. They remain placeholders. */
 
 #include "nccl_internal.h"
 
@@ -16,9 +17,9 @@
 
 static bool is_floating(nccl_type type) { return type > NCCL_UINT64; }
 
-/* ---- out ---- */
+/* ---- send buffer ---- */
 
-/* Of each known part, the whole elements. */
+/* Rounds each known part to whole elements; returns the number of offsets left. */
 static size_t whole_elements(int64_t *parts, size_t count, int64_t element) {
     size_t kept = 0;
     for (size_t i = 0; i < count; i += 2) {
@@ -30,14 +31,14 @@ static size_t whole_elements(int64_t *parts, size_t count, int64_t element) {
     return kept;
 }
 
-/* The scalar of ncclRedOpCreatePreMulSum, by which what is known is multiplied; NULL: nobody knows it. */
+/* The scalar of ncclRedOpCreatePreMulSum; NULL: it is a placeholder. */
 static const void *known_scalar(const nccl_operation *operation) {
     const void *scalar = operation->scaling.device_scalar;
     if (scalar == NULL) return operation->scaling.host_scalar;
     return maya_values_are_known(scalar, nccl_type_size(operation->type)) ? scalar : NULL;
 }
 
-/* Guesses that others have to know of. */
+/* Whether the send buffer holds placeholder integers that other ranks need. */
 static bool is_guess(const nccl_operation *operation, size_t sent) {
     nccl_type type = operation->type;
     bool of_integers = type == NCCL_INT32 || type == NCCL_UINT32 || type == NCCL_INT64 || type == NCCL_UINT64;
@@ -45,8 +46,8 @@ static bool is_guess(const nccl_operation *operation, size_t sent) {
     return !maya_values_are_known(operation->send, sent) && maya_values_are_dirty(operation->send, sent);
 }
 
-/* Programs may steer by these. A large tensor of zeros, which is known as well, is no loss. */
-static void say_not_carried(const nccl_operation *operation, size_t sent, int64_t larger) {
+/* Reports, once, integers that are not sent because of their size. A large tensor of zeros is known as well, and no loss. */
+static void report_dropped_integers(const nccl_operation *operation, size_t sent, int64_t larger) {
     static _Atomic bool said;
     if (is_floating(operation->type) || !maya_values_are_dirty(operation->send, sent) || atomic_exchange(&said, true)) return;
     maya_message(
@@ -55,17 +56,17 @@ static void say_not_carried(const nccl_operation *operation, size_t sent, int64_
         (long long)larger, (long long)maya_get_settings()->kept_bytes);
 }
 
-/* The largest buffer whose contents travel. */
-static int64_t most_bytes(const nccl_operation *operation) {
+/* The largest buffer whose contents are sent. */
+static int64_t byte_limit(const nccl_operation *operation) {
     const maya_settings *settings = maya_get_settings();
-    /* More than kept_bytes nobody could keep: a tensor of zeros is known at any size. */
+    /* kept_bytes bounds integers, because a tensor of zeros is known at any size and no rank could keep more. */
     int64_t most = is_floating(operation->type) ? settings->collective_bytes : settings->kept_bytes;
     return most > settings->small_bytes ? most : settings->small_bytes;
 }
 
-/* A large buffer's largest parts; of a small one all, which are at most every second byte. Everything is small where
- * everything is computed, and then known in few parts. */
-static size_t most_parts(size_t sent) {
+/* The number of known parts to send: of a large buffer only the largest parts; of a small one all, at most one for every second
+ * byte. With --compute all every buffer counts as small, but is known in few parts. */
+static size_t part_limit(size_t sent) {
     enum { OF_LARGE = 64, OF_SMALL = 32 << 10 };
     size_t all = sent / 2 + 1;
     if ((int64_t)sent > maya_get_settings()->small_bytes || all < OF_LARGE) return OF_LARGE;
@@ -75,7 +76,7 @@ static size_t most_parts(size_t sent) {
 static void read_known(nccl_contribution *given, const nccl_operation *operation, size_t sent) {
     const void *scalar = operation->scaling.used ? known_scalar(operation) : NULL;
     if (operation->scaling.used && scalar == NULL) return;
-    size_t element = nccl_type_size(operation->type), room = 2 * most_parts(sent);
+    size_t element = nccl_type_size(operation->type), room = 2 * part_limit(sent);
     int64_t *parts = given->known = malloc(room * sizeof *parts);
     if (parts == NULL) abort();
     given->guessed = is_guess(operation, sent);
@@ -96,7 +97,7 @@ static void read_known(nccl_contribution *given, const nccl_operation *operation
 
 void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation) {
     size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
-    int64_t larger = (int64_t)(sent > received ? sent : received), most = most_bytes(operation);
+    int64_t larger = (int64_t)(sent > received ? sent : received), most = byte_limit(operation);
     *given = (nccl_contribution){0};
     if (sent == 0) return;
     if (operation->type == NCCL_UINT8) {
@@ -107,7 +108,7 @@ void nccl_read_contribution(nccl_contribution *given, const nccl_operation *oper
         given->lost = object == MAYA_LOST_OBJECT || (object == MAYA_OBJECT && larger > most);
     }
     if (larger > most) {
-        say_not_carried(operation, sent, larger);
+        report_dropped_integers(operation, sent, larger);
         return;
     }
     maya_values_hold();
@@ -115,9 +116,9 @@ void nccl_read_contribution(nccl_contribution *given, const nccl_operation *oper
     maya_values_release();
 }
 
-/* ---- in ---- */
+/* ---- receive buffer ---- */
 
-/* What this rank contributes to its own receive buffer, as far as no arithmetic is involved. */
+/* The bytes that this rank contributes to its own receive buffer; 0 for reductions. */
 static size_t own_part(const nccl_operation *operation, const char **source, char **target) {
     size_t bytes = operation->count * nccl_type_size(operation->type);
     size_t offset = (size_t)operation->communicator->rank * bytes;
@@ -139,7 +140,7 @@ static size_t own_part(const nccl_operation *operation, const char **source, cha
     }
 }
 
-void nccl_write_nothing(const nccl_operation *operation) {
+void nccl_write_placeholders(const nccl_operation *operation) {
     size_t bytes = nccl_receive_bytes(operation);
     const char *source;
     char *target;
@@ -176,8 +177,8 @@ bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_
         return kept || content != MAYA_CONTENT_OBJECT;
     }
     maya_message(
-        "NCCL: the coordinator answers an operation that receives %zu bytes with %zu that do not fit; they are left out",
+        "NCCL: the coordinator answered an operation that receives %zu bytes with %zu bytes that do not fit; they are ignored",
         buffer, size);
-    nccl_write_nothing(operation);
+    nccl_write_placeholders(operation);
     return true;
 }

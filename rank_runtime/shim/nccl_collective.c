@@ -1,4 +1,5 @@
-/* NCCL's operations: each call is checked as NCCL checks it, becomes an nccl_operation, and leaves with its group. */
+/* NCCL's collectives and P2P calls: each call is checked as NCCL checks it, becomes an nccl_operation, and is submitted with
+ * its group. */
 
 #include "device/schedule.h"
 #include "device/watchdogs.h"
@@ -6,9 +7,7 @@
 
 #include <string.h>
 
-bool nccl_is_message(const nccl_operation *operation) {
-    return operation->call == NCCL_SEND || operation->call == NCCL_RECEIVE;
-}
+bool nccl_is_p2p(const nccl_operation *operation) { return operation->call == NCCL_SEND || operation->call == NCCL_RECEIVE; }
 
 bool nccl_is_reduction(const nccl_operation *operation) {
     nccl_call call = operation->call;
@@ -79,7 +78,7 @@ static nccl_result check(const char *function, nccl_operation *operation) {
     return NCCL_SUCCESS;
 }
 
-/* What tells calls apart, whichever thread makes them first: what they ask for, and which of such this is. */
+/* A number for the call that does not depend on the order of threads: its arguments, and how many such calls came before. */
 static uint64_t identity(const nccl_operation *operation) {
     enum { KINDS = 256 };
     static _Atomic uint64_t calls[KINDS];
@@ -88,11 +87,10 @@ static uint64_t identity(const nccl_operation *operation) {
     return maya_schedule_mix(kind, calls[kind % KINDS]++);
 }
 
-/* What is done to a call on purpose. Launches of graphs are not among the calls that are counted, nor is what concerns this
- * rank alone. */
-static nccl_result disturb(nccl_operation *operation) {
-    bool is_alone = operation->communicator->ranks == 1 || (nccl_is_message(operation) && is_root(operation));
-    if (is_alone || maya_stream_is_capturing(operation->stream)) return NCCL_SUCCESS;
+/* Applies --inject and --schedule-seed to a call. Graph launches and calls that involve only this rank are not counted. */
+static nccl_result inject_fault(nccl_operation *operation) {
+    bool is_local = operation->communicator->ranks == 1 || (nccl_is_p2p(operation) && is_root(operation));
+    if (is_local || maya_stream_is_capturing(operation->stream)) return NCCL_SUCCESS;
     char text[256];
     maya_sleep_ns(maya_schedule_ns(MAYA_CALL_BEGINS, identity(operation)));
     operation->fault = maya_fault_at_call(text, sizeof text);
@@ -105,9 +103,9 @@ static nccl_result post(const char *function, nccl_operation operation) {
     nccl_group_open();
     nccl_result result = nccl_check_ready(operation.communicator, function);
     if (result == NCCL_SUCCESS) result = check(function, &operation);
-    /* NCCL drops empty collectives, but not empty messages: their other end waits for them. */
-    if (result == NCCL_SUCCESS && (operation.count > 0 || nccl_is_message(&operation))) {
-        result = disturb(&operation);
+    /* NCCL drops empty collectives, but not empty sends and receives, because the peer waits for them. */
+    if (result == NCCL_SUCCESS && (operation.count > 0 || nccl_is_p2p(&operation))) {
+        result = inject_fault(&operation);
         if (result == NCCL_SUCCESS) result = nccl_group_add_operation(&operation);
     }
     if (result != NCCL_SUCCESS) nccl_group_refuse(result);
@@ -237,7 +235,7 @@ MAYA_API nccl_result ncclRecv(void *receive, size_t count, nccl_type type, int p
                                            .stream = stream});
 }
 
-/* ---- operators a program makes itself ---- */
+/* ---- reduction operators that a program creates ---- */
 
 MAYA_API nccl_result ncclRedOpCreatePreMulSum(int *operator, void *scalar, nccl_type type, int residence,
                                               nccl_communicator *communicator) {

@@ -2,18 +2,19 @@
  *
  * nccl.c              communicators: life cycle, configuration, queries
  * nccl_memory.c       memory, registered buffers, windows
- * nccl_collective.c   the collectives and point-to-point calls: argument checks
- * nccl_group.c        groups: what is called inside one happens at its end
- * nccl_rendezvous.c   how the members of a communicator meet, and part
+ * nccl_collective.c   the collectives and point-to-point (P2P) calls: argument checks
+ * nccl_group.c        groups: calls inside a group take effect at its end
+ * nccl_rendezvous.c   the rendezvous of a communicator's members (init), and leaving it
  * nccl_post.c         operations among several ranks: posts to the coordinator, in stream order, and its answers
- * nccl_bytes.c        their bytes: what is sent and what is received
+ * nccl_bytes.c        the contents of send and receive buffers
  * nccl_one_rank.c     operations on communicators whose only member is this process
- * nccl_record.c       what is written into the trace
+ * nccl_record.c       the trace records of operations and communicators
  * nccl_arithmetic.c   element arithmetic on NCCL's data types
  *
- * One lock, nccl_lock, guards the communicators and the tables of what the coordinator has not answered yet. It is held for
- * bookkeeping and while messages are added to a batch; never while anybody waits, memory is copied, or the stream engine is
- * called. The thread of the connection takes it, too, so a thread that waits for an answer waits on nccl_changed. */
+ * One lock, nccl_lock, guards the communicators and the tables of requests and operations that the coordinator has not answered
+ * yet. It is held for bookkeeping and while messages to the coordinator are added to a batch; never during a wait, a copy of
+ * memory, or a call into the stream engine. The coordinator client's thread takes it as well, so a thread that waits for an
+ * answer waits on nccl_changed. */
 #pragma once
 
 #include "device/coordinator_client.h"
@@ -34,7 +35,7 @@ typedef enum {
     NCCL_TIMEOUT = 8,
 } nccl_result;
 
-/* The messages to the coordinator number data types and reductions as NCCL does. */
+/* Messages to the coordinator use NCCL's numbers for data types and reductions. */
 typedef enum {
     NCCL_INT8 = MAYA_DATA_TYPE_INT8,
     NCCL_UINT8 = MAYA_DATA_TYPE_UINT8,
@@ -55,7 +56,7 @@ _Static_assert(NCCL_INT8 == 0 && NCCL_UINT8 == 1 && NCCL_INT32 == 2 && NCCL_UINT
                    NCCL_FLOAT8_E4M3 == 10 && NCCL_FLOAT8_E5M2 == 11,
                "ncclDataType_t");
 
-/* Reduction operators; those a program makes itself follow the built-in ones. */
+/* Reduction operators; operators that a program creates have the numbers after the built-in ones. */
 enum {
     NCCL_SUM = MAYA_REDUCTION_SUM,
     NCCL_PRODUCT = MAYA_REDUCTION_PROD,
@@ -81,7 +82,7 @@ typedef enum {
     NCCL_RECEIVE = MAYA_CALL_RECEIVE,
 } nccl_call;
 
-/* "Multiply each input by a scalar, then sum" (ncclRedOpCreatePreMulSum). */
+/* The operator "multiply each input by a scalar, then sum" (ncclRedOpCreatePreMulSum). */
 typedef struct {
     bool used;
     const void *device_scalar; /* read when the operation runs; NULL: host_scalar was read at creation */
@@ -92,119 +93,119 @@ typedef struct {
 
 typedef struct nccl_communicator {
     uint32_t magic;
-    uint32_t number;      /* by which records name it: 1, 2, ... in the order in which this process asked for them */
-    const char *function; /* that made it */
+    uint32_t number;      /* its name in records: 1, 2, ... in the order of this process's init calls */
+    const char *function; /* the NCCL function that made it */
     int device;
     bool blocking;
-    bool shares_buffers; /* with the communicator that it was split from */
-    int channel_limit;   /* of the configuration; 0: none */
+    bool shares_buffers; /* uses the buffers of the communicator that it was split from */
+    int channel_limit;   /* maxCTAs of the configuration; 0: not set */
     nccl_scaled_sum scaled_sums[NCCL_MAX_SCALED_SUMS];
 
     /* guarded by nccl_lock */
-    int references;     /* the handle's, and one for each operation under way or captured */
-    nccl_result state;  /* NCCL_IN_PROGRESS until the members have met; what has gone wrong since */
-    char error[512];    /* the same in words */
-    int ranks, rank;    /* -1 until the members have met, for one that was made from another */
-    int64_t identifier; /* the coordinator's; 0: it does not know of it */
-    int64_t *members;   /* ranks of the job; NULL for a communicator of one rank that met nobody */
-    int64_t instance;
-    bool settled;              /* recorded and paid for ... */
-    int64_t charged;           /* ... with so many bytes of device memory */
+    int references;            /* one for the handle, and one for each operation that is outstanding or captured */
+    nccl_result state;         /* NCCL_IN_PROGRESS during init; later the first error, if there was one */
+    char error[512];           /* the text of that error */
+    int ranks, rank;           /* -1 during the init of a communicator that was split or shrunk from another */
+    int64_t identifier;        /* the coordinator's number of it; 0: the coordinator does not know it */
+    int64_t *members;          /* the members' ranks in the job; NULL for a communicator of one rank */
+    int64_t instance;          /* tells communicators of the same members apart, equally on all ranks */
+    bool init_finished;        /* its record is written and its memory charged */
+    int64_t charged;           /* bytes of device memory charged for its buffers */
     bool finalized;            /* no further operations */
-    bool gone;                 /* destroyed, aborted or revoked: what is still under way is dropped */
-    bool destroyed;            /* after all its operations; only a graph can come with others */
-    bool abandoned;            /* the program has ended, and a member left before it had joined an operation */
-    int outstanding;           /* operations handed to a stream that are not complete */
-    int delivering;            /* answers that are just being written to memory */
-    int64_t offspring;         /* splits and shrinks so far */
-    uint64_t collectives;      /* operations so far */
-    uint64_t *sent, *received; /* the same per peer; NULL before the first */
+    bool gone;                 /* destroyed, aborted or revoked: outstanding operations are dropped */
+    bool destroyed;            /* destroyed after its last operation; only a graph launch can bring another one */
+    bool abandoned;            /* the program has ended, and a member left without joining an operation */
+    int outstanding;           /* operations submitted to a stream and not complete */
+    int delivering;            /* answers that are being written to memory at the moment */
+    int64_t children;          /* number of splits and shrinks so far */
+    uint64_t collectives;      /* number of collectives so far */
+    uint64_t *sent, *received; /* numbers of sends and receives per peer; NULL before the first */
 } nccl_communicator;
 
-/* One call, as the program made it. */
+/* One collective or P2P call of the program. */
 typedef struct {
     nccl_call call;
     nccl_communicator *communicator;
     void *stream;
     const void *send;
     void *receive;
-    size_t count; /* as the call counts: per rank for all-gather, reduce-scatter, all-to-all, gather and scatter */
+    size_t count; /* elements; per rank for all-gather, reduce-scatter, all-to-all, gather and scatter */
     nccl_type type;
-    int operator;            /* of the reductions */
-    nccl_scaled_sum scaling; /* .used: the program's own operator; a copy, as it may be destroyed meanwhile */
-    int peer;                /* root of a rooted collective, peer of a point-to-point call */
-    uint64_t sequence;       /* given when the operation is handed to its stream */
-    bool grouped;            /* not the first of its group on its stream */
-    maya_call_fault fault;   /* made on purpose */
-    int64_t shared_bytes;    /* of a message: of those in its group that share its way out of, or into, the rank */
+    int operator;            /* reductions only */
+    nccl_scaled_sum scaling; /* .used: an operator that the program made; a copy, because the program may destroy it */
+    int peer;                /* root of a rooted collective, peer of a P2P call */
+    uint64_t sequence;       /* assigned when the operation is submitted to its stream */
+    bool grouped;            /* not the first operation of its group on its stream */
+    maya_call_fault fault;   /* injected by --inject */
+    int64_t shared_bytes;    /* P2P: total bytes of its group's P2P calls that use the same route out of, or into, the rank */
 } nccl_operation;
 
 extern pthread_mutex_t nccl_lock;
-extern pthread_cond_t nccl_changed; /* with nccl_lock: the state or the operations of some communicator */
+extern pthread_cond_t nccl_changed; /* used with nccl_lock: the state or the operations of a communicator have changed */
 
 /* ---- nccl.c ---- */
 
-/* Says what was wrong to ncclGetLastError() and returns `result`. */
+/* Stores the text for ncclGetLastError() and returns `result`. */
 nccl_result nccl_fail(nccl_result result, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* An error that no call returns, for ncclGetLastError(), too. nccl_lock is held. */
+/* Stores the text of an asynchronous error for ncclGetLastError(). Call with nccl_lock held. */
 void nccl_keep_late_error(const char *text);
-/* NCCL_SUCCESS if `communicator` is one of ours. */
+/* NCCL_SUCCESS if `communicator` is a communicator. */
 nccl_result nccl_check_communicator(const nccl_communicator *communicator, const char *function);
-/* The same, and its members have met and nothing has gone wrong. */
+/* NCCL_SUCCESS if `communicator` is a communicator whose init is complete and that has no error. */
 nccl_result nccl_check_ready(nccl_communicator *communicator, const char *function);
-/* Waits until the members have met. A communicator that could not be made is gone afterwards, and the handle NULL. */
-nccl_result nccl_wait_for_birth(nccl_communicator **handle);
+/* Waits until the communicator's init is complete. If it fails, the communicator is freed and the handle set to NULL. */
+nccl_result nccl_wait_for_init(nccl_communicator **handle);
 
 /* ---- nccl_group.c ---- */
 
 void nccl_group_open(void);
 nccl_result nccl_group_close(void);
 bool nccl_group_is_open(void);
-/* The first refusal is the result of the group. */
+/* Makes `result` the result of the group, unless an earlier call was refused. */
 void nccl_group_refuse(nccl_result result);
 nccl_result nccl_group_add_operation(const nccl_operation *operation);
-nccl_result nccl_group_add_birth(nccl_communicator **handle);
+nccl_result nccl_group_add_init(nccl_communicator **handle);
 
 /* ---- nccl_collective.c ---- */
 
-bool nccl_is_message(const nccl_operation *operation);
+bool nccl_is_p2p(const nccl_operation *operation);
 bool nccl_is_reduction(const nccl_operation *operation);
-/* Is there a peer or a root? */
+/* Whether the call has a peer or a root. */
 bool nccl_has_peer(const nccl_operation *operation);
-/* Bytes that this rank sends (receives) in this call; 0: it does not read (write) that buffer. */
+/* Bytes that this rank sends (receives) in this call; 0: the call does not read (write) that buffer. */
 size_t nccl_send_bytes(const nccl_operation *operation);
 size_t nccl_receive_bytes(const nccl_operation *operation);
 
 /* ---- nccl_rendezvous.c ---- */
 
-/* Begin to meet the other members: state becomes NCCL_IN_PROGRESS, and something else when they have met. */
+/* Begin the rendezvous with the other members. The state is NCCL_IN_PROGRESS until it is complete. */
 nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, size_t identifier_bytes);
-/* `communicator` NULL: the caller takes no part in the new ones. */
+/* `communicator` NULL: the caller is a member of none of the new communicators. */
 nccl_result nccl_split(nccl_communicator *parent, nccl_communicator *communicator, int color, int key);
 nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicator, const int *excluded, int count);
-/* Records and pays for a communicator whose members have met; once. The state. */
-nccl_result nccl_settle(nccl_communicator *communicator);
-/* The operations under way are given up: their streams go on. No others follow. */
-void nccl_give_up(nccl_communicator *communicator);
-/* Nobody uses the handle any more. */
+/* Writes the record of a communicator whose rendezvous is complete and charges its memory, once. Returns the state. */
+nccl_result nccl_finish_init(nccl_communicator *communicator);
+/* Cancels the outstanding operations, so that their streams continue, and refuses later ones. */
+void nccl_cancel_operations(nccl_communicator *communicator);
+/* Leaves the communicator and releases the handle's reference. */
 void nccl_leave(nccl_communicator *communicator, bool aborted);
-/* with nccl_lock held */
+/* Call these with nccl_lock held. */
 void nccl_drop_reference(nccl_communicator *communicator);
 void nccl_note_error(nccl_communicator *communicator, nccl_result result, const char *text, size_t length);
 bool nccl_coordinator_is_lost(void);
 
 /* ---- nccl_post.c ---- */
 
-/* One closed group, in the order of the calls; its operations may belong to several communicators and streams. */
+/* Submits a closed group in the order of its calls; they may belong to several communicators and streams. */
 nccl_result nccl_post(nccl_operation *operations, size_t count);
-/* What arrives for operations; in the thread of the connection. */
+/* The coordinator's answers to posts, in the coordinator client's thread. */
 void nccl_operation_done(const maya_done *message, const void *payload, size_t payload_bytes);
 void nccl_operation_failed(const maya_failed *message);
 void nccl_operation_abandoned(const maya_abandoned *message);
-/* No answer comes any more for the operations of `communicator` (NULL: of any); their streams go on. `why` is noted as an
- * error of the communicators; NULL: it is none. */
+/* Drops the unanswered operations of `communicator` (NULL: of all), so that their streams continue. `why`, unless NULL, becomes
+ * the communicators' error. */
 void nccl_drop_operations(nccl_communicator *communicator, const char *why);
-/* In a forked child: those are the parent's. */
+/* In a forked child: forgets the outstanding operations, which are the parent's. */
 void nccl_operations_after_fork(void);
 
 /* ---- nccl_bytes.c ---- */
@@ -212,32 +213,32 @@ void nccl_operations_after_fork(void);
 typedef struct {
     void *bytes; /* from malloc; NULL: nothing is sent */
     size_t size;
-    int64_t *known; /* from malloc, as in maya_values_known_parts */
+    int64_t *known; /* from malloc; offsets as in maya_values_known_parts */
     size_t known_count;
-    bool guessed; /* what is called known is partly made up */
-    bool lost;    /* there is an object in the send buffer, and it is too large to be carried */
+    bool guessed; /* `known` includes placeholders */
+    bool lost;    /* the send buffer holds a pickled object that is too large to be carried */
 } nccl_contribution;
 
-/* What the operation sends, as its send buffer is now. */
+/* Reads the operation's contribution from its send buffer. */
 void nccl_read_contribution(nccl_contribution *given, const nccl_operation *operation);
-/* What it has received, or that nothing has come. false: it was an object, and there was no room for it. */
+/* Write the received bytes, or placeholders, to the receive buffer. false: it was a pickled object that could not be kept. */
 bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_t size, maya_numbers known, bool guessed);
-void nccl_write_nothing(const nccl_operation *operation);
+void nccl_write_placeholders(const nccl_operation *operation);
 
 /* ---- nccl_memory.c ---- */
 
-/* Device memory that NCCL takes for the buffers of a communicator. */
+/* Device memory that NCCL allocates for the buffers of a communicator. */
 int64_t nccl_buffer_bytes(const nccl_communicator *communicator);
 
 /* ---- nccl_one_rank.c ---- */
 
-/* `source` is where the bytes come from: the send buffer of the call itself or, for a receive, of the matching send. */
-nccl_result nccl_post_to_oneself(const nccl_operation *operation, const void *source);
+/* `source` is the send buffer of the call or, for a receive, of the matching send. */
+nccl_result nccl_post_one_rank(const nccl_operation *operation, const void *source);
 
 /* ---- nccl_record.c ---- */
 
 uint32_t nccl_signature(const nccl_operation *operation);
-void nccl_record_birth(const nccl_communicator *communicator);
+void nccl_record_init(const nccl_communicator *communicator);
 
 /* ---- nccl_arithmetic.c ---- */
 

@@ -1,7 +1,7 @@
-/* Operations on communicators whose only member is this process: nobody has to be asked.
+/* Operations on communicators whose only member is this process; the coordinator is not involved.
  *
- * An operation comes in and goes out as one collective record, in stream order, with real bytes: with one member every
- * collective leaves in the receive buffer what was in the send buffer (scaled, for ncclRedOpCreatePreMulSum). */
+ * In: an operation. Out: one collective record, and the real bytes in the receive buffer, in stream order: with one member
+ * every collective copies the send buffer to the receive buffer (scaled, for ncclRedOpCreatePreMulSum). */
 
 #include "nccl_internal.h"
 
@@ -36,7 +36,7 @@ static void run_transfer(void *argument) {
     maya_values_release();
 }
 
-nccl_result nccl_post_to_oneself(const nccl_operation *operation, const void *source) {
+nccl_result nccl_post_one_rank(const nccl_operation *operation, const void *source) {
     maya_work work = {
         .kind = MAYA_RECORD_COLLECTIVE,
         .signature = nccl_signature(operation),

@@ -1,10 +1,9 @@
 /* Operations among several ranks.
  *
- * A group comes in. Its operations on one stream become one piece of asynchronous work: when its turn has come, each of them
- * is posted to the coordinator with the bytes that its send buffer holds then, and the stream stands still until all are
- * answered. In the thread of the connection the answers are written to the receive buffers. A message to the own rank that
- * meets its counterpart in the same group and stream goes nowhere. What an operation sends, and what becomes of its receive
- * buffer, is in nccl_bytes.c. */
+ * In: a closed group. Its operations on one stream become one asynchronous work item: when the stream reaches it, each
+ * operation is posted to the coordinator with the bytes that its send buffer holds then, and the stream stops until all are
+ * answered. The coordinator client's thread writes the answers to the receive buffers. A send to the own rank whose receive is
+ * in the same group and stream is copied locally. nccl_bytes.c reads and writes the buffers. */
 
 #include "device/schedule.h"
 #include "device/virtual_clock.h"
@@ -19,26 +18,26 @@ struct stream_posts;
 typedef struct {
     nccl_operation operation;
     struct stream_posts *posts;
-    const void *own_message; /* not NULL: a receive from the own rank, and where its bytes are */
-    bool is_delivered;       /* the other end of such a message: nothing is left to do */
-    void *ticket;            /* the clock's, unless it is such a message */
+    const void *self_source; /* not NULL: a receive from the own rank, and the send buffer of the matching send */
+    bool is_delivered;       /* the matching send of such a receive: nothing is left to do */
+    void *ticket;            /* the clock's; NULL for such a send or receive */
 } post;
 
 /* The operations of one group on one stream. */
 typedef struct stream_posts {
-    maya_stream *stream; /* set when its turn has come */
-    bool is_captured;    /* in a graph: a pattern for those of its launches */
-    uint64_t arrival_ns; /* by the rank's clock: when its stream has come to them */
+    maya_stream *stream; /* set when the stream reaches them */
+    bool is_captured;    /* in a graph: the template for the graph's launches */
+    uint64_t arrival_ns; /* when the stream reaches them, by the rank's clock */
     size_t unanswered;   /* guarded by nccl_lock */
     size_t count;
     post items[];
 } stream_posts;
 
-/* ---- what is not answered yet: tokens by which the coordinator's answers find their operation; under nccl_lock ---- */
+/* ---- unanswered operations, by the token that the coordinator's answer repeats; guarded by nccl_lock ---- */
 
 typedef struct {
-    post *waiting; /* NULL: a free place */
-    int64_t uses;  /* so that an answer that comes too late does not find the next one here */
+    post *waiting; /* NULL: the place is free */
+    int64_t uses;  /* part of the token, so that a late answer does not match the next operation here */
 } place;
 
 enum { PLACE_BITS = 24 };
@@ -67,7 +66,7 @@ static post *take_place(size_t index) {
     return waiting;
 }
 
-/* NULL: nobody waits for it (any more). */
+/* NULL: no operation waits for it. */
 static post *take_token(int64_t token) {
     size_t index = (size_t)token & ((1u << PLACE_BITS) - 1);
     if (index >= place_count || places[index].waiting == NULL || places[index].uses != token >> PLACE_BITS) return NULL;
@@ -79,7 +78,7 @@ void nccl_operations_after_fork(void) {
     place_count = first_free = 0;
 }
 
-/* ---- sequence numbers; under nccl_lock ---- */
+/* ---- sequence numbers; guarded by nccl_lock ---- */
 
 static uint64_t *counters(uint64_t **of_peers, int ranks) {
     if (*of_peers == NULL) *of_peers = calloc((size_t)ranks, sizeof **of_peers);
@@ -89,14 +88,14 @@ static uint64_t *counters(uint64_t **of_peers, int ranks) {
 
 static uint64_t next_sequence(const nccl_operation *operation) {
     nccl_communicator *communicator = operation->communicator;
-    if (!nccl_is_message(operation)) return communicator->collectives++;
+    if (!nccl_is_p2p(operation)) return communicator->collectives++;
     uint64_t **of_peers = operation->call == NCCL_SEND ? &communicator->sent : &communicator->received;
     return counters(of_peers, communicator->ranks)[operation->peer]++;
 }
 
-/* ---- the turn of a stream's operations ---- */
+/* ---- posting, when the stream reaches the operations ---- */
 
-/* Adds the operation to the batch. nccl_lock is held; takes over the contribution's bytes. */
+/* Adds the operation to the batch of messages and takes over the contribution's bytes. Call with nccl_lock held. */
 static void send_post(post *item, nccl_contribution *given) {
     const nccl_operation *operation = &item->operation;
     maya_post message = {
@@ -120,22 +119,22 @@ static void send_post(post *item, nccl_contribution *given) {
     maya_outgoing_end(given->bytes, given->size);
 }
 
-/* One answer less is missing. true: it was the last, and the caller says so to the stream. nccl_lock is held. */
-static bool is_answered(stream_posts *posts) { return --posts->unanswered == 0; }
+/* Counts an answer. true: it was the last, and the caller must continue the stream. Call with nccl_lock held. */
+static bool answer_is_last(stream_posts *posts) { return --posts->unanswered == 0; }
 
-static void say_destroyed(const nccl_communicator *communicator) {
-    maya_message("NCCL: a graph comes to an operation on communicator %u, which has been destroyed: it is left out",
+static void report_destroyed(const nccl_communicator *communicator) {
+    maya_message("NCCL: a graph launch contains an operation on communicator %u, which has been destroyed; it is skipped",
                  communicator->number);
 }
 
-/* A message to the own rank that meets its counterpart in the same group and stream. */
-static bool is_local(const post *item) { return item->own_message != NULL || item->is_delivered; }
+/* Whether the operation is a send or receive of the own rank whose counterpart is in the same group and stream. */
+static bool is_local(const post *item) { return item->self_source != NULL || item->is_delivered; }
 
-/* What becomes of a call that was spoilt on purpose and is not going to be posted. */
-static void suffer(post *item) {
-    static const char text[] = "a call on it has failed, as --inject asks for";
+/* Ends a call with an injected fault, which is not posted. */
+static void apply_fault(post *item) {
+    static const char text[] = "a call on it failed (injected by --inject)";
     nccl_communicator *communicator = item->operation.communicator;
-    nccl_write_nothing(&item->operation);
+    nccl_write_placeholders(&item->operation);
     if (item->operation.fault != MAYA_CALL_FAILS) return;
     pthread_mutex_lock(&nccl_lock);
     nccl_note_error(communicator, NCCL_REMOTE_ERROR, text, sizeof text - 1);
@@ -143,14 +142,14 @@ static void suffer(post *item) {
     maya_message("NCCL: communicator %u: %s", communicator->number, text);
 }
 
-/* Where an object is, the program would find zeros. nccl_lock is not held. */
-static void say_lost(const nccl_operation *operation, const char *what) {
+/* Reports a pickled object that is too large; the program would find zeros in its place. Call without nccl_lock. */
+static void report_lost_object(const nccl_operation *operation, const char *what) {
     nccl_communicator *communicator = operation->communicator;
     size_t sent = nccl_send_bytes(operation), received = nccl_receive_bytes(operation);
     char text[256];
     int length = snprintf(text, sizeof text,
-                          "an operation %s %zu bytes of objects, of which a rank keeps at most %lld: set MAYA_OBJECT_BYTES to "
-                          "more, if every rank may take so much memory",
+                          "an operation %s %zu bytes of pickled objects, but a rank keeps at most %lld: raise "
+                          "MAYA_OBJECT_BYTES, if every rank may use that much memory",
                           what, sent > received ? sent : received, (long long)maya_get_settings()->object_bytes);
     pthread_mutex_lock(&nccl_lock);
     bool first = communicator->state == NCCL_SUCCESS;
@@ -159,31 +158,31 @@ static void say_lost(const nccl_operation *operation, const char *what) {
     if (first) maya_message("NCCL: %s", text);
 }
 
-/* Returns whether something is to be sent. */
+/* Starts one operation; returns whether a message was added to the batch. */
 static bool start_one(post *item) {
     nccl_communicator *communicator = item->operation.communicator;
     nccl_contribution given = {0};
     bool local = is_local(item);
-    if (item->own_message) {
+    if (item->self_source) {
         size_t bytes = nccl_receive_bytes(&item->operation);
-        maya_values_copy(item->operation.receive, item->own_message, bytes);
+        maya_values_copy(item->operation.receive, item->self_source, bytes);
     }
     if (!local) nccl_read_contribution(&given, &item->operation);
     bool is_faulty = !local && item->operation.fault != MAYA_CALL_IS_FINE;
-    if (is_faulty) suffer(item);
-    if (!local && given.lost) say_lost(&item->operation, "sends");
+    if (is_faulty) apply_fault(item);
+    if (!local && given.lost) report_lost_object(&item->operation, "sends");
     pthread_mutex_lock(&nccl_lock);
     bool dropped = is_faulty || communicator->gone || communicator->state != NCCL_SUCCESS || nccl_coordinator_is_lost();
     bool is_sent = !local && !dropped;
     void *ticket = item->ticket;
     if (is_sent) send_post(item, &given);
-    else is_answered(item->posts);
+    else answer_is_last(item->posts);
     bool is_destroyed = communicator->destroyed;
     pthread_mutex_unlock(&nccl_lock);
     if (!local && dropped) {
         free(given.bytes);
         maya_clock_dropped(ticket);
-        if (is_destroyed) say_destroyed(communicator);
+        if (is_destroyed) report_destroyed(communicator);
     }
     free(given.known);
     if (is_sent && maya_get_settings()->debug > 1) {
@@ -194,8 +193,8 @@ static bool start_one(post *item) {
     return is_sent;
 }
 
-/* How much later than the last answer the stream goes on, if the order of events is another one on purpose. */
-static uint64_t lateness(const stream_posts *posts) {
+/* The random delay of --schedule-seed between the last answer and the continuation of the stream. */
+static uint64_t schedule_delay(const stream_posts *posts) {
     const nccl_operation *first = &posts->items[0].operation;
     uint64_t which = maya_schedule_mix(first->communicator->number, (uint64_t)first->call);
     which = maya_schedule_mix(maya_schedule_mix(which, (uint64_t)first->peer), first->sequence);
@@ -206,17 +205,17 @@ static void post_all(void *argument, uint64_t arrival_ns) {
     stream_posts *posts = argument;
     maya_stream *stream = posts->stream;
     posts->arrival_ns = arrival_ns;
-    posts->unanswered = posts->count + 1; /* one for ourselves: answers may come while we still post */
+    posts->unanswered = posts->count + 1; /* one for this function: answers may come while it still posts */
     bool any = false;
     for (size_t i = 0; i < posts->count; i++) any |= start_one(&posts->items[i]);
     if (any) maya_outgoing_send();
     pthread_mutex_lock(&nccl_lock);
-    bool done = is_answered(posts);
+    bool done = answer_is_last(posts);
     pthread_mutex_unlock(&nccl_lock);
-    if (done) maya_work_done_after(stream, any ? lateness(posts) : 0);
+    if (done) maya_work_done_after(stream, any ? schedule_delay(posts) : 0);
 }
 
-/* By the virtual clock it may take a while until it is known when that was: then they are posted when it is. */
+/* Posts the operations as soon as the virtual clock knows when the stream reached them. */
 static void start_posts(void *argument, maya_stream *stream) {
     stream_posts *posts = argument;
     posts->stream = stream;
@@ -238,9 +237,9 @@ static void release_posts(void *argument) {
     free(posts);
 }
 
-/* ---- answers, in the thread of the connection ---- */
+/* ---- answers, in the coordinator client's thread ---- */
 
-/* The operation that the token belongs to, if its answer is still wanted. Its communicator waits until it is delivered. */
+/* The operation of the token; NULL: it was dropped. Its communicator cannot be left until end_delivery. */
 static post *begin_delivery(int64_t token) {
     pthread_mutex_lock(&nccl_lock);
     post *item = take_token(token);
@@ -254,18 +253,18 @@ static void end_delivery(post *item) {
     pthread_mutex_lock(&nccl_lock);
     item->operation.communicator->delivering--;
     pthread_cond_broadcast(&nccl_changed);
-    bool done = is_answered(posts);
+    bool done = answer_is_last(posts);
     pthread_mutex_unlock(&nccl_lock);
-    if (done) maya_work_done_after(posts->stream, lateness(posts));
+    if (done) maya_work_done_after(posts->stream, schedule_delay(posts));
 }
 
 void nccl_operation_done(const maya_done *message, const void *payload, size_t payload_bytes) {
     post *item = begin_delivery(message->token);
     if (item == NULL) return;
     const nccl_operation *operation = &item->operation;
-    if (payload == NULL) nccl_write_nothing(operation);
+    if (payload == NULL) nccl_write_placeholders(operation);
     else if (!nccl_write_result(operation, payload, payload_bytes, message->known, message->guessed)) {
-        say_lost(operation, "receives");
+        report_lost_object(operation, "receives");
     }
     maya_clock_ended(item->ticket, (uint64_t)message->started_ns, (uint64_t)message->ended_ns);
     end_delivery(item);
@@ -283,10 +282,10 @@ void nccl_operation_failed(const maya_failed *message) {
     pthread_mutex_unlock(&nccl_lock);
     if (first) maya_message("NCCL: %.*s", (int)message->text.size, message->text.bytes);
     maya_clock_dropped(item->ticket);
-    end_delivery(item); /* the stream goes on, so that the program can find the error and end */
+    end_delivery(item); /* the stream continues, so that the program can find the error and end */
 }
 
-/* No error of the communicator: torch's watchdog would end a process that has done all it was asked to. */
+/* This is no error of the communicator: torch's watchdog would abort a process whose program has finished. */
 void nccl_operation_abandoned(const maya_abandoned *message) {
     post *item = begin_delivery(message->token);
     if (item == NULL) return;
@@ -312,7 +311,7 @@ void nccl_drop_operations(nccl_communicator *communicator, const char *why) {
         take_place(i);
         tickets[ticket_count++] = waiting->ticket;
         if (why) nccl_note_error(waiting->operation.communicator, NCCL_SYSTEM_ERROR, why, strlen(why));
-        if (is_answered(waiting->posts)) streams[count++] = waiting->posts->stream;
+        if (answer_is_last(waiting->posts)) streams[count++] = waiting->posts->stream;
     }
     while (communicator && communicator->delivering > 0) pthread_cond_wait(&nccl_changed, &nccl_lock);
     pthread_mutex_unlock(&nccl_lock);
@@ -324,7 +323,7 @@ void nccl_drop_operations(nccl_communicator *communicator, const char *why) {
 
 /* ---- groups ---- */
 
-static void note_begun(stream_posts *posts, bool is_captured) {
+static void note_submitted(stream_posts *posts, bool is_captured) {
     posts->is_captured = is_captured;
     for (size_t i = 0; i < posts->count; i++) {
         posts->items[i].posts = posts;
@@ -333,7 +332,7 @@ static void note_begun(stream_posts *posts, bool is_captured) {
     }
 }
 
-/* A graph that captured the operation is launched: it has a number of its own every time. */
+/* Gives the operation a new sequence number at every launch of the graph that captured it. */
 static void renew_number(maya_work *work) {
     post *item = work->argument;
     pthread_mutex_lock(&nccl_lock);
@@ -341,7 +340,7 @@ static void renew_number(maya_work *work) {
     pthread_mutex_unlock(&nccl_lock);
 }
 
-/* This launch gets operations of its own; they have just been given their numbers. */
+/* Copies the captured operations, which have their new sequence numbers, for one launch. */
 static void renew_posts(maya_work *work) {
     stream_posts *pattern = work->argument;
     size_t bytes = sizeof *pattern + pattern->count * sizeof *pattern->items;
@@ -349,13 +348,14 @@ static void renew_posts(maya_work *work) {
     if (posts == NULL) abort();
     memcpy(posts, pattern, bytes);
     pthread_mutex_lock(&nccl_lock);
-    note_begun(posts, false);
+    note_submitted(posts, false);
     pthread_mutex_unlock(&nccl_lock);
     work->argument = posts;
     work->release = release_posts;
 }
 
-/* On the stream of the operation, whose handle may be that of a default stream: which one depends on the device. */
+/* Submits work to the operation's stream, on the communicator's device: the handle of a default stream means another stream on
+ * every device. */
 static int submit(const nccl_operation *operation, const maya_work *work) {
     int device = operation->communicator->device, before = maya_current_device();
     if (device != before) maya_set_device(device);
@@ -372,26 +372,26 @@ static bool is_captured(const nccl_operation *operation) {
     return capturing;
 }
 
-static bool is_own_message(const nccl_operation *operation) {
-    return nccl_is_message(operation) && operation->peer == operation->communicator->rank;
+static bool is_self_p2p(const nccl_operation *operation) {
+    return nccl_is_p2p(operation) && operation->peer == operation->communicator->rank;
 }
 
-/* The call that completes operations[index]: the nth send to the own rank goes to the nth receive of its communicator. */
+/* The call that matches operations[index]: the nth send to the own rank matches the nth receive of its communicator. */
 static const nccl_operation *counterpart(const nccl_operation *operations, size_t count, size_t index) {
     const nccl_operation *wanted = &operations[index];
     size_t before = 0;
     for (size_t i = 0; i < index; i++) {
         before += operations[i].call == wanted->call && operations[i].communicator == wanted->communicator &&
-                  is_own_message(&operations[i]);
+                  is_self_p2p(&operations[i]);
     }
     for (size_t i = 0; i < count; i++) {
         if (operations[i].call == wanted->call || operations[i].communicator != wanted->communicator) continue;
-        if (is_own_message(&operations[i]) && before-- == 0) return &operations[i];
+        if (is_self_p2p(&operations[i]) && before-- == 0) return &operations[i];
     }
     return NULL;
 }
 
-static nccl_result check_own_message(const nccl_operation *operations, size_t count, size_t index) {
+static nccl_result check_self_p2p(const nccl_operation *operations, size_t count, size_t index) {
     const nccl_operation *one = &operations[index], *other = counterpart(operations, count, index);
     const char *function = one->call == NCCL_SEND ? "ncclSend" : "ncclRecv";
     const char *missing = one->call == NCCL_SEND ? "ncclRecv" : "ncclSend";
@@ -405,47 +405,47 @@ static nccl_result check_own_message(const nccl_operation *operations, size_t co
                          other_bytes);
     }
     if (one->stream != other->stream && one->communicator->ranks == 1) {
-        maya_unsupported_detail(function, "a message to the own rank whose two ends are on different streams");
+        maya_unsupported_detail(function, "a send and a receive of the own rank on different streams");
         return nccl_fail(NCCL_INVALID_USAGE, "%s and its %s are on different streams", function, missing);
     }
     return NCCL_SUCCESS;
 }
 
-/* Handles of default streams mean another stream on every device. */
+/* The handle of a default stream means another stream on every device. */
 static bool same_stream(const nccl_operation *one, const nccl_operation *other) {
     return one->stream == other->stream && one->communicator->device == other->communicator->device;
 }
 
-static bool is_alone(const nccl_operation *operation) { return operation->communicator->ranks == 1; }
+static bool has_one_rank(const nccl_operation *operation) { return operation->communicator->ranks == 1; }
 
-/* Those of the group that are on the stream of operations[first] and among several ranks; `items` says for each where it
- * is. */
+/* Collects the group's operations among several ranks that are on the stream of operations[first]. items[i] becomes the post of
+ * operations[i]. */
 static stream_posts *gather(const nccl_operation *operations, size_t count, size_t first, post **items) {
     stream_posts *posts = calloc(1, sizeof *posts + (count - first) * sizeof *posts->items);
     if (posts == NULL) abort();
     for (size_t i = first; i < count; i++) {
         const nccl_operation *operation = &operations[i];
-        if (is_alone(operation) || !same_stream(operation, &operations[first])) continue;
+        if (has_one_rank(operation) || !same_stream(operation, &operations[first])) continue;
         post *item = items[i] = &posts->items[posts->count++];
         item->operation = *operation;
-        if (!is_own_message(operation)) continue;
+        if (!is_self_p2p(operation)) continue;
         const nccl_operation *other = counterpart(operations, count, i);
-        if (!same_stream(operation, other)) continue; /* two streams of one rank: they meet at the coordinator, too */
-        if (operation->call == NCCL_RECEIVE && operation->count > 0) item->own_message = other->send;
+        if (!same_stream(operation, other)) continue; /* on different streams, they are matched by the coordinator */
+        if (operation->call == NCCL_RECEIVE && operation->count > 0) item->self_source = other->send;
         else item->is_delivered = true;
     }
     bool captured = is_captured(&operations[first]);
     pthread_mutex_lock(&nccl_lock);
-    note_begun(posts, captured);
+    note_submitted(posts, captured);
     pthread_mutex_unlock(&nccl_lock);
     return posts;
 }
 
-/* Of the messages of a group, how many bytes take each way: sent or received, inside the node or out of it. Those to the own
- * rank take none. */
+/* Total bytes of a group's sends and receives by route: sent or received, inside the node or between nodes. P2P calls of the
+ * own rank take no route. */
 typedef struct {
     int64_t bytes[2][2];
-} message_ways;
+} p2p_routes;
 
 static bool leaves_node(const nccl_operation *operation) {
     const nccl_communicator *communicator = operation->communicator;
@@ -454,40 +454,40 @@ static bool leaves_node(const nccl_operation *operation) {
     return communicator->members[operation->peer] / settings->ranks_per_node != settings->rank / settings->ranks_per_node;
 }
 
-static int64_t *way_of(message_ways *ways, const nccl_operation *operation) {
-    return &ways->bytes[operation->call == NCCL_RECEIVE][leaves_node(operation)];
+static int64_t *route_of(p2p_routes *routes, const nccl_operation *operation) {
+    return &routes->bytes[operation->call == NCCL_RECEIVE][leaves_node(operation)];
 }
 
-static int64_t message_bytes(const nccl_operation *operation) {
+static int64_t p2p_bytes(const nccl_operation *operation) {
     return (int64_t)(operation->count * nccl_type_size(operation->type));
 }
 
-/* What an operation's record says of the group around it. */
-static void look_around(nccl_operation *operations, size_t count) {
-    message_ways ways = {0};
+/* Fills in the fields of each operation that depend on the rest of its group. */
+static void describe_group(nccl_operation *operations, size_t count) {
+    p2p_routes routes = {0};
     for (size_t i = 0; i < count; i++) {
         nccl_operation *operation = &operations[i];
         for (size_t j = 0; j < i && !operation->grouped; j++) operation->grouped = same_stream(&operations[j], operation);
-        if (nccl_is_message(operation) && !is_own_message(operation)) *way_of(&ways, operation) += message_bytes(operation);
+        if (nccl_is_p2p(operation) && !is_self_p2p(operation)) *route_of(&routes, operation) += p2p_bytes(operation);
     }
     for (size_t i = 0; i < count; i++) {
         nccl_operation *operation = &operations[i];
-        if (!nccl_is_message(operation)) continue;
-        operation->shared_bytes = is_own_message(operation) ? message_bytes(operation) : *way_of(&ways, operation);
+        if (!nccl_is_p2p(operation)) continue;
+        operation->shared_bytes = is_self_p2p(operation) ? p2p_bytes(operation) : *route_of(&routes, operation);
     }
 }
 
-static nccl_result post_alone(const nccl_operation *operations, size_t count, size_t index) {
+static nccl_result post_one_rank(const nccl_operation *operations, size_t count, size_t index) {
     nccl_operation operation = operations[index];
     const void *source = operation.send;
     if (operation.call == NCCL_RECEIVE) source = counterpart(operations, count, index)->send;
     pthread_mutex_lock(&nccl_lock);
     operation.sequence = next_sequence(&operation);
     pthread_mutex_unlock(&nccl_lock);
-    return nccl_post_to_oneself(&operation, source);
+    return nccl_post_one_rank(&operation, source);
 }
 
-/* The record of an operation, and its number. */
+/* Assigns an operation's sequence number and submits its record. */
 static int submit_record(post *item) {
     nccl_operation *operation = &item->operation;
     if (!item->posts->is_captured) {
@@ -507,20 +507,20 @@ static int submit_record(post *item) {
 
 nccl_result nccl_post(nccl_operation *operations, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (!is_own_message(&operations[i])) continue;
-        nccl_result result = check_own_message(operations, count, i);
+        if (!is_self_p2p(&operations[i])) continue;
+        nccl_result result = check_self_p2p(operations, count, i);
         if (result != NCCL_SUCCESS) return result;
     }
-    look_around(operations, count);
-    post **items = calloc(count, sizeof *items);             /* where each operation is, until its stream has it ... */
-    stream_posts **streams = calloc(count, sizeof *streams); /* ... and those that begin with it */
+    describe_group(operations, count);
+    post **items = calloc(count, sizeof *items);             /* the post of each operation */
+    stream_posts **streams = calloc(count, sizeof *streams); /* the stream_posts that begin with this operation */
     if (items == NULL || streams == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
     nccl_result result = NCCL_SUCCESS;
     int error = 0;
-    /* First the numbers, in the order of the calls, whatever streams they are on; then the work of each stream. */
+    /* First assign sequence numbers, in the order of the calls; then submit the work of each stream. */
     for (size_t i = 0; i < count && result == NCCL_SUCCESS && error == 0; i++) {
-        if (is_alone(&operations[i])) {
-            result = post_alone(operations, count, i);
+        if (has_one_rank(&operations[i])) {
+            result = post_one_rank(operations, count, i);
         } else {
             if (items[i] == NULL) streams[i] = gather(operations, count, i, items);
             error = submit_record(items[i]);

@@ -1,16 +1,16 @@
-/* What the trace says of NCCL. A record's signature is
+/* NCCL's records in the trace. The signature of an operation is
  *
  * {"call":"ncclAllReduce","communicator":1,"ranks":8,"rank":3,"count":1024,"dtype":"bf16","op":"sum"}
  *
- * ("root", or "peer" and "shared_bytes", where the call has them); its value is the sequence number: of a collective on its
- * communicator, of a message among those from its sender to its receiver. The number is not part of the signature because
- * signatures are interned: a training step posts the same few again and again. A communicator is named by its number in this
- * process; what it is says one record when its members have met:
+ * (with "root", or "peer" and "shared_bytes", where the call has them). The record's value is the sequence number: of a
+ * collective on its communicator, of a P2P call among those from its sender to its receiver. It is not part of the signature,
+ * because signatures are interned and a training step repeats the same few. "communicator" is the communicator's number in this
+ * process; one record describes the communicator when its init is complete:
  *
  * {"call":"ncclCommInitRankConfig","communicator":1,"ranks":8,"rank":3,"members":"0-56:8","instance":0}
  *
- * "members" are ranks of the job in the order of the communicator, as ranges, first-last:step; "instance" tells apart, on all
- * ranks alike, communicators of the same members. */
+ * "members" are the job's ranks in the order of the communicator, as ranges first-last:step. "instance" tells communicators of
+ * the same members apart, equally on all ranks. */
 
 #include "nccl_internal.h"
 
@@ -34,7 +34,7 @@ uint32_t nccl_signature(const nccl_operation *operation) {
         int index = operation->scaling.used ? NCCL_BUILT_IN_OPERATORS : operation->operator;
         snprintf(operator, sizeof operator, ",\"op\":\"%s\"", operators[index]);
     }
-    if (nccl_is_message(operation)) {
+    if (nccl_is_p2p(operation)) {
         snprintf(peer, sizeof peer, ",\"peer\":%d,\"shared_bytes\":%lld", operation->peer, (long long)operation->shared_bytes);
     } else if (nccl_has_peer(operation)) {
         snprintf(peer, sizeof peer, ",\"root\":%d", operation->peer);
@@ -55,7 +55,7 @@ static size_t run_length(const int64_t *ranks, size_t count) {
     return length;
 }
 
-/* "0-7", "0-56:8", "0-7,64-71"; two ranks are a range only if they are neighbours. */
+/* Prints "0-7", "0-56:8", "0-7,64-71"; two ranks form a range only if they are neighbours. */
 static void print_ranges(FILE *text, const int64_t *ranks, size_t count) {
     for (size_t i = 0; i < count;) {
         size_t run = run_length(ranks + i, count - i);
@@ -68,15 +68,15 @@ static void print_ranges(FILE *text, const int64_t *ranks, size_t count) {
     }
 }
 
-void nccl_record_birth(const nccl_communicator *communicator) {
-    int64_t alone = maya_get_settings()->rank;
+void nccl_record_init(const nccl_communicator *communicator) {
+    int64_t own_rank = maya_get_settings()->rank;
     char *text = NULL;
     size_t length = 0;
     FILE *stream = open_memstream(&text, &length);
     if (stream == NULL) return;
     fprintf(stream, "{\"call\":\"%s\",\"communicator\":%u,\"ranks\":%d,\"rank\":%d,\"members\":\"", communicator->function,
             communicator->number, communicator->ranks, communicator->rank);
-    print_ranges(stream, communicator->members ? communicator->members : &alone, (size_t)communicator->ranks);
+    print_ranges(stream, communicator->members ? communicator->members : &own_rank, (size_t)communicator->ranks);
     fprintf(stream, "\",\"instance\":%lld}", (long long)communicator->instance);
     if (fclose(stream) == 0) maya_record(MAYA_RECORD_COLLECTIVE, 0, maya_intern(text, length), 0, 0);
     free(text);

@@ -1,7 +1,7 @@
-/* How the members of a communicator meet, and part.
+/* The rendezvous of a communicator's members at the coordinator, and leaving a communicator.
  *
- * Out: Join, Split and Shrink, which the coordinator answers when every member has sent its own, and Leave. In: those
- * answers, in the thread of the connection. A communicator of one rank asks nobody: it exists when it is asked for. */
+ * Out: the messages Join, Split and Shrink, which the coordinator answers when every member has sent its own, and Leave. In:
+ * the answers, in the coordinator client's thread. A communicator of one rank needs no rendezvous and is ready at once. */
 
 #include "device/attributes.h"
 #include "nccl_internal.h"
@@ -13,17 +13,17 @@
 pthread_mutex_t nccl_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t nccl_changed = PTHREAD_COND_INITIALIZER;
 
-/* What the coordinator has been asked and has not answered. */
+/* A request that the coordinator has not answered. */
 typedef struct request {
     int64_t number;
-    nccl_communicator *communicator; /* NULL: nobody wants it any more */
+    nccl_communicator *communicator; /* NULL: the communicator was left meanwhile */
     struct request *next;
 } request;
 
 static request *requests;
 static int64_t request_count;
-static bool lost;             /* the coordinator does not answer any more */
-static const char *lost_text; /* why, unless it is because the process ends */
+static bool lost;             /* the coordinator no longer answers */
+static const char *lost_text; /* the reason; NULL: this process is ending */
 
 bool nccl_coordinator_is_lost(void) { return lost; }
 
@@ -37,7 +37,7 @@ static int64_t new_request(nccl_communicator *communicator) {
     return made->number;
 }
 
-/* true if it was a request; whose, if it still is anybody's. */
+/* true if there was such a request; *communicator is its communicator, or NULL. */
 static bool take_request(int64_t number, nccl_communicator **communicator) {
     for (request **link = &requests; *link; link = &(*link)->next) {
         request *found = *link;
@@ -72,7 +72,7 @@ void nccl_drop_reference(nccl_communicator *communicator) {
 }
 
 void nccl_note_error(nccl_communicator *communicator, nccl_result result, const char *text, size_t length) {
-    if (communicator->state != NCCL_SUCCESS && communicator->state != NCCL_IN_PROGRESS) return; /* the first one counts */
+    if (communicator->state != NCCL_SUCCESS && communicator->state != NCCL_IN_PROGRESS) return; /* keep the first error */
     communicator->state = result;
     if (length >= sizeof communicator->error) length = sizeof communicator->error - 1;
     memcpy(communicator->error, text, length);
@@ -81,7 +81,7 @@ void nccl_note_error(nccl_communicator *communicator, nccl_result result, const 
     pthread_cond_broadcast(&nccl_changed);
 }
 
-/* ---- answers, in the thread of the connection ---- */
+/* ---- answers, in the coordinator client's thread ---- */
 
 static void joined(const maya_joined *message) {
     nccl_communicator *communicator = NULL;
@@ -131,13 +131,13 @@ static void coordinator_lost(const char *why) {
     nccl_drop_operations(NULL, why);
 }
 
-/* ---- meeting ---- */
+/* ---- rendezvous ---- */
 
 static void before_fork(void) { pthread_mutex_lock(&nccl_lock); }
 
 static void after_fork(void) { pthread_mutex_unlock(&nccl_lock); }
 
-/* Whoever was waiting, and whoever would have answered, is in the parent. */
+/* The threads that wait, and the connection that would answer, exist only in the parent. */
 static void after_fork_in_child(void) {
     pthread_cond_init(&nccl_changed, NULL);
     nccl_operations_after_fork();
@@ -158,22 +158,22 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
         .abandoned = nccl_operation_abandoned,
         .lost = coordinator_lost,
     };
-    static const char nobody_else[] =
-        "a run of one rank has nobody to meet, unless it is all the members itself, in one group; start the program with "
-        "maya-torchrun and the number of ranks it needs";
+    static const char no_peers[] =
+        "in a run of one rank the process must itself init all members, in one group; otherwise start the program with "
+        "maya-torchrun and the number of ranks that it needs";
     static pthread_once_t forks = PTHREAD_ONCE_INIT;
     static _Atomic bool said;
-    bool is_alone = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1 && !nccl_group_is_open();
-    const char *problem = is_alone ? nobody_else : maya_client_connect(&receiver);
-    if (is_alone && !said) maya_message("NCCL: %s", problem);
-    said |= is_alone;
+    bool has_no_peers = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1 && !nccl_group_is_open();
+    const char *problem = has_no_peers ? no_peers : maya_client_connect(&receiver);
+    if (has_no_peers && !said) maya_message("NCCL: %s", problem);
+    said |= has_no_peers;
     if (problem) return nccl_fail(NCCL_SYSTEM_ERROR, "%s: a communicator of %d ranks: %s", function, ranks, problem);
     pthread_once(&forks, watch_forks);
     maya_threads_wait_on(&nccl_changed);
     return NCCL_SUCCESS;
 }
 
-/* The members of a communicator have the same key, and no others have. */
+/* Hashes the unique id into the key that only the members of one communicator share. */
 static void make_key(uint64_t key[2], const void *identifiers, size_t bytes) {
     const unsigned char *byte = identifiers;
     key[0] = 0xCBF29CE484222325u;
@@ -188,7 +188,7 @@ static void make_key(uint64_t key[2], const void *identifiers, size_t bytes) {
 /* NCCL reads the text of a PCI address, "0000:1B:00.0", as one hexadecimal number. */
 static int64_t nccl_bus_id(int device) { return (int64_t)maya_device_attribute_of(device, MAYA_ATTRIBUTE_PCI_BUS) << 12; }
 
-static nccl_result exists_alone(nccl_communicator *communicator) {
+static nccl_result init_one_rank(nccl_communicator *communicator) {
     static int64_t instances;
     pthread_mutex_lock(&nccl_lock);
     communicator->ranks = 1;
@@ -200,7 +200,7 @@ static nccl_result exists_alone(nccl_communicator *communicator) {
 }
 
 nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, size_t identifier_bytes) {
-    if (communicator->ranks == 1) return exists_alone(communicator);
+    if (communicator->ranks == 1) return init_one_rank(communicator);
     nccl_result result = connect_to_coordinator(communicator->function, communicator->ranks);
     if (result != NCCL_SUCCESS) return result;
     uint64_t key[2];
@@ -220,7 +220,7 @@ nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, 
     pthread_mutex_unlock(&nccl_lock);
     maya_outgoing_send();
     if (maya_get_settings()->debug > 0) {
-        maya_message("NCCL: %s: communicator %u: rank %d of %d wants to meet at %016llx%016llx", communicator->function,
+        maya_message("NCCL: %s: communicator %u: rank %d of %d joins %016llx%016llx", communicator->function,
                      communicator->number, communicator->rank, communicator->ranks, (unsigned long long)key[0],
                      (unsigned long long)key[1]);
     }
@@ -228,12 +228,12 @@ nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, 
 }
 
 nccl_result nccl_split(nccl_communicator *parent, nccl_communicator *communicator, int color, int key) {
-    if (parent->identifier == 0) return communicator ? exists_alone(communicator) : NCCL_SUCCESS;
+    if (parent->identifier == 0) return communicator ? init_one_rank(communicator) : NCCL_SUCCESS;
     pthread_mutex_lock(&nccl_lock);
     maya_split message = {
         .request = new_request(communicator),
         .parent = parent->identifier,
-        .sequence = parent->offspring++,
+        .sequence = parent->children++,
         .color = color,
         .key = key,
     };
@@ -255,7 +255,7 @@ nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicat
     maya_shrink message = {
         .request = new_request(communicator),
         .parent = parent->identifier,
-        .sequence = parent->offspring++,
+        .sequence = parent->children++,
         .excluded = {ranks, (size_t)count},
     };
     maya_pack_shrink(maya_outgoing_begin(), &message);
@@ -269,8 +269,8 @@ nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicat
     return NCCL_SUCCESS;
 }
 
-/* false: the device has no room for the communicator's buffers. */
-static bool pay(nccl_communicator *communicator) {
+/* Charges the device memory of the communicator's buffers; false: the device has not enough. */
+static bool charge_buffers(nccl_communicator *communicator) {
     int64_t bytes = nccl_buffer_bytes(communicator);
     if (bytes == 0) return true;
     if (maya_use_device(communicator->device) == 0 && maya_device_charge(communicator->device, bytes) == 0) {
@@ -286,28 +286,28 @@ static bool pay(nccl_communicator *communicator) {
     return false;
 }
 
-nccl_result nccl_settle(nccl_communicator *communicator) {
+nccl_result nccl_finish_init(nccl_communicator *communicator) {
     pthread_mutex_lock(&nccl_lock);
     if (lost_text && communicator->identifier != 0) {
         nccl_note_error(communicator, NCCL_SYSTEM_ERROR, lost_text, strlen(lost_text));
     }
     nccl_result state = communicator->state;
-    bool first = state == NCCL_SUCCESS && !communicator->settled;
-    if (first) communicator->settled = true;
+    bool first = state == NCCL_SUCCESS && !communicator->init_finished;
+    if (first) communicator->init_finished = true;
     pthread_mutex_unlock(&nccl_lock);
     if (!first) return state;
-    if (!pay(communicator)) return NCCL_CUDA_ERROR;
-    nccl_record_birth(communicator);
+    if (!charge_buffers(communicator)) return NCCL_CUDA_ERROR;
+    nccl_record_init(communicator);
     if (maya_get_settings()->debug > 0) {
-        maya_message("NCCL: %s: communicator %u: rank %d of %d has met the others", communicator->function,
-                     communicator->number, communicator->rank, communicator->ranks);
+        maya_message("NCCL: %s: communicator %u: rank %d of %d is ready", communicator->function, communicator->number,
+                     communicator->rank, communicator->ranks);
     }
     return state;
 }
 
-/* ---- parting ---- */
+/* ---- leaving ---- */
 
-void nccl_give_up(nccl_communicator *communicator) {
+void nccl_cancel_operations(nccl_communicator *communicator) {
     pthread_mutex_lock(&nccl_lock);
     communicator->gone = true;
     pthread_mutex_unlock(&nccl_lock);
@@ -315,10 +315,10 @@ void nccl_give_up(nccl_communicator *communicator) {
 }
 
 void nccl_leave(nccl_communicator *communicator, bool aborted) {
-    nccl_give_up(communicator);
+    nccl_cancel_operations(communicator);
     pthread_mutex_lock(&nccl_lock);
     communicator->destroyed = !aborted;
-    forget_requests_of(communicator); /* if it is still to come, it is left when it does */
+    forget_requests_of(communicator); /* a communicator whose answer is still to come is left when it comes */
     if (communicator->identifier != 0) send_leave(communicator->identifier, aborted);
     int device = communicator->device;
     int64_t charged = communicator->charged;

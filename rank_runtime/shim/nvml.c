@@ -1,8 +1,8 @@
 /* libnvidia-ml.so.1: the library, the system, handles, and the identity of the devices.
  *
  * Reached by torch through dlopen, and by programs through pynvml, nvitop, gpustat and the like. In: the device of the
- * settings; out: answers that agree with what the CUDA runtime says of the same device. Only what is answered is
- * defined: for any other function a program finds no symbol, which pynvml turns into NVMLError_FunctionNotFound. */
+ * settings. Out: answers that agree with the CUDA runtime's about the same device. Only emulated functions are defined;
+ * for any other function the symbol is missing, which pynvml reports as NVMLError_FunctionNotFound. */
 
 #include "nvml_internal.h"
 
@@ -17,7 +17,7 @@
 #endif
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int initialised; /* how many nvmlInit calls are not yet undone by nvmlShutdown */
+static int initialised; /* nvmlInit calls minus nvmlShutdown calls */
 static nvml_device devices[MAYA_MAX_DEVICES];
 
 static int device_count(void) { return maya_get_settings()->node_devices; }
@@ -77,7 +77,7 @@ nvml_result nvml_answer_long(const nvml_device *device, unsigned long long *targ
     return result;
 }
 
-/* Copy a text of ours into a caller's buffer, if it fits. */
+/* Copies a text into the caller's buffer, if it fits. */
 static nvml_result answer_text(nvml_result checked, char *target, unsigned size, const char *text) {
     if (checked != NVML_SUCCESS) return checked;
     if (strlen(text) >= size) return NVML_INSUFFICIENT_SIZE;
@@ -222,7 +222,7 @@ MAYA_API nvml_result nvmlDeviceGetHandleBySerial(const char *serial, const nvml_
     return NVML_NOT_FOUND;
 }
 
-/* ---- what a device is ---- */
+/* ---- identity of a device ---- */
 
 MAYA_API nvml_result nvmlDeviceGetIndex(const nvml_device *device, unsigned *index) {
     return nvml_answer(device, index, device ? (unsigned)device->index : 0);

@@ -1,8 +1,8 @@
-/* What the files of the fake libnvidia-ml.so.1 share.
+/* Declarations shared by the files of the fake libnvidia-ml.so.1.
  *
- * nvml.c         the library itself, the system, handles, and what a device is
- * nvml_state.c   what a device does: memory, utilization, clocks, power, temperature, processes, modes
- * nvml_links.c   what a device is connected to: PCIe, NVLink, other devices, the fabric
+ * nvml.c         the library itself, the system, handles, and the identity of a device
+ * nvml_state.c   the state of a device: memory, utilization, clocks, power, temperature, processes, modes
+ * nvml_links.c   the connections of a device: PCIe, NVLink, other devices, the fabric
  *
  * NVML numbers the devices of the node; CUDA_VISIBLE_DEVICES does not apply to it. */
 #pragma once
@@ -13,7 +13,7 @@ typedef enum {
     NVML_SUCCESS = 0,
     NVML_UNINITIALIZED = 1,
     NVML_INVALID_ARGUMENT = 2,
-    NVML_NOT_SUPPORTED = 3, /* also what the real library says of things this kind of device does not have */
+    NVML_NOT_SUPPORTED = 3, /* also the real library's answer for features that a kind of device lacks */
     NVML_NOT_FOUND = 6,
     NVML_INSUFFICIENT_SIZE = 7,
     NVML_VERSION_MISMATCH = 25,
@@ -40,7 +40,7 @@ void nvml_describe_pci(nvml_pci_info *info, unsigned bus);
 /* 90 for compute capability 9.0, and so on. */
 int nvml_compute_capability(void);
 
-/* What nvmlDeviceGetFieldValues offers besides links. */
+/* Fields of nvmlDeviceGetFieldValues other than links. */
 unsigned nvml_power_milliwatts(const nvml_device *device);
 unsigned nvml_power_limit_milliwatts(void);
 unsigned long long nvml_energy_millijoules(const nvml_device *device);

@@ -1,4 +1,4 @@
-/* NVML: what a device is connected to. One node: every device hangs on its own PCIe root, and, where its kind has
+/* NVML: the connections of a device. One node: every device has its own PCIe root, and, where its kind has
  * NVLink, all links of all devices end in switches, as in an HGX board. */
 
 #define _GNU_SOURCE
@@ -54,7 +54,7 @@ typedef struct {
     unsigned links, version, megabytes_per_second; /* the speed of one link in one direction */
 } nvlink;
 
-/* By compute capability, because the device description has no links; boards whose name says PCIe have none. */
+/* By compute capability, because the device description has no links; boards with PCIe in their name have no NVLink. */
 static nvlink nvlink_of_device(void) {
     enum { NVLINK_2 = 2, NVLINK_3 = 4, NVLINK_4 = 6, NVLINK_5 = 7 };
     if (strstr(maya_get_settings()->device.name, "PCIe") != NULL) return (nvlink){0};

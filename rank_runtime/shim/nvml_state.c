@@ -1,6 +1,6 @@
-/* NVML: what a device does at the moment.
+/* NVML: the current state of a device.
  *
- * Memory is that of the virtual device, as this process sees it. What a real device would measure is made up by one
+ * Memory is that of the virtual device, as this process sees it. Measured quantities are placeholders that follow one
  * rule: a device on which this process holds memory is busy, any other idle. A busy device reports 100 % utilization,
  * its rated power and a typical temperature under load; "memory utilization" is the share of its memory in use. Clocks
  * are always the rated ones. */

@@ -6,8 +6,8 @@
  * kernel name, so a launch is recorded under the name the program asks for.
  *
  * A lowered name has the form of a mangled one, so that tools demangle it to something readable: foo<float, 4> becomes
- * _Z23foo_float__4__1a2b3c4dv. The hash keeps apart expressions that differ in punctuation alone. A plain name stays
- * as it is in a source with extern "C". */
+ * _Z23foo_float__4__1a2b3c4dv. The hash distinguishes expressions that differ only in punctuation. In a source with
+ * extern "C" a plain name stays unchanged. */
 
 #include "device/device.h"
 
@@ -233,7 +233,7 @@ MAYA_API nvrtc_result nvrtcGetCUBINSize(nvrtc_program *program, size_t *size) { 
 
 MAYA_API nvrtc_result nvrtcGetCUBIN(nvrtc_program *program, char *image) { return get_image(program, image); }
 
-/* There is never anything to say: the log is the empty string. */
+/* The log is always the empty string. */
 MAYA_API nvrtc_result nvrtcGetProgramLogSize(nvrtc_program *program, size_t *size) {
     if (program == NULL) return NVRTC_INVALID_PROGRAM;
     if (size == NULL) return NVRTC_INVALID_INPUT;

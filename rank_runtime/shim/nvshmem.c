@@ -1,8 +1,7 @@
 /* libnvshmem_host.so.3: NVSHMEM for one processing element (PE), as torch's symmetric memory uses it from the host.
  *
- * With one PE the symmetric heap is plain device memory, every transfer is a copy to or from oneself, in stream order,
- * and there is nobody to wait for. More than one PE is refused. Calls made by kernels are not seen here: kernels do not
- * compute. */
+ * With one PE the symmetric heap is plain device memory, every transfer is a local copy in stream order, and barriers
+ * return at once. More than one PE is refused. Calls made by kernels are not seen here, because kernels do not run. */
 
 #include "device/device.h"
 
@@ -38,7 +37,7 @@ typedef struct {
 
 static int status = NOT_INITIALISED;
 
-/* Which of the network transports of kernels is in use: none. An object, not a function, in the real library, too. */
+/* The network transport that kernels use: none. In the real library this is an object as well, not a function. */
 MAYA_API int nvshmem_selected_device_transport;
 
 /* ---- life cycle ---- */
@@ -120,7 +119,7 @@ MAYA_API int nvshmem_team_split_strided(int32_t parent, int start, int stride, i
     return possible ? NVSHMEM_SUCCESS : NVSHMEM_ERROR;
 }
 
-MAYA_API void nvshmem_barrier_all(void) {} /* there is nobody else to wait for */
+MAYA_API void nvshmem_barrier_all(void) {} /* there is only one PE */
 
 /* ---- transfers on a stream ---- */
 
@@ -151,13 +150,13 @@ static int submit(const char *call, void *stream, transfer work) {
         .run = run_transfer,
         .release = free,
         .argument = argument,
-        .kind = MAYA_RECORD_LIBRARY, /* one processing element: nobody else takes part */
+        .kind = MAYA_RECORD_LIBRARY, /* local: there is only one PE */
         .signature = maya_intern(text, (size_t)length),
     };
     return maya_submit(stream, &submitted) == 0 ? NVSHMEM_SUCCESS : NVSHMEM_ERROR;
 }
 
-/* These calls cannot say that they failed, so a PE that does not exist is reported. */
+/* These calls return no status, so a PE that does not exist is reported in a message. */
 static bool is_this_pe(const char *call, int pe) {
     if (pe != 0) maya_unsupported_detail(call, "PE %d", pe);
     return pe == 0;

@@ -55,4 +55,4 @@ def test_objects_that_are_too_large_are_an_error(tmp_path: Path, monkeypatch: py
     script.write_text(PROGRAM, encoding="utf-8")
     run = maya_torchrun(tmp_path, 2, script, "600000", options=("--no-timeline",))
     assert run.exit_code == 1
-    assert "bytes of objects, of which a rank keeps at most 1000000: set MAYA_OBJECT_BYTES to more" in run.output
+    assert "bytes of pickled objects, but a rank keeps at most 1000000: raise MAYA_OBJECT_BYTES" in run.output

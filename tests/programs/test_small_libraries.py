@@ -324,7 +324,7 @@ def test_the_profiler_runs_and_has_the_host_side(maya_run: MayaRun, tmp_path: Pa
     )
     assert run.exit_code == 0, run.stderr
     assert run.stdout == "True\nTrue\n[True, True]\n"
-    assert run.stderr.count("the profiler sees the host only") == 1
+    assert run.stderr.count("the profiler records host events only") == 1
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert trace["deviceProperties"][0]["name"] == "NVIDIA H100 80GB HBM3"
     assert {"cpu_op", "user_annotation"} <= {event.get("cat") for event in trace["traceEvents"]}

@@ -1,30 +1,30 @@
-/* cuSPARSE's product of two sparse matrices (SpGEMM), in its three steps: work estimation, compute, copy.
+/* cuSPARSE's multiplication of two sparse matrices (SpGEMM), in its three steps: work estimation, compute, copy.
  *
- * In: two CSR matrices. Out: records, and the real pattern of the product when both patterns are known; otherwise the
- * number of values (cusparseSpMatGetSize) is what evenly spread values would give, and the pattern is made up. The host
- * waits in the compute step, as it does in the real library, because the number of values is known from there on.
+ * In: two CSR matrices. Out: records, and the real pattern of the result if both patterns are known. Otherwise the number
+ * of values (cusparseSpMatGetSize) is that of evenly spread operands, and the pattern is a placeholder. The host waits
+ * in the compute step, as in the real library, because the number of values is known from then on.
  */
 #include "cusparse_pattern.h"
 
 /* cusparseSpGEMMDescr_t */
 typedef struct {
     sparse_pattern *pattern; /* found by the compute step, written by the copy step */
-} product_descriptor;
+} spgemm_descriptor;
 
-MAYA_API int cusparseSpGEMM_createDescr(product_descriptor **descriptor) {
+MAYA_API int cusparseSpGEMM_createDescr(spgemm_descriptor **descriptor) {
     if (descriptor == NULL) return CUSPARSE_INVALID_VALUE;
     *descriptor = calloc(1, sizeof **descriptor);
     return *descriptor == NULL ? CUSPARSE_ALLOC_FAILED : CUSPARSE_SUCCESS;
 }
 
-MAYA_API int cusparseSpGEMM_destroyDescr(product_descriptor *descriptor) {
+MAYA_API int cusparseSpGEMM_destroyDescr(spgemm_descriptor *descriptor) {
     if (descriptor != NULL) pattern_free(descriptor->pattern);
     free(descriptor);
     return CUSPARSE_SUCCESS;
 }
 
 static int check(const cusparse_handle *handle, int transa, int transb, const sparse_matrix *a, const sparse_matrix *b,
-                 const sparse_matrix *c, const product_descriptor *descriptor) {
+                 const sparse_matrix *c, const spgemm_descriptor *descriptor) {
     if (handle == NULL) return CUSPARSE_NOT_INITIALIZED;
     if (a == NULL || b == NULL || c == NULL || descriptor == NULL || a->columns != b->rows || a->rows != c->rows ||
         b->columns != c->columns)
@@ -47,7 +47,7 @@ static int record(cusparse_handle *handle, const char *call, const sparse_matrix
 
 MAYA_API int cusparseSpGEMM_workEstimation(cusparse_handle *handle, int transa, int transb, const void *alpha,
                                            const sparse_matrix *a, const sparse_matrix *b, const void *beta, sparse_matrix *c,
-                                           int compute, int algorithm, product_descriptor *descriptor, size_t *bytes,
+                                           int compute, int algorithm, spgemm_descriptor *descriptor, size_t *bytes,
                                            void *buffer) {
     int status = check(handle, transa, transb, a, b, c, descriptor);
     if (status != CUSPARSE_SUCCESS) return status;
@@ -59,7 +59,7 @@ MAYA_API int cusparseSpGEMM_workEstimation(cusparse_handle *handle, int transa, 
 
 MAYA_API int cusparseSpGEMM_compute(cusparse_handle *handle, int transa, int transb, const void *alpha, const sparse_matrix *a,
                                     const sparse_matrix *b, const void *beta, sparse_matrix *c, int compute, int algorithm,
-                                    product_descriptor *descriptor, size_t *bytes, void *buffer) {
+                                    spgemm_descriptor *descriptor, size_t *bytes, void *buffer) {
     int status = check(handle, transa, transb, a, b, c, descriptor);
     if (status != CUSPARSE_SUCCESS) return status;
     csr_indices left = csr_indices_of(a), right = csr_indices_of(b);
@@ -71,8 +71,8 @@ MAYA_API int cusparseSpGEMM_compute(cusparse_handle *handle, int transa, int tra
     }
     if (maya_stream_synchronize(handle->stream) != 0) return CUSPARSE_EXECUTION_FAILED;
     pattern_free(descriptor->pattern);
-    descriptor->pattern = pattern_of_product(&left, &right);
-    c->nonzeros = descriptor->pattern != NULL ? descriptor->pattern->nonzeros : expected_in_product(&left, &right);
+    descriptor->pattern = pattern_of_spgemm(&left, &right);
+    c->nonzeros = descriptor->pattern != NULL ? descriptor->pattern->nonzeros : expected_in_spgemm(&left, &right);
     return record(handle, "cusparseSpGEMM_compute", a, b, c);
 }
 
@@ -97,7 +97,7 @@ static void release_copy(void *argument) {
 
 MAYA_API int cusparseSpGEMM_copy(cusparse_handle *handle, int transa, int transb, const void *alpha, const sparse_matrix *a,
                                  const sparse_matrix *b, const void *beta, sparse_matrix *c, int compute, int algorithm,
-                                 product_descriptor *descriptor) {
+                                 spgemm_descriptor *descriptor) {
     int status = check(handle, transa, transb, a, b, c, descriptor);
     if (status == CUSPARSE_SUCCESS) status = record(handle, "cusparseSpGEMM_copy", a, b, c);
     if (status != CUSPARSE_SUCCESS) return status;
