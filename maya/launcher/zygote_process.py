@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from rank_runtime.zygote.immortal import WORTHWHILE
+from rank_runtime.zygote.immortal_objects import FEWEST_RANKS
 from rank_runtime.zygote.protocol import (
     BIND_AT_ONCE,
     ENTRY,
@@ -29,7 +29,7 @@ from rank_runtime.zygote.protocol import (
 
 def _loading(world_size: int) -> dict[str, str]:
     """How the dynamic loader goes about it: many ranks would each bind functions in pages that they could share."""
-    return {BIND_AT_ONCE: "1"} if world_size >= WORTHWHILE else {}
+    return {BIND_AT_ONCE: "1"} if world_size >= FEWEST_RANKS else {}
 
 
 class ZygoteProcess:

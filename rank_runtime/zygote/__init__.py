@@ -1,55 +1,59 @@
-"""The process that ranks are forked from: it has imported torch, so that a rank need not, and its memory is shared.
+"""The process that ranks are forked from. It has imported torch, so ranks need not, and share its memory.
 
-The zygote is started as the user's own command, `python -u train.py ...`, but with `entry` on PYTHONPATH. There lies a
-`sitecustomize`, which Python imports just before it begins with the script. It imports modules, forks a process for
-each rank, and returns in these only. So it is Python itself that runs the script in every rank, as it would have
-without us: `sys.argv`, `sys.path`, `__main__`, tracebacks, exit codes and the end of the interpreter are its own.
+The zygote is started as the user's own command, `python -u train.py ...`, but with the folder `entry` on PYTHONPATH.
+Python imports the `sitecustomize` in that folder right before it runs the script. It imports modules, forks a
+process for each rank, and returns in these only. So Python itself runs the script in every rank, as it would without
+Maya: `sys.argv`, `sys.path`, `__main__`, tracebacks, exit codes and interpreter shutdown are its own.
 
 Which modules are imported before the fork
 ------------------------------------------
 1. With one rank, or with --no-preload, none.
-2. Torch and its usual modules (`preload`), and what these import.
-3. Modules that the script names in import statements outside functions, those named with --preload, and all that these
-   import, unless one of the following was seen when a `probe` imported them in a process of its own. Then they, and
-   whatever imports them, are imported by every rank:
+2. Torch and its usual modules (`preload`), and everything that these import.
+3. Modules that the script names in import statements outside functions, modules named with --preload, and everything
+   that these import. A module is excluded, together with all modules that import it, if a probe that imports it in a
+   process of its own (`import_probe`) sees one of the following; every rank then imports it itself:
    - it starts threads or processes, opens files or connections and keeps them, writes files or uses the network;
    - it reads a variable that differs between ranks (RANK, LOCAL_RANK, MASTER_PORT, TORCHELASTIC_...), or the whole
-     environment, or sys.argv, the clock or random bytes, or keeps the process's number;
+     environment, or sys.argv, the clock or random bytes, or keeps the process id;
    - it changes the environment, the working directory, sys.path, signal handlers, standard streams, hooks, built-in
      functions, the root logger, torch's settings or functions;
    - it uses random numbers (of `random`, numpy or torch), or the GPU;
    - it registers operators with torch, which works once only;
-   - it prints, or raises.
-   The reasons are listed in summary.json. Modules of the standard library are trusted.
+   - it prints, or raises an exception.
+   summary.json lists the reasons. Modules of the standard library are trusted.
 
-What a rank makes of it
------------------------
-Modules of 3 are not in `sys.modules` until the rank imports them; then they are taken from memory, with all they
-import, if they would still be the same: found in the same place, with the same values of the environment variables that
-they had read, the same working directory and type of new tensors. Otherwise Python imports them anew. What they
-register for the end of the process (`atexit`) is registered then; what for forks, at once: a rank is one.
+How a rank uses them
+--------------------
+Modules of 3 are not in `sys.modules` until the rank imports them. Then they are taken from memory, with everything that
+they import, if importing them anew would give the same: they are found in the same place, the environment variables
+that they read have the same values, and the working directory and the default dtype are the same. Otherwise Python
+imports them anew. Functions that they registered with `atexit` are registered at that time; functions that they
+registered for forks already apply to the fork of the rank.
 
-Variables that the script sets by plain assignments before it imports torch hold while torch is imported for it. If it
-computes one that torch's libraries read (OMP_NUM_THREADS, ...), or if a file next to the script has the name of a
-module that was imported already, ranks are started anew instead of being forked, and the user is told: they need more
-memory.
+Environment variables that the script sets by plain assignments before it imports torch are set while torch is imported
+for it. If the script computes a variable that torch's libraries read (OMP_NUM_THREADS, ...), or if a file next to the
+script has the name of a module that was already imported, ranks are separate processes instead of forks, and the user
+is told so: they need more memory.
 
-What remains different from processes of their own: all ranks have the same seed for hashes of strings; warnings that
-torch prints when it is imported appear once; destructors of libraries loaded before the fork do not run; among many
-ranks, Python objects made before the fork are never deleted (`immortal`).
+Differences from separate processes: all ranks have the same seed for string hashes; warnings that torch prints when it
+is imported appear once; destructors of libraries loaded before the fork do not run; with many ranks, Python objects
+made before the fork are never deleted (`immortal_objects`).
 
 Modules
 -------
-    protocol      what the launcher tells the zygote, and what it hears
-    process       the zygote's life: import, fork, wait, end
-    rank          what a forked process does to become a rank
-    clock         Python's clocks, which tell virtual time
-    ending        how ranks end
-    memory        what keeps their memory shared
-    immortal      the same, of Python's objects
-    preload       what is imported before the fork
-    source        what the script says about that
-    probe         which modules can be shared
-    effects       what importing a module does
-    shared        modules that wait to be imported
+    protocol          what the launcher and the zygote send each other
+    process           the zygote's life: import, fork, wait, end
+    rank              how a forked process becomes a rank
+    separate_rank     the start of a rank that is a process of its own
+    python_clock      Python's clock functions, which show virtual time
+    drain             completing queued collectives at the end of a program
+    rank_exit         how ranks exit
+    prefork           one-time preparations before the fork
+    shared_heap       keeps the heap's pages shared
+    immortal_objects  keeps the pages of Python objects shared
+    preload           which modules are imported before the fork
+    script_source     the imports and environment variables in the script's source
+    import_probe      finds out which modules can be shared
+    import_effects    detects the side effects of importing a module
+    shared_modules    modules that are in memory but not imported yet
 """

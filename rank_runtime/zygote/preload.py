@@ -1,10 +1,10 @@
-"""Which modules are imported before the fork, and with what consequences for the ranks.
+"""Imports modules before the fork.
 
-Torch's usual modules are, whatever the script: they start no threads, open nothing and leave the GPU alone. Modules
-that the script imports are, if importing them has no effect that every rank must have for itself; a `probe` finds out.
+Torch's usual modules are always imported: they start no threads, open no files and do not use the GPU. Modules that the
+script imports are imported if this has no effect that every rank must have for itself; `import_probe` finds out.
 
-In: where the script is. Out: `sys.modules` with torch, `SharedModules` with the others; or a reason why ranks have to
-be started anew, because in them even torch would be imported differently.
+In: the location of the script. Out: `sys.modules` with torch, `SharedModules` with the other modules; or a reason why
+ranks have to be separate processes, because even torch would be imported differently in them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from rank_runtime.zygote.probe import PARTS_OF_TORCH, import_quietly, is_standard, probe
+from rank_runtime.zygote.import_probe import PARTS_OF_TORCH, import_quietly, is_standard, probe
 from rank_runtime.zygote.protocol import Preparation
-from rank_runtime.zygote.shared import SharedModules, shareable
-from rank_runtime.zygote.source import assignments_before, imported_modules, parse
+from rank_runtime.zygote.script_source import assignments_before, imported_modules, parse
+from rank_runtime.zygote.shared_modules import SharedModules, shareable
 
-# What the coordinator needs, too.
+# The coordinator needs these as well.
 _FIRST = ("torch", "torch.distributed")
 
-# Imported by torch itself or by usual scripts sooner or later: a rank that did so itself would need some 100 MB more.
+# Modules that torch or most scripts import sooner or later. A rank that imported them itself would need 100 MB more.
 _TORCH = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.tensor.experimental",
@@ -39,7 +39,7 @@ _TORCH = (
     "torch.utils.checkpoint",
     "torch.utils.data.distributed",
     "torch.profiler",
-    "torch._dynamo.repro.after_dynamo",  # as soon as torch.compile is applied, which modules do while they are imported
+    "torch._dynamo.repro.after_dynamo",  # imported by torch.compile, which some modules call while they are imported
     "torch._inductor.compiler_bisector",
 )
 _READ_BY_LIBRARIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "LD_")
@@ -49,7 +49,7 @@ class Preload:
     """The modules of one zygote."""
 
     def __init__(self, preparation: Preparation, python_has: frozenset[str]) -> None:
-        """`python_has`: modules that every Python process has before the script begins."""
+        """`python_has`: modules that every Python process has imported before the script begins."""
         self._preparation = preparation
         self._python_has = python_has
         self.shared = SharedModules()
@@ -63,13 +63,13 @@ class Preload:
                 self._tree = parse(Path(self._source).read_bytes())
 
     def import_first(self) -> None:
-        """As much of torch as the coordinator needs."""
+        """Import the part of torch that the coordinator needs."""
         if self._preparation.torch:
             with self._variables_of_script(frozenset({"torch", "numpy"})):
                 import_quietly(_FIRST)
 
     def import_rest(self, close: Iterable[int]) -> None:
-        """Everything else; `close` are descriptors of the zygote's own."""
+        """Import everything else; `close` are the zygote's own descriptors, which the probe closes."""
         if self._preparation.torch and self.problem is None:
             with self._variables_of_script(frozenset({"torch", "numpy"})):
                 import_quietly(_TORCH)
@@ -80,7 +80,7 @@ class Preload:
                 self._import_for_script(close)
 
     def _first_folder(self) -> str | None:
-        """What Python will put first on sys.path."""
+        """The folder that Python will put first on sys.path."""
         if getattr(sys.flags, "safe_path", False):
             return None
         if self._preparation.module is not None:
@@ -105,7 +105,7 @@ class Preload:
 
     @contextlib.contextmanager
     def _variables_of_script(self, before_modules: frozenset[str]) -> Iterator[None]:
-        """Variables that the script sets before it imports these modules hold while we do so for it."""
+        """Set the variables that the script sets before it imports these modules."""
         assignments = [] if self._tree is None else assignments_before(self._tree, before_modules)
         before = dict(os.environ)
         for assignment in assignments:
@@ -132,7 +132,7 @@ class Preload:
             sys.path.remove(self._folder)
 
     def _shadowed(self) -> str | None:
-        """Next to the script may lie modules that Python would import in the place of some that we have imported."""
+        """A file next to the script that Python would import instead of a module that is already imported."""
         for name in sorted({name.partition(".")[0] for name in set(sys.modules) - self._python_has}):
             spec = None if self._folder is None else PathFinder.find_spec(name, [self._folder])
             if spec is not None and spec.loader is not None and spec.origin != _file(name):
@@ -140,7 +140,7 @@ class Preload:
         return None
 
     def _import_for_script(self, close: Iterable[int]) -> None:
-        """Find out which modules the ranks can share, import those, and set them aside."""
+        """Find out which modules the ranks can share, import these, and set them aside."""
         candidates = self._candidates()
         missing = {name for name in self._preparation.modules if PathFinder.find_spec(name.partition(".")[0]) is None}
         self.unshared = dict.fromkeys(sorted(missing), "cannot be found")
@@ -159,9 +159,9 @@ class Preload:
         brought: dict[str, list[str]] = {}
         for record in records:
             try:
-                with self.shared.endings_of(record.name):
+                with self.shared.hold_atexit(record.name):
                     importlib.import_module(record.name)
-            except Exception as error:  # though the probe could
+            except Exception as error:  # although the probe could import it
                 self.unshared[record.name] = f"raises {type(error).__name__}"
             new = [name for name in sys.modules if name not in before]
             brought[record.name] = [name for name in new if not _stays(name)]
@@ -180,8 +180,9 @@ def _file(name: str) -> str | None:
 
 
 def _stays(name: str) -> bool:
-    """Torch's own modules register themselves with others of torch's, which works only once. A folder without
-    __init__.py is no module that could have done anything; a rank that made it anew would not find what is in it."""
+    """Whether the module stays in `sys.modules`. Torch's modules do, because they register themselves with other
+    modules of torch, which works once only. Namespace packages do: they run no code, and a rank that
+    made a new one would not find the submodules."""
     if name.partition(".")[0] in PARTS_OF_TORCH or is_standard(_file(name) or name):
         return True
     spec = getattr(sys.modules.get(name), "__spec__", None)

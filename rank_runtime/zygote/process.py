@@ -1,7 +1,7 @@
-"""The zygote's life: imports modules, forks the coordinator and the ranks, reports how they end, and ends last.
+"""The zygote's life: imports modules, forks the coordinator and the ranks, reports their exits, and ends last.
 
-In: a `Preparation`, a `Start` and commands of the launcher. Out: reports to the launcher (see `protocol`), the ends of
-ranks to the coordinator, too. `main` returns in ranks only.
+In: a `Preparation`, a `Start` and commands from the launcher. Out: reports to the launcher (see `protocol`); the
+coordinator gets the starts and exits of ranks as well. `main` returns in ranks only.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from rank_runtime.zygote.ahead import describe_operators, make_room_for_instances, number_types
-from rank_runtime.zygote.clock import Clock
-from rank_runtime.zygote.ending import RankEndings
-from rank_runtime.zygote.immortal import WORTHWHILE, make_immortal
-from rank_runtime.zygote.memory import fill_holes, give_back_large_blocks
+from rank_runtime.zygote.immortal_objects import FEWEST_RANKS, make_objects_immortal
+from rank_runtime.zygote.prefork import assign_type_versions, grow_pybind_table, prepare_observer
 from rank_runtime.zygote.preload import Preload
 from rank_runtime.zygote.protocol import Descriptors, EntryPoint, Lines, PlanFile, RankStart, write_line
+from rank_runtime.zygote.python_clock import PythonClock
 from rank_runtime.zygote.rank import (
     become_rank,
     begin_device,
     begin_interpreter,
-    end_with,
+    die_with_parent,
+    exec_command,
     name_of_process,
     name_process,
     outlive_parent,
-    start_anew,
 )
+from rank_runtime.zygote.rank_exit import RankExit
+from rank_runtime.zygote.shared_heap import fill_holes, give_back_large_blocks
 
 _COORDINATOR_END_SECONDS = 5.0
-_LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
+_LONGEST_REPORT = 3500  # bytes; a pipe accepts up to 4096 atomically
 
 
 def main(root: str, descriptors: str, python_has: frozenset[str]) -> None:
-    """Be the zygote that a launcher has started; return as a rank. `python_has`: modules that were there before us."""
+    """Be the zygote that a launcher has started; return as a rank. `python_has`: modules that Python imported."""
     inherited = Descriptors.parse(descriptors)
-    end_with(inherited.launcher)
+    die_with_parent(inherited.launcher)
     zygote = Zygote(root, inherited, python_has)
     try:
         zygote.run()
@@ -60,7 +60,7 @@ class Zygote:
 
     def __init__(self, root: str, descriptors: Descriptors, python_has: frozenset[str]) -> None:
         self.process = os.getpid()
-        self._clock = Clock(os.environ)
+        self._clock = PythonClock(os.environ)
         self._name = name_of_process()
         name_process("maya-zygote")
         self._root = root
@@ -69,19 +69,19 @@ class Zygote:
         self._commands = Lines(descriptors.commands)
         self._plan = PlanFile(descriptors.plan)
         self._preparation = self._plan.preparation()
-        self._ending = RankEndings(self._preparation.world_size)
+        self._rank_exit = RankExit(self._preparation.world_size)
         self._preload = Preload(self._preparation, python_has)
         self._rank_of: dict[int, int] = {}  # running ranks, by process
-        self._coordinator = 0  # its process
+        self._coordinator = 0  # process id; 0: there is none
         self._coordinator_pipe: int | None = None
-        self._start_came = False
+        self._start_requested = False
         self._stopping = False
         self._wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._own = [descriptors.plan, descriptors.commands, descriptors.reports, self._wakeup, wakeup_write]
-        for descriptor in self._own:
+        self._descriptors = [descriptors.plan, descriptors.commands, descriptors.reports, self._wakeup, wakeup_write]
+        for descriptor in self._descriptors:
             os.set_inheritable(descriptor, False)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a child's end ends a wait
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the exit of a child interrupts a wait
 
     def run(self) -> None:
         """Returns in a rank."""
@@ -91,38 +91,38 @@ class Zygote:
         self._preload.import_first()
         if preparation.coordinator:
             self._fork_coordinator()
-        self._preload.import_rest(self._own)
+        self._preload.import_rest(self._descriptors)
         self.report({"unshared": _shortened(self._preload.unshared)})
         if self._preload.problem is not None:
             self.report({"not_forked": self._preload.problem})
-        self._ending.share_modules(self._preload.shared)
-        describe_operators()
-        many = preparation.world_size >= WORTHWHILE
+        self._rank_exit.share_modules(self._preload.shared)
+        prepare_observer()
+        many = preparation.world_size >= FEWEST_RANKS
         if many:
-            number_types()
-            make_room_for_instances()
+            assign_type_versions()
+            grow_pybind_table()
         gc.enable()
         gc.collect()
         give_back_large_blocks()
         if many:
-            make_immortal()
+            make_objects_immortal()
         fill_holes()
-        gc.freeze()  # so that collecting garbage in a rank does not touch, and thereby copy, what it shares
+        gc.freeze()  # garbage collection in a rank then does not write to, and thereby copy, shared pages
         self.report({"ready": True})
-        while not self._start_came:
+        while not self._start_requested:
             self._turn(None)
-        # From now on the end of the launcher is noticed by the end of the pipe, and there is something to do about it.
+        # From now on the zygote notices the end of the launcher by the closed pipe, and has to kill the ranks then.
         outlive_parent(self._launcher)
         if self._fork_ranks():
             return
         while True:
-            self._turn(self._ending.look_after())
+            self._turn(self._rank_exit.admit_when_stuck())
 
     def report(self, line: dict[str, Any]) -> None:
         write_line(self._reports, line)
 
     def _report_to_both(self, line: dict[str, Any]) -> None:
-        """To the launcher and to the coordinator."""
+        """Report to the launcher and to the coordinator."""
         self.report(line)
         self._tell_coordinator(line)
 
@@ -131,7 +131,7 @@ class Zygote:
             write_line(self._coordinator_pipe, line)
 
     def end(self, status: int) -> NoReturn:
-        """Nothing that was started here is left."""
+        """End the ranks and the coordinator, then this process."""
         for process in self._rank_of:
             _signal_group(process, signal.SIGKILL)
         if self._coordinator:
@@ -151,12 +151,12 @@ class Zygote:
             os._exit(self._be_coordinator(pipe_read, pipe_write))
         os.close(pipe_read)
         self._coordinator_pipe = pipe_write
-        self._own.append(pipe_write)
+        self._descriptors.append(pipe_write)
 
     def _be_coordinator(self, pipe_read: int, pipe_write: int) -> int:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in (pipe_write, *self._own):
+        for descriptor in (pipe_write, *self._descriptors):
             if descriptor != self._reports:
                 os.close(descriptor)
         sys.path.insert(0, self._root)
@@ -170,7 +170,7 @@ class Zygote:
             return 1
 
     def _fork_ranks(self) -> bool:
-        """Whether this is a rank."""
+        """Fork all ranks. Returns True in a rank, False in the zygote."""
         start = self._plan.start()
         os.environ.clear()
         os.environ.update(start.environment)
@@ -193,20 +193,20 @@ class Zygote:
 
     def _be_rank(self, start: RankStart) -> None:
         name_process(self._name)
-        become_rank(start, self.process, self._own)
+        become_rank(start, self.process, self._descriptors)
         if not self._preparation.share or self._preload.problem is not None:
-            start_anew(start.command)
+            exec_command(start.command)
         begin_device()
         self._clock.begin()
         begin_interpreter(self._clock.time_ns())
         self._preload.shared.begin()
-        self._ending.begin(start.rank)
+        self._rank_exit.begin(start.rank)
 
     def _turn(self, seconds: float | None) -> None:
-        """Wait for something to happen, and do what follows from it."""
+        """Wait for commands and exits, and handle them."""
         if self._wait(seconds, with_commands=True):
             for command in self._commands.read():
-                self._start_came |= "start" in command
+                self._start_requested |= "start" in command
                 if "signal" in command:
                     self._stopping = True
                     self._tell_coordinator({"stopping": {}})
@@ -221,7 +221,7 @@ class Zygote:
         self._reap()
 
     def _wait(self, seconds: float | None, *, with_commands: bool) -> bool:
-        """Whether there are commands; children may have ended."""
+        """Wait; returns whether there are commands. Children may have exited."""
         descriptors = [self._wakeup, *([self._commands.descriptor] if with_commands else [])]
         ready = select.select(descriptors, [], [], seconds)[0]
         if self._wakeup in ready:
@@ -230,7 +230,7 @@ class Zygote:
         return self._commands.descriptor in ready
 
     def _reap(self) -> None:
-        # Looked at first and collected afterwards: until then its number cannot become that of another process.
+        # WNOWAIT keeps a process a zombie until waitpid below, so that its id is not reused before its group is killed.
         while (self._rank_of or self._coordinator) and (
             ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         ):
@@ -238,18 +238,18 @@ class Zygote:
             status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             rank = self._rank_of.pop(process, None)
             if rank is not None and (status != 0 or self._stopping):
-                _signal_group(process, signal.SIGKILL)  # data loaders and the like, which have lost their parent
+                _signal_group(process, signal.SIGKILL)  # its data loaders and other child processes
             os.waitpid(process, 0)
             if process == self._coordinator:
                 self._coordinator = 0
                 self.report({"coordinator_exited": {"pid": process, "status": status}})
             elif rank is not None:
-                self._ending.gone(rank)
+                self._rank_exit.rank_exited(rank)
                 self._report_to_both({"exited": {"rank": rank, "status": status}})
 
 
 def _print_exception() -> None:
-    """If there is still somewhere to print it."""
+    """Print the current exception, if stderr is still open."""
     with contextlib.suppress(OSError, ValueError):
         traceback.print_exc()
 
@@ -257,12 +257,12 @@ def _print_exception() -> None:
 def _signal_group(process: int, number: int) -> None:
     try:
         os.killpg(process, number)
-    except ProcessLookupError:  # it has not made a group of its own yet
+    except ProcessLookupError:  # it has not made its process group yet
         os.kill(process, number)
 
 
 def _shortened(reasons: dict[str, str]) -> dict[str, str]:
-    """Few enough for a line that is written at once: those that are not merely a consequence of others."""
+    """The reasons that are not consequences of others, as many as fit into one report."""
     causes: dict[str, str] = {}
     for name, reason in reasons.items():
         if not reason.startswith("imports ") and len(json.dumps(causes)) + len(name) < _LONGEST_REPORT:

@@ -1,27 +1,28 @@
-"""What the launcher tells the zygote, and what it hears from it: declared here once, for both.
+"""The protocol between the launcher and the zygote, declared here once for both.
 
-The launcher writes lines of JSON into a file in memory that the zygote inherits: a `Preparation`, before it starts the
-zygote, and, when the coordinator serves and the ranks' environment is therefore known, a `Start`, which is a line for
-what they have in common and a line for each of them. Commands go through a pipe, a line each:
+The launcher writes lines of JSON to a memfd that the zygote inherits: a `Preparation`, before it starts the zygote, and
+a `Start`, as soon as the coordinator serves and the ranks' environment is therefore known. A `Start` is one line for
+the common environment and one line for each rank. Commands go through a pipe, one line each:
 
     {"start": true}       the `Start` is written: fork the ranks
-    {"signal": 15}        the job is being stopped: send it to the process groups of all ranks that run
-    {"continue": true}    ranks that were stopped for a debugger go on, and so does the job
+    {"signal": 15}        the job is being stopped: send the signal to the process groups of all running ranks
+    {"continue": true}    continue the ranks that were stopped for a debugger, and the job
 
-The end of that pipe is the end of the job, however it came about: ranks that are left are killed, the coordinator ends.
+When that pipe is closed, for whatever reason, the job ends: the zygote kills the remaining ranks and ends the
+coordinator.
 
-Reports go the other way through another pipe, lines of JSON, each written at once; the coordinator writes into it, too
+Reports come back through another pipe as lines of JSON, each written at once. The coordinator writes to the same pipe
 (coordinator/process.py):
 
-    {"importing": true}                              the zygote is at work
+    {"importing": true}                              the zygote has started
     {"unshared": {"tokenizers": "starts a thread"}}  modules that every rank imports itself, and why
-    {"not_forked": "..."}                            why the ranks are started anew instead of being forked
-    {"ready": true}                                  it could fork the ranks
+    {"not_forked": "..."}                            why the ranks are separate processes instead of forks
+    {"ready": true}                                  the zygote is ready to fork the ranks
     {"started": {"rank": 3, "pid": 4711}}
-    {"forked": true}                                 no more will be started: all are, or the job is being stopped
-    {"exited": {"rank": 3, "status": -9}}            an exit code, or a signal's number with a minus, as in `subprocess`
+    {"forked": true}                                 no more ranks will be started: all are, or the job is being stopped
+    {"exited": {"rank": 3, "status": -9}}            an exit code, or a negative signal number, as in `subprocess`
     {"coordinator_exited": {"pid": 4710, "status": -9}}
-    {"zygote_failed": "..."}                         what could not be done
+    {"zygote_failed": "..."}                         the reason
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "MAYA_ZYGOTE"
-ALONE = "alone"  # its value in a rank that is started anew (alone.py)
+SEPARATE = "separate"  # its value in a rank that is a process of its own (separate_rank.py)
 ENTRY = Path(__file__).parent / "entry"  # for PYTHONPATH
-BIND_AT_ONCE = "LD_BIND_NOW"  # of the dynamic loader; ranks do not see it, unless the user has set it
+BIND_AT_ONCE = "LD_BIND_NOW"  # a variable of the dynamic loader; ranks do not see it, unless the user has set it
 
 
 @dataclass(frozen=True)
 class Descriptors:
-    """What the zygote inherits: the file in memory, and its ends of the two pipes; and whose child it is, because a
-    launcher that has ended already cannot be asked."""
+    """The descriptors that the zygote inherits (the memfd, and its ends of the two pipes), and the launcher's process
+    id, which the zygote could no longer find out if the launcher had already ended."""
 
     plan: int
     commands: int
     reports: int
-    launcher: int  # its process
+    launcher: int  # process id
 
     def text(self) -> str:
         return f"{self.plan},{self.commands},{self.reports},{self.launcher}"
@@ -66,14 +67,14 @@ EntryPoint = Callable[[Mapping[str, PlainValue], int, int, int], int]
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the zygote does before there are ranks."""
+    """What the zygote needs before it forks ranks."""
 
     world_size: int
-    share: bool  # import modules before the fork; otherwise the ranks' command is started anew in each
-    torch: bool  # torch's usual modules are among them
-    script: str | None  # the file that Python will run, in which the modules are named that ranks will need
-    module: str | None  # or the module that it will run
-    modules: tuple[str, ...]  # more of them
+    share: bool  # import modules before the fork; otherwise every rank executes its command
+    torch: bool  # import torch's usual modules as well
+    script: str | None  # the file that Python will run; its import statements name modules to import
+    module: str | None  # or the module that Python will run (-m)
+    modules: tuple[str, ...]  # further modules to import
     rank_variables: tuple[str, ...]  # environment variables that differ between ranks
     coordinator: str = ""  # its entry point, "module:function" (see `EntryPoint`); empty: the job has no coordinator
     coordinator_settings: Mapping[str, PlainValue] = field(default_factory=dict)
@@ -81,8 +82,8 @@ class Preparation:
 
 @dataclass(frozen=True)
 class RankStart:
-    """One rank: its command (only looked at if it is started anew), its own part of the environment, and the files that
-    its output goes to (None: where the launcher's goes)."""
+    """One rank: its command (used only if it is a separate process), its own environment variables, and the files for
+    its output (None: the launcher's output)."""
 
     rank: int
     command: tuple[str, ...]
@@ -95,12 +96,12 @@ class RankStart:
 class Start:
     """All ranks."""
 
-    environment: Mapping[str, str]  # what they have in common
+    environment: Mapping[str, str]  # common to all ranks
     ranks: Iterable[RankStart]
 
 
 class PlanFile:
-    """The file in memory, at either end."""
+    """The memfd, at either end."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -116,7 +117,7 @@ class PlanFile:
         return Preparation(**{**fields, **lists})
 
     def start(self) -> Start:
-        """Its ranks are read one by one: whoever is forked meanwhile has little of the others to get rid of."""
+        """The ranks are read one by one, so that a rank forked meanwhile holds little memory of the others."""
         lines = self._lines()
         next(lines)  # the preparation
         environment = next(lines)
@@ -131,7 +132,7 @@ class PlanFile:
 
 
 class Lines:
-    """Lines of JSON out of a pipe."""
+    """Reads lines of JSON from a pipe."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -139,7 +140,7 @@ class Lines:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """What has arrived; waits only if nothing has."""
+        """The lines that have arrived; blocks if there are none."""
         chunk = os.read(self.descriptor, 1 << 16)
         self.ended = not chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -147,7 +148,7 @@ class Lines:
 
 
 def write_line(descriptor: int, line: Mapping[str, Any]) -> bool:
-    """Whether there was still somebody to read it."""
+    """Write a line; returns whether the other end is still open."""
     try:
         os.write(descriptor, json.dumps(line).encode() + b"\n")
     except BrokenPipeError:

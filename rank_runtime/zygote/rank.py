@@ -1,7 +1,7 @@
-"""What a process that was just forked from the zygote does to become a rank.
+"""The steps by which a process forked from the zygote becomes a rank.
 
-In: a `RankStart`. Out: a process that has nothing of the zygote's but its memory: a session, environment, output
-streams, signal handling and random state of its own. It ends with the zygote, however that ends.
+In: a `RankStart`. Out: a process that shares only memory with the zygote: it has a session, environment, output
+streams, signal handling and random state of its own. It is killed when the zygote ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rank_runtime.zygote.protocol import ALONE, ENTRY, VARIABLE, RankStart
+from rank_runtime.zygote.protocol import ENTRY, SEPARATE, VARIABLE, RankStart
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -24,54 +24,54 @@ _libc = ctypes.CDLL(None)
 
 
 def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> None:
-    """The first steps of every rank; `descriptors` are the zygote's own."""
-    os.setsid()  # as torchrun's workers: Ctrl-C on the terminal reaches the launcher only, which passes it on
-    end_with(zygote)
+    """The first steps of every rank; `descriptors` are the zygote's own and are closed."""
+    os.setsid()  # like torchrun's workers: Ctrl-C on the terminal reaches only the launcher, which forwards it
+    die_with_parent(zygote)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for descriptor in descriptors:
         os.close(descriptor)
     os.environ.update(start.environment)
-    _give_way(int(start.environment["WORLD_SIZE"]))
+    _lower_priority(int(start.environment["WORLD_SIZE"]))
     try:
         _redirect(start.stdout, 1)
         _redirect(start.stderr, 2)
     except OSError as error:
-        _refuse(f"rank {start.rank}: cannot write to {error.filename}: {error.strerror}")
+        _fail(f"rank {start.rank}: cannot write to {error.filename}: {error.strerror}")
 
 
-def _give_way(ranks: int) -> None:
-    """To the coordinator, which everybody waits for: of a core on which hundreds want to run, its even share is next to
-    nothing. One level for every doubling of the ranks on a core."""
+def _lower_priority(ranks: int) -> None:
+    """Raise the nice value by one for every doubling of ranks per core, so that the coordinator, on which all ranks
+    wait, gets CPU time."""
     levels = (ranks // (os.cpu_count() or 1)).bit_length() - 1
     if levels > 0:
         os.nice(levels)
-        with suppress(OSError):  # where the kernel keeps sessions apart, it goes by the level of the session
+        with suppress(OSError):  # with autogroup, the kernel uses the nice value of the session
             Path("/proc/self/autogroup").write_text(str(levels), encoding="utf-8")
 
 
-def start_anew(command: tuple[str, ...]) -> NoReturn:
-    """Become another program, which shares nothing with the zygote; if it is Python, alone.py begins it."""
+def exec_command(command: tuple[str, ...]) -> NoReturn:
+    """Execute the rank's command, which shares nothing with the zygote; if it is Python, separate_rank.py starts it."""
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ENTRY) + (os.pathsep + path if path else "")
-    os.environ[VARIABLE] = ALONE
-    os.environ["MAYA_RANK_PROCESS"] = str(os.getpid())  # to tell a rank from the programs that it starts
+    os.environ[VARIABLE] = SEPARATE
+    os.environ["MAYA_RANK_PROCESS"] = str(os.getpid())  # distinguishes a rank from the programs that it starts
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        _refuse(f"cannot start {command[0]}: {error.strerror}")
+        _fail(f"cannot start {command[0]}: {error.strerror}")
 
 
-def end_with(parent: int) -> None:
-    """Ask to be killed when the parent process ends, however that happens."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the parent process ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it had already ended
         os._exit(1)
 
 
 def outlive_parent(parent: int) -> None:
-    """Take that back, if the parent is still there."""
-    end_with(parent)
+    """Undo `die_with_parent`, if the parent still exists."""
+    die_with_parent(parent)
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
@@ -80,7 +80,7 @@ def name_of_process() -> str:
 
 
 def name_process(name: str) -> None:
-    """As ps shows it."""
+    """Set the name of this process in `ps`."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
@@ -92,7 +92,7 @@ def _redirect(path: str | None, descriptor: int) -> None:
     os.close(file)
 
 
-def _refuse(text: str) -> NoReturn:
+def _fail(text: str) -> NoReturn:
     os.write(2, f"maya-torchrun: {text}\n".encode())
     os._exit(1)
 
@@ -107,9 +107,9 @@ def _own(value: object) -> object:
 
 
 def begin_interpreter(now_ns: int) -> None:
-    """Give this process what every Python process has to itself: the module to run the script in (the one that is there
-    is exempt from garbage collection), seeds and identities drawn at random when modules were imported, the time at
-    which the program began, which is `now_ns`. (`random` and `tempfile` look after themselves.)"""
+    """Give this process its own interpreter state: a new `__main__` module for the script (the present one is exempt
+    from garbage collection), new random seeds and keys instead of those drawn while modules were imported, and the
+    start time of the program, `now_ns`. (`random` and `tempfile` do this themselves.)"""
     main = ModuleType("__main__")
     vars(main).clear()
     vars(main).update({name: _own(value) for name, value in vars(sys.modules["__main__"]).items()})

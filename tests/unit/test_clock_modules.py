@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_runtime.zygote.clock import is_real
+from rank_runtime.zygote.python_clock import is_real
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,8 +44,8 @@ def test_the_clocks_look_like_pythons_own() -> None:
     script = """
         import copy, functools, os, pickle, sys, time
         real = {name: getattr(time, name) for name in ("time", "perf_counter", "sleep", "localtime", "strftime")}
-        from rank_runtime.zygote.clock import Clock
-        clock = Clock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
+        from rank_runtime.zygote.python_clock import PythonClock
+        clock = PythonClock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
         del sys.path[0]
 
         assert (time.time(), time.time_ns()) == (1.7e9, 1_700_000_000_000_000_000)

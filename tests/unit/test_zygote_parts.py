@@ -7,16 +7,16 @@ import subprocess
 import sys
 import textwrap
 
-from rank_runtime.zygote.probe import Record, records_of
-from rank_runtime.zygote.shared import shareable
-from rank_runtime.zygote.source import Assignment, assignments_before, imported_modules, parse
+from rank_runtime.zygote.import_probe import ModuleRecord, records_of
+from rank_runtime.zygote.script_source import Assignment, assignments_before, imported_modules, parse
+from rank_runtime.zygote.shared_modules import shareable
 
 # ---- what is read from source ----
 
 
 IMMORTAL = """
     import collections, json, sys
-    from rank_runtime.zygote.immortal import make_immortal
+    from rank_runtime.zygote.immortal_objects import make_immortal
 
     class Noisy:
         def __del__(self):
@@ -117,11 +117,11 @@ def test_a_module_that_did_not_end_is_not_shared() -> None:
 
 def test_what_imports_something_unshared_is_not_shared() -> None:
     records = [
-        Record("leaf", "leaf.py"),
-        Record("bad", "bad.py", effects=["prints"]),
-        Record("middle", "middle.py", imports=["leaf", "bad"]),
-        Record("top", "top.py", imports=["middle"]),
-        Record("fine", "fine.py", imports=["leaf"]),
+        ModuleRecord("leaf", "leaf.py"),
+        ModuleRecord("bad", "bad.py", effects=["prints"]),
+        ModuleRecord("middle", "middle.py", imports=["leaf", "bad"]),
+        ModuleRecord("top", "top.py", imports=["middle"]),
+        ModuleRecord("fine", "fine.py", imports=["leaf"]),
     ]
     shared, reasons = shareable(records)
     assert [record.name for record in shared] == ["leaf", "fine"]

@@ -5,7 +5,7 @@
  * the collectives that its streams hold. A rank that fails does not.
  *
  * In: the end of the program, from three places. Python's own end calls maya_complete_collectives() while the interpreter, its
- * process groups and their watchdogs still live (rank_runtime/zygote/ending.py); exit() and _exit() do so for what is left.
+ * process groups and their watchdogs still live (rank_runtime/zygote/rank_exit.py); exit() and _exit() do so for what is left.
  * Out: a Drain to the coordinator, which answers calls that can never complete with Abandoned; the coordinator's watcher finds
  * ranks that wait for each other, since a drain counts as the host waiting for its streams.
  *

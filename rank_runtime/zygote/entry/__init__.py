@@ -1,1 +1,1 @@
-"""The folder that the launcher puts on the PYTHONPATH of a zygote, for the `sitecustomize` in it."""
+"""The folder that the launcher puts on the PYTHONPATH of a zygote, for its `sitecustomize`."""

@@ -1,8 +1,9 @@
-"""What makes a Python process a zygote: found on PYTHONPATH, it runs right before Python begins with the script.
+"""Makes a Python process a zygote: Python finds this module on PYTHONPATH and imports it right before the script.
 
-In: MAYA_ZYGOTE, the file descriptors that the launcher talks through. Out: nothing in the zygote, which ends in here;
-in each rank forked from it a return to Python, which runs the script. No trace of this module or its folder is left.
-In a rank that is started anew, MAYA_ZYGOTE says so: there is nothing to fork, and Python runs the script at once.
+In: MAYA_ZYGOTE, the file descriptors of the launcher's pipes. Out: in the zygote nothing, because it ends in here; in
+each rank forked from it a return to Python, which runs the script. This module and its folder leave no trace in
+`sys.modules` or `sys.path`. In a rank that is a process of its own, MAYA_ZYGOTE is "separate", and Python runs the
+script without a fork.
 """
 
 import os
@@ -17,29 +18,29 @@ def _become_zygote() -> None:
             sys.path.remove(known)
         sys.path_importer_cache.pop(known, None)
     descriptors = os.environ.pop("MAYA_ZYGOTE", None)
-    if descriptors is None:  # a child of a process that should have cleaned its environment, but has not
+    if descriptors is None:  # a child process that inherited PYTHONPATH but not MAYA_ZYGOTE
         return
     python_has = frozenset(sys.modules) - {"sitecustomize"}
-    is_alone = descriptors == "alone"
+    is_separate = descriptors == "separate"
     sys.path.insert(0, root)
-    if is_alone:
-        from rank_runtime.zygote.alone import begin_alone
+    if is_separate:
+        from rank_runtime.zygote.separate_rank import begin_separate_rank
     else:
-        os.environ.pop("LD_BIND_NOW", None)  # was for this process alone; a user's own comes back in the ranks
+        os.environ.pop("LD_BIND_NOW", None)  # set for the zygote only; ranks get the user's own value back
         from rank_runtime.zygote.process import main
     sys.path.remove(root)
     for name in set(sys.modules) - python_has:
         if name.partition(".")[0] == "rank_runtime":
             del sys.modules[name]
-    if is_alone:
-        begin_alone(folder)
+    if is_separate:
+        begin_separate_rank(folder)
     else:
         main(root, descriptors, python_has)
 
 
 _become_zygote()
 
-# The user may have a module of this name, too, which Python would have found if this one had not been in the way. If
-# there is none, the error says so to `site`, which imported this module and is not surprised.
+# Import the user's own module of this name, which this one has hidden. If there is none, `site`, which imported this
+# module, handles the ImportError.
 del sys.modules["sitecustomize"]
 import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -1,11 +1,11 @@
-"""Modules that were imported before the fork, but that no rank has imported yet.
+"""Modules that were imported before the fork and that a rank has not imported yet.
 
-In the zygote they are taken out of `sys.modules` again, so that a rank begins with what Python begins with. When the
-script, or a module of it, imports one of them, it is put there together with all that it imports, if it still is what
-would be imported: found at the same place, under the same environment variables that it read. If not, it is imported as
-any other module is.
+The zygote removes them from `sys.modules` again, so that a rank begins with the modules of a new Python process. When a
+rank imports one of them, it is put back, together with the modules that it imports, provided that importing it anew
+would give the same: it is found in the same place, and the environment variables that it read have the same values.
+Otherwise Python imports it as usual.
 
-In: modules and what the probe found out about them. Out: a finder for `sys.meta_path`.
+In: modules and the probe's records of them. Out: a finder for `sys.meta_path`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from rank_runtime.zygote.probe import Record
+from rank_runtime.zygote.import_probe import ModuleRecord
 
 
-def shareable(records: Sequence[Record]) -> tuple[list[Record], dict[str, str]]:
-    """Of the modules that the probe executed, those to share, in the order to import them; why the others are not."""
+def shareable(records: Sequence[ModuleRecord]) -> tuple[list[ModuleRecord], dict[str, str]]:
+    """The modules to share, in import order, and the reasons why the others are not shared."""
     reasons: dict[str, str] = {record.name: record.effects[0] for record in records if record.effects}
     changed = True
     while changed:
@@ -42,23 +42,25 @@ class SharedModules:
 
     def __init__(self) -> None:
         self.modules: dict[str, ModuleType] = {}
-        self._records: dict[str, Record] = {}  # of those that this process has not imported
+        self._records: dict[str, ModuleRecord] = {}  # of modules that this process has not imported
         self._brought: dict[str, list[str]] = {}  # names that appeared in sys.modules along with a module
-        self._endings: dict[str, list[Callable[[], object]]] = {}  # what a module registers for the end of the process
-        self._place: tuple[str, object] = ("", None)
-        self._asking = False
+        self._held_atexit: dict[
+            str, list[Callable[[], object]]
+        ] = {}  # `atexit` registrations of a module, to be made by ranks
+        self._surroundings: tuple[str, object] = ("", None)
+        self._is_searching = False
 
     @contextlib.contextmanager
-    def endings_of(self, name: str) -> Iterator[None]:
-        """In the zygote, while it imports the module: what that registers with `atexit` is for ranks that import it."""
+    def hold_atexit(self, name: str) -> Iterator[None]:
+        """In the zygote, while it imports the module: hold its `atexit` registrations for the ranks that import it."""
         register, is_importing = atexit.register, True
 
         def held(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Callable[..., Any]:
             if is_importing:
                 again = functools.partial(register, function, *arguments, **keywords)
-                self._endings.setdefault(name, []).append(again)
+                self._held_atexit.setdefault(name, []).append(again)
                 return function
-            return register(function, *arguments, **keywords)  # a module may have kept us
+            return register(function, *arguments, **keywords)  # a module may have kept this function
 
         atexit.register = held
         try:
@@ -67,45 +69,45 @@ class SharedModules:
             atexit.register = register
             is_importing = False
 
-    def set_aside(self, records: Iterable[Record], brought: Mapping[str, list[str]]) -> None:
-        """In the zygote, when they are imported."""
+    def set_aside(self, records: Iterable[ModuleRecord], brought: Mapping[str, list[str]]) -> None:
+        """In the zygote, after it has imported the modules: remove them from `sys.modules`."""
         for record in records:
             self._records[record.name] = record
             self._brought[record.name] = brought[record.name]
             for name in brought[record.name]:
                 self.modules[name] = sys.modules.pop(name)
-        self._place = _place()
+        self._surroundings = _surroundings()
 
     def begin(self) -> None:
-        """In a rank."""
+        """In a rank: install the finder."""
         if self._records:
             sys.meta_path.insert(0, self)
 
     # ---- sys.meta_path ----
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if self._asking or name not in self._records or not self._still_true(self._group(name)):
+        if self._is_searching or name not in self._records or not self._is_still_valid(self._group(name)):
             return None
         known = self.modules[name].__spec__
         assert known is not None, "it was imported"
-        spec = ModuleSpec(name, _Shared(self, known), origin=known.origin, loader_state=known.loader_state)  # type: ignore[arg-type]
+        spec = ModuleSpec(name, _SharedLoader(self, known), origin=known.origin, loader_state=known.loader_state)  # type: ignore[arg-type]
         spec.submodule_search_locations = known.submodule_search_locations
         spec.cached = known.cached
         spec.has_location = known.has_location
         return spec
 
     def take(self, name: str) -> ModuleType:
-        """This process imports the module, and with it all that it imports."""
+        """Put the module, and all modules that it imports, into `sys.modules`."""
         for member in self._group(name):
             for brought in self._brought[member]:
                 sys.modules.setdefault(brought, self.modules[brought])
-            for register in self._endings.pop(member, ()):
+            for register in self._held_atexit.pop(member, ()):
                 register()
             del self._records[member]
         return self.modules[name]
 
     def _group(self, name: str) -> list[str]:
-        """The module and all modules it imports that are set aside, too."""
+        """The module and all modules set aside that it imports, directly or indirectly."""
         found = {name: None} if name in self._records else {}
         waiting = list(found)
         while waiting:
@@ -115,12 +117,12 @@ class SharedModules:
                     waiting.append(imported)
         return list(found)
 
-    def _still_true(self, group: Sequence[str]) -> bool:
-        if self._place != _place():
+    def _is_still_valid(self, group: Sequence[str]) -> bool:
+        if self._surroundings != _surroundings():
             return False
         for member in group:
             record = self._records[member]
-            if any(name in sys.modules for name in self._brought[member]):  # imported anew, for one of these reasons
+            if any(name in sys.modules for name in self._brought[member]):  # it was imported anew earlier
                 return False
             if any(os.environ.get(name) != value for name, value in record.variables.items()):
                 return False
@@ -129,17 +131,17 @@ class SharedModules:
         return True
 
     def _origin(self, name: str) -> str | None:
-        """Where the module of this name would come from now."""
-        self._asking = True
+        """The file that a module of this name would be imported from now."""
+        self._is_searching = True
         try:
             found = (finder.find_spec(name, None) for finder in sys.meta_path)
             return next((spec.origin for spec in found if spec is not None), None)
         finally:
-            self._asking = False
+            self._is_searching = False
 
 
-class _Shared:
-    """The loader of a module that is loaded already; apart from that, its own."""
+class _SharedLoader:
+    """The loader of a module that is already in memory; other attributes are those of its original loader."""
 
     def __init__(self, shared: SharedModules, spec: ModuleSpec) -> None:
         self._shared = shared
@@ -155,7 +157,7 @@ class _Shared:
         module.__spec__ = self._spec
 
 
-def _place() -> tuple[str, object]:
-    """What else a module may have depended on: the working directory, and the type of new tensors."""
+def _surroundings() -> tuple[str, object]:
+    """Further state that a module may depend on: the working directory and the default dtype."""
     torch = sys.modules.get("torch")
     return os.getcwd(), None if torch is None else torch.get_default_dtype()  # noqa: PTH109

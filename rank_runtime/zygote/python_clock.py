@@ -1,15 +1,16 @@
-"""The clocks that Python gives a script: they tell the time that the job would have on its cluster.
+"""Python's clock functions, which show a script the time that the job would have on its cluster.
 
-In: the virtual clock of the rank, which is kept in C (`maya_clock_host_ns`). Out: functions of the module `time` that
-read it. They are in their places before anything is imported, so that `from time import perf_counter`,
-`timeit.default_timer` and torch.utils.benchmark have them, too.
+In: the virtual clock of the rank, which is kept in C (`maya_clock_host_ns`). Out: functions in the module `time` that
+read it. They are installed before anything else is imported, so that `from time import perf_counter`,
+`timeit.default_timer` and torch.utils.benchmark get them.
 
-Who calls decides. Modules that wait for other processes, threads and files (`_REAL`) have real time, because their
-timeouts mean this machine; so does every process that a rank starts. All others, the script first of all, have virtual
-time: `time.time()` begins at the time the job was started, which is the same for all ranks, the other clocks at 0.
-`time.sleep` advances the clock and really sleeps. What is computed in C is not reached: `datetime.now()` is real.
+The calling module decides. Modules that wait for other processes, threads and files (`_REAL`) get real time, because
+their timeouts refer to this machine; so does every process that a rank starts. All other modules, above all the script,
+get virtual time: `time.time()` begins at the time when the job was started, which is the same for all ranks, and the
+other clocks begin at 0. `time.sleep` advances the clock and really sleeps. Clocks that C code reads are not replaced:
+`datetime.now()` is real.
 
-In the zygote, while modules are imported for all ranks, the clock stands at 0.
+While the zygote imports modules for all ranks, the clock stays at 0.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 VARIABLE, START_VARIABLE = "MAYA_CLOCK", "MAYA_CLOCK_START"
 
-# Packages and modules, with all that is in them, whose timeouts and timestamps mean this machine.
+# Packages and modules whose timeouts and timestamps refer to this machine; their submodules are included.
 _OF_PYTHON = """
     threading queue sched selectors socket socketserver ssl subprocess multiprocessing concurrent asyncio signal http
     urllib ftplib smtplib imaplib poplib xmlrpc importlib zipimport pkgutil _frozen_importlib _frozen_importlib_external
@@ -40,14 +41,14 @@ _OF_OTHERS = """
     jupyter_client ipykernel IPython pytest _pytest hypothesis debugpy joblib loky redis
 """  # connections, stores, background threads
 _REAL = frozenset([*_OF_PYTHON.split(), *_OF_TORCH.split(), *_OF_OTHERS.split(), "rank_runtime"])
-# Parts of these that measure for the user.
+# Submodules of these that measure for the user.
 _VIRTUAL = frozenset({"torch.distributed.pipelining", "torch.distributed._tools"})
 
 _NANOSECONDS = 1_000_000_000
 
 
 def is_real(module: str) -> bool:
-    """Whether a module of this name has real time."""
+    """Whether a module of this name gets real time."""
     while module:
         if module in _VIRTUAL:
             return False
@@ -58,33 +59,33 @@ def is_real(module: str) -> bool:
 
 
 class _Modules(dict[str, bool]):
-    """Answers of `is_real`, looked up once."""
+    """A cache of `is_real`."""
 
     def __missing__(self, module: str) -> bool:
         real = self[module] = is_real(module)
         return real
 
 
-class Clock:
-    """The time that this process is shown. One is made in the zygote, before anything else is imported."""
+class PythonClock:
+    """The time that this process sees. The zygote makes one before it imports anything else."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Install the functions, if the clock of the job is virtual."""
+        """Install the functions, if the job's clock is virtual."""
         self.is_installed = environment.get(VARIABLE) == "virtual"
         self._real_time_ns = time.time_ns
         self.start_ns = int(environment.get(START_VARIABLE) or self._real_time_ns())
         self._now: Callable[[], int] | None = None
         self._delay: Callable[[int], None] = _no_delay
         if self.is_installed:
-            self._now = _standing
+            self._now = _zero
             for name, make in _FUNCTIONS.items():
                 real = getattr(time, name, None)
                 if real is not None:
                     setattr(time, name, _Function(name, real, self, make))
-            os.register_at_fork(after_in_child=self._be_real)
+            os.register_at_fork(after_in_child=self._use_real_time)
 
     def begin(self) -> None:
-        """In a rank: from now on the virtual clock counts, if there is one."""
+        """In a rank: show virtual time from now on, if the rank has a virtual clock."""
         if not self.is_installed:
             return
         library = ctypes.CDLL(None)
@@ -95,24 +96,24 @@ class Clock:
                 library.maya_clock_is_virtual,
             )
         except AttributeError:  # the fake libraries are not loaded
-            self._be_real()
+            self._use_real_time()
             return
         read.argtypes, read.restype = [], ctypes.c_uint64
         delay.argtypes, delay.restype = [ctypes.c_uint64], None
         if is_virtual():
             self._now, self._delay = read, delay
         else:
-            self._be_real()
+            self._use_real_time()
 
     def time_ns(self) -> int:
-        """What `time.time_ns()` tells a script."""
+        """The value that `time.time_ns()` returns to a script."""
         return self._real_time_ns() if self._now is None else self.start_ns + self._now()
 
-    def _be_real(self) -> None:
+    def _use_real_time(self) -> None:
         self._now = None
 
 
-def _standing() -> int:
+def _zero() -> int:
     return 0
 
 
@@ -122,14 +123,14 @@ def _no_delay(ns: int) -> None:
 
 # ---- the functions ----
 
-Virtual = Callable[..., Any]  # called with the clock, what it says now, the real function and the arguments
+Virtual = Callable[..., Any]  # called with the clock, its `now` function, the real function and the arguments
 
 
 class _Function:
-    """Takes the place of a built-in function, whose name, text and habits it has. As those do, and functions written in
-    Python do not, it stays itself as an attribute of a class: `timer = time.perf_counter` is no method."""
+    """Replaces a built-in function, with its name, docstring and signature. Like a built-in function, and unlike one
+    written in Python, it does not become a method when it is a class attribute (`timer = time.perf_counter`)."""
 
-    def __init__(self, name: str, real: Callable[..., Any], clock: Clock, virtual: Virtual) -> None:
+    def __init__(self, name: str, real: Callable[..., Any], clock: PythonClock, virtual: Virtual) -> None:
         self.__name__ = self.__qualname__ = name
         self.__module__ = "time"
         self.__doc__ = real.__doc__
@@ -155,50 +156,50 @@ class _Function:
 _has_real_time = _Modules()
 
 
-def _seconds(clock: Clock, now: Callable[[], int], real: Any) -> float:
+def _seconds(clock: PythonClock, now: Callable[[], int], real: Any) -> float:
     return now() / _NANOSECONDS
 
 
-def _count(clock: Clock, now: Callable[[], int], real: Any) -> int:
+def _ns(clock: PythonClock, now: Callable[[], int], real: Any) -> int:
     return now()
 
 
-def _date(clock: Clock, now: Callable[[], int], real: Any) -> float:
+def _wall_seconds(clock: PythonClock, now: Callable[[], int], real: Any) -> float:
     return (clock.start_ns + now()) / _NANOSECONDS
 
 
-def _date_ns(clock: Clock, now: Callable[[], int], real: Any) -> int:
+def _wall_ns(clock: PythonClock, now: Callable[[], int], real: Any) -> int:
     return clock.start_ns + now()
 
 
-def _sleep(clock: Clock, now: Callable[[], int], real: Any, seconds: Any) -> None:
-    real(seconds)  # which refuses what is no time
+def _sleep(clock: PythonClock, now: Callable[[], int], real: Any, seconds: Any) -> None:
+    real(seconds)  # raises if it is not a valid time
     clock._delay(round(seconds * _NANOSECONDS))
 
 
-def _of_moment(clock: Clock, now: Callable[[], int], real: Any, seconds: Any = None) -> Any:
-    """localtime, gmtime, ctime: of the present, unless a moment is given."""
-    return real(_date(clock, now, real) if seconds is None else seconds)
+def _broken_down(clock: PythonClock, now: Callable[[], int], real: Any, seconds: Any = None) -> Any:
+    """localtime, gmtime, ctime: of the argument or, without one, of the present."""
+    return real(_wall_seconds(clock, now, real) if seconds is None else seconds)
 
 
-def _as_text(clock: Clock, now: Callable[[], int], real: Any, *arguments: Any) -> Any:
-    """asctime, strftime: the moment is the last argument, and may be left out."""
+def _formatted(clock: PythonClock, now: Callable[[], int], real: Any, *arguments: Any) -> Any:
+    """asctime, strftime: the time is the last argument and optional."""
     wanted = 2 if real.__name__ == "strftime" else 1
     if len(arguments) == wanted - 1:
-        return real(*arguments, _real_localtime(_date(clock, now, real)))
+        return real(*arguments, _real_localtime(_wall_seconds(clock, now, real)))
     return real(*arguments)
 
 
-def _gettime(clock: Clock, now: Callable[[], int], real: Any, which: int) -> Any:
+def _gettime(clock: PythonClock, now: Callable[[], int], real: Any, which: int) -> Any:
     if which == time.CLOCK_REALTIME:
-        return _date(clock, now, real)
+        return _wall_seconds(clock, now, real)
     return _seconds(clock, now, real) if which in _MONOTONIC else real(which)
 
 
-def _gettime_ns(clock: Clock, now: Callable[[], int], real: Any, which: int) -> Any:
+def _gettime_ns(clock: PythonClock, now: Callable[[], int], real: Any, which: int) -> Any:
     if which == time.CLOCK_REALTIME:
-        return _date_ns(clock, now, real)
-    return _count(clock, now, real) if which in _MONOTONIC else real(which)
+        return _wall_ns(clock, now, real)
+    return _ns(clock, now, real) if which in _MONOTONIC else real(which)
 
 
 _real_localtime = time.localtime
@@ -214,13 +215,13 @@ _MONOTONIC = frozenset(
     if hasattr(time, name)
 )
 _FUNCTIONS: dict[str, Virtual] = {
-    "time": _date,
-    "time_ns": _date_ns,
+    "time": _wall_seconds,
+    "time_ns": _wall_ns,
     **dict.fromkeys(("perf_counter", "monotonic", "process_time", "thread_time"), _seconds),
-    **dict.fromkeys(("perf_counter_ns", "monotonic_ns", "process_time_ns", "thread_time_ns"), _count),
+    **dict.fromkeys(("perf_counter_ns", "monotonic_ns", "process_time_ns", "thread_time_ns"), _ns),
     "sleep": _sleep,
-    **dict.fromkeys(("localtime", "gmtime", "ctime"), _of_moment),
-    **dict.fromkeys(("asctime", "strftime"), _as_text),
+    **dict.fromkeys(("localtime", "gmtime", "ctime"), _broken_down),
+    **dict.fromkeys(("asctime", "strftime"), _formatted),
     "clock_gettime": _gettime,
     "clock_gettime_ns": _gettime_ns,
 }

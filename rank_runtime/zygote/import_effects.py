@@ -1,9 +1,8 @@
-"""What importing a module does besides defining things, as far as a process can see that of itself.
+"""Detects the side effects of importing a module, as far as a process can observe its own.
 
-In: a process of its own (the probe's), in which `watch` is called once. Out: for each stretch of time between two calls
-of `since_last`, the effects found, in words. The process is not the same afterwards: functions of `os`, `time` and
-`torch._C` are wrapped, output goes nowhere, and what would reach beyond the process (writing files, starting processes,
-connecting) is refused.
+In: the probe's process, in which `watch` is called once. Out: `since_last` returns the effects since its last call, in
+words. `watch` changes the process: functions of `os`, `time` and `torch._C` are wrapped, output is discarded, and
+actions with effects outside the process (writing files, starting processes, connecting) raise an exception.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-_OUTSIDE = {  # audit events: what would be done
+_OUTSIDE_EVENTS = {  # audit events of actions with effects outside the process
     "os.exec": "starts a program",
     "os.fork": "starts a process",
     "os.forkpty": "starts a process",
@@ -53,24 +52,24 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HARMLESS_CUDA = {"_cuda_isInBadFork", "_cuda_getCompiledVersion", "_cuda_getArchFlags"}
 _PARTS_OF_TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.distributed")
 _SIGNALS = sorted(map(int, signal.valid_signals()))
-_handler_of = sys.modules["_signal"].getsignal  # which signal.getsignal makes an enumeration of, for every module
+_handler_of = sys.modules["_signal"].getsignal  # signal.getsignal would convert to an enumeration each time
 
-ASKS_FOR_NUMBER = "asks for the number of its process"
+READS_PROCESS_ID = "reads its process id"
 REGISTERS_OPERATORS = "registers operators with torch"
 
 
 class RefusedError(PermissionError):
-    """Raised in the module that would have done something outside the process. A module that can do without goes on."""
+    """Raised in a module that tries an action with effects outside the process. The module may handle it and go on."""
 
 
-class Effects:
-    """Watches this process."""
+class ImportEffects:
+    """Observes this process."""
 
     def __init__(self, rank_variables: frozenset[str]) -> None:
         self._rank_variables = rank_variables
         self._found: list[str] = []
-        self._variables: dict[str, str | None] = {}  # environment variables read, and what they were
-        self._idle = True  # our own reads and writes do not count
+        self._variables: dict[str, str | None] = {}  # environment variables read, and their values
+        self._paused = True  # while set, nothing is noted: this class reads and writes itself
         self._output = os.memfd_create("maya-probe-output")
         self._torch_names = _names_in_torch()
         self._before: dict[str, Any] = {}
@@ -83,10 +82,10 @@ class Effects:
         with open(os.devnull) as nothing:  # noqa: PTH123
             os.dup2(nothing.fileno(), 0)
         self._trace_environment()
-        sys.argv = _Traced(sys.argv, lambda: self._note("reads sys.argv"))
+        sys.argv = _TracedArguments(sys.argv, lambda: self._note("reads sys.argv"))
         for module, names, effect in (
-            (os, ("getpid",), ASKS_FOR_NUMBER),
-            (os, ("getppid", "urandom", "getrandom"), "takes something of the process's own"),
+            (os, ("getpid",), READS_PROCESS_ID),
+            (os, ("getppid", "urandom", "getrandom"), "reads its parent's id or random bytes"),
             (
                 time,
                 ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
@@ -101,20 +100,20 @@ class Effects:
                 self._wrap(torch_c, name, "uses the GPU")
         sys.addaudithook(self._audit)
         self._before = _state(self._output, self._torch_names)
-        self._idle = False
+        self._paused = False
 
     def since_last(self) -> tuple[list[str], dict[str, str | None]]:
         """Effects since the last call, and the environment variables read."""
-        self._idle = True
+        self._paused = True
         now = _state(self._output, self._torch_names)
         found = [*self._found, *(effect for effect, value in now.items() if value != self._before[effect])]
         variables = self._variables
         self._before, self._found, self._variables = now, [], {}
-        self._idle = False
+        self._paused = False
         return list(dict.fromkeys(found)), variables
 
     def _note(self, effect: str) -> None:
-        if not self._idle:
+        if not self._paused:
             self._found.append(effect)
 
     def _wrap(self, module: Any, name: str, effect: str) -> None:
@@ -134,7 +133,7 @@ class Effects:
         read, iterate = environment.__getitem__, environment.__iter__
 
         def traced_read(environ: Any, key: str) -> str:
-            if not self._idle and environ is os.environ:
+            if not self._paused and environ is os.environ:
                 if key in self._rank_variables:
                     self._note(f"reads {key}")
                 self._variables[key] = None
@@ -149,7 +148,7 @@ class Effects:
         environment.__iter__ = traced_iterate  # type: ignore[method-assign]
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._idle:
+        if self._paused:
             return
         if event == "open":
             path, _, flags = arguments
@@ -159,8 +158,8 @@ class Effects:
             self._note("starts a thread")
         elif event == "os.mkdir" and os.path.isdir(arguments[0]):  # noqa: PTH112
             pass  # makedirs(..., exist_ok=True) of a folder that is there
-        elif event in _OUTSIDE:
-            self._refuse(_OUTSIDE[event])
+        elif event in _OUTSIDE_EVENTS:
+            self._refuse(_OUTSIDE_EVENTS[event])
         elif event.startswith("shutil."):
             self._refuse("changes files")
 
@@ -169,8 +168,8 @@ class Effects:
         raise RefusedError(f"{effect}; not possible before ranks are forked")
 
 
-class _Traced(list[str]):
-    """A list that tells when it is looked at."""
+class _TracedArguments(list[str]):
+    """A list that calls `tell` when it is read."""
 
     def __init__(self, items: list[str], tell: Callable[[], None]) -> None:
         super().__init__(items)
@@ -190,12 +189,12 @@ class _Traced(list[str]):
 
 
 def _is_ours_to_write(path: object) -> bool:
-    """Compiled modules, which Python keeps next to the sources, and the device that takes everything."""
+    """Whether the path is a compiled module, which Python writes next to its source, or /dev/null."""
     return isinstance(path, str) and ("__pycache__" in path or path == os.devnull)
 
 
 def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    """What can be compared: for each effect, something that is no longer equal once it has happened."""
+    """For each effect, a state that differs before and after it happens."""
     torch = sys.modules.get("torch")
     numpy_random = sys.modules.get("numpy.random")
     logging = sys.modules.get("logging")
@@ -207,11 +206,11 @@ def _state(output: int, torch_names: dict[str, tuple[str, ...]]) -> dict[str, An
         "changes the working directory": os.getcwd(),  # noqa: PTH109
         "changes sys.path": (*sys.path, *map(id, sys.meta_path), *map(id, sys.path_hooks)),
         "changes sys.argv": list.copy(sys.argv),
-        "replaces standard streams or hooks": _Objects(
+        "replaces standard streams or hooks": _Identities(
             getattr(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook")
         ),
         "replaces built-in functions": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
-        "handles signals": _Objects(map(_handler_of, _SIGNALS)),
+        "handles signals": _Identities(map(_handler_of, _SIGNALS)),
         "configures logging": None if logging is None else (*map(id, logging.root.handlers), logging.root.level),
         "uses random numbers": (
             random.getstate(),
@@ -229,7 +228,7 @@ def _descriptors() -> dict[str, str]:
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
-        except FileNotFoundError:  # the one that listed the folder
+        except FileNotFoundError:  # the descriptor of listdir itself
             continue
     return found
 
@@ -251,36 +250,36 @@ def _torch_settings(torch: Any) -> tuple[object, ...]:
 
 
 def _names_in_torch() -> dict[str, tuple[str, ...]]:
-    """What modules like to replace. Attributes that come later do not count: submodules become attributes."""
+    """The names that modules may replace. Later attributes do not count, because submodules become attributes."""
     return {name: tuple(vars(sys.modules[name])) for name in _PARTS_OF_TORCH if name in sys.modules}
 
 
-def _torch_parts(names: dict[str, tuple[str, ...]]) -> _Objects:
-    return _Objects(part for name in names for part in map(vars(sys.modules[name]).get, names[name]))
+def _torch_parts(names: dict[str, tuple[str, ...]]) -> _Identities:
+    return _Identities(part for name in names for part in map(vars(sys.modules[name]).get, names[name]))
 
 
 def _operators(torch: Any) -> tuple[int, int]:
-    """Which works only once: a rank that had to import the module anew could not."""
+    """Numbers of registrations. A rank that had to import such a module anew could not register its operators again."""
     return len(torch.library._defs), len(torch.library._impls)
 
 
-class _Objects:
-    """Compared by identity, thousands of them for every module; kept, so that no other can have the same."""
+class _Identities:
+    """Objects compared by identity. References are kept, so that no new object can have the identity of an old one."""
 
     def __init__(self, objects: Iterable[object]) -> None:
         self._objects = tuple(objects)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Objects) or len(self._objects) != len(other._objects):
+        if not isinstance(other, _Identities) or len(self._objects) != len(other._objects):
             return False
         return all(map(operator.is_, self._objects, other._objects))
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def keeps_number(module: ModuleType, process: int) -> bool:
-    """Whether the number of the process, or a text with it, is left in a variable of the module or of its classes.
-    Many only look at files of theirs in /proc."""
+def keeps_process_id(module: ModuleType, process: int) -> bool:
+    """Whether a variable of the module or of its classes holds the process id, or a text that contains it. Many modules
+    read the id only for a path in /proc."""
     digits = str(process)
 
     def is_it(value: object) -> bool:

@@ -1,7 +1,7 @@
-"""What a Python source file says about itself: the modules it imports, and the environment variables it sets first.
+"""Reads from a Python source file which modules it imports, and which environment variables it sets first.
 
-In: source text, which is not run. Out: names. Imports inside functions are left out, since they may never happen, and
-so are those for type checkers only.
+In: source text, which is not run. Out: names. Imports inside functions are left out, because they may never run, and so
+are imports for type checkers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Assignment:
-    """An environment variable that the program sets; `value` is None if only running the program could tell."""
+    """An environment variable that the program sets; `value` is None if it is not a literal."""
 
-    name: str | None  # None: this, too, depends on the program
+    name: str | None  # None: not a literal
     value: str | None
 
 
 def parse(text: str | bytes) -> ast.Module | None:
-    """None: Python will say what is wrong with it when it runs it."""
+    """Parse the source; None if it is invalid, which Python will report when it runs it."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError):
@@ -28,8 +28,8 @@ def parse(text: str | bytes) -> ast.Module | None:
 
 
 def imported_modules(tree: ast.Module, package: str = "") -> list[str]:
-    """Modules in the order in which they are imported; `package` is where relative imports begin. `from a import b` may
-    mean the module a.b: the name is there after a's, and may turn out to be none."""
+    """Modules in import order; `package` is the base of relative imports. `from a import b` may mean a module a.b, so
+    both a and a.b are listed; a.b may turn out not to be a module."""
     names: list[str] = []
     for node in _statements(tree.body):
         if isinstance(node, ast.Import):
@@ -57,7 +57,7 @@ def assignments_before(tree: ast.Module, modules: frozenset[str]) -> list[Assign
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those that run when the module is imported, as far as one can tell."""
+    """The statements that presumably run when the module is imported."""
     for node in body:
         yield node
         if isinstance(node, ast.If):
@@ -98,7 +98,7 @@ def _assignments(node: ast.AST) -> Iterator[Assignment]:
         if method == "update" and _is_environment(owner):
             yield from _updates(node)
         elif (method in ("setdefault", "pop") and _is_environment(owner)) or method in ("putenv", "unsetenv"):
-            # What setdefault leaves depends on what was there before.
+            # The result of setdefault depends on the previous value.
             value = _text(node.args[1]) if method == "putenv" and len(node.args) > 1 else None
             yield Assignment(_text(node.args[0]) if node.args else None, value)
     elif isinstance(node, ast.Delete):

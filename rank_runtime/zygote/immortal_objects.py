@@ -1,9 +1,9 @@
-"""Objects that ranks share are not counted, so that using them does not copy the pages they lie on.
+"""Makes the objects that ranks share immortal, so that using them does not copy the pages they lie on.
 
-Python counts the references to an object in the object itself: whoever calls a function writes to it. From Python 3.12
-on there are objects whose count never changes, `None` and the like (PEP 683). Before the fork the zygote makes all
-objects it has such objects. They last as long as the process. So what a rank leaves in them is not deleted when the
-interpreter ends, as Python never promised it would be; the variables of the script itself are.
+CPython stores an object's reference count in the object itself, so that even calling a function writes to it. Since
+Python 3.12 some objects (`None` and the like) are immortal: their count never changes (PEP 683). Before the fork the
+zygote makes all its objects immortal. They live as long as the process. So objects that a rank stores in them are not
+deleted at interpreter shutdown, which Python does not promise anyway; the variables of the script are.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import sysconfig
 from array import array
 from types import CodeType, FrameType
 
-WORTHWHILE = 64  # ranks; it takes seconds, and saves each of them some ten megabytes
+FEWEST_RANKS = 64  # with fewer it is not worthwhile: it takes seconds, and saves some ten megabytes per rank
 
-_COUNT_BYTES = 4  # the part of the reference count that says whether an object is immortal
+_COUNT_BYTES = 4  # the part of the reference count that marks an object as immortal
 
 
-def make_immortal() -> None:
-    """Every object there is, where Python can do that."""
+def make_objects_immortal() -> None:
+    """Make every object of this process immortal, if this Python has immortal objects."""
     if sys.version_info < (3, 12) or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return
     addresses = _addresses(gc.get_objects())
@@ -34,10 +34,10 @@ def make_immortal() -> None:
 
 
 def _addresses(roots: list[object]) -> array[int]:
-    """Where the objects are that can be reached from these. To find them takes much memory, which would be left behind
-    in pieces between what is shared; so another process does it."""
+    """The addresses of all objects that can be reached from `roots`. A child process finds them, because the search
+    takes much memory, which would leave holes between shared objects."""
     listed = os.memfd_create("objects", os.MFD_CLOEXEC)
-    child = ctypes.PyDLL(None).fork()  # not os.fork, which runs what others want to be run in a child
+    child = ctypes.PyDLL(None).fork()  # os.fork would run the at-fork handlers
     if child == 0:
         status = 1
         try:
@@ -54,14 +54,15 @@ def _addresses(roots: list[object]) -> array[int]:
     return found
 
 
-# What a code object leads to, where the garbage collector does not look. Its other attributes are made when asked for.
+# The objects that a code object holds; the garbage collector does not report them. Its other attributes are computed.
 _of_code = operator.attrgetter(
     *("co_consts", "co_names", "co_linetable", "co_exceptiontable", "co_filename", "co_name", "co_qualname")
 )
 
 
 def _reachable(roots: list[object]) -> dict[int, object]:
-    """Objects by their addresses. None of them may be new, for they are to be found in the parent process, too."""
+    """All objects that can be reached, by address. Objects made during the search must not be among them, because the
+    parent process does not have these."""
     found: dict[int, object] = {}
     level = roots
     while level:
@@ -69,7 +70,7 @@ def _reachable(roots: list[object]) -> dict[int, object]:
         for address in fresh.keys() & found.keys():
             del fresh[address]
         for frame in [item for item in fresh.values() if type(item) is FrameType]:
-            del fresh[id(frame)]  # may be our own, and lead to what is made here
+            del fresh[id(frame)]  # may be this function's own, which holds objects made here
         found.update(fresh)
         level = gc.get_referents(*fresh.values())
         for item in fresh.values():
@@ -79,7 +80,8 @@ def _reachable(roots: list[object]) -> dict[int, object]:
 
 
 def _thread_dictionary() -> int:
-    """Must go away with the thread: extensions leave objects there in order to be told."""
+    """The address of the thread's dictionary, which must be deleted with the thread: extensions store objects there
+    to be notified of its end."""
     thread_dictionary = ctypes.pythonapi.PyThreadState_GetDict
     thread_dictionary.restype = ctypes.c_void_p
     return int(thread_dictionary() or 0)

@@ -1,10 +1,9 @@
-"""Memory that ranks share stays shared: before the fork, the holes that imports left in it are filled.
+"""Keeps the heap's pages shared: before the fork, fills the holes that imports left in it.
 
-A forked rank shares every page with the zygote until it writes to it. What it allocates would go into the holes first,
-which lie all over the heap, and cost it a copy of as many pages. So the zygote takes all of them itself, once: of the C
-library's heap and of Python's pools of small objects. From then on ranks allocate from fresh pages, close together; and
-all their threads from the same heap, because each would otherwise begin one of its own. Large blocks that a rank has
-freed go back to the operating system.
+A forked rank shares every page with the zygote until it writes to it. Its allocations would first go into holes all
+over the heap, and copy as many pages. So the zygote allocates all the holes, once: those of the C library's heap and of
+Python's pools for small objects. From then on ranks allocate from new pages, close together. All threads use one malloc
+arena, because each would otherwise begin one of its own. Large blocks that a rank frees return to the operating system.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import os
 import re
 import sys
 
-_kept: list[object] = []  # what fills the holes, for as long as the process lives
+_fillers: list[object] = []  # the objects that fill the holes; never released
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of malloc.h
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # from malloc.h
 _LARGE_BLOCK = 128 << 10  # bytes; the C library's own threshold, which rises with use unless it is set
 _BYTES_OVERHEAD = sys.getsizeof(b"")
 _POOL_LINE = re.compile(rb"^\s*\d+\s+(\d+)\s+\d+\s+\d+\s+(\d+)\s*$", re.MULTILINE)  # class, size, pools, blocks, free
@@ -36,7 +35,7 @@ class _HeapInfo(ctypes.Structure):
 
 
 def fill_holes() -> None:
-    """Take what is free between things in use, so that whoever is forked from here does not."""
+    """Allocate the free blocks between blocks in use, so that forked processes do not write to these pages."""
     libc = ctypes.CDLL(None)
     _fill_pools()
     with contextlib.suppress(AttributeError):  # a C library other than glibc, or one before 2.33
@@ -45,8 +44,8 @@ def fill_holes() -> None:
 
 
 def give_back_large_blocks() -> None:
-    """A rank builds its model in host memory, usually, and moves it to the GPU. Left to itself, the C library would
-    then keep the room for another one."""
+    """Return freed large blocks to the operating system. Most ranks build their model in host memory and move it to the
+    GPU; by default the C library would then keep the freed memory."""
     if not any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
@@ -70,10 +69,10 @@ def _fill_heap(libc: ctypes.CDLL) -> None:
 
 
 def _fill_pools() -> None:
-    """Python says how many blocks of each size are free in pools in use."""
+    """Fill Python's pools. Python reports how many blocks of each size are free in pools that are in use."""
     for size, free in _free_blocks():
         if size > _BYTES_OVERHEAD:
-            _kept.append([bytes(size - _BYTES_OVERHEAD) for _ in range(free)])
+            _fillers.append([bytes(size - _BYTES_OVERHEAD) for _ in range(free)])
 
 
 def _free_blocks() -> list[tuple[int, int]]:

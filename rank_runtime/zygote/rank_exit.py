@@ -1,13 +1,13 @@
-"""How ranks end: as any Python process does, but without paying for the end of what they share with the zygote.
+"""How ranks exit: like any Python process, but without tearing down the modules that they share with the zygote.
 
-An interpreter that ends takes its modules apart and runs the destructors of its libraries. In a rank that would copy
+At interpreter shutdown, Python deletes its modules and runs the destructors of its libraries. In a rank that would copy
 some 170 MB of the zygote's memory, in all ranks at about the same time. So a rank keeps the modules that it was forked
-with: the script, its threads, its `atexit` functions, its own modules and objects end as ever, and what lies beneath is
-left to the operating system, together with destructors in C that were there before the fork. If the script has run to
-its end, so are the interpreter's own strings and types. What remains to be copied still adds up, and so only a few
-ranks do it at a time, if they do not take long.
+with: the script, its threads, its `atexit` functions, its own modules and objects end as usual; the shared modules, and
+C destructors registered before the fork, are skipped. If the script has run to its end, so is the teardown of the
+interpreter's strings and types. The remaining copies still add up, so only a few ranks exit at a time, unless they take
+long.
 
-In: the zygote says what is shared, and which rank is gone. Out: in a rank, the last of its `atexit` functions.
+In: the zygote tells which modules are shared and which rank has exited. Out: in a rank, its last `atexit` function.
 """
 
 from __future__ import annotations
@@ -23,51 +23,52 @@ from types import ModuleType
 from typing import Any
 
 from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
-from rank_runtime.zygote.shared import SharedModules
+from rank_runtime.zygote.shared_modules import SharedModules
 
-_AT_ONCE = 4
+_CONCURRENT_EXITS = 4
 _PATIENCE_SECONDS = 1.0
-_WAITING, _ADMITTED = 1, 2  # what a rank's byte in the shared memory says; 0 before
+_WAITING, _ADMITTED = 1, 2  # values of a rank's byte in shared memory; 0 before its exit
 
 _libc = ctypes.CDLL(None)
-_call_at_exit = getattr(_libc, "__cxa_atexit")  # under this name, a class would look for another one
+_call_at_exit = getattr(_libc, "__cxa_atexit")  # getattr, because Python would mangle the name inside a class
 
 
-class RankEndings:
-    """Made in the zygote before anything else is imported, so that its `atexit` function is the last to be called."""
+class RankExit:
+    """Controls the exit of ranks. The zygote makes it before it imports anything else, so that its `atexit` function is
+    the last to be called."""
 
     def __init__(self, world_size: int) -> None:
         self._state = mmap.mmap(-1, max(world_size, 1))
-        self._admission = os.eventfd(_AT_ONCE, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._admission = os.eventfd(_CONCURRENT_EXITS, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._last_change = time.monotonic()
-        self._impatience = 1
+        self._extra_admissions = 1
         self._started_with = frozenset(sys.modules)
         self._shared: frozenset[str] = frozenset()
         self._kept: list[ModuleType] = []
         self._rank: int | None = None
         self._process = 0
-        atexit.register(lambda: self._end())  # a function, which Python calls without steps in between
+        atexit.register(lambda: self._end())  # the bound method would add a C frame (python_exit.c)
 
     def share_modules(self, others: SharedModules) -> None:
-        """In the zygote: everything imported until now is shared, and so are the others."""
+        """In the zygote: mark the `others` and every module imported until now as shared."""
         modules = {**others.modules, **sys.modules}
         self._shared = frozenset(modules) - self._started_with
         self._kept = [modules[name] for name in self._shared]
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))  # never given back
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))  # never released
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             finalizer.atexit = False
 
     def begin(self, rank: int) -> None:
-        """In a rank."""
+        """In a rank, after the fork."""
         self._rank = rank
         self._process = os.getpid()
-        # Called in reverse order, after what the program registers from now on and before everything that was
-        # registered until now: libraries loaded before the fork do not take themselves apart.
+        # C exit functions run in reverse order: these two run after the functions that the program registers from now
+        # on, and before those registered until now. So destructors of libraries loaded before the fork do not run.
         _libc.on_exit(ctypes.cast(_libc._exit, ctypes.c_void_p), None)
         _call_at_exit(ctypes.cast(_libc.fflush, ctypes.c_void_p), None, None)
 
     def _end(self) -> None:
-        if os.getpid() != self._process or self._rank is None:  # a child of the rank's, or the zygote itself
+        if os.getpid() != self._process or self._rank is None:  # a child process of the rank, or the zygote itself
             return
         succeeded = status_will_be_zero()
         if succeeded:
@@ -83,18 +84,18 @@ class RankEndings:
         if succeeded:
             ctypes.PyDLL(None).maya_leave_python_early()
 
-    def gone(self, rank: int) -> None:
-        """In the zygote: the rank has ended, so another one may."""
-        self._impatience = 1
+    def rank_exited(self, rank: int) -> None:
+        """In the zygote: the rank has exited, so admit another one."""
+        self._extra_admissions = 1
         if self._state[rank] == _ADMITTED:
             self._admit(1)
 
-    def look_after(self) -> float:
-        """In the zygote, now and then: if nothing has happened for a while, admit others, and every time more of them,
-        since ranks may wait for each other even now. Returns the seconds until the next look."""
+    def admit_when_stuck(self) -> float:
+        """In the zygote, periodically: if no rank has exited for a while, admit more ranks, twice as many each time,
+        because ranks may wait for each other even now. Returns the seconds until the next call."""
         if time.monotonic() - self._last_change > _PATIENCE_SECONDS and _WAITING in self._state[:]:
-            self._admit(self._impatience)
-            self._impatience *= 2
+            self._admit(self._extra_admissions)
+            self._extra_admissions *= 2
         return _PATIENCE_SECONDS
 
     def _admit(self, number: int) -> None:
@@ -103,7 +104,8 @@ class RankEndings:
 
 
 def _drop_process_groups() -> None:
-    """Those that the program has not destroyed are kept by a module that is shared. They complain when they end."""
+    """Release the process groups that the program has not destroyed. A shared module holds them, and their destructors
+    print a warning."""
     module: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if module is not None and module.GroupMember.WORLD is not None:
         module.GroupMember.WORLD = None

@@ -1,8 +1,8 @@
-"""Imports modules in a process of its own, to see which of them can be shared by all ranks.
+"""Imports modules in a process of its own, to find out which of them all ranks can share.
 
-In: names of modules. Out: a `Record` for every module executed on the way, in the order in which they were complete:
-what it imports, which environment variables it read, and what else it did. A module that did something which every rank
-has to do for itself is not shared, and neither is what imports it. Modules of the standard library are trusted.
+In: names of modules. Out: a `ModuleRecord` for every module that was executed, in the order of completion: its imports,
+the environment variables that it read, and its side effects. A module with side effects is not shared, and neither are
+the modules that import it. Modules of the standard library are trusted.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rank_runtime.zygote.effects import ASKS_FOR_NUMBER, REGISTERS_OPERATORS, Effects, keeps_number
-from rank_runtime.zygote.rank import end_with
-from rank_runtime.zygote.source import imported_modules, parse
+from rank_runtime.zygote.import_effects import READS_PROCESS_ID, REGISTERS_OPERATORS, ImportEffects, keeps_process_id
+from rank_runtime.zygote.rank import die_with_parent
+from rank_runtime.zygote.script_source import imported_modules, parse
 
 PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
 _PATIENCE_SECONDS = 60.0  # between one module and the next
 
 
 @dataclass
-class Record:
-    """What is known of one module."""
+class ModuleRecord:
+    """What the probe found out about one module."""
 
     name: str
     origin: str | None  # its file
@@ -45,7 +45,7 @@ class Record:
 
 
 def is_standard(origin: str | None) -> bool:
-    """Whether a module comes from the standard library, or is a mere folder."""
+    """Whether a module belongs to the standard library, or is a namespace package."""
     if origin is None or origin in ("built-in", "frozen"):
         return True
     return origin.startswith(_standard_folders()) and not {"site-packages", "dist-packages"} & set(Path(origin).parts)
@@ -57,7 +57,7 @@ def _standard_folders() -> tuple[str, ...]:
 
 
 def import_quietly(names: Iterable[str]) -> None:
-    """Those that are modules and can be imported."""
+    """Import the names that are modules and can be imported."""
     for name in names:
         parent, _, attribute = name.rpartition(".")
         if name not in sys.modules and not hasattr(sys.modules.get(parent), attribute):
@@ -65,19 +65,19 @@ def import_quietly(names: Iterable[str]) -> None:
                 importlib.import_module(name)
 
 
-def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iterable[int]) -> list[Record]:
-    """Fork a process that imports the candidates; `close` are descriptors it has no use for."""
+def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iterable[int]) -> list[ModuleRecord]:
+    """Fork a process that imports the candidates; it closes the descriptors in `close`."""
     parent = os.getpid()
     results_read, results_write = os.pipe2(os.O_CLOEXEC)
     process = os.fork()
     if process == 0:
         try:
-            end_with(parent)
+            die_with_parent(parent)
             for descriptor in (results_read, *close):
                 os.close(descriptor)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _Probe(Effects(rank_variables), results_write).run(candidates)
+            _Probe(ImportEffects(rank_variables), results_write).run(candidates)
         finally:
             os._exit(0)
     os.close(results_write)
@@ -90,10 +90,10 @@ def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iter
         os.waitpid(process, 0)
 
 
-def records_of(lines: Iterable[bytes]) -> list[Record]:
-    """Of modules that began (a name), ended (a record), or turned out to be missing (null). One that did not end is not
-    shared, nor is what belongs to it: ranks would do a second time what it had done by then."""
-    records: list[Record] = []
+def records_of(lines: Iterable[bytes]) -> list[ModuleRecord]:
+    """Read the probe's lines: a module began (a name), ended (a record), or was not found (null). A module that did not
+    end is not shared, and neither are its submodules: ranks would repeat its side effects."""
+    records: list[ModuleRecord] = []
     executing: list[str] = []
     for line in lines:
         said = json.loads(line)
@@ -102,12 +102,12 @@ def records_of(lines: Iterable[bytes]) -> list[Record]:
             continue
         executing.pop()
         if said is not None:
-            records.append(Record(**said))
-    return [*records, *(Record(name, None, effects=["took too long to import"]) for name in executing)]
+            records.append(ModuleRecord(**said))
+    return [*records, *(ModuleRecord(name, None, effects=["took too long to import"]) for name in executing)]
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:
-    """Until the probe is done, or has taken too long: a module may wait for something that never comes."""
+    """The probe's lines, until it is done or a module takes too long: it may wait forever."""
     rest = b""
     while select.select([descriptor], [], [], _PATIENCE_SECONDS)[0]:
         chunk = os.read(descriptor, 1 << 16)
@@ -118,15 +118,15 @@ def _lines(descriptor: int) -> Iterator[bytes]:
 
 
 class _Probe:
-    """The process that imports."""
+    """Imports the candidates in the probe's process."""
 
-    def __init__(self, effects: Effects, results: int) -> None:
+    def __init__(self, effects: ImportEffects, results: int) -> None:
         self._effects = effects
         self._results = results
         self._number = os.getpid()
-        self._executing: list[Record] = []
-        self._sources: list[tuple[str, str]] = []  # of modules that could not be imported, and their packages
-        self._failed: dict[str, BaseException] = {}  # these modules, which are not tried again
+        self._executing: list[ModuleRecord] = []
+        self._sources: list[tuple[str, str]] = []  # files of modules that failed to import, and their packages
+        self._failed: dict[str, BaseException] = {}  # modules that failed to import and are not tried again
 
     def run(self, candidates: Sequence[str]) -> None:
         importing, importing_module = builtins.__import__, importlib.import_module
@@ -181,36 +181,36 @@ class _Probe:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None and not is_standard(spec.origin):
-                    spec.loader = _Loader(spec.loader, Record(name, spec.origin), self)  # type: ignore[assignment]
+                    spec.loader = _Loader(spec.loader, ModuleRecord(name, spec.origin), self)  # type: ignore[assignment]
                 return spec
         return None
 
     # ---- the loaders ----
 
-    def begin(self, record: Record) -> None:
-        self._attribute()
+    def begin(self, record: ModuleRecord) -> None:
+        self._collect_effects()
         if self._executing:
             self._executing[-1].imports.append(record.name)
         parts = record.name.split(".")
-        # All of them: a folder without __init__.py, for which there is no record, may lie in between.
+        # All parents, because a namespace package, which has no record, may lie in between.
         record.imports += [".".join(parts[:length]) for length in range(1, len(parts))]
         self._executing.append(record)
-        self._say(record.name)
+        self._send(record.name)
 
-    def end(self, record: Record, error: BaseException | None, module: ModuleType | None) -> None:
-        self._attribute()
+    def end(self, record: ModuleRecord, error: BaseException | None, module: ModuleType | None) -> None:
+        self._collect_effects()
         self._executing.pop()
         if isinstance(error, ImportError) and self._executing and not record.effects:
             # What a module may do without is missing for the zygote and the ranks as well. The attempt was its own.
             self._executing[-1].imports += record.imports
             self._executing[-1].variables.update(record.variables)
-            self._say(None)
+            self._send(None)
             return
         harmless = set()
-        if module is not None and ASKS_FOR_NUMBER in record.effects and not keeps_number(module, self._number):
-            harmless.add(ASKS_FOR_NUMBER)
+        if module is not None and READS_PROCESS_ID in record.effects and not keeps_process_id(module, self._number):
+            harmless.add(READS_PROCESS_ID)
         if record.name.partition(".")[0] in PARTS_OF_TORCH:
-            harmless.add(REGISTERS_OPERATORS)  # they stay imported
+            harmless.add(REGISTERS_OPERATORS)  # torch's own modules stay imported
         record.effects = [effect for effect in record.effects if effect not in harmless]
         if error is not None:
             self._failed[record.name] = error
@@ -220,13 +220,13 @@ class _Probe:
                 self._sources.append((record.origin, package))
         record.imports = [name for name in dict.fromkeys(record.imports) if name != record.name]
         record.effects = list(dict.fromkeys(record.effects))
-        self._say(asdict(record))
+        self._send(asdict(record))
 
-    def _say(self, what: object) -> None:
+    def _send(self, what: object) -> None:
         os.write(self._results, json.dumps(what).encode() + b"\n")
 
-    def _attribute(self) -> None:
-        """What happened since the last beginning or end of a module was done by the one that was being executed."""
+    def _collect_effects(self) -> None:
+        """Attribute the effects since the last beginning or end of a module to the module being executed."""
         effects, variables = self._effects.since_last()
         if self._executing:
             self._executing[-1].effects += effects
@@ -234,9 +234,9 @@ class _Probe:
 
 
 class _Loader:
-    """A module's own loader, watched."""
+    """Wraps a module's loader and reports to the probe."""
 
-    def __init__(self, loader: Any, record: Record, probe: _Probe) -> None:
+    def __init__(self, loader: Any, record: ModuleRecord, probe: _Probe) -> None:
         self._loader = loader
         self._record = record
         self._probe = probe
@@ -245,7 +245,7 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        self._probe.begin(self._record)  # an extension module may do everything here
+        self._probe.begin(self._record)  # an extension module may run all its code here
         try:
             module: ModuleType | None = self._loader.create_module(spec)
         except BaseException as error:

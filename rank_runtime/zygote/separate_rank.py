@@ -1,0 +1,32 @@
+"""The start of a rank that is a Python process of its own instead of a fork of the zygote.
+
+In: the folder `entry`, which Python found on PYTHONPATH. Out: an environment without that folder, for the rank's
+children; virtual clocks, if the job's are; and an `atexit` function that completes the queued collectives.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+
+from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
+from rank_runtime.zygote.python_clock import PythonClock
+
+
+def begin_separate_rank(entry: str) -> None:
+    """Runs before the program, so that the function registered here is the last `atexit` function to be called."""
+    rest = [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part != entry]
+    del os.environ["PYTHONPATH"]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    PythonClock(os.environ).begin()
+    if hasattr(ctypes.CDLL(None), "maya_complete_collectives"):  # the fake libraries are loaded
+        atexit.register(_end)
+
+
+def _end() -> None:
+    if status_will_be_zero():
+        complete_collectives()
+    else:
+        keep_process_groups()
