@@ -3,7 +3,7 @@
  * In: calls of five functions of libtorch_cpu.so: both constructors of at::RecordFunction, of which the dispatcher uses one,
  * for ops, and everybody else the one that takes a scope; what the dispatcher calls next, to have the op announced; the
  * destructor; and the function that makes the observers of one thread those of another. Out: the observer is asked first
- * (observer/observer.cpp, nodes.cpp), and if it does not want the call, torch gets it. As this library is loaded before
+ * (observer/observer.cpp, autograd_nodes.cpp), and if it does not want the call, torch gets it. As this library is loaded before
  * libtorch_cpu.so, its functions of these names are the ones that are called, also from within libtorch_cpu.so. */
 
 #define _GNU_SOURCE
