@@ -6,7 +6,7 @@ from helpers.script_run import MayaRun
 
 from maya.trace import count_records, read
 
-FULL = "contents of large floating-point copies are placeholders (zeros) from here on"
+FULL = "contents of large floating-point copies become placeholders (zeros) from here on"
 
 
 def room(size: int) -> dict[str, str]:
@@ -79,7 +79,7 @@ def test_integers_displace_floating_point_contents(maya_run: MayaRun) -> None:
     )
     assert run.exit_code == 0, run.output
     assert run.stderr.count(FULL) == 1
-    assert run.stderr.count("200000 bytes of integers that were written to the GPU are placeholders (zeros)") == 1
+    assert run.stderr.count("200000 bytes of integers written to the GPU become placeholders (zeros)") == 1
     lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
     reads = count_records(read(run.trace)).made_up_reads
     for made_up in reads:

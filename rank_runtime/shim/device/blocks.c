@@ -8,6 +8,7 @@
 #include "internal.h"
 #include "intervals.h"
 #include "process.h"
+#include "vector.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -71,8 +72,7 @@ static void make_room(void) {
     for (size_t i = 0; i < old_capacity; i++) in_use += old[i].number != 0;
     size_t wanted = old_capacity ? old_capacity : 1024;
     while (wanted < in_use * 4 + 1024) wanted *= 2;
-    block *table = calloc(wanted, sizeof *table);
-    if (table == NULL) abort();
+    block *table = must_alloc(calloc(wanted, sizeof *table));
     blocks = table;
     capacity = wanted;
     occupied = in_use;

@@ -8,74 +8,60 @@
 #include "clock_internal.h"
 #include "coordinator_client.h"
 #include "intern.h"
+#include "table.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 128, FIRST_SLOTS = 1024, ASKED_AT_ONCE = 32 };
+enum { CHUNK = 128, ASKED_AT_ONCE = 32 };
 
 const clock_duration clock_nothing = {.known = true};
 
 /* ---- the table ---- */
 
-static clock_duration **chunks; /* durations by number, CHUNK in each: they do not move */
-static size_t chunk_capacity;
+static MAYA_VECTOR(clock_duration *) chunks; /* durations by number, CHUNK in each, so that they do not move */
 static uint32_t duration_count;
-static uint32_t *slots; /* numbers plus 1; open addressing, at most half full */
-static size_t slot_count;
 static uint32_t asked; /* numbers below this the coordinator has been asked for */
 static _Atomic uint32_t unasked;
 static bool lost;
 
-static clock_duration *numbered(uint32_t number) { return &chunks[number / CHUNK][number % CHUNK]; }
+static clock_duration *numbered(uint32_t number) { return &chunks.items[number / CHUNK][number % CHUNK]; }
 
-static size_t hash_of(const clock_duration *key) {
+/* The entries are numbers of durations plus 1. */
+
+static inline bool number_table_is_used(const uint32_t *entry) { return *entry != 0; }
+
+static inline const clock_duration *number_table_key(const uint32_t *entry) { return numbered(*entry - 1); }
+
+static inline uint64_t number_table_hash(const clock_duration *key) {
     uint64_t hash = (uint64_t)key->signature << 32 | key->op;
     hash = (hash ^ key->size ^ (uint64_t)key->kind << 56) * 0x9E3779B97F4A7C15u;
     hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93u;
     return hash >> 20;
 }
 
-static bool is_same(const clock_duration *one, const clock_duration *other) {
+static inline bool number_table_is_same(const clock_duration *one, const clock_duration *other) {
     return one->signature == other->signature && one->op == other->op && one->size == other->size && one->kind == other->kind;
 }
 
-static uint32_t *slot_of(const clock_duration *key) {
-    size_t slot = hash_of(key) & (slot_count - 1);
-    while (slots[slot] && !is_same(numbered(slots[slot] - 1), key)) slot = (slot + 1) & (slot_count - 1);
-    return &slots[slot];
-}
+MAYA_DEFINE_TABLE(number_table, uint32_t, const clock_duration *, 1024)
 
-static void grow_slots(void) {
-    free(slots);
-    slot_count = slot_count ? 2 * slot_count : FIRST_SLOTS;
-    slots = calloc(slot_count, sizeof *slots);
-    if (slots == NULL) abort();
-    for (uint32_t i = 0; i < duration_count; i++) *slot_of(numbered(i)) = i + 1;
-}
+static number_table numbers;
 
 static uint32_t add(const clock_duration *key) {
-    if (duration_count / CHUNK == chunk_capacity) {
-        chunks = realloc(chunks, (chunk_capacity + 16) * sizeof *chunks);
-        if (chunks == NULL) abort();
-        memset(chunks + chunk_capacity, 0, 16 * sizeof *chunks);
-        chunk_capacity += 16;
-    }
-    clock_duration **chunk = &chunks[duration_count / CHUNK];
-    if (*chunk == NULL) *chunk = malloc(CHUNK * sizeof **chunk);
-    if (*chunk == NULL) abort();
-    (*chunk)[duration_count % CHUNK] = *key;
-    (*chunk)[duration_count % CHUNK].known = lost;
+    if (duration_count % CHUNK == 0) *maya_vector_add(&chunks) = must_alloc(malloc(CHUNK * sizeof **chunks.items));
+    clock_duration *added = numbered(duration_count);
+    *added = *key;
+    added->known = lost;
     atomic_fetch_add_explicit(&unasked, !lost, memory_order_relaxed);
     return ++duration_count;
 }
 
 static const clock_duration *find(const clock_duration *key) {
-    if (2 * (size_t)duration_count >= slot_count) grow_slots();
-    uint32_t *slot = slot_of(key);
-    if (*slot == 0) *slot = add(key);
-    return numbered(*slot - 1);
+    uint32_t *number = number_table_place(&numbers, key);
+    if (*number == 0) *number = add(key);
+    return numbered(*number - 1);
 }
 
 /* ---- works ---- */
@@ -88,12 +74,10 @@ const clock_duration *clock_duration_of(maya_thread *thread, const maya_trace_re
 }
 
 void clock_durations_begin(void) {
-    for (size_t i = 0; i * CHUNK < duration_count; i++) free(chunks[i]);
-    free(chunks);
-    free(slots);
-    chunks = NULL;
-    slots = NULL;
-    chunk_capacity = slot_count = duration_count = asked = unasked = 0;
+    for (size_t i = 0; i < chunks.count; i++) free(chunks.items[i]);
+    maya_vector_clear(&chunks);
+    number_table_clear(&numbers);
+    duration_count = asked = unasked = 0;
     lost = false;
 }
 

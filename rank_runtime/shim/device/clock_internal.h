@@ -4,6 +4,7 @@
 #include "internal.h"
 #include "process.h"
 #include "recorder.h"
+#include "vector.h"
 #include "virtual_clock.h"
 
 /* A time that may not be known yet. */
@@ -27,11 +28,10 @@ struct maya_clock_wait {
     bool known;
     uint64_t ns; /* when it ended */
     uint32_t group;
-    clock_host_time before; /* when it began */
-    uint64_t reached;       /* what the thread waits for, as far as that is known ... */
-    size_t count, capacity; /* ... and what is not */
-    clock_moment **pending;
-    struct clock_unseen *unseen; /* what the thread has seen the end of then */
+    clock_host_time before;              /* when it began */
+    uint64_t reached;                    /* what the thread waits for, as far as that is known ... */
+    MAYA_VECTOR(clock_moment *) pending; /* ... and what is not */
+    struct clock_unseen *unseen;         /* what the thread has seen the end of then */
 };
 
 void clock_release_wait(maya_clock_wait *wait);

@@ -3,6 +3,7 @@
  * In: what is set, kept and let go by the other files of the clock. Out: who is to be told that a time has become known. */
 
 #include "clock_internal.h"
+#include "table.h"
 
 #include <stdlib.h>
 
@@ -11,8 +12,7 @@ static clock_moment *due;
 /* ---- moments ---- */
 
 clock_moment *clock_new_moment(void) {
-    clock_moment *moment = calloc(1, sizeof *moment);
-    if (moment == NULL) abort();
+    clock_moment *moment = must_alloc(calloc(1, sizeof *moment));
     moment->references = 1;
     return moment;
 }
@@ -51,41 +51,25 @@ void clock_tell(clock_moment *told) {
     }
 }
 
-/* ---- events: by number, in an open hash table ---- */
+/* ---- events, by number ---- */
 
-static clock_event *events;
-static size_t event_slots, event_count;
+static inline bool event_table_is_used(const clock_event *event) { return event->number != 0; }
 
-static size_t event_home(uint32_t number) { return (number * 0x9E3779B1u >> 8) & (event_slots - 1); }
+static inline uint32_t event_table_key(const clock_event *event) { return event->number; }
 
-static clock_event *event_slot(uint32_t number) {
-    size_t slot = event_home(number);
-    while (events[slot].number && events[slot].number != number) slot = (slot + 1) & (event_slots - 1);
-    return &events[slot];
-}
+static inline uint64_t event_table_hash(uint32_t number) { return number * 0x9E3779B1u >> 8; }
 
-clock_event *clock_find_event(uint32_t number) {
-    clock_event *found = event_slots ? event_slot(number) : NULL;
-    return found && found->number ? found : NULL;
-}
+static inline bool event_table_is_same(uint32_t one, uint32_t other) { return one == other; }
+
+MAYA_DEFINE_TABLE(event_table, clock_event, uint32_t, 64)
+
+static event_table events;
+
+clock_event *clock_find_event(uint32_t number) { return event_table_find(&events, number); }
 
 clock_event *clock_make_event(uint32_t number) {
-    if (2 * event_count >= event_slots) {
-        clock_event *old = events;
-        size_t old_slots = event_slots;
-        event_slots = event_slots ? 2 * event_slots : 64;
-        events = calloc(event_slots, sizeof *events);
-        if (events == NULL) abort();
-        for (size_t i = 0; i < old_slots; i++) {
-            if (old[i].number) *event_slot(old[i].number) = old[i];
-        }
-        free(old);
-    }
-    clock_event *made = event_slot(number);
-    if (made->number == 0) {
-        made->number = number;
-        event_count++;
-    }
+    clock_event *made = event_table_place(&events, number);
+    made->number = number;
     return made;
 }
 
@@ -94,17 +78,7 @@ void clock_forget_event(uint32_t number) {
     if (gone == NULL) return;
     clock_release(gone->moment);
     clock_unseen_release(gone->unseen);
-    event_count--;
-    size_t hole = (size_t)(gone - events), slot = hole;
-    for (;;) { /* those behind it that would not be found any more move up */
-        events[hole] = (clock_event){0};
-        do {
-            slot = (slot + 1) & (event_slots - 1);
-            if (events[slot].number == 0) return;
-        } while (((slot - event_home(events[slot].number)) & (event_slots - 1)) < ((slot - hole) & (event_slots - 1)));
-        events[hole] = events[slot];
-        hole = slot;
-    }
+    event_table_remove(&events, gone);
 }
 
 clock_moment *clock_event_moment(uint32_t number) {
@@ -113,8 +87,6 @@ clock_moment *clock_event_moment(uint32_t number) {
 }
 
 void clock_moments_begin(void) {
-    free(events);
-    events = NULL;
-    event_slots = event_count = 0;
+    event_table_clear(&events);
     due = NULL;
 }

@@ -30,7 +30,7 @@ typedef struct {
     uint64_t start, end;
 } span;
 
-/* The last of a growing number of spans. */
+/* The last of a growing number of spans: a ring once it has reached its limit. */
 typedef struct {
     span *items;
     uint64_t count;
@@ -54,31 +54,21 @@ typedef struct {
     uint64_t collectives;       /* recorded so far */
     clock_unseen *unseen;       /* of them, and of those that were waited for */
     spans works, collective_spans;
-    settled_pair *settled; /* by stream: of how many of its collectives the overlap with our work is accounted for */
-    size_t settled_count;
+    /* by stream: of how many of its collectives the overlap with our work is accounted for */
+    MAYA_VECTOR(settled_pair) settled;
 } clock_stream;
 
-static clock_stream **streams; /* by number */
-static uint32_t stream_capacity, stream_limit;
+static MAYA_VECTOR(clock_stream *) streams; /* by number; NULL: not used yet */
 static uint32_t blocking_count;
 _Atomic size_t clock_queued;
 
-uint32_t clock_stream_count(void) { return stream_limit; }
+uint32_t clock_stream_count(void) { return (uint32_t)streams.count; }
 
 static clock_stream *stream_of(uint32_t number) {
-    if (number < stream_limit && streams[number]) return streams[number];
-    if (number >= stream_capacity) {
-        uint32_t capacity = stream_capacity ? stream_capacity : 32;
-        while (capacity <= number) capacity *= 2;
-        streams = realloc(streams, capacity * sizeof *streams);
-        if (streams == NULL) abort();
-        memset(streams + stream_capacity, 0, (capacity - stream_capacity) * sizeof *streams);
-        stream_capacity = capacity;
-    }
-    if (number >= stream_limit) stream_limit = number + 1;
-    streams[number] = calloc(1, sizeof **streams);
-    if (streams[number] == NULL) abort();
-    return streams[number];
+    if (number < streams.count && streams.items[number]) return streams.items[number];
+    maya_vector_extend(&streams, (size_t)number + 1);
+    streams.items[number] = must_alloc(calloc(1, sizeof(clock_stream)));
+    return streams.items[number];
 }
 
 void clock_stream_created(uint32_t number, bool blocking, uint32_t home) {
@@ -88,9 +78,13 @@ void clock_stream_created(uint32_t number, bool blocking, uint32_t home) {
     stream->blocking |= blocking;
 }
 
-bool clock_stream_is_blocking(uint32_t number) { return number < stream_limit && streams[number] && streams[number]->blocking; }
+bool clock_stream_is_blocking(uint32_t number) {
+    return number < streams.count && streams.items[number] && streams.items[number]->blocking;
+}
 
-uint32_t clock_home_of(uint32_t number) { return number < stream_limit && streams[number] ? streams[number]->home : 0; }
+uint32_t clock_home_of(uint32_t number) {
+    return number < streams.count && streams.items[number] ? streams.items[number]->home : 0;
+}
 
 static uint64_t later(uint64_t one, uint64_t other) { return one > other ? one : other; }
 
@@ -99,8 +93,7 @@ static uint64_t later(uint64_t one, uint64_t other) { return one > other ? one :
 static void remember(spans *spans, size_t limit, uint64_t start, uint64_t end) {
     if (spans->count == spans->capacity && spans->capacity < limit) {
         spans->capacity = spans->capacity ? 2 * spans->capacity : 64;
-        spans->items = realloc(spans->items, spans->capacity * sizeof *spans->items);
-        if (spans->items == NULL) abort();
+        spans->items = must_alloc(realloc(spans->items, spans->capacity * sizeof *spans->items));
     }
     spans->items[spans->count++ & (spans->capacity - 1)] = (span){start, end};
 }
@@ -125,22 +118,21 @@ static uint64_t overlap(const spans *works, const span *collective) {
 }
 
 static uint64_t *settled_of(clock_stream *stream, uint32_t other) {
-    for (size_t i = 0; i < stream->settled_count; i++) {
-        if (stream->settled[i].other == other) return &stream->settled[i].collectives;
+    for (size_t i = 0; i < stream->settled.count; i++) {
+        if (stream->settled.items[i].other == other) return &stream->settled.items[i].collectives;
     }
-    stream->settled = realloc(stream->settled, (stream->settled_count + 1) * sizeof *stream->settled);
-    if (stream->settled == NULL) abort();
-    stream->settled[stream->settled_count] = (settled_pair){other, 0};
-    return &stream->settled[stream->settled_count++].collectives;
+    settled_pair *added = maya_vector_add(&stream->settled);
+    *added = (settled_pair){other, 0};
+    return &added->collectives;
 }
 
 /* The stream waits for an event of `other`, before which that had been given `collectives` collectives: what ran beside
  * those took longer. */
 static void settle(clock_stream *stream, uint32_t other, uint64_t collectives) {
     uint64_t cost = maya_get_settings()->costs.overlap;
-    if (cost == 0 || stream == streams[other] || collectives == 0) return;
+    if (cost == 0 || stream == streams.items[other] || collectives == 0) return;
     uint64_t *settled = settled_of(stream, other);
-    const spans *spans = &streams[other]->collective_spans;
+    const spans *spans = &streams.items[other]->collective_spans;
     uint64_t total = 0;
     for (uint64_t i = later(*settled, oldest(spans)); i < collectives && stream->works.count; i++) {
         total += overlap(&stream->works, span_at(spans, i));
@@ -154,8 +146,7 @@ static void settle(clock_stream *stream, uint32_t other, uint64_t collectives) {
 static entry *push(clock_stream *stream, entry_kind kind) {
     if (stream->count == stream->capacity) {
         size_t capacity = stream->capacity ? 2 * stream->capacity : 16;
-        entry *grown = malloc(capacity * sizeof *grown);
-        if (grown == NULL) abort();
+        entry *grown = must_alloc(malloc(capacity * sizeof *grown));
         for (size_t i = 0; i < stream->count; i++) grown[i] = stream->entries[(stream->first + i) & (stream->capacity - 1)];
         free(stream->entries);
         stream->entries = grown;
@@ -249,8 +240,8 @@ static bool run_head(clock_stream *stream) {
 void clock_advance(void) {
     for (bool moved = clock_queued > 0; moved;) {
         moved = false;
-        for (uint32_t i = 0; i < stream_limit; i++) {
-            while (streams[i] && streams[i]->count && run_head(streams[i])) moved = true;
+        for (uint32_t i = 0; i < streams.count; i++) {
+            while (streams.items[i] && streams.items[i]->count && run_head(streams.items[i])) moved = true;
         }
     }
 }
@@ -294,8 +285,8 @@ static void join_default_stream(uint32_t number) {
         if (stream_of(number)->blocking) join(number, home);
         return;
     }
-    for (uint32_t i = 0; i < stream_limit; i++) {
-        if (i != home && streams[i] && streams[i]->blocking && streams[i]->home == home) join(home, i);
+    for (uint32_t i = 0; i < streams.count; i++) {
+        if (i != home && streams.items[i] && streams.items[i]->blocking && streams.items[i]->home == home) join(home, i);
     }
 }
 
@@ -362,8 +353,7 @@ maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool g
         clock_release(stream->last_arrival);
         stream->last_arrival = clock_new_moment();
     }
-    maya_ticket *ticket = calloc(1, sizeof *ticket);
-    if (ticket == NULL) abort();
+    maya_ticket *ticket = must_alloc(calloc(1, sizeof *ticket));
     ticket->arrival = clock_keep(stream->last_arrival);
     entry *made = push(stream, COLLECTIVE);
     if (leads) made->ready = keep_time(ready);
@@ -374,16 +364,17 @@ maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool g
 }
 
 void clock_streams_begin(void) {
-    for (uint32_t i = 0; i < stream_limit; i++) {
-        if (streams[i] == NULL) continue;
-        free(streams[i]->entries);
-        free(streams[i]->works.items);
-        free(streams[i]->collective_spans.items);
-        free(streams[i]->settled);
-        clock_unseen_release(streams[i]->unseen);
-        free(streams[i]);
-        streams[i] = NULL;
+    for (size_t i = 0; i < streams.count; i++) {
+        clock_stream *stream = streams.items[i];
+        if (stream == NULL) continue;
+        free(stream->entries);
+        free(stream->works.items);
+        free(stream->collective_spans.items);
+        free(stream->settled.items);
+        clock_unseen_release(stream->unseen);
+        free(stream);
     }
-    stream_limit = blocking_count = 0;
+    streams.count = 0;
+    blocking_count = 0;
     clock_queued = 0;
 }

@@ -8,6 +8,7 @@
  * watchdogs have, who look at moments of virtual time (watchdogs.c). */
 
 #include "clock_internal.h"
+#include "vector.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,33 +23,19 @@ struct clock_unseen {
 };
 
 /* By stream: how many of its collectives the host, and the watchdogs, have seen the end of. */
-static uint64_t *seen, *noticed;
-static uint32_t stream_count;
+typedef MAYA_VECTOR(uint64_t) counts;
+static counts seen, noticed;
 static bool is_unnoticed; /* the watchdogs have something to learn */
 
-static bool is_seen(const uint64_t *by, uint32_t stream, uint64_t collectives) {
-    return stream < stream_count && by[stream] >= collectives;
+static bool is_seen(const counts *by, uint32_t stream, uint64_t collectives) {
+    return stream < by->count && by->items[stream] >= collectives;
 }
 
-static bool are_seen(const uint64_t *by, const clock_unseen *set) {
+static bool are_seen(const counts *by, const clock_unseen *set) {
     for (uint32_t i = 0; set && i < set->count; i++) {
         if (!is_seen(by, set->parts[i].stream, set->parts[i].collectives)) return false;
     }
     return true;
-}
-
-static uint64_t *grown(uint64_t *counts, uint32_t count) {
-    counts = realloc(counts, count * sizeof *counts);
-    if (counts == NULL) abort();
-    memset(counts + stream_count, 0, (count - stream_count) * sizeof *counts);
-    return counts;
-}
-
-static void grow(uint32_t stream) {
-    if (stream < stream_count) return;
-    seen = grown(seen, stream + 1);
-    noticed = grown(noticed, stream + 1);
-    stream_count = stream + 1;
 }
 
 clock_unseen *clock_unseen_keep(clock_unseen *set) {
@@ -62,14 +49,13 @@ void clock_unseen_release(clock_unseen *set) {
 
 /* An empty set with room for so many. */
 static clock_unseen *new_set(uint32_t most) {
-    clock_unseen *made = malloc(sizeof *made + most * sizeof *made->parts);
-    if (made == NULL) abort();
+    clock_unseen *made = must_alloc(malloc(sizeof *made + most * sizeof *made->parts));
     *made = (clock_unseen){.references = 1};
     return made;
 }
 
 static void add(clock_unseen *set, uint32_t stream, uint64_t collectives) {
-    if (is_seen(seen, stream, collectives)) return; /* and will be for ever */
+    if (is_seen(&seen, stream, collectives)) return; /* and will be for ever */
     uint32_t i = 0;
     while (i < set->count && set->parts[i].stream != stream) i++;
     if (i == set->count) {
@@ -92,7 +78,7 @@ void clock_unseen_add(clock_unseen **set, uint32_t stream, uint64_t collectives)
 }
 
 void clock_unseen_join(clock_unseen **set, clock_unseen *others) {
-    if (others == NULL || others == *set || are_seen(seen, others)) return;
+    if (others == NULL || others == *set || are_seen(&seen, others)) return;
     if (*set == NULL) {
         *set = clock_unseen_keep(others);
         return;
@@ -104,31 +90,30 @@ void clock_unseen_join(clock_unseen **set, clock_unseen *others) {
     *set = made;
 }
 
-bool clock_host_has_seen(const clock_unseen *set) { return are_seen(seen, set); }
+bool clock_host_has_seen(const clock_unseen *set) { return are_seen(&seen, set); }
 
 void clock_host_sees(const clock_unseen *set) {
     for (uint32_t i = 0; set && i < set->count; i++) {
         uint32_t stream = set->parts[i].stream;
-        grow(stream);
-        if (seen[stream] >= set->parts[i].collectives) continue;
-        seen[stream] = set->parts[i].collectives;
+        maya_vector_extend(&seen, stream + 1);
+        if (seen.items[stream] >= set->parts[i].collectives) continue;
+        seen.items[stream] = set->parts[i].collectives;
         is_unnoticed = true;
     }
 }
 
-bool clock_watchdogs_have_seen(const clock_unseen *set) { return are_seen(noticed, set); }
+bool clock_watchdogs_have_seen(const clock_unseen *set) { return are_seen(&noticed, set); }
 
 bool clock_watchdogs_see(void) {
     if (!is_unnoticed) return false;
-    memcpy(noticed, seen, stream_count * sizeof *seen);
+    maya_vector_extend(&noticed, seen.count);
+    memcpy(noticed.items, seen.items, seen.count * sizeof *seen.items);
     is_unnoticed = false;
     return true;
 }
 
 void clock_unseen_begin(void) {
-    free(seen);
-    free(noticed);
-    seen = noticed = NULL;
-    stream_count = 0;
+    maya_vector_clear(&seen);
+    maya_vector_clear(&noticed);
     is_unnoticed = false;
 }

@@ -13,50 +13,40 @@
 
 /* ---- giving up ---- */
 
-/* A thousand ranks would say the same about their models, so the first one does. */
-static void say_full(void) {
-    static bool said;
+/* Warns once that the room for one kind of large contents is used up. All ranks would give the same warning about their model,
+ * so only rank 0 does. Raw storages that torch.load copies to the GPU look like objects, so giving up an object is no more than
+ * a warning here; sending one that was given up is an error in every rank (nccl_post.c). */
+static void warn_full(maya_content content) {
+    static bool warned[MAYA_CONTENTS];
     const maya_settings *settings = maya_get_settings();
-    if (said || settings->rank != 0) return;
-    said = true;
+    bool are_objects = content == MAYA_CONTENT_OBJECT;
+    if (warned[content] || settings->rank != 0) return;
+    warned[content] = true;
     maya_message(
-        "contents of large floating-point copies are placeholders (zeros) from here on: the %lld bytes that a rank keeps "
-        "of them are used up. Values of up to %lld bytes are always kept. If the program reads larger ones back, set "
-        "MAYA_KEPT_BYTES to more",
-        (long long)settings->kept_bytes, (long long)settings->small_bytes);
+        "contents of large %s copies become placeholders (zeros) from here on: the rank keeps at most %lld bytes of them "
+        "(%s). Contents of up to %lld bytes are always kept. If the program %s larger ones, raise the limit",
+        are_objects ? "uint8 (pickled objects, torch.load)" : "floating-point",
+        (long long)(are_objects ? settings->object_bytes : settings->kept_bytes),
+        are_objects ? MAYA_VARIABLE_OBJECT_BYTES : MAYA_VARIABLE_KEPT_BYTES, (long long)settings->small_bytes,
+        are_objects ? "reads back or sends" : "reads back");
 }
 
-/* An object that is sent is an error in any rank (nccl_post.c). Storages that torch.load copies to the GPU look like objects.
- */
-static void say_objects_full(void) {
-    static bool said;
-    const maya_settings *settings = maya_get_settings();
-    if (said || settings->rank != 0) return;
-    said = true;
+/* Warns once about lost integers, in every rank, because the program's control flow may depend on them. */
+static void warn_lost(size_t whole, const char *limit, int64_t bytes) {
+    static bool warned;
+    if (warned) return;
+    warned = true;
     maya_message(
-        "contents of large uint8 copies (pickled objects, what torch.load reads) are placeholders (zeros) from here on: "
-        "the %lld bytes that a rank keeps of them are used up. If the program reads them back or sends them, set "
-        "MAYA_OBJECT_BYTES to more",
-        (long long)settings->object_bytes);
+        "%zu bytes of integers written to the GPU become placeholders (zeros), and others may follow: %s is %lld. If the "
+        "program reads them, raise that limit",
+        whole, limit, (long long)bytes);
 }
 
-/* Programs may steer by these, so that every rank says it. */
-static void say_lost(size_t whole, const char *limit, int64_t bytes) {
-    static bool said;
-    if (said) return;
-    said = true;
-    maya_message(
-        "%zu bytes of integers that were written to the GPU are placeholders (zeros), and so may be others from here on: "
-        "%s is %lld. If the program reads them, set %s higher",
-        whole, limit, (long long)bytes, limit);
-}
-
-static void say_given_up(size_t whole, maya_content content, bool is_full) {
+static void warn_given_up(size_t whole, maya_content content, bool is_full) {
     const maya_settings *settings = maya_get_settings();
-    if (content == MAYA_CONTENT_FLOATING && is_full) say_full();
-    if (content == MAYA_CONTENT_OTHER && is_full) say_lost(whole, "MAYA_KEPT_BYTES", settings->kept_bytes);
-    if (content == MAYA_CONTENT_OTHER && !is_full) say_lost(whole, "--copy-bytes", settings->copy_bytes);
-    if (content == MAYA_CONTENT_OBJECT) say_objects_full();
+    if (content == MAYA_CONTENT_OTHER && is_full) warn_lost(whole, MAYA_VARIABLE_KEPT_BYTES, settings->kept_bytes);
+    else if (content == MAYA_CONTENT_OTHER) warn_lost(whole, "--copy-bytes", settings->copy_bytes);
+    else if (content == MAYA_CONTENT_OBJECT || is_full) warn_full(content);
 }
 
 static void give_up(uintptr_t start, uintptr_t end) {
@@ -70,7 +60,7 @@ static void give_way(size_t size) {
     if (pthread_rwlock_trywrlock(&maya_hold_lock) != 0) return;
     while (maya_kept_victim(size, &victim)) {
         give_up(victim.start, victim.end);
-        say_full();
+        warn_full(MAYA_CONTENT_FLOATING);
     }
     pthread_rwlock_unlock(&maya_hold_lock);
 }
@@ -113,7 +103,7 @@ void maya_values_give_up(void *address, size_t size, size_t whole, maya_content 
     pthread_mutex_lock(&maya_values_lock);
     give_up(start, start + size);
     if (content == MAYA_CONTENT_OBJECT) maya_values_mark(&maya_objects, start, start + size);
-    say_given_up(whole, content, may_be_copied(whole, content));
+    warn_given_up(whole, content, may_be_copied(whole, content));
     pthread_mutex_unlock(&maya_values_lock);
 }
 
@@ -166,7 +156,7 @@ static void find_left_out(uintptr_t start, uintptr_t end, maya_intervals *left_o
         }
         kept_as[content] = (maya_content)content;
         if (size == 0 || make_room(size, &kept_as[content])) continue;
-        say_given_up(size, (maya_content)content, true);
+        warn_given_up(size, (maya_content)content, true);
         for (uintptr_t from = start; maya_kept_next(from, end, (maya_content)content, &part); from = part.end) {
             maya_intervals_add(left_out, part.start, part.end);
         }
@@ -285,7 +275,7 @@ bool maya_values_receive(void *address, size_t size, const void *bytes, const in
         all_kept = all_kept && is_kept;
         if (is_kept) memcpy((char *)address + parts[i], from, part);
         else give_up(part_start, part_end);
-        if (!is_kept) say_given_up(part, content, true);
+        if (!is_kept) warn_given_up(part, content, true);
         if (is_kept && on_device) maya_values_mark_known(part_start, part_end);
         if (is_kept && on_device && !is_small(part)) maya_kept_add(part_start, part_end, kept_as);
         from += part;

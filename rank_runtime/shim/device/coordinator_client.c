@@ -6,6 +6,7 @@
 #include "coordinator_client.h"
 #include "faults.h"
 #include "process.h"
+#include "vector.h"
 #include "virtual_clock.h"
 #include "zmq.h"
 
@@ -35,8 +36,8 @@ typedef struct {
 
 typedef struct {
     maya_packer packer; /* room for the header, then the messages */
-    size_t messages, payload_count, payload_capacity;
-    payload *payloads;
+    size_t messages;
+    MAYA_VECTOR(payload) payloads;
 } batch;
 
 pthread_mutex_t maya_connect_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -77,26 +78,16 @@ maya_packer *maya_outgoing_begin(void) {
     maya_packer *packer = &outgoing.packer;
     if (packer->size == 0) {
         packer->capacity = 512;
-        packer->bytes = malloc(packer->capacity);
-        if (packer->bytes == NULL) abort();
+        packer->bytes = must_alloc(malloc(packer->capacity));
         packer->size = BATCH_HEADER;
     }
     return packer;
 }
 
-static void keep_payload(void *bytes, size_t size) {
-    if (outgoing.payload_count == outgoing.payload_capacity) {
-        outgoing.payload_capacity = outgoing.payload_capacity * 2 + 8;
-        outgoing.payloads = realloc(outgoing.payloads, outgoing.payload_capacity * sizeof *outgoing.payloads);
-        if (outgoing.payloads == NULL) abort();
-    }
-    outgoing.payloads[outgoing.payload_count++] = (payload){bytes, size};
-}
-
 void maya_outgoing_end(void *bytes, size_t size) {
     if (accepting) {
         outgoing.messages++;
-        if (bytes) keep_payload(bytes, size);
+        if (bytes) *maya_vector_add(&outgoing.payloads) = (payload){bytes, size};
     } else {
         outgoing.packer.size = BATCH_HEADER;
         free(bytes);
@@ -138,14 +129,14 @@ static void send_batch(batch *sent) {
         uint8_t *header = sent->packer.bytes;
         header[0] = 0xdd; /* an array whose count is in the next four bytes */
         for (int i = 0; i < 4; i++) header[1 + i] = (uint8_t)(sent->messages >> (24 - 8 * i));
-        send_frame(sent->packer.bytes, sent->packer.size, sent->payload_count > 0);
-        for (size_t i = 0; i < sent->payload_count; i++) {
-            send_frame(sent->payloads[i].bytes, sent->payloads[i].size, i + 1 < sent->payload_count);
+        send_frame(sent->packer.bytes, sent->packer.size, sent->payloads.count > 0);
+        for (size_t i = 0; i < sent->payloads.count; i++) {
+            send_frame(sent->payloads.items[i].bytes, sent->payloads.items[i].size, i + 1 < sent->payloads.count);
         }
     } else {
         free(sent->packer.bytes);
     }
-    free(sent->payloads);
+    free(sent->payloads.items);
 }
 
 /* ---- receiving ---- */
@@ -162,20 +153,13 @@ static void refuse(const char *format, ...) {
     failed = true;
 }
 
-typedef struct {
-    zmq_msg *items;
-    size_t count, capacity;
-} frames;
+typedef MAYA_VECTOR(zmq_msg) frames;
 
 /* Reads the frames of the next batch; false if none has arrived. ZeroMQ delivers all frames of a message at once. */
 static bool receive_frames(frames *received) {
     bool more = true;
     while (more) {
-        if (received->count == received->capacity) {
-            received->capacity = received->capacity * 2 + 8;
-            received->items = realloc(received->items, received->capacity * sizeof *received->items);
-            if (received->items == NULL) abort();
-        }
+        maya_vector_reserve(received, received->count + 1);
         zmq_msg *frame = &received->items[received->count];
         zmq.msg_init(frame);
         if (zmq.msg_recv(frame, dealer, ZMQ_DONTWAIT) < 0) {
@@ -327,8 +311,8 @@ static void stop_accepting(void) {
     accepting = false;
     pthread_mutex_unlock(&maya_outgoing_lock);
     batch dropped = take_batch();
-    for (size_t i = 0; i < dropped.payload_count; i++) free(dropped.payloads[i].bytes);
-    free(dropped.payloads);
+    for (size_t i = 0; i < dropped.payloads.count; i++) free(dropped.payloads.items[i].bytes);
+    free(dropped.payloads.items);
     free(dropped.packer.bytes);
 }
 

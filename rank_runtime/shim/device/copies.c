@@ -4,6 +4,7 @@
  * with the op and the source line, and with --strict-values it is an error. */
 
 #include "internal.h"
+#include "vector.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -120,8 +121,7 @@ static void release_copy(void *argument) {
 /* Our own copy of the rows. */
 static void take_snapshot(copy_job *job) {
     maya_copy *copy = &job->copy;
-    char *snapshot = malloc(copy->width * copy->rows);
-    if (snapshot == NULL) abort();
+    char *snapshot = must_alloc(malloc(copy->width * copy->rows));
     for (size_t row = 0; row < copy->rows; row++) {
         memcpy(snapshot + row * copy->width, (const char *)copy->source + row * copy->source_pitch, copy->width);
     }
@@ -185,8 +185,7 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     /* The thread that runs the copy later must not look for the line itself: that takes Python's lock, and a thread that has
      * it may be waiting for this stream. */
     if (job->kind == MAYA_DTOH && !capturing && !waits && !maya_stream_is_idle(stream)) {
-        job->reader = malloc(sizeof *job->reader);
-        if (job->reader == NULL) abort();
+        job->reader = must_alloc(malloc(sizeof *job->reader));
         find_reader(job->reader);
     }
     job->references = 2;

@@ -5,6 +5,7 @@
 #include "internal.h"
 #include "process.h"
 #include "schedule.h"
+#include "vector.h"
 #include "virtual_clock.h"
 
 #include <dlfcn.h>
@@ -32,8 +33,7 @@ typedef struct {
 } fault;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* around all of the following; nothing else is taken under it */
-static fault *faults;
-static size_t count;
+static MAYA_VECTOR(fault) faults;
 static uint64_t reached[POINTS]; /* calls, steps, allocations so far */
 static size_t exhausted_size;    /* not 0: allocations of this size fail */
 static pid_t rank_process;
@@ -75,29 +75,26 @@ static void add(const char *text) {
         }
     }
     if (made.number == 0) refuse(text);
-    faults = realloc(faults, (count + 1) * sizeof *faults);
-    if (faults == NULL) abort();
-    faults[count++] = made;
+    *maya_vector_add(&faults) = made;
 }
 
 void maya_faults_end(void) {
     if (getpid() != rank_process) return;
     rank_process = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (faults[i].happened) continue;
-        maya_message("--inject %s never happened: the rank made %llu calls, %llu steps and %llu allocations", faults[i].text,
-                     (unsigned long long)reached[CALL], (unsigned long long)reached[STEP],
+    for (size_t i = 0; i < faults.count; i++) {
+        if (faults.items[i].happened) continue;
+        maya_message("--inject %s never happened: the rank made %llu calls, %llu steps and %llu allocations",
+                     faults.items[i].text, (unsigned long long)reached[CALL], (unsigned long long)reached[STEP],
                      (unsigned long long)reached[ALLOCATION]);
     }
 }
 
 void maya_faults_begin_rank(void) {
     const char *asked = getenv(MAYA_VARIABLE_FAULTS);
-    count = exhausted_size = 0;
+    faults.count = exhausted_size = 0;
     memset(reached, 0, sizeof reached);
     if (asked == NULL || *asked == '\0') return;
-    char *copy = strdup(asked), *rest = copy;
-    if (copy == NULL) abort();
+    char *copy = must_alloc(strdup(asked)), *rest = copy;
     for (char *item = strsep(&rest, ";"); item; item = strsep(&rest, ";")) add(item);
     free(copy);
     rank_process = getpid();
@@ -107,17 +104,17 @@ void maya_faults_begin_rank(void) {
 
 void maya_faults_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
-    count = exhausted_size = 0;
+    faults.count = exhausted_size = 0;
 }
 
 /* ---- what happens ---- */
 
 /* The next fault at this point, which happens now; false: there is none. */
 static bool take(fault *taken, bool (*is_due)(const fault *candidate, uint64_t now), uint64_t now) {
-    for (size_t i = 0; i < count; i++) {
-        if (faults[i].happened || !is_due(&faults[i], now)) continue;
-        faults[i].happened = true;
-        *taken = faults[i];
+    for (size_t i = 0; i < faults.count; i++) {
+        if (faults.items[i].happened || !is_due(&faults.items[i], now)) continue;
+        faults.items[i].happened = true;
+        *taken = faults.items[i];
         return true;
     }
     return false;
@@ -153,7 +150,7 @@ maya_call_fault maya_fault_at_call(char *text, size_t size) {
         [DROP] = MAYA_CALL_DROPPED,
         [FAIL] = MAYA_CALL_FAILS,
     };
-    if (count == 0) return MAYA_CALL_IS_FINE;
+    if (faults.count == 0) return MAYA_CALL_IS_FINE;
     fault happening;
     maya_call_fault result = MAYA_CALL_IS_FINE;
     pthread_mutex_lock(&lock);
@@ -197,14 +194,14 @@ static int empty_cache(void *unused) {
 }
 
 static bool runs_out_after(uint64_t step) {
-    for (size_t i = 0; i < count; i++) {
-        if (faults[i].kind == EXHAUST && faults[i].at == STEP && faults[i].number == step) return true;
+    for (size_t i = 0; i < faults.count; i++) {
+        if (faults.items[i].kind == EXHAUST && faults.items[i].at == STEP && faults.items[i].number == step) return true;
     }
     return false;
 }
 
 void maya_fault_at_step(void) {
-    if (count == 0) return;
+    if (faults.count == 0) return;
     fault happening;
     pthread_mutex_lock(&lock);
     uint64_t now = ++reached[STEP];
@@ -240,7 +237,7 @@ static bool exhausts_now(const fault *candidate, uint64_t size) {
 }
 
 bool maya_fault_at_allocation(size_t size) {
-    if (count == 0 || size == 0) return false;
+    if (faults.count == 0 || size == 0) return false;
     fault happening;
     pthread_mutex_lock(&lock);
     bool again = size == exhausted_size, fails = again;
@@ -255,7 +252,7 @@ bool maya_fault_at_allocation(size_t size) {
 }
 
 bool maya_fault_explains(void) {
-    if (count == 0) return false;
+    if (faults.count == 0) return false;
     pthread_mutex_lock(&lock);
     bool explains = exhausted_size != 0;
     exhausted_size = 0;

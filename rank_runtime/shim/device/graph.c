@@ -8,6 +8,7 @@
  * what comes later. */
 
 #include "engine.h"
+#include "vector.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,7 @@ struct maya_graph {
     uint32_t number;
     int references;
     uint32_t begins, ends; /* numbers of the events around a launch; 0: none was needed */
-    maya_graph_node **nodes;
-    size_t count, capacity;
+    MAYA_VECTOR(maya_graph_node *) nodes;
 };
 
 struct maya_capture {
@@ -54,35 +54,29 @@ void maya_graph_retain(maya_graph *graph) { __atomic_add_fetch(&graph->reference
 int maya_graph_release(maya_graph *graph) {
     if (graph == NULL) return CUDA_INVALID_VALUE;
     if (__atomic_sub_fetch(&graph->references, 1, __ATOMIC_ACQ_REL) > 0) return CUDA_OK;
-    for (size_t i = 0; i < graph->count; i++) {
-        maya_graph_node *node = graph->nodes[i];
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        maya_graph_node *node = graph->nodes.items[i];
         if (node->work.release) node->work.release(node->work.argument);
         free(node);
     }
-    free(graph->nodes);
+    free(graph->nodes.items);
     free(graph);
     return CUDA_OK;
 }
 
 static maya_graph_node *last_node_of(const maya_graph *graph, uint32_t stream_number) {
-    for (size_t i = graph->count; i > 0; i--) {
-        if (graph->nodes[i - 1]->stream_number == stream_number) return graph->nodes[i - 1];
+    for (size_t i = graph->nodes.count; i > 0; i--) {
+        if (graph->nodes.items[i - 1]->stream_number == stream_number) return graph->nodes.items[i - 1];
     }
     return NULL;
 }
 
 static void append(maya_graph *graph, const maya_work *work, uint32_t stream_number) {
-    if (graph->count == graph->capacity) {
-        graph->capacity = graph->capacity * 2 + 64;
-        graph->nodes = realloc(graph->nodes, graph->capacity * sizeof(maya_graph_node *));
-        if (graph->nodes == NULL) abort();
-    }
-    maya_graph_node *node = malloc(sizeof *node);
-    if (node == NULL) abort();
-    maya_graph_node *before = graph->count ? graph->nodes[graph->count - 1] : NULL;
+    maya_graph_node *node = must_alloc(malloc(sizeof *node));
+    maya_graph_node *before = graph->nodes.count ? graph->nodes.items[graph->nodes.count - 1] : NULL;
     if (before && before->stream_number != stream_number) before = last_node_of(graph, stream_number);
     *node = (maya_graph_node){.work = *work, .stream_number = stream_number, .before = before};
-    graph->nodes[graph->count++] = node;
+    *maya_vector_add(&graph->nodes) = node;
 }
 
 void maya_graph_keep(maya_graph *graph, void (*release)(void *), void *argument) {
@@ -94,9 +88,9 @@ static bool is_node(const maya_graph_node *node) { return !node->work.unrecorded
 
 size_t maya_graph_nodes(const maya_graph *graph, maya_graph_node **nodes, size_t room) {
     size_t count = 0;
-    for (size_t i = 0; i < graph->count; i++) {
-        if (!is_node(graph->nodes[i])) continue;
-        if (nodes && count < room) nodes[count] = graph->nodes[i];
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        if (!is_node(graph->nodes.items[i])) continue;
+        if (nodes && count < room) nodes[count] = graph->nodes.items[i];
         count++;
     }
     return count;
@@ -108,8 +102,8 @@ int maya_graph_node_kind(const maya_graph_node *node) { return (int)node->work.k
 
 /* The stream that the capture began on: every branch has come from it and goes back to it. */
 static const maya_graph_node *first_node(const maya_graph *graph) {
-    for (size_t i = 0; i < graph->count; i++) {
-        if (is_node(graph->nodes[i])) return graph->nodes[i];
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        if (is_node(graph->nodes.items[i])) return graph->nodes.items[i];
     }
     return NULL;
 }
@@ -138,12 +132,12 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
         graph->ends = maya_new_event_number();
     }
     if (elsewhere && status == CUDA_OK) status = record_order(stream, graph->begins, stream->number, first->stream_number);
-    for (size_t i = 0; status == CUDA_OK && i < graph->count; i++) {
-        maya_work work = graph->nodes[i]->work;
+    for (size_t i = 0; status == CUDA_OK && i < graph->nodes.count; i++) {
+        maya_work work = graph->nodes.items[i]->work;
         work.release = NULL; /* the graph keeps it for the next launch */
         work.flags |= MAYA_FLAG_FROM_GRAPH;
         if (work.renew) work.renew(&work);
-        status = maya_submit_to(stream, &work, graph->nodes[i]->stream_number);
+        status = maya_submit_to(stream, &work, graph->nodes.items[i]->stream_number);
     }
     if (elsewhere && status == CUDA_OK) status = record_order(stream, graph->ends, first->stream_number, stream->number);
     return status;

@@ -1,6 +1,7 @@
 /* A set of byte ranges as a sorted array: look-ups are binary searches, changes move the tail. */
 
 #include "intervals.h"
+#include "vector.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +25,7 @@ static size_t first_ending_after(maya_intervals *set, uintptr_t address) {
 /* Replace items [from, to) by `count` items of `with`. */
 static void splice(maya_intervals *set, size_t from, size_t to, const maya_interval *with, size_t count) {
     size_t wanted = set->count - (to - from) + count;
-    if (wanted > set->capacity) {
-        set->capacity = wanted * 2 + 16;
-        set->items = realloc(set->items, set->capacity * sizeof *set->items);
-        if (set->items == NULL) abort();
-    }
+    maya_vector_reserve(set, wanted);
     for (size_t i = from; i < to; i++) set->total -= set->items[i].end - set->items[i].start;
     memmove(set->items + from + count, set->items + to, (set->count - to) * sizeof *set->items);
     for (size_t i = 0; i < count; i++) {

@@ -6,6 +6,7 @@
 #include "launch_part.h"
 #include "process.h"
 #include "recorder.h"
+#include "table.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -33,15 +34,26 @@ typedef struct kernel_slab {
 
 static kernel_slab *slabs; /* the newest first */
 static size_t slab_used = SLAB;
-static maya_kernel **table;
-static size_t table_size, table_used;
 
-static size_t hash_pointer(const void *pointer) { return ((uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> 20; }
+typedef maya_kernel *kernel_pointer;
+
+static inline bool by_host_function_is_used(const kernel_pointer *kernel) { return *kernel != NULL; }
+
+static inline const void *by_host_function_key(const kernel_pointer *kernel) { return (*kernel)->host_function; }
+
+static inline uint64_t by_host_function_hash(const void *host_function) {
+    return ((uintptr_t)host_function >> 4) * 0x9E3779B97F4A7C15u >> 20;
+}
+
+static inline bool by_host_function_is_same(const void *one, const void *other) { return one == other; }
+
+MAYA_DEFINE_TABLE(by_host_function, kernel_pointer, const void *, 65536)
+
+static by_host_function registered;
 
 static maya_kernel *new_kernel(const void *host_function, const char *name) {
     if (slab_used == SLAB) {
-        kernel_slab *slab = malloc(sizeof *slab);
-        if (slab == NULL) abort();
+        kernel_slab *slab = must_alloc(malloc(sizeof *slab));
         slab->next = slabs;
         slabs = slab;
         slab_used = 0;
@@ -51,41 +63,16 @@ static maya_kernel *new_kernel(const void *host_function, const char *name) {
     return kernel;
 }
 
-static void insert(maya_kernel *kernel) {
-    size_t slot = hash_pointer(kernel->host_function) & (table_size - 1);
-    while (table[slot] && table[slot]->host_function != kernel->host_function) slot = (slot + 1) & (table_size - 1);
-    if (table[slot] == NULL) table_used++;
-    table[slot] = kernel;
-}
-
-static void grow(void) {
-    maya_kernel **old = table;
-    size_t old_size = table_size;
-    table_size = table_size ? table_size * 2 : 65536;
-    table = calloc(table_size, sizeof *table);
-    if (table == NULL) abort();
-    table_used = 0;
-    for (size_t i = 0; i < old_size; i++) {
-        if (old[i]) insert(old[i]);
-    }
-    free(old);
-}
-
 void maya_kernel_register(const void *host_function, const char *name) {
     pthread_mutex_lock(&maya_kernels_lock);
-    if (table_used * 2 >= table_size) grow();
-    insert(new_kernel(host_function, name));
+    *by_host_function_place(&registered, host_function) = new_kernel(host_function, name);
     pthread_mutex_unlock(&maya_kernels_lock);
 }
 
 maya_kernel *maya_kernel_of(const void *function) {
-    maya_kernel *found = NULL;
     pthread_mutex_lock(&maya_kernels_lock);
-    if (table_size) {
-        size_t slot = hash_pointer(function) & (table_size - 1);
-        while (table[slot] && table[slot]->host_function != function) slot = (slot + 1) & (table_size - 1);
-        found = table[slot];
-    }
+    kernel_pointer *entry = by_host_function_find(&registered, function);
+    maya_kernel *found = entry ? *entry : NULL;
     for (kernel_slab *slab = slabs; slab && found == NULL; slab = slab->next) {
         if (function >= (void *)slab->kernels && function < (void *)(slab->kernels + SLAB)) found = (maya_kernel *)function;
     }
@@ -95,23 +82,16 @@ maya_kernel *maya_kernel_of(const void *function) {
 
 /* ---- kernels known by name ---- */
 
-static maya_kernel **named;
-static size_t named_count, named_capacity;
+static MAYA_VECTOR(maya_kernel *) named;
 
 static bool is_same(const maya_cubin_kernel *one, const maya_cubin_kernel *other) {
     return one == other || (one && other && memcmp(one, other, sizeof *one) == 0);
 }
 
 static maya_kernel *add_named(const char *name, const maya_cubin_kernel *resources) {
-    if (named_count == named_capacity) {
-        named_capacity = named_capacity * 2 + 64;
-        named = realloc(named, named_capacity * sizeof *named);
-        if (named == NULL) abort();
-    }
-    maya_kernel *kernel = named[named_count++] = new_kernel(NULL, strdup(name));
+    maya_kernel *kernel = *maya_vector_add(&named) = new_kernel(NULL, must_alloc(strdup(name)));
     if (resources == NULL) return kernel;
-    maya_cubin_kernel *kept = malloc(sizeof *kept);
-    if (kept == NULL) abort();
+    maya_cubin_kernel *kept = must_alloc(malloc(sizeof *kept));
     memcpy(kept, resources, sizeof *kept); /* with its padding, which takes part in the comparison */
     kernel->resources = kept;
     return kernel;
@@ -120,8 +100,9 @@ static maya_kernel *add_named(const char *name, const maya_cubin_kernel *resourc
 maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kernel *resources) {
     pthread_mutex_lock(&maya_kernels_lock);
     maya_kernel *kernel = NULL;
-    for (size_t i = 0; i < named_count && kernel == NULL; i++) {
-        if (strcmp(named[i]->name, name) == 0 && is_same(named[i]->resources, resources)) kernel = named[i];
+    for (size_t i = 0; i < named.count && kernel == NULL; i++) {
+        maya_kernel *candidate = named.items[i];
+        if (strcmp(candidate->name, name) == 0 && is_same(candidate->resources, resources)) kernel = candidate;
     }
     if (kernel == NULL) kernel = add_named(name, resources);
     pthread_mutex_unlock(&maya_kernels_lock);
@@ -145,10 +126,11 @@ typedef struct {
     uint32_t signature;
 } launch_entry;
 
-static launch_entry *launches;
-static size_t launches_size, launches_used;
+static inline bool launch_table_is_used(const launch_entry *entry) { return entry->key.kernel != NULL; }
 
-static size_t hash_launch(const launch_key *key) {
+static inline const launch_key *launch_table_key(const launch_entry *entry) { return &entry->key; }
+
+static inline uint64_t launch_table_hash(const launch_key *key) {
     uint64_t hash = (uintptr_t)key->kernel;
     const unsigned numbers[] = {key->grid[0],
                                 key->grid[1],
@@ -165,25 +147,13 @@ static size_t hash_launch(const launch_key *key) {
     return hash >> 20;
 }
 
-static launch_entry *find_launch(const launch_key *key) {
-    size_t slot = hash_launch(key) & (launches_size - 1);
-    while (launches[slot].key.kernel && memcmp(&launches[slot].key, key, sizeof *key) != 0) {
-        slot = (slot + 1) & (launches_size - 1);
-    }
-    return &launches[slot];
+static inline bool launch_table_is_same(const launch_key *one, const launch_key *other) {
+    return memcmp(one, other, sizeof *one) == 0;
 }
 
-static void grow_launches(void) {
-    launch_entry *old = launches;
-    size_t old_size = launches_size;
-    launches_size = launches_size ? launches_size * 2 : 4096;
-    launches = calloc(launches_size, sizeof *launches);
-    if (launches == NULL) abort();
-    for (size_t i = 0; i < old_size; i++) {
-        if (old[i].key.kernel) *find_launch(&old[i].key) = old[i];
-    }
-    free(old);
-}
+MAYA_DEFINE_TABLE(launch_table, launch_entry, const launch_key *, 4096)
+
+static launch_table launches; /* all launches so far */
 
 static void hash_extents(launch_key *key, const maya_launch_arguments *arguments) {
     for (size_t i = 0; i < arguments->extent_count; i++) {
@@ -223,22 +193,17 @@ static uint32_t make_signature(const launch_key *key, const maya_launch_argument
     return maya_intern(text, length);
 }
 
-/* Under the lock, all launches there ever were. */
 static uint32_t find_signature(const launch_key *key, const maya_launch_arguments *arguments) {
     pthread_mutex_lock(&maya_kernels_lock);
-    if (launches_used * 2 >= launches_size) grow_launches();
-    launch_entry *entry = find_launch(key);
-    if (entry->key.kernel == NULL) {
-        entry->key = *key;
-        launches_used++;
-    }
+    launch_entry *entry = launch_table_place(&launches, key);
+    if (entry->key.kernel == NULL) entry->key = *key;
     if (entry->signature == 0 && maya_is_recording()) entry->signature = make_signature(key, arguments);
     uint32_t signature = entry->signature;
     pthread_mutex_unlock(&maya_kernels_lock);
     return signature;
 }
 
-/* Without it, those that the thread made lately. */
+/* Asks the thread's own recent launches first: they need no lock. */
 static uint32_t launch_signature(const launch_key *key, const maya_launch_arguments *arguments) {
     enum { BITS = 8 };
     static __thread launch_entry *remembered;

@@ -1,6 +1,7 @@
 /* Reading and writing msgpack (msgpack.h). Numbers are big-endian; the first byte of a value says what it is. */
 
 #include "msgpack.h"
+#include "vector.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,7 @@ enum {
 static uint8_t *room_for(maya_packer *packer, size_t bytes) {
     if (packer->size + bytes > packer->capacity) {
         packer->capacity = (packer->size + bytes) * 2 + 256;
-        packer->bytes = realloc(packer->bytes, packer->capacity);
-        if (packer->bytes == NULL) abort();
+        packer->bytes = must_alloc(realloc(packer->bytes, packer->capacity));
     }
     packer->size += bytes;
     return packer->bytes + packer->size - bytes;
@@ -158,8 +158,7 @@ bool maya_unpack_numbers(maya_unpacker *unpacker, maya_numbers *numbers) {
     *numbers = (maya_numbers){0};
     if (!maya_unpack_array(unpacker, &count)) return false;
     if (count == 0) return true;
-    numbers->items = malloc(count * sizeof *numbers->items);
-    if (numbers->items == NULL) abort();
+    numbers->items = must_alloc(malloc(count * sizeof *numbers->items));
     while (numbers->count < count) {
         if (!maya_unpack_number(unpacker, &numbers->items[numbers->count])) return false;
         numbers->count++;

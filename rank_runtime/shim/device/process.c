@@ -2,6 +2,7 @@
 
 #include "process.h"
 #include "internal.h"
+#include "vector.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -49,8 +50,7 @@ static void make_tables_key(void) {
 void maya_thread_table(void **slot, size_t bytes) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_tables_key);
-    thread_table *table = calloc(1, sizeof *table + bytes);
-    if (table == NULL) abort();
+    thread_table *table = must_alloc(calloc(1, sizeof *table + bytes));
     table->next = pthread_getspecific(tables_key);
     table->slot = slot;
     pthread_setspecific(tables_key, table);

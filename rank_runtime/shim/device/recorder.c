@@ -30,6 +30,7 @@
 #include "recorder_clock.h"
 #include "recorder_column.h"
 #include "recorder_file.h"
+#include "vector.h"
 #include "virtual_clock.h"
 
 enum { STAGED = 64, KINDS = 256, STRINGS_PER_BLOCK = MAYA_BLOCK_PIECES - 1 };
@@ -95,8 +96,7 @@ uint32_t maya_signature_with_op(uint32_t signature) {
     const maya_string *plain = maya_string_numbered(signature), *from = maya_string_numbered(op);
     if (plain == NULL || from == NULL || plain->length == 0) return signature;
     size_t kept = plain->length - 1, length = kept + sizeof between - 1 + from->length + 1;
-    char *text = malloc(length);
-    if (text == NULL) abort();
+    char *text = must_alloc(malloc(length));
     memcpy(text, plain->text, kept); /* without its closing bracket */
     memcpy(text + kept, between, sizeof between - 1);
     memcpy(text + kept + sizeof between - 1, from->text, from->length);

@@ -1,6 +1,7 @@
 /* Allocations by address: binary search to find, first fit to place. */
 
 #include "regions.h"
+#include "vector.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +18,7 @@ static size_t first_ending_after(const maya_regions *regions, uintptr_t address)
 }
 
 void maya_regions_insert(maya_regions *regions, maya_region region) {
-    if (regions->count == regions->capacity) {
-        regions->capacity = regions->capacity * 2 + 64;
-        regions->items = realloc(regions->items, regions->capacity * sizeof *regions->items);
-        if (regions->items == NULL) abort();
-    }
+    maya_vector_reserve(regions, regions->count + 1);
     size_t index = first_ending_after(regions, region.start);
     memmove(regions->items + index + 1, regions->items + index, (regions->count - index) * sizeof region);
     regions->items[index] = region;

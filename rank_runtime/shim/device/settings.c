@@ -137,7 +137,8 @@ static void read_settings(void) {
     settings = (maya_settings){.device = MAYA_DEFAULT_DEVICE};
     settings.rank = (int)number_of("RANK", 0);
     int64_t count = NUMBER(GPUS);
-    if (count > MAYA_MAX_DEVICES) refuse(MAYA_VARIABLE_GPUS, getenv(MAYA_VARIABLE_GPUS), "at most " TEXT_OF(MAYA_MAX_DEVICES) " devices");
+    if (count > MAYA_MAX_DEVICES)
+        refuse(MAYA_VARIABLE_GPUS, getenv(MAYA_VARIABLE_GPUS), "at most " TEXT_OF(MAYA_MAX_DEVICES) " devices");
     settings.node_devices = (int)count;
     settings.world_size = (int)number_of("WORLD_SIZE", 0);
     settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);

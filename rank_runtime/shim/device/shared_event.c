@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include "engine.h"
+#include "vector.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,8 +32,7 @@ static void complete(void *argument) {
 }
 
 void maya_shared_event_record(shared_event *shared, maya_stream *stream) {
-    completion *done = malloc(sizeof *done);
-    if (done == NULL) abort();
+    completion *done = must_alloc(malloc(sizeof *done));
     *done = (completion){.shared = shared, .count = ++shared->recorded};
     maya_work work = {.run = complete, .release = free, .argument = done, .unrecorded = true};
     maya_submit_to(stream, &work, 0);

@@ -12,6 +12,7 @@
 #include "engine.h"
 #include "recorder.h"
 #include "schedule.h"
+#include "vector.h"
 #include "virtual_clock.h"
 #include "watchdogs.h"
 
@@ -283,8 +284,7 @@ static void start_worker(bool host_functions) {
 }
 
 static queued_work *append(maya_stream *stream, queued_work fields) {
-    queued_work *item = malloc(sizeof *item);
-    if (item == NULL) abort();
+    queued_work *item = must_alloc(malloc(sizeof *item));
     *item = fields;
     item->position = ++stream->submitted;
     if (item->work.start) stream->last_collective = item->position;

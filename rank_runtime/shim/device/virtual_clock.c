@@ -5,6 +5,7 @@
 
 #define _GNU_SOURCE
 #include "clock_internal.h"
+#include "vector.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,8 +17,7 @@ enum { MOST_QUEUED = 4096 };
 
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* with the recorder's lock: something has become known */
 static uint32_t waiters;
-static clock_host_time *groups; /* host cursors; the first is that of thread 1 */
-static uint32_t group_count, group_capacity;
+static MAYA_VECTOR(clock_host_time) groups; /* host cursors; the first is that of thread 1 */
 static _Atomic size_t most_queued;
 static _Atomic uint64_t last_news_ns; /* by this machine's clock */
 
@@ -35,14 +35,9 @@ static void unlock(void) {
 /* ---- threads ---- */
 
 static uint32_t new_group(clock_host_time begins) {
-    if (group_count == group_capacity) {
-        group_capacity = group_capacity ? 2 * group_capacity : 8;
-        groups = realloc(groups, group_capacity * sizeof *groups);
-        if (groups == NULL) abort();
-    }
     if (begins.after) begins.after->references++;
-    groups[group_count] = begins;
-    return group_count++;
+    *maya_vector_add(&groups) = begins;
+    return (uint32_t)groups.count - 1;
 }
 
 bool maya_clock_shares_first_cursor(const maya_thread *thread) {
@@ -55,12 +50,12 @@ bool maya_clock_shares_first_cursor(const maya_thread *thread) {
 
 /* At the first record of a thread. */
 static void join_group(maya_thread *thread) {
-    thread->clock_group = 1 + (maya_clock_shares_first_cursor(thread) ? 0 : new_group(groups[0]));
+    thread->clock_group = 1 + (maya_clock_shares_first_cursor(thread) ? 0 : new_group(groups.items[0]));
 }
 
 /* A thread that has recorded nothing yet sees the first cursor. */
 static const clock_host_time *cursor_of(const maya_thread *thread) {
-    return &groups[thread->clock_group ? thread->clock_group - 1 : 0];
+    return &groups.items[thread->clock_group ? thread->clock_group - 1 : 0];
 }
 
 /* As far as it is known. */
@@ -80,9 +75,9 @@ static uint64_t now_of(const maya_thread *thread) {
 void clock_release_wait(maya_clock_wait *wait) {
     if (wait == NULL || --wait->references > 0) return;
     clock_release_wait(wait->before.after);
-    for (size_t i = 0; i < wait->count; i++) clock_release(wait->pending[i]);
+    for (size_t i = 0; i < wait->pending.count; i++) clock_release(wait->pending.items[i]);
     clock_unseen_release(wait->unseen);
-    free(wait->pending);
+    free(wait->pending.items);
     free(wait);
 }
 
@@ -104,7 +99,7 @@ static void listen(maya_thread *thread, const maya_trace_record *record) {
     if (thread->clock_group == 0) join_group(thread);
     thread->clock_reads = thread->queries = thread->all_queries = 0;
     atomic_store_explicit(&last_news_ns, record->host_ns, memory_order_relaxed);
-    clock_host_time *host = &groups[thread->clock_group - 1];
+    clock_host_time *host = &groups.items[thread->clock_group - 1];
     clock_is_known(host); /* a thread that began while the first one waited counts from the end of that */
     host->ns += record->ops * costs()->op;
     if (record->kind == MAYA_RECORD_OP || record->kind == MAYA_RECORD_ANNOTATION) return; /* theirs are other flags */
@@ -137,7 +132,7 @@ void maya_clock_begin(void) {
     clock_moments_begin();
     clock_streams_begin();
     clock_durations_begin();
-    group_count = waiters = 0;
+    groups.count = waiters = 0;
     most_queued = MOST_QUEUED;
     new_group((clock_host_time){0});
     maya_clock_listener = listen;
@@ -169,14 +164,7 @@ void maya_clock_after_record(void) {
     if (atomic_load_explicit(&clock_queued, memory_order_relaxed) > most_queued) hold_back();
 }
 
-static void wait_for_moment(maya_clock_wait *wait, clock_moment *moment) {
-    if (wait->count == wait->capacity) {
-        wait->capacity = wait->capacity ? 2 * wait->capacity : 4;
-        wait->pending = realloc(wait->pending, wait->capacity * sizeof(clock_moment *));
-        if (wait->pending == NULL) abort();
-    }
-    wait->pending[wait->count++] = moment;
-}
+static void wait_for_moment(maya_clock_wait *wait, clock_moment *moment) { *maya_vector_add(&wait->pending) = moment; }
 
 static void wait_for_stream(maya_clock_wait *wait, uint32_t number) {
     uint64_t ns;
@@ -218,15 +206,14 @@ maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number) {
         bool is_meant = kind == MAYA_WAIT_DEVICE || clock_stream_is_blocking(i);
         if (is_meant && clock_home_of(i) == number) wait_for_stream(&wait, i);
     }
-    clock_host_time *host = &groups[group];
-    if (wait.count == 0 && host->after == NULL) {
+    clock_host_time *host = &groups.items[group];
+    if (wait.pending.count == 0 && host->after == NULL) {
         host->ns = end_of(host->ns, wait.reached);
         see(&wait);
         return NULL;
     }
     wait.before = *host;
-    maya_clock_wait *kept = malloc(sizeof *kept);
-    if (kept == NULL) abort();
+    maya_clock_wait *kept = must_alloc(malloc(sizeof *kept));
     *kept = wait;
     *host = (clock_host_time){.after = kept};
     return kept;
@@ -246,12 +233,12 @@ static void sleep_until_news(void) {
 }
 
 static bool is_over(maya_clock_wait *wait) {
-    while (wait->count > 0 && wait->pending[wait->count - 1]->known) {
-        clock_moment *moment = wait->pending[--wait->count];
+    while (wait->pending.count > 0 && wait->pending.items[wait->pending.count - 1]->known) {
+        clock_moment *moment = wait->pending.items[--wait->pending.count];
         if (moment->ns > wait->reached) wait->reached = moment->ns;
         clock_release(moment);
     }
-    return wait->count == 0 && (wait->before.after == NULL || wait->before.after->known);
+    return wait->pending.count == 0 && (wait->before.after == NULL || wait->before.after->known);
 }
 
 static void news(void) {
@@ -268,7 +255,7 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
     wait->ns = end_of(value_of(wait->before), wait->reached);
     wait->known = true;
     see(wait);
-    clock_host_time *host = &groups[wait->group];
+    clock_host_time *host = &groups.items[wait->group];
     if (host->after == wait) { /* and nobody who shares the cursor has begun to wait meanwhile */
         *host = (clock_host_time){NULL, host->ns + wait->ns};
         clock_release_wait(wait);
@@ -433,7 +420,7 @@ void maya_clock_lost(void) {
 uint64_t maya_clock_rank_ns(void) {
     if (!maya_clock_runs()) return 0;
     pthread_mutex_lock(&maya_recorder_lock);
-    uint64_t ns = group_count ? value_of(groups[0]) : 0;
+    uint64_t ns = groups.count ? value_of(groups.items[0]) : 0;
     pthread_mutex_unlock(&maya_recorder_lock);
     return ns;
 }
@@ -446,7 +433,7 @@ uint64_t maya_clock_last_ns(void) {
         usleep(1000);
     }
     maya_record_delay_locked();
-    uint64_t ns = value_of(groups[0]);
+    uint64_t ns = value_of(groups.items[0]);
     pthread_mutex_unlock(&maya_recorder_lock);
     return ns;
 }

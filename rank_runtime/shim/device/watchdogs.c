@@ -13,6 +13,7 @@
 #include "watchdogs.h"
 
 #include "process.h"
+#include "vector.h"
 #include "virtual_clock.h"
 
 #include <errno.h>
@@ -70,8 +71,8 @@ static watchdog *join(void) {
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof name);
     if (strcmp(name, "pt_nccl_watchdg") != 0) return NULL;
-    watchdog *made = calloc(1, sizeof *made);
-    if (made == NULL || pthread_setspecific(own_key, made)) abort();
+    watchdog *made = must_alloc(calloc(1, sizeof *made));
+    if (pthread_setspecific(own_key, made)) abort();
     pthread_mutex_lock(&lock);
     made->begun = made->ended = requests;
     made->next = watchdogs;
