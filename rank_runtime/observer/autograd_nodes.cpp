@@ -4,7 +4,7 @@
 // type. That takes two microseconds, although most nodes launch nothing. So the observer takes over the constructor of
 // RecordFunction that takes a scope (the dispatcher uses another constructor for ops). If no other callback is registered, the
 // RecordFunction gets no callbacks; the observer pushes a frame instead, and assembles the name only if the node launched
-// something. shim/device/announcements.c has the replaced functions.
+// something. shim/device/record_function.c has the replaced functions.
 
 #include "autograd_nodes.h"
 

@@ -259,7 +259,7 @@ struct PlaceholderJob {
 };
 
 void write_placeholders(const Operator& op, const Written& written) {
-  maya_values_made_up_ranges(written.ranges.data(), written.ranges.size());
+  maya_values_set_placeholder_ranges(written.ranges.data(), written.ranges.size());
   for (const TensorView& view : written.views) mark_placeholder(view);
   if (written.ranges.size() != 1) return;
   write_placeholder_truth(op, const_cast<void*>(written.ranges[0].address), written.ranges[0].size);

@@ -2,7 +2,7 @@
 // the small ops whose values a program may read.
 //
 // In: the start and the end of every at::RecordFunction, on the thread that runs the op. If no profiler is active, Maya's
-// functions in the place of libtorch's call the observer (shim/device/announcements.c); otherwise the observer is one of
+// functions in the place of libtorch's call the observer (shim/device/record_function.c); otherwise the observer is one of
 // torch's RecordFunction callbacks. Out: op records in the trace, and results in memory. libmaya_device.so loads this library
 // when a process that has torch first uses a device.
 
@@ -377,7 +377,7 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
   }
   if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0, false);
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
-  maya_make_counts_good();
+  maya_flush_deferred_increfs();
   self.pop(launches);
 }
 
@@ -397,7 +397,7 @@ void record_function_is_destroyed(void* function) {
   without_exceptions([&] { ends(*static_cast<const at::RecordFunction*>(function)); });
 }
 
-constexpr maya_announcement_observer kObserver = {record_function_is_made, dispatcher_runs_callback,
+constexpr maya_record_function_callbacks kObserver = {record_function_is_made, dispatcher_runs_callback,
                                                   record_function_is_destroyed, tls_is_unchanged};
 
 }  // namespace
@@ -420,7 +420,7 @@ extern "C" MAYA_API void maya_observer_start() {
                             .needsInputs(true)
                             .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
-  maya_set_announcement_observer(&maya::kObserver);
+  maya_set_record_function_callbacks(&maya::kObserver);
   maya::watch_data_pointers();
   if (maya_get_settings()->measure_host) maya::callback_ns = maya::cost_of_callback();
 }

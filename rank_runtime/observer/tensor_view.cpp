@@ -112,10 +112,10 @@ void mark_placeholder(const TensorView& view) {
     int64_t last = 0;
     for (size_t d = 0; d < view.sizes.size(); d++) last += (view.sizes[d] - 1) * view.strides[d];
     const size_t item = c10::elementSize(view.dtype);
-    maya_values_made_up(view.data, (static_cast<size_t>(last) + 1) * item);
+    maya_values_set_placeholder(view.data, (static_cast<size_t>(last) + 1) * item);
     return;
   }
-  for_each_stretch(view, [](void* address, size_t bytes) { maya_values_made_up(address, bytes); });
+  for_each_stretch(view, [](void* address, size_t bytes) { maya_values_set_placeholder(address, bytes); });
 }
 
 }  // namespace maya

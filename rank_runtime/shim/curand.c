@@ -79,7 +79,7 @@ typedef struct {
 
 static void run_draw(void *argument) {
     const drawn_numbers *drawn = argument;
-    maya_values_made_up(drawn->output, drawn->bytes);
+    maya_values_set_placeholder(drawn->output, drawn->bytes);
 }
 
 static int draw(random_generator *generator, const char *call, const char *type, size_t size, void *output, size_t count) {

@@ -22,7 +22,7 @@ static bool is_known(const int *array, int64_t count) {
 static void mark(const int *array, int64_t count, bool known) {
     if (array == NULL || count == 0) return;
     if (known) maya_values_known(array, (size_t)count * sizeof *array);
-    else maya_values_made_up(array, (size_t)count * sizeof *array);
+    else maya_values_set_placeholder(array, (size_t)count * sizeof *array);
 }
 
 static int submit(cusparse_handle *handle, const char *call, int columns, void (*run)(void *), index_task task) {

@@ -156,7 +156,7 @@ static void write_indices(void *array, int type, const int64_t *indices, int64_t
 void pattern_write_offsets(const sparse_pattern *pattern, const csr_indices *into) {
     if (into->offsets == NULL) return;
     if (pattern != NULL) write_indices(into->offsets, into->offset_type, pattern->offsets, into->rows + 1, into->index_base);
-    else maya_values_made_up(into->offsets, (size_t)(into->rows + 1) * index_bytes(into->offset_type));
+    else maya_values_set_placeholder(into->offsets, (size_t)(into->rows + 1) * index_bytes(into->offset_type));
 }
 
 void pattern_write_columns(const sparse_pattern *pattern, const csr_indices *into) {
@@ -164,5 +164,5 @@ void pattern_write_columns(const sparse_pattern *pattern, const csr_indices *int
     if (pattern != NULL)
         write_indices(into->column_indices, into->column_type, pattern->columns, pattern->nonzeros, into->index_base);
     else if (into->nonzeros > 0)
-        maya_values_made_up(into->column_indices, (size_t)into->nonzeros * index_bytes(into->column_type));
+        maya_values_set_placeholder(into->column_indices, (size_t)into->nonzeros * index_bytes(into->column_type));
 }

@@ -87,7 +87,7 @@ static void run_copy(void *argument) {
     const copy_task *task = argument;
     pattern_write_offsets(task->pattern, &task->into);
     pattern_write_columns(task->pattern, &task->into);
-    if (task->values != NULL) maya_values_made_up(task->values, task->value_bytes);
+    if (task->values != NULL) maya_values_set_placeholder(task->values, task->value_bytes);
 }
 
 static void release_copy(void *argument) {

@@ -35,7 +35,7 @@ static void run_sum(void *argument) {
     task->sum.nonzeros = told_values(task);
     sparse_pattern *pattern = pattern_of_sum(&task->a, &task->b);
     pattern_write_columns(pattern, &task->sum);
-    maya_values_made_up(task->values, (size_t)task->sum.nonzeros * task->value_bytes);
+    maya_values_set_placeholder(task->values, (size_t)task->sum.nonzeros * task->value_bytes);
     pattern_free(pattern);
 }
 

@@ -147,13 +147,13 @@ void nccl_write_placeholders(const nccl_operation *operation) {
     if (bytes == 0) return;
     size_t own = own_part(operation, &source, &target);
     if (own == 0) {
-        maya_values_made_up(operation->receive, bytes);
+        maya_values_set_placeholder(operation->receive, bytes);
         return;
     }
     size_t before = (size_t)(target - (char *)operation->receive);
     maya_values_copy(target, source, own);
-    maya_values_made_up(operation->receive, before);
-    maya_values_made_up(target + own, bytes - before - own);
+    maya_values_set_placeholder(operation->receive, before);
+    maya_values_set_placeholder(target + own, bytes - before - own);
 }
 
 static maya_content content_of(nccl_type type) {

@@ -99,7 +99,7 @@ static nccl_result inject_fault(nccl_operation *operation) {
 
 static nccl_result post(const char *function, nccl_operation operation) {
     MAYA_OWN_TIME;
-    if (!maya_stream_is_capturing(operation.stream)) maya_watchdogs_look();
+    if (!maya_stream_is_capturing(operation.stream)) maya_watchdogs_poll();
     nccl_group_open();
     nccl_result result = nccl_check_ready(operation.communicator, function);
     if (result == NCCL_SUCCESS) result = check(function, &operation);

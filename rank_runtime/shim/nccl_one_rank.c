@@ -31,7 +31,7 @@ static void run_transfer(void *argument) {
         nccl_scale(work->target, work->source, scalar, work->count, work->type);
         maya_values_known(work->target, size);
     } else {
-        maya_values_made_up(work->target, size);
+        maya_values_set_placeholder(work->target, size);
     }
     maya_values_release();
 }

@@ -72,8 +72,8 @@ DONORS: dict[str, tuple[str | None, list[str], list[str]]] = {
     "libcurand.so.10": ("libcurand.so.10", [], []),
 }
 
-# What shim/device/announcements.c takes the place of, and its arguments.
-ANNOUNCEMENTS = {
+# What shim/device/record_function.c takes the place of, and its arguments.
+RECORD_FUNCTION = {
     "_ZN2at14RecordFunctionC1ENS_11RecordScopeE": "void *function, unsigned char scope",
     (
         "_ZN3c1010Dispatcher17runRecordFunctionERN2at14RecordFunctionESt17reference_wrapperIKNS_14FunctionSchemaEE"
@@ -334,12 +334,12 @@ def test_names_that_do_not_belong_are_left_out_and_reported(make: Builder, root:
 
 
 def test_a_function_that_torch_lacks_is_reported_when_maya_would_take_its_place(make: Builder, root: Path) -> None:
-    text = "".join(f"MAYA_API void {name}(void) {{}}\n" for name in ANNOUNCEMENTS)
-    write(root / "shim" / "device" / "announcements.c", f'#include "device.h"\n{text}')
+    text = "".join(f"MAYA_API void {name}(void) {{}}\n" for name in RECORD_FUNCTION)
+    write(root / "shim" / "device" / "record_function.c", f'#include "device.h"\n{text}')
     messages: list[str] = []
     assert "libmaya_device.so" in [path.name for path in make(messages.append).libraries]
     (notice,) = (message for message in messages if "whose calls Maya would see" in message)
-    assert all(name in notice for name in ANNOUNCEMENTS)
+    assert all(name in notice for name in RECORD_FUNCTION)
 
 
 # ---- the op observer ----
@@ -596,12 +596,12 @@ def test_the_installed_torch_has_what_maya_takes_the_place_of(build: Build) -> N
     assert not replaced.difference(*(read_imports(path).exported for path in find_torch().shared_objects))
 
 
-@pytest.mark.parametrize("missing", [None, *ANNOUNCEMENTS])
-def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
+@pytest.mark.parametrize("missing", [None, *RECORD_FUNCTION])
+def test_a_torch_without_one_of_these_functions_is_observed_plainly(
     build: Build, tmp_path: Path, missing: str | None
 ) -> None:
     """A libtorch_cpu.so that counts its calls; observer callbacks that say "it has been done" and count theirs."""
-    present = {name: arguments for name, arguments in ANNOUNCEMENTS.items() if name != missing}
+    present = {name: arguments for name, arguments in RECORD_FUNCTION.items() if name != missing}
     functions = "".join(f"void {name}({arguments}) {{ calls++; }}\n" for name, arguments in present.items())
     calls = "".join(f"  {name}(calls{', 0' * arguments.count(',')});\n" for name, arguments in present.items())
     declarations = "".join(f"void {name}({arguments});\n" for name, arguments in present.items())
@@ -621,8 +621,8 @@ def test_a_torch_without_one_of_the_announcements_is_observed_plainly(
         static bool is_set(const void *observers) { (void)observers; asked++; return true; }
         void announce(void *calls);
         int main(void) {
-          static const maya_announcement_observer observer = {begins, op_begins, ends, is_set};
-          maya_set_announcement_observer(&observer);
+          static const maya_record_function_callbacks observer = {begins, op_begins, ends, is_set};
+          maya_set_record_function_callbacks(&observer);
           announce(&calls);
           printf("%d asked, %d calls\\n", asked, calls);
         }

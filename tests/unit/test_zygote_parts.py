@@ -16,7 +16,7 @@ from rank_runtime.zygote.shared_modules import shareable
 
 IMMORTAL = """
     import collections, json, sys
-    from rank_runtime.zygote.immortal_objects import make_immortal
+    from rank_runtime.zygote.immortal_objects import make_objects_immortal
 
     class Noisy:
         def __del__(self):
@@ -24,7 +24,7 @@ IMMORTAL = """
 
     before = Noisy()
     before.name = "before"
-    make_immortal()
+    make_objects_immortal()
     print(sys.getrefcount(json.dumps) > 1 << 29, sys.getrefcount(collections.OrderedDict.__mro__) > 1 << 29)
     after = Noisy()
     after.name = "after"

@@ -138,7 +138,7 @@ static void forget_values(void *address, size_t bytes, bool handed_out) {
     static _Atomic bool any;          /* is there something in it? */
     uintptr_t start = (uintptr_t)address;
     if (!any && !maya_work_is_queued()) {
-        maya_values_made_up(address, bytes);
+        maya_values_set_placeholder(address, bytes);
         return;
     }
     pthread_mutex_lock(&maya_blocks_lock);
@@ -148,11 +148,11 @@ static void forget_values(void *address, size_t bytes, bool handed_out) {
     } else {
         for (size_t i = 0; i < given_back.count; i++) {
             maya_interval part = given_back.items[i];
-            maya_values_made_up((void *)part.start, part.end - part.start);
+            maya_values_set_placeholder((void *)part.start, part.end - part.start);
         }
         given_back.count = 0;
         given_back.total = 0;
-        maya_values_made_up(address, bytes);
+        maya_values_set_placeholder(address, bytes);
     }
     any = given_back.count > 0;
     pthread_mutex_unlock(&maya_blocks_lock);

@@ -8,14 +8,14 @@
 #include "virtual_clock.h"
 
 /* A time that may not be known yet. */
-typedef struct clock_moment {
+typedef struct clock_future {
     uint64_t ns;
     uint32_t references;
     bool known;
     void (*then)(void *argument, uint64_t ns); /* NULL, or who is told ... */
     void *argument;
-    struct clock_moment *next_due; /* ... when the lock is let go */
-} clock_moment;
+    struct clock_future *next_due; /* ... when the lock is let go */
+} clock_future;
 
 /* A time of the host: `ns` after the end of a wait, if there is one that has not ended. */
 typedef struct {
@@ -30,8 +30,8 @@ struct maya_clock_wait {
     uint32_t group;
     clock_host_time before;              /* when it began */
     uint64_t reached;                    /* what the thread waits for, as far as that is known ... */
-    MAYA_VECTOR(clock_moment *) pending; /* ... and what is not */
-    struct clock_unseen *unseen;         /* what the thread has seen the end of then */
+    MAYA_VECTOR(clock_future *) pending; /* ... and what is not */
+    struct clock_unsynced *unsynced;     /* what the thread has seen the end of then */
 };
 
 void clock_release_wait(maya_clock_wait *wait);
@@ -58,53 +58,53 @@ bool clock_has_questions(void);
 /* Without the lock: asks what nobody has asked yet. */
 void clock_ask(void);
 
-/* ---- clock_unseen.c ---- */
+/* ---- clock_unsynced.c ---- */
 
 /* Collectives with other ranks whose end the host has not seen, as far as they come before something. NULL: none. */
-typedef struct clock_unseen clock_unseen;
-void clock_unseen_begin(void);
-clock_unseen *clock_unseen_keep(clock_unseen *set);
-void clock_unseen_release(clock_unseen *set);
+typedef struct clock_unsynced clock_unsynced;
+void clock_unsynced_begin(void);
+clock_unsynced *clock_unsynced_keep(clock_unsynced *set);
+void clock_unsynced_release(clock_unsynced *set);
 /* What follows comes after the stream's first so many collectives, too, or after others. */
-void clock_unseen_add(clock_unseen **set, uint32_t stream, uint64_t collectives);
-void clock_unseen_join(clock_unseen **set, clock_unseen *others);
-bool clock_host_has_seen(const clock_unseen *set);
-void clock_host_sees(const clock_unseen *set);
-bool clock_watchdogs_have_seen(const clock_unseen *set);
+void clock_unsynced_add(clock_unsynced **set, uint32_t stream, uint64_t collectives);
+void clock_unsynced_join(clock_unsynced **set, clock_unsynced *others);
+bool clock_host_has_synced(const clock_unsynced *set);
+void clock_host_syncs(const clock_unsynced *set);
+bool clock_watchdogs_have_polled(const clock_unsynced *set);
 /* What the host has seen so far. false: they have seen it already. */
-bool clock_watchdogs_see(void);
+bool clock_watchdogs_poll(void);
 
-/* ---- clock_moments.c ---- */
+/* ---- clock_futures.c ---- */
 
 /* An event that has been recorded. */
 typedef struct {
     uint32_t number, stream; /* the stream on which it was recorded last ... */
     uint64_t collectives;    /* ... which had been given so many */
-    clock_unseen *unseen;
-    clock_moment *moment;
+    clock_unsynced *unsynced;
+    clock_future *future;
 } clock_event;
 
-void clock_moments_begin(void);
+void clock_futures_begin(void);
 /* One reference is the caller's. */
-clock_moment *clock_new_moment(void);
-clock_moment *clock_keep(clock_moment *moment);
-void clock_release(clock_moment *moment);
-void clock_set(clock_moment *moment, uint64_t ns);
+clock_future *clock_new_future(void);
+clock_future *clock_keep(clock_future *future);
+void clock_release(clock_future *future);
+void clock_set(clock_future *future, uint64_t ns);
 /* Those to be told that `then` came true. The caller lets the lock go and calls clock_tell with them. */
-clock_moment *clock_take_due(void);
+clock_future *clock_take_due(void);
 /* Without the lock. */
-void clock_tell(clock_moment *due);
+void clock_tell(clock_future *due);
 /* NULL: it has not been recorded. Valid until the next one is made or forgotten. */
 clock_event *clock_find_event(uint32_t number);
 clock_event *clock_make_event(uint32_t number);
 void clock_forget_event(uint32_t number);
 /* Of the event's last record; NULL: there is none. No reference. */
-clock_moment *clock_event_moment(uint32_t number);
+clock_future *clock_event_future(uint32_t number);
 
 /* ---- clock_streams.c ---- */
 
 struct maya_ticket {
-    clock_moment *arrival;
+    clock_future *arrival;
     bool is_over;
     uint64_t started, ended;
 };
@@ -120,9 +120,9 @@ void clock_add_wait(uint32_t stream, uint32_t event);
 maya_ticket *clock_add_collective(uint32_t stream, clock_host_time ready, bool grouped, const clock_duration *duration);
 
 /* What comes before the end of that. No reference. */
-clock_unseen *clock_stream_unseen(uint32_t stream);
+clock_unsynced *clock_stream_unsynced(uint32_t stream);
 /* When the stream has done what it was given so far. NULL: *ns is the time; otherwise the caller has a reference. */
-clock_moment *clock_stream_moment(uint32_t stream, uint64_t *ns);
+clock_future *clock_stream_future(uint32_t stream, uint64_t *ns);
 uint32_t clock_stream_count(void);
 bool clock_stream_is_blocking(uint32_t stream);
 /* The default stream of its device. */

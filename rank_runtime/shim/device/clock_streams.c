@@ -21,7 +21,7 @@ typedef struct {
     clock_host_time ready;
     const clock_duration *duration; /* WORK, COLLECTIVE of this rank alone */
     union {
-        clock_moment *moment; /* MARK: is set; WAIT: is waited for */
+        clock_future *future; /* MARK: is set; WAIT: is waited for */
         maya_ticket *ticket;  /* COLLECTIVE */
     };
 } entry;
@@ -50,9 +50,9 @@ typedef struct {
     bool blocking;  /* waits for that stream, and it for this one */
     entry *entries; /* what stands before: a ring */
     size_t first, count, capacity;
-    clock_moment *last_arrival; /* at the collective that was recorded last */
+    clock_future *last_arrival; /* at the collective that was recorded last */
     uint64_t collectives;       /* recorded so far */
-    clock_unseen *unseen;       /* of them, and of those that were waited for */
+    clock_unsynced *unsynced;   /* of them, and of those that were waited for */
     spans works, collective_spans;
     /* by stream: of how many of its collectives the overlap with our work is accounted for */
     MAYA_VECTOR(settled_pair) settled;
@@ -220,14 +220,14 @@ static bool run_head(clock_stream *stream) {
         case MARK:
             if (!clock_is_known(&head->ready)) return false;
             stream->cursor = later(stream->cursor, head->ready.ns);
-            clock_set(head->moment, stream->cursor);
-            clock_release(head->moment);
+            clock_set(head->future, stream->cursor);
+            clock_release(head->future);
             break;
         case WAIT:
-            if (!head->moment->known) return false;
+            if (!head->future->known) return false;
             settle(stream, head->other, head->collectives);
-            stream->cursor = later(stream->cursor, head->moment->ns);
-            clock_release(head->moment);
+            stream->cursor = later(stream->cursor, head->future->ns);
+            clock_release(head->future);
             break;
         case COLLECTIVE:
             if (!run_collective(stream, head)) return false;
@@ -246,35 +246,35 @@ void clock_advance(void) {
     }
 }
 
-clock_unseen *clock_stream_unseen(uint32_t number) { return stream_of(number)->unseen; }
+clock_unsynced *clock_stream_unsynced(uint32_t number) { return stream_of(number)->unsynced; }
 
-clock_moment *clock_stream_moment(uint32_t number, uint64_t *ns) {
+clock_future *clock_stream_future(uint32_t number, uint64_t *ns) {
     clock_stream *stream = stream_of(number);
     *ns = stream->cursor;
     if (stream->count == 0) return NULL;
-    clock_moment *moment = clock_new_moment();
-    push(stream, MARK)->moment = clock_keep(moment);
-    return moment;
+    clock_future *future = clock_new_future();
+    push(stream, MARK)->future = clock_keep(future);
+    return future;
 }
 
 /* What comes next on `number` comes after what the other stream has been given. */
 static void join(uint32_t number, uint32_t other_number) {
-    clock_unseen *unseen = clock_stream_unseen(other_number);
+    clock_unsynced *unsynced = clock_stream_unsynced(other_number);
     clock_stream *stream = stream_of(number);
-    clock_unseen_join(&stream->unseen, unseen);
+    clock_unsynced_join(&stream->unsynced, unsynced);
     uint64_t ns;
-    clock_moment *moment = clock_stream_moment(other_number, &ns);
-    if (moment == NULL && stream->count == 0) {
+    clock_future *future = clock_stream_future(other_number, &ns);
+    if (future == NULL && stream->count == 0) {
         stream->cursor = later(stream->cursor, ns);
         return;
     }
-    if (moment == NULL) {
-        moment = clock_new_moment();
-        clock_set(moment, ns);
+    if (future == NULL) {
+        future = clock_new_future();
+        clock_set(future, ns);
     }
     entry *wait = push(stream, WAIT);
     wait->other = number; /* no collectives are accounted for */
-    wait->moment = moment;
+    wait->future = future;
 }
 
 /* The legacy default stream waits for all blocking streams of its device, and they for it. */
@@ -311,47 +311,47 @@ void clock_add_event(uint32_t number, clock_host_time ready, uint32_t event_numb
     clock_event *recorded = clock_make_event(event_number);
     recorded->stream = number;
     recorded->collectives = stream->collectives;
-    clock_unseen_release(recorded->unseen);
-    recorded->unseen = clock_unseen_keep(stream->unseen);
-    if (recorded->moment == NULL || recorded->moment->references > 1) { /* somebody else still wants the time before */
-        clock_release(recorded->moment);
-        recorded->moment = clock_new_moment();
+    clock_unsynced_release(recorded->unsynced);
+    recorded->unsynced = clock_unsynced_keep(stream->unsynced);
+    if (recorded->future == NULL || recorded->future->references > 1) { /* somebody else still wants the time before */
+        clock_release(recorded->future);
+        recorded->future = clock_new_future();
     }
-    recorded->moment->known = false;
+    recorded->future->known = false;
     if (stream->count == 0 && ready.after == NULL) {
         stream->cursor = later(stream->cursor, ready.ns);
-        clock_set(recorded->moment, stream->cursor);
+        clock_set(recorded->future, stream->cursor);
         return;
     }
     entry *made = push(stream, MARK);
     made->ready = keep_time(ready);
-    made->moment = clock_keep(recorded->moment);
+    made->future = clock_keep(recorded->future);
 }
 
 void clock_add_wait(uint32_t number, uint32_t event_number) {
     const clock_event *awaited = clock_find_event(event_number);
     if (awaited == NULL) return;
     clock_stream *stream = stream_of(number);
-    clock_unseen_join(&stream->unseen, awaited->unseen);
-    if (stream->count == 0 && awaited->moment->known) {
+    clock_unsynced_join(&stream->unsynced, awaited->unsynced);
+    if (stream->count == 0 && awaited->future->known) {
         settle(stream, awaited->stream, awaited->collectives);
-        stream->cursor = later(stream->cursor, awaited->moment->ns);
+        stream->cursor = later(stream->cursor, awaited->future->ns);
         return;
     }
     entry *made = push(stream, WAIT);
     made->other = awaited->stream;
     made->collectives = awaited->collectives;
-    made->moment = clock_keep(awaited->moment);
+    made->future = clock_keep(awaited->future);
 }
 
 maya_ticket *clock_add_collective(uint32_t number, clock_host_time ready, bool grouped, const clock_duration *duration) {
     clock_stream *stream = stream_of(number);
     stream->collectives++;
-    if (duration == NULL) clock_unseen_add(&stream->unseen, number, stream->collectives);
+    if (duration == NULL) clock_unsynced_add(&stream->unsynced, number, stream->collectives);
     bool leads = !grouped || stream->last_arrival == NULL;
     if (leads) {
         clock_release(stream->last_arrival);
-        stream->last_arrival = clock_new_moment();
+        stream->last_arrival = clock_new_future();
     }
     maya_ticket *ticket = must_alloc(calloc(1, sizeof *ticket));
     ticket->arrival = clock_keep(stream->last_arrival);
@@ -371,7 +371,7 @@ void clock_streams_begin(void) {
         free(stream->works.items);
         free(stream->collective_spans.items);
         free(stream->settled.items);
-        clock_unseen_release(stream->unseen);
+        clock_unsynced_release(stream->unsynced);
         free(stream);
     }
     streams.count = 0;

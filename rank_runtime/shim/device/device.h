@@ -221,8 +221,8 @@ typedef enum {
  * says that they are known, is. Held for a short time, by any number of threads. */
 MAYA_API void maya_values_hold(void);
 MAYA_API void maya_values_release(void);
-MAYA_API void maya_values_known(const void *address, size_t size);   /* just written for real */
-MAYA_API void maya_values_made_up(const void *address, size_t size); /* overwritten by something not computed: zeroed */
+MAYA_API void maya_values_known(const void *address, size_t size);           /* just written for real */
+MAYA_API void maya_values_set_placeholder(const void *address, size_t size); /* overwritten by something not computed: zeroed */
 MAYA_API bool maya_values_are_known(const void *address, size_t size);
 /* Which of these bytes are known, as offsets: start, end, start, end, ... into `offsets`, which has room for that many
  * numbers; the number of numbers. Where there is no room for all parts, these are the largest. */

@@ -64,33 +64,33 @@ MAYA_API int maya_ipc_close(void *address);
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number);
 
-/* ---- announcements.c: what torch announces to observers ---- */
+/* ---- record_function.c: torch's RecordFunction ---- */
 
 typedef struct {
-    /* Called with the place of an at::RecordFunction and its scope instead of its constructor; true: it has been made. */
+    /* Called instead of the constructor of an at::RecordFunction, with its address and scope; true: it is constructed. */
     bool (*begins)(void *function, uint8_t scope);
-    /* Called with an at::RecordFunction of an op, the c10::FunctionSchema of the op, its dispatch keys and its boxed arguments;
-     * true: nobody else needs to be told. */
+    /* Called with an at::RecordFunction of an op, the op's c10::FunctionSchema, its dispatch keys and its boxed arguments;
+     * true: there are no other callbacks to run. */
     bool (*op_begins)(void *function, const void *schema, uint64_t keys, const void *inputs, size_t count);
     /* Called before an at::RecordFunction is destroyed. */
     void (*ends)(void *function);
-    /* Called with an at::RecordFunctionTLS that is to be the thread's; true: it is the same already. */
+    /* Called with an at::RecordFunctionTLS that the thread is to take over; true: the thread has the same one already. */
     bool (*is_set)(const void *observers);
-} maya_announcement_observer;
+} maya_record_function_callbacks;
 
-/* For somebody who has just called it: the function of torch's whose place we take. */
+/* torch's own function behind one that we replace; aborts if there is none. */
 #define MAYA_TEXT_OF(name) #name
 void *maya_need_function(const char *library, const char *name);
 
-/* Without effect where torch lacks one of the functions through which this works. */
-MAYA_API void maya_set_announcement_observer(const maya_announcement_observer *observer);
+/* Without effect if torch lacks one of the functions that record_function.c replaces. */
+MAYA_API void maya_set_record_function_callbacks(const maya_record_function_callbacks *observer);
 
-/* ---- python_counts.c ---- */
+/* ---- deferred_increfs.c ---- */
 
-/* The thread boxes arguments of an op; it has done so; the op that they are of has ended. */
+/* Called when the thread begins to box an op's arguments, when it is done, and when the op has ended. */
 MAYA_API void maya_boxing_begins(void);
 MAYA_API void maya_boxing_ends(void);
-MAYA_API void maya_make_counts_good(void);
+MAYA_API void maya_flush_deferred_increfs(void);
 
 /* ---- pool.c: stream-ordered allocation (cudaMallocAsync) ---- */
 
@@ -126,7 +126,7 @@ typedef struct {
     size_t size;
 } maya_range;
 
-MAYA_API void maya_values_made_up_ranges(const maya_range *ranges, size_t count);
+MAYA_API void maya_values_set_placeholder_ranges(const maya_range *ranges, size_t count);
 /* A kernel whose effects are not known may have written through this pointer: known bytes from there on are so no longer,
  * but stay as they are. */
 MAYA_API void maya_values_doubt(const void *address);

@@ -237,7 +237,7 @@ int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsign
     memcpy(key.grid, grid, sizeof key.grid);
     memcpy(key.block, block, sizeof key.block);
     key.shared_bytes = shared_bytes;
-    if (kernel->part_kind == MAYA_PART_UNSEEN) {
+    if (kernel->part_kind == MAYA_PART_UNDECIDED) {
         kernel->part_kind =
             (uint8_t)maya_part_kind_of(kernel->name, kernel->host_function == NULL && kernel->resources == NULL);
     }

@@ -133,7 +133,7 @@ void maya_read_part(maya_part_kind kind, const void *kernel, const unsigned grid
     switch (kind) {
         case MAYA_PART_BLOCKS: part->before = add_up(maya_this_thread(), kernel, grid[0] * grid[1] * grid[2]); return;
         case MAYA_PART_TENSORS: part->before = add_up(maya_this_thread(), kernel, grid[1]); return;
-        case MAYA_PART_UNSEEN:
+        case MAYA_PART_UNDECIDED:
         case MAYA_PART_ALL: return;
         default: break;
     }

@@ -7,7 +7,7 @@
 
 /* Where a kernel's launches say it. */
 typedef enum {
-    MAYA_PART_UNSEEN,        /* its name has not been looked at */
+    MAYA_PART_UNDECIDED,     /* its name has not been looked at */
     MAYA_PART_ALL,           /* nowhere: it does all that its op asks for, as far as is known */
     MAYA_PART_COUNT_32,      /* the first argument is the number of elements, an int ... */
     MAYA_PART_COUNT_64,      /* ... or a long */

@@ -196,7 +196,7 @@ int maya_device_free(void *address) {
     int device = maya_address_device(address);
     if (device < 0) return CUDA_INVALID_VALUE;
     maya_device_wait(device); /* as cudaFree: nothing still running may use it */
-    maya_values_made_up(address, maya_find_allocation(address).size);
+    maya_values_set_placeholder(address, maya_find_allocation(address).size);
     pthread_mutex_lock(&maya_memory_lock);
     maya_region *found = maya_regions_at(&regions, (uintptr_t)address);
     if (found == NULL || (found->kind != MAYA_REGION_DEVICE && found->kind != MAYA_REGION_MANAGED)) {

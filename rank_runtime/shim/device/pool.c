@@ -108,7 +108,7 @@ int maya_pool_malloc(int device, size_t size, void *stream, void **address) {
 
 static void give_back(void *argument) {
     block *freed = argument;
-    maya_values_made_up(freed->address, freed->size);
+    maya_values_set_placeholder(freed->address, freed->size);
     pthread_mutex_lock(&maya_pool_lock);
     freed->cached = true;
     count(&pools[freed->device], 0, -(int64_t)freed->size);

@@ -195,7 +195,7 @@ void maya_values_doubt(const void *address) {
     pthread_mutex_unlock(&maya_values_lock);
 }
 
-void maya_values_made_up(const void *address, size_t size) {
+void maya_values_set_placeholder(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     if (!may_hold_values(start, start + size)) return;
     pthread_mutex_lock(&maya_values_lock);
@@ -203,7 +203,7 @@ void maya_values_made_up(const void *address, size_t size) {
     pthread_mutex_unlock(&maya_values_lock);
 }
 
-void maya_values_made_up_ranges(const maya_range *ranges, size_t count) {
+void maya_values_set_placeholder_ranges(const maya_range *ranges, size_t count) {
     bool locked = false;
     for (size_t i = 0; i < count; i++) {
         uintptr_t start = (uintptr_t)ranges[i].address, end = start + ranges[i].size;

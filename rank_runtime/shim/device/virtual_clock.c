@@ -27,7 +27,7 @@ bool maya_clock_runs(void) { return maya_clock_listener != NULL; }
 
 /* The lock is let go, and those are told that wait for something which has become known. */
 static void unlock(void) {
-    clock_moment *due = clock_take_due();
+    clock_future *due = clock_take_due();
     pthread_mutex_unlock(&maya_recorder_lock);
     clock_tell(due);
 }
@@ -76,7 +76,7 @@ void clock_release_wait(maya_clock_wait *wait) {
     if (wait == NULL || --wait->references > 0) return;
     clock_release_wait(wait->before.after);
     for (size_t i = 0; i < wait->pending.count; i++) clock_release(wait->pending.items[i]);
-    clock_unseen_release(wait->unseen);
+    clock_unsynced_release(wait->unsynced);
     free(wait->pending.items);
     free(wait);
 }
@@ -128,8 +128,8 @@ void maya_clock_stream_created(uint32_t stream, bool blocking, uint32_t home) {
 
 void maya_clock_begin(void) {
     if (!maya_get_settings()->virtual_clock) return;
-    clock_unseen_begin();
-    clock_moments_begin();
+    clock_unsynced_begin();
+    clock_futures_begin();
     clock_streams_begin();
     clock_durations_begin();
     groups.count = waiters = 0;
@@ -164,33 +164,33 @@ void maya_clock_after_record(void) {
     if (atomic_load_explicit(&clock_queued, memory_order_relaxed) > most_queued) hold_back();
 }
 
-static void wait_for_moment(maya_clock_wait *wait, clock_moment *moment) { *maya_vector_add(&wait->pending) = moment; }
+static void wait_for_future(maya_clock_wait *wait, clock_future *future) { *maya_vector_add(&wait->pending) = future; }
 
 static void wait_for_stream(maya_clock_wait *wait, uint32_t number) {
     uint64_t ns;
-    clock_unseen_join(&wait->unseen, clock_stream_unseen(number));
-    clock_moment *moment = clock_stream_moment(number, &ns);
-    if (moment) wait_for_moment(wait, moment);
+    clock_unsynced_join(&wait->unsynced, clock_stream_unsynced(number));
+    clock_future *future = clock_stream_future(number, &ns);
+    if (future) wait_for_future(wait, future);
     else if (ns > wait->reached) wait->reached = ns;
 }
 
 static void wait_for_event(maya_clock_wait *wait, uint32_t number) {
     const clock_event *event = clock_find_event(number);
-    if (event) clock_unseen_join(&wait->unseen, event->unseen);
-    clock_moment *moment = event ? event->moment : NULL;
-    if (moment && !moment->known) {
-        moment->references++;
-        wait_for_moment(wait, moment);
-    } else if (moment && moment->ns > wait->reached) {
-        wait->reached = moment->ns;
+    if (event) clock_unsynced_join(&wait->unsynced, event->unsynced);
+    clock_future *future = event ? event->future : NULL;
+    if (future && !future->known) {
+        future->references++;
+        wait_for_future(wait, future);
+    } else if (future && future->ns > wait->reached) {
+        wait->reached = future->ns;
     }
 }
 
 /* The thread knows what it has waited for; of others than the first, nobody knows when it tells. */
 static void see(maya_clock_wait *wait) {
-    if (wait->group == 0) clock_host_sees(wait->unseen);
-    clock_unseen_release(wait->unseen);
-    wait->unseen = NULL;
+    if (wait->group == 0) clock_host_syncs(wait->unsynced);
+    clock_unsynced_release(wait->unsynced);
+    wait->unsynced = NULL;
 }
 
 static uint64_t end_of(uint64_t before, uint64_t reached) { return reached > before ? reached + costs()->wake : before; }
@@ -234,9 +234,9 @@ static void sleep_until_news(void) {
 
 static bool is_over(maya_clock_wait *wait) {
     while (wait->pending.count > 0 && wait->pending.items[wait->pending.count - 1]->known) {
-        clock_moment *moment = wait->pending.items[--wait->pending.count];
-        if (moment->ns > wait->reached) wait->reached = moment->ns;
-        clock_release(moment);
+        clock_future *future = wait->pending.items[--wait->pending.count];
+        if (future->ns > wait->reached) wait->reached = future->ns;
+        clock_release(future);
     }
     return wait->pending.count == 0 && (wait->before.after == NULL || wait->before.after->known);
 }
@@ -277,12 +277,12 @@ bool maya_clock_is_seen(void) {
 }
 
 /* With the lock held; that of an event that is complete is known when the durations before it are. */
-static uint64_t time_of(clock_moment *moment) {
-    moment->references++;
-    if (!moment->known) ask_now();
-    while (!moment->known) sleep_until_news();
-    uint64_t ns = moment->ns;
-    clock_release(moment);
+static uint64_t time_of(clock_future *future) {
+    future->references++;
+    if (!future->known) ask_now();
+    while (!future->known) sleep_until_news();
+    uint64_t ns = future->ns;
+    clock_release(future);
     return ns;
 }
 
@@ -290,7 +290,7 @@ bool maya_clock_event_is_past(uint32_t number) {
     pthread_mutex_lock(&maya_recorder_lock);
     const clock_event *event = clock_find_event(number);
     bool is_past =
-        event == NULL || (clock_host_has_seen(event->unseen) && time_of(event->moment) <= now_of(maya_this_thread()));
+        event == NULL || (clock_host_has_synced(event->unsynced) && time_of(event->future) <= now_of(maya_this_thread()));
     unlock();
     return is_past;
 }
@@ -298,7 +298,7 @@ bool maya_clock_event_is_past(uint32_t number) {
 bool maya_clock_event_is_noticed(uint32_t number) {
     pthread_mutex_lock(&maya_recorder_lock);
     const clock_event *event = clock_find_event(number);
-    bool is_noticed = event == NULL || clock_watchdogs_have_seen(event->unseen);
+    bool is_noticed = event == NULL || clock_watchdogs_have_polled(event->unsynced);
     pthread_mutex_unlock(&maya_recorder_lock);
     return is_noticed;
 }
@@ -308,7 +308,7 @@ bool maya_clock_passes(uint64_t interval_ns) {
     if (!maya_clock_is_seen()) return false;
     pthread_mutex_lock(&maya_recorder_lock);
     uint64_t now = now_of(maya_this_thread()) / interval_ns;
-    bool is_news = now != intervals && clock_watchdogs_see();
+    bool is_news = now != intervals && clock_watchdogs_poll();
     intervals = now;
     pthread_mutex_unlock(&maya_recorder_lock);
     return is_news;
@@ -322,12 +322,12 @@ bool maya_clock_stream_is_past(uint32_t stream) {
     pthread_mutex_lock(&maya_recorder_lock);
     for (uint32_t i = 0; i < clock_stream_count(); i++) {
         if (i != stream && !(clock_home_of(i) == stream && clock_stream_is_blocking(i))) continue;
-        is_seen = clock_host_has_seen(clock_stream_unseen(i));
+        is_seen = clock_host_has_synced(clock_stream_unsynced(i));
         if (!is_seen) break;
         uint64_t ns;
-        clock_moment *moment = clock_stream_moment(i, &ns);
-        if (moment) ns = time_of(moment);
-        if (moment) clock_release(moment);
+        clock_future *future = clock_stream_future(i, &ns);
+        if (future) ns = time_of(future);
+        if (future) clock_release(future);
         if (ns > reached) reached = ns;
     }
     now = now_of(maya_this_thread());
@@ -353,7 +353,7 @@ void maya_clock_forget_event(uint32_t event) {
 bool maya_clock_elapsed(uint32_t start, uint32_t end, int64_t *ns) {
     if (!maya_clock_runs()) return false;
     pthread_mutex_lock(&maya_recorder_lock);
-    clock_moment *first = clock_event_moment(start), *last = clock_event_moment(end);
+    clock_future *first = clock_event_future(start), *last = clock_event_future(end);
     bool known = first != NULL && last != NULL;
     if (known) {
         last->references++;
@@ -373,7 +373,7 @@ void maya_clock_when_arrived(maya_ticket *ticket, void (*then)(void *argument, u
         return;
     }
     pthread_mutex_lock(&maya_recorder_lock);
-    clock_moment *arrival = ticket->arrival;
+    clock_future *arrival = ticket->arrival;
     bool known = arrival->known;
     uint64_t ns = arrival->ns;
     if (!known) {

@@ -7,8 +7,8 @@
  *
  * virtual_clock.c     host threads: their cursors, and when they wait or ask
  * clock_streams.c     what is in the streams, and how far the time of each has been worked out
- * clock_moments.c     times that may not be known yet, and events
- * clock_unseen.c      collectives of which the host does not know yet that they are over
+ * clock_futures.c     times that may not be known yet, and events
+ * clock_unsynced.c      collectives of which the host does not know yet that they are over
  * clock_durations.c   how long work takes: what is known, and questions to the coordinator
  *
  * All state is guarded by the recorder's lock: the clock is told of a record when that is written. Nobody waits for the

@@ -3,7 +3,7 @@
  * The thread "pt_nccl_watchdg" of every process group looks ten times a second which collectives are complete. Of those that
  * nobody has waited for it lets torch free the tensors, with the next call of the group: memory depends on when it looks. So
  * what it is told is what it would have found when it looked last by the rank's clock, at a multiple of a tenth of a second, of
- * what the host has seen by then (clock_unseen.c). When the host has passed such a time and comes to a collective, it waits
+ * what the host has seen by then (clock_unsynced.c). When the host has passed such a time and comes to a collective, it waits
  * until the watchdogs have looked.
  *
  * In: the waits of these threads between two looks (housekeeping.c), what they ask for, calls of NCCL. Out: when the waits end,
@@ -150,7 +150,7 @@ bool maya_watchdog_sees(const void *event, uint32_t number) {
 
 /* ---- looks by the rank's time ---- */
 
-void maya_watchdogs_look(void) {
+void maya_watchdogs_poll(void) {
     if (watchdogs == NULL || !maya_clock_passes(LOOK_NS)) return;
     struct timespec begun, turn;
     clock_gettime(CLOCK_REALTIME, &begun);

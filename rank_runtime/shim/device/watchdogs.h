@@ -15,4 +15,4 @@ bool maya_watchdog_waits(maya_timed_wait wait, pthread_cond_t *condition, pthrea
 /* Of an event that is done: is the calling thread to know, if it is a watchdog? Others are. */
 bool maya_watchdog_sees(const void *event, uint32_t number);
 /* The calling thread is about to call NCCL, without any lock: the watchdogs look, if they would have by its time. */
-MAYA_API void maya_watchdogs_look(void);
+MAYA_API void maya_watchdogs_poll(void);

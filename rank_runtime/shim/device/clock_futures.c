@@ -7,42 +7,42 @@
 
 #include <stdlib.h>
 
-static clock_moment *due;
+static clock_future *due;
 
 /* ---- moments ---- */
 
-clock_moment *clock_new_moment(void) {
-    clock_moment *moment = must_alloc(calloc(1, sizeof *moment));
-    moment->references = 1;
-    return moment;
+clock_future *clock_new_future(void) {
+    clock_future *future = must_alloc(calloc(1, sizeof *future));
+    future->references = 1;
+    return future;
 }
 
-clock_moment *clock_keep(clock_moment *moment) {
-    moment->references++;
-    return moment;
+clock_future *clock_keep(clock_future *future) {
+    future->references++;
+    return future;
 }
 
-void clock_release(clock_moment *moment) {
-    if (moment && --moment->references == 0) free(moment);
+void clock_release(clock_future *future) {
+    if (future && --future->references == 0) free(future);
 }
 
-void clock_set(clock_moment *moment, uint64_t ns) {
-    moment->ns = ns;
-    moment->known = true;
-    if (moment->then == NULL) return;
-    moment->next_due = due;
-    due = clock_keep(moment);
+void clock_set(clock_future *future, uint64_t ns) {
+    future->ns = ns;
+    future->known = true;
+    if (future->then == NULL) return;
+    future->next_due = due;
+    due = clock_keep(future);
 }
 
-clock_moment *clock_take_due(void) {
-    clock_moment *taken = due;
+clock_future *clock_take_due(void) {
+    clock_future *taken = due;
     due = NULL;
     return taken;
 }
 
-void clock_tell(clock_moment *told) {
+void clock_tell(clock_future *told) {
     while (told) {
-        clock_moment *next = told->next_due;
+        clock_future *next = told->next_due;
         told->then(told->argument, told->ns);
         pthread_mutex_lock(&maya_recorder_lock);
         clock_release(told);
@@ -76,17 +76,17 @@ clock_event *clock_make_event(uint32_t number) {
 void clock_forget_event(uint32_t number) {
     clock_event *gone = clock_find_event(number);
     if (gone == NULL) return;
-    clock_release(gone->moment);
-    clock_unseen_release(gone->unseen);
+    clock_release(gone->future);
+    clock_unsynced_release(gone->unsynced);
     event_table_remove(&events, gone);
 }
 
-clock_moment *clock_event_moment(uint32_t number) {
+clock_future *clock_event_future(uint32_t number) {
     const clock_event *found = clock_find_event(number);
-    return found ? found->moment : NULL;
+    return found ? found->future : NULL;
 }
 
-void clock_moments_begin(void) {
+void clock_futures_begin(void) {
     event_table_clear(&events);
     due = NULL;
 }

@@ -1,11 +1,11 @@
 /* Collectives whose end the host has not seen (clock_internal.h).
  *
  * A program asks whether an event is past, and steers by the answer: torch's allocator gives memory out again. When a
- * collective with other ranks ends is known here at a moment that depends on this machine, so an answer that took it into
+ * collective with other ranks ends is known here at a future that depends on this machine, so an answer that took it into
  * account would be another one in every run. The answer is therefore no until the host has waited for something that comes
  * after the collective. In: the collectives that streams are given, what streams and the host wait for, in the order of the
- * program. Out: sets of what is unseen behind a stream or an event; whether the host has seen all of a set, and whether torch's
- * watchdogs have, who look at moments of virtual time (watchdogs.c). */
+ * program. Out: sets of what is unsynced behind a stream or an event; whether the host has seen all of a set, and whether
+ * torch's watchdogs have, who look at moments of virtual time (watchdogs.c). */
 
 #include "clock_internal.h"
 #include "vector.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* Of each of some streams, its first so many collectives. Sets are shared and never change. */
-struct clock_unseen {
+struct clock_unsynced {
     uint32_t references, count;
     struct {
         uint32_t stream;
@@ -31,30 +31,30 @@ static bool is_seen(const counts *by, uint32_t stream, uint64_t collectives) {
     return stream < by->count && by->items[stream] >= collectives;
 }
 
-static bool are_seen(const counts *by, const clock_unseen *set) {
+static bool are_seen(const counts *by, const clock_unsynced *set) {
     for (uint32_t i = 0; set && i < set->count; i++) {
         if (!is_seen(by, set->parts[i].stream, set->parts[i].collectives)) return false;
     }
     return true;
 }
 
-clock_unseen *clock_unseen_keep(clock_unseen *set) {
+clock_unsynced *clock_unsynced_keep(clock_unsynced *set) {
     if (set) set->references++;
     return set;
 }
 
-void clock_unseen_release(clock_unseen *set) {
+void clock_unsynced_release(clock_unsynced *set) {
     if (set && --set->references == 0) free(set);
 }
 
 /* An empty set with room for so many. */
-static clock_unseen *new_set(uint32_t most) {
-    clock_unseen *made = must_alloc(malloc(sizeof *made + most * sizeof *made->parts));
-    *made = (clock_unseen){.references = 1};
+static clock_unsynced *new_set(uint32_t most) {
+    clock_unsynced *made = must_alloc(malloc(sizeof *made + most * sizeof *made->parts));
+    *made = (clock_unsynced){.references = 1};
     return made;
 }
 
-static void add(clock_unseen *set, uint32_t stream, uint64_t collectives) {
+static void add(clock_unsynced *set, uint32_t stream, uint64_t collectives) {
     if (is_seen(&seen, stream, collectives)) return; /* and will be for ever */
     uint32_t i = 0;
     while (i < set->count && set->parts[i].stream != stream) i++;
@@ -65,34 +65,34 @@ static void add(clock_unseen *set, uint32_t stream, uint64_t collectives) {
     if (set->parts[i].collectives < collectives) set->parts[i].collectives = collectives;
 }
 
-static void add_all(clock_unseen *set, const clock_unseen *others) {
+static void add_all(clock_unsynced *set, const clock_unsynced *others) {
     for (uint32_t i = 0; others && i < others->count; i++) add(set, others->parts[i].stream, others->parts[i].collectives);
 }
 
-void clock_unseen_add(clock_unseen **set, uint32_t stream, uint64_t collectives) {
-    clock_unseen *made = new_set((*set ? (*set)->count : 0) + 1);
+void clock_unsynced_add(clock_unsynced **set, uint32_t stream, uint64_t collectives) {
+    clock_unsynced *made = new_set((*set ? (*set)->count : 0) + 1);
     add_all(made, *set);
     add(made, stream, collectives);
-    clock_unseen_release(*set);
+    clock_unsynced_release(*set);
     *set = made;
 }
 
-void clock_unseen_join(clock_unseen **set, clock_unseen *others) {
+void clock_unsynced_join(clock_unsynced **set, clock_unsynced *others) {
     if (others == NULL || others == *set || are_seen(&seen, others)) return;
     if (*set == NULL) {
-        *set = clock_unseen_keep(others);
+        *set = clock_unsynced_keep(others);
         return;
     }
-    clock_unseen *made = new_set((*set)->count + others->count);
+    clock_unsynced *made = new_set((*set)->count + others->count);
     add_all(made, *set);
     add_all(made, others);
-    clock_unseen_release(*set);
+    clock_unsynced_release(*set);
     *set = made;
 }
 
-bool clock_host_has_seen(const clock_unseen *set) { return are_seen(&seen, set); }
+bool clock_host_has_synced(const clock_unsynced *set) { return are_seen(&seen, set); }
 
-void clock_host_sees(const clock_unseen *set) {
+void clock_host_syncs(const clock_unsynced *set) {
     for (uint32_t i = 0; set && i < set->count; i++) {
         uint32_t stream = set->parts[i].stream;
         maya_vector_extend(&seen, stream + 1);
@@ -102,9 +102,9 @@ void clock_host_sees(const clock_unseen *set) {
     }
 }
 
-bool clock_watchdogs_have_seen(const clock_unseen *set) { return are_seen(&noticed, set); }
+bool clock_watchdogs_have_polled(const clock_unsynced *set) { return are_seen(&noticed, set); }
 
-bool clock_watchdogs_see(void) {
+bool clock_watchdogs_poll(void) {
     if (!is_unnoticed) return false;
     maya_vector_extend(&noticed, seen.count);
     memcpy(noticed.items, seen.items, seen.count * sizeof *seen.items);
@@ -112,7 +112,7 @@ bool clock_watchdogs_see(void) {
     return true;
 }
 
-void clock_unseen_begin(void) {
+void clock_unsynced_begin(void) {
     maya_vector_clear(&seen);
     maya_vector_clear(&noticed);
     is_unnoticed = false;
