@@ -1,7 +1,7 @@
-"""What a run takes for granted and a reader has to know before its numbers: statements, and where in the script.
+"""Assumptions of a prediction, which a reader must know before its numbers: statements, and lines of the script.
 
-In: nothing; maya/results/trace_assumptions.py finds them in traces, the launcher knows the others. Out: lines for the
-terminal and the report, and `assumptions` of summary.json.
+maya/results/trace_assumptions.py finds them in traces; the launcher adds others. Out: lines for the terminal and the
+report, and `assumptions` in summary.json.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-PLACEHOLDERS, GIVEN_UP, EMPTY_PRODUCTS = "placeholder_reads", "contents_given_up", "empty_products"
+PLACEHOLDERS, NOT_KEPT, EMPTY_GEMMS = "placeholder_reads", "contents_not_kept", "empty_gemms"
 STEPS, CLOCK = "steps", "clock"
 
 _PLACES_SHOWN = 3
@@ -18,16 +18,16 @@ _PLACES_SHOWN = 3
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the script's, or of a library's that it calls."""
+    """A line of the script, or of a library that it calls."""
 
     what: str  # "item()"
-    at: str  # "/home/me/train.py:42"; "" where it is not known
-    times: int  # on the rank that came there most often
+    at: str  # "/home/me/train.py:42"; "" if unknown
+    times: int  # on the rank that reached it most often
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """One of them, as a sentence around the places where it shows."""
+    """One assumption: a statement, the places where it shows, and the consequence."""
 
     kind: str
     statement: str
@@ -35,7 +35,7 @@ class Assumption:
     consequence: str = ""
 
     def text(self, shorten: Callable[[str], str] = str) -> str:
-        """For people; `shorten` makes "train.py:42" of a place."""
+        """One sentence. `shorten` turns a path and line into "train.py:42"."""
         shown = [f"{_place_text(place, shorten)} ({_times(place.times)})" for place in self.places[:_PLACES_SHOWN]]
         if len(self.places) > _PLACES_SHOWN:
             shown.append(f"{len(self.places) - _PLACES_SHOWN} more")
@@ -43,14 +43,16 @@ class Assumption:
         return f"{self.statement}{listed}{'; ' if self.consequence else ''}{self.consequence}"
 
     def document(self) -> dict[str, Any]:
-        """For summary.json."""
+        """The entry in summary.json."""
         places = [{"what": place.what, "at": place.at or None, "times": place.times} for place in self.places]
         return {"kind": self.kind, "text": self.text(), "places": places}
 
 
 def wall_clock(why: str) -> Assumption:
-    """The script's clocks were not virtual; `why` is the option that says so."""
-    return Assumption(CLOCK, f"times that the script prints are this machine's wall clock ({why}), not predicted ones")
+    """The script's clocks show wall time; `why` is the option that says so."""
+    return Assumption(
+        CLOCK, f"times that the script prints are wall-clock times of this machine ({why}), not predictions"
+    )
 
 
 def _place_text(place: Place, shorten: Callable[[str], str]) -> str:

@@ -109,7 +109,7 @@ def whatif(
 
 def _agrees(run: Path, recorded: Result) -> str:
     """Whether it is what the run itself had said at its end."""
-    from maya.results.document import document
+    from maya.results.prediction_json import prediction_json
 
     try:
         said = json.loads((run / "summary.json").read_text(encoding="utf-8")).get("prediction")
@@ -117,7 +117,7 @@ def _agrees(run: Path, recorded: Result) -> str:
         return ""
     if said is None:
         return ""
-    found = json.loads(json.dumps(document(recorded)))
+    found = json.loads(json.dumps(prediction_json(recorded)))
     different = [key for key in found if found[key] != said.get(key)]
     if not different:
         return ", and what summary.json says"

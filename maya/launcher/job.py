@@ -291,9 +291,9 @@ class Job:
             for line in summary(run, self._run_folder):
                 self._say(line)
         if launch.timing.timeline:
-            from maya.launcher.prediction import predicted
+            from maya.launcher.prediction import summarise_prediction
 
-            made = predicted(run, self._run_folder)
+            made = summarise_prediction(run, self._run_folder)
             prediction, no_prediction = made.document, made.problem
             assumptions = made.assumptions
             for line in made.lines:

@@ -1,7 +1,7 @@
-"""What a finished run would have taken on the cluster: lines for the terminal, and the `prediction` of summary.json.
+"""The prediction at the end of a run: lines for the terminal, and `prediction` in summary.json.
 
-In: a `FinishedRun` and its folder. Out: a `Predicted`. A prediction that fails says why, and does not make the job
-fail.
+In: a `FinishedRun` and its folder. Out: a `PredictionSummary`. If the prediction fails, the summary says why; the job
+does not fail.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from typing import Any
 from maya.assumptions import Assumption
 from maya.launcher.summary_file import FinishedRun
 from maya.launcher.terminal_summary import place_text, relative
-from maya.results.document import document
 from maya.results.predict import TRACES, Prediction, predict
+from maya.results.prediction_json import prediction_json
 from maya.results.terminal_text import lines_of
 
 _PROBLEM = "prediction-error.log"
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """What there is to say."""
+class PredictionSummary:
+    """A prediction as the launcher prints and writes it."""
 
     lines: Sequence[str]
     document: dict[str, Any] | None
     problem: str | None = None
-    assumptions: Sequence[Assumption] = ()  # they are among the lines
+    assumptions: Sequence[Assumption] = ()  # also among the lines
 
 
-def predicted(run: FinishedRun, folder: Path) -> Predicted:
-    """Simulate a run that ended well."""
+def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
+    """Predict a run that succeeded."""
     why_not = _unpredictable(run)
     if why_not is not None:
-        return Predicted([f"no prediction: {why_not}"] if run.traces or run.lost_traces else [], None, why_not)
+        return PredictionSummary([f"no prediction: {why_not}"] if run.traces or run.lost_traces else [], None, why_not)
     try:
         made = predict(folder)
-        unwritten = [f"{made.unwritten}; what is said above does not depend on them"] if made.unwritten else []
+        unwritten = [f"{made.unwritten}; the prediction above does not depend on them"] if made.unwritten else []
         lines = [*lines_of(made.result, place_text), *unwritten, _next(made, folder)]
-        return Predicted(lines, document(made.result), assumptions=made.result.assumptions)
+        return PredictionSummary(lines, prediction_json(made.result), assumptions=made.result.assumptions)
     except (OSError, ValueError) as error:
-        return Predicted([f"no prediction: {error}"], None, str(error))
-    except Exception as error:  # the job itself went well, and what it printed and recorded is there
+        return PredictionSummary([f"no prediction: {error}"], None, str(error))
+    except Exception as error:  # the job itself succeeded, and its output and traces are complete
         problem = f"{type(error).__name__}: {error}"
-        return Predicted([f"no prediction, because Maya failed: {problem} ({_details(folder)})"], None, problem)
+        return PredictionSummary([f"no prediction, because Maya failed: {problem} ({_details(folder)})"], None, problem)
 
 
 def _details(folder: Path) -> str:
-    """The traceback of what went wrong, in a file, or if there is no room for that, as it is."""
+    """Write the traceback to a file and name it; return the traceback itself if the disk is full."""
     try:
         (folder / _PROBLEM).write_text(traceback.format_exc(), encoding="utf-8")
     except OSError:
@@ -64,12 +64,12 @@ def _unpredictable(run: FinishedRun) -> str | None:
     if not run.traces:
         return "no trace was written" if run.lost_traces else "nothing was recorded"
     if run.attempts > 1:
-        return "the workers were restarted, so no trace has all of the job"
+        return "the workers were restarted, so no trace covers the whole job"
     return None
 
 
 def _next(made: Prediction, folder: Path) -> str:
-    """What to open."""
+    """What to open or run next."""
     cluster = relative(made.cluster_trace) if made.cluster_trace is not None else ""
     traces = relative(folder / TRACES) + "/" if made.rank_traces else ""
     pictures = " and ".join(filter(None, [cluster, traces]))

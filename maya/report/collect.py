@@ -13,6 +13,7 @@ import numpy as np
 
 from maya import __version__
 from maya.replay.timeline import GroupTimeline
+from maya.report.activities import ActivityLabels
 from maya.report.content import (
     Bar,
     Content,
@@ -25,10 +26,9 @@ from maya.report.content import (
     TimePart,
     TrafficView,
 )
-from maya.report.labels import Words
-from maya.report.lanes import count_events, streams_of
-from maya.report.rankings import collective_table, kernel_table
 from maya.report.settings_tables import settings_tables
+from maya.report.stream_events import count_events, streams_of
+from maya.report.top_tables import collective_table, kernel_table
 from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.results.memory import memory_curve
 from maya.util.ranks import ranges
@@ -63,11 +63,11 @@ _ORIGINS = {
 
 def collect(result: Result) -> Content:
     """The content of a report."""
-    timeline, steps, anatomy = result.timeline, result.steps, result.anatomy
+    timeline, steps, breakdown = result.timeline, result.steps, result.breakdown
     settings = timeline.settings
-    words = Words(timeline.network_origin)
-    means = anatomy.mean_ns
-    slowest = anatomy.slowest
+    labels = ActivityLabels(timeline.network_origin)
+    means = breakdown.mean_ns
+    slowest = breakdown.slowest
     drawn = drawn_ranks(result)
     return Content(
         title=Path(settings.script).name or "a run of maya-torchrun",
@@ -84,20 +84,20 @@ def collect(result: Result) -> Content:
             for number, of in enumerate(CLASSES)
             if means[:, number].any()
         ],
-        hidden_ns=anatomy.mean_hidden_ns.tolist(),
+        hidden_ns=breakdown.mean_hidden_ns.tolist(),
         bars=_bars(result),
-        why=_micro(f"{slowest.text[0].upper()}{slowest.text[1:]}.") if timeline.world_size > 1 else "",
+        why=_micro(f"Stragglers: {slowest.text}.") if timeline.world_size > 1 else "",
         ranks_per_node=settings.ranks_per_node,
-        behaviours=_behaviours(result),
-        streams=_streams(result, drawn, words),
-        works=words.rows,  # of what the streams show, so after them
+        rank_classes=_rank_classes(result),
+        streams=_streams(result, drawn, labels),
+        activities=labels.activities,  # those that the streams show, so after them
         peak_bytes=_peaks(result),
         capacity_bytes=result.memory.capacity,
         memory=_memory(result, drawn),
         traffic=_traffic(result),
         origins=_origins(result),
         network_origin=_network(result),
-        kernels=kernel_table(timeline, steps, words),
+        kernels=kernel_table(timeline, steps, labels),
         collectives=collective_table(timeline, steps),
         settings=settings_tables(settings, timeline.device),
     )
@@ -105,8 +105,8 @@ def collect(result: Result) -> Content:
 
 def drawn_ranks(result: Result) -> list[int]:
     """One rank of each behaviour, and those that are told apart by their speed."""
-    anatomy = result.anatomy
-    special = [anatomy.median_rank, anatomy.slowest.rank, anatomy.fastest_rank, result.memory.worst_rank]
+    breakdown = result.breakdown
+    special = [breakdown.median_rank, breakdown.slowest.rank, breakdown.fastest_rank, result.memory.worst_rank]
     first = [int(min(part[0] for part in ranks)) for ranks in _ranks_of_classes(result)]
     with_trace = {rank for one in result.timeline.groups for rank in one.ranks.tolist()}
     chosen = dict.fromkeys(rank for rank in (*special[:2], *first, *special[2:]) if rank in with_trace)
@@ -154,8 +154,8 @@ def _figures(result: Result) -> list[Figure]:
         same = abs(throughput.mfu - throughput.hfu) < 1e-9
         note = "nothing is computed twice" if same else f"HFU {share_text(throughput.hfu)}, with what is computed twice"
         figures.append(Figure("MFU", share_text(throughput.mfu), note))
-    exposed = int(result.anatomy.mean_ns[:, CLASSES.index(TimeClass.COMMUNICATION)].mean())
-    length = int(result.anatomy.mean_ns.sum(axis=1).mean()) or 1
+    exposed = int(result.breakdown.mean_ns[:, CLASSES.index(TimeClass.COMMUNICATION)].mean())
+    length = int(result.breakdown.mean_ns.sum(axis=1).mean()) or 1
     if result.timeline.world_size > 1:
         note = f"{_time(exposed)} of a step, mean of all ranks"
         figures.append(Figure("exposed communication", share_text(exposed / length), note))
@@ -171,14 +171,14 @@ def _figures(result: Result) -> list[Figure]:
 
 
 def _bars(result: Result) -> list[Bar]:
-    anatomy = result.anatomy
-    bars = [Bar("median", anatomy.median_rank)]
+    breakdown = result.breakdown
+    bars = [Bar("median", breakdown.median_rank)]
     if result.timeline.world_size > 1:
-        bars += [Bar("least busy", anatomy.fastest_rank), Bar("busiest", anatomy.slowest.rank)]
+        bars += [Bar("least busy", breakdown.fastest_rank), Bar("busiest", breakdown.slowest.rank)]
     return bars
 
 
-def _behaviours(result: Result) -> list[RankClassRow]:
+def _rank_classes(result: Result) -> list[RankClassRow]:
     found = []
     for parts in _ranks_of_classes(result):
         ranks = sorted(rank for part in parts for rank in part.tolist())
@@ -186,7 +186,7 @@ def _behaviours(result: Result) -> list[RankClassRow]:
     return found
 
 
-def _streams(result: Result, drawn: Sequence[int], words: Words) -> list[StreamsView]:
+def _streams(result: Result, drawn: Sequence[int], labels: ActivityLabels) -> list[StreamsView]:
     """The typical step, and its neighbours as far as there is room."""
     budget = _MOST_EVENTS // max(1, len(drawn))
     found = []
@@ -196,7 +196,7 @@ def _streams(result: Result, drawn: Sequence[int], words: Words) -> list[Streams
         bounds = result.steps.groups[number].bounds_ns.tolist()
         first, last = _span(result.steps.typical, len(bounds) - 1, bounds, one, column, budget)
         ends = [(step, bounds[step + 1]) for step in range(max(0, first - 1), last)]
-        found.append(streams_of(one, column, (bounds[first], bounds[last]), ends, words, budget))
+        found.append(streams_of(one, column, (bounds[first], bounds[last]), ends, labels, budget))
     return found
 
 
@@ -248,7 +248,7 @@ def _traffic(result: Result) -> TrafficView:
 
 
 def _origins(result: Result) -> list[Share]:
-    shares = [Share(of.value, of.value, _ORIGINS[of.value], ns) for of, ns in result.origins.works.items()]
+    shares = [Share(of.value, of.value, _ORIGINS[of.value], ns) for of, ns in result.origins.kernels.items()]
     shares += [
         Share("network", f"network model, {of}", "collectives and messages", ns)
         for of, ns in result.origins.network.items()
@@ -260,7 +260,9 @@ def _network(result: Result) -> str:
     parameters = result.timeline.settings.load_cluster().parameters
     about = "; ".join(filter(None, [parameters.data, parameters.error]))
     spread = f"Durations of kernels are expected to be off by {share_text(result.origins.spread)}, weighted by time. "
-    lacking = f"Kernels without a model: {result.without_model.text}. " if result.without_model.text else ""
+    lacking = (
+        f"Kernels without a model: {result.kernels_without_model.text}. " if result.kernels_without_model.text else ""
+    )
     return f"{spread}{lacking}Parameters of the network: {parameters.origin}{f' ({about})' if about else ''}."
 
 

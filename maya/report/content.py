@@ -59,9 +59,9 @@ class RankClassRow:
 
 
 @dataclass(frozen=True)
-class Lane:
+class Track:
     """A stream. `events` has five numbers for each: ns since the end of the one before, ns it takes, its place in
-    `Content.works`, ns from its launch to its start, ns that the rank waited in it for others."""
+    `Content.activities`, ns from its launch to its start, ns that the rank waited in it for others."""
 
     name: str
     events: Sequence[int]
@@ -72,15 +72,15 @@ class StreamsView:
     """What a rank's streams did in a part of the run."""
 
     rank: int
-    first_ns: int  # lanes begin here
+    first_ns: int  # tracks begin here
     last_ns: int
     steps: Sequence[tuple[int, int]]  # number of a step, and when it ended
-    lanes: Sequence[Lane]
+    tracks: Sequence[Track]
     joined_ns: int = 0  # neighbours shorter than this were joined to one event, so that the page stays small; 0: none
 
 
 @dataclass(frozen=True)
-class WorkRow:
+class Activity:
     """Something that streams did, and where its duration comes from."""
 
     name: str
@@ -145,9 +145,9 @@ class Content:
     bars: Sequence[Bar]
     why: str  # why the slowest rank is
     ranks_per_node: int
-    behaviours: Sequence[RankClassRow]
+    rank_classes: Sequence[RankClassRow]
     streams: Sequence[StreamsView]
-    works: Sequence[WorkRow]
+    activities: Sequence[Activity]
     peak_bytes: Sequence[int]  # of every rank, everything
     capacity_bytes: int
     memory: Sequence[MemoryView]

@@ -15,7 +15,7 @@ from maya.report.content import Content
 _FOLDER = Path(__file__).parent / "page"
 _SCRIPTS = (
     "core",
-    "anatomy",
+    "breakdown",
     "tables",
     "ranks",
     "memory",

@@ -1,8 +1,9 @@
-"""One picture of the whole cluster: cluster_trace.json.gz, for Perfetto.
+"""The whole cluster in one trace file: cluster_trace.json.gz, for Perfetto.
 
-In: a `Result`. Out: a file with a group of rows for each of up to 64 ranks: one of each class (ranks that did the same
-at the same times), the median and the slowest rank among them. Rows are streams; works that follow each other closely
-are one piece, collectives are pieces of their own, with the waiting before them. The last measured steps are drawn.
+In: a `Result`. Out: a file with a process for each of up to 64 ranks: one of each replay group (ranks that did the same
+at the same times), with the median and the slowest rank among them. Its threads are streams. Kernels that follow each
+other closely are one event; collectives are events of their own, with the waiting before them. The file holds the last
+measured steps.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.replay.timeline import GroupTimeline
-from maya.results.classes import CLASSES, TITLES, classify
-from maya.results.drawing import class_of, stream_number
+from maya.results.kineto_window import group_of, stream_number
 from maya.results.result import Result
-from maya.results.trace_file import Event, process, span, thread, write_trace
+from maya.results.time_classes import CLASSES, TITLES, classify
+from maya.results.trace_events import Event, process, span, thread, write_trace
+from maya.util.arrays import Indices
 from maya.util.ranks import ranges
 
 NAME = "cluster_trace.json.gz"
 MOST_RANKS = 64
 _MOST_STEPS = 2
-_CLOSELY = 10_000  # ns between two works that are drawn as one, or more where
-_MOST_PIECES = 1000  # of a stream would not be enough
-_STEPS_ROW = 1  # streams have higher numbers
+_CLOSELY = 10_000  # ns between kernels that become one event; more if a stream had more events than
+_MOST_EVENTS = 1000
+_STEPS_THREAD = 1  # streams have higher numbers
 
 
 def write_cluster_trace(result: Result, folder: Path) -> Path:
@@ -45,9 +47,13 @@ def write_cluster_trace(result: Result, folder: Path) -> Path:
 
 
 def drawn_ranks(result: Result) -> list[int]:
-    """The ranks in the picture, in order."""
-    first = [result.anatomy.median_rank, result.anatomy.slowest.rank, *(int(one.ranks[0]) for one in _largest(result))]
-    seen: dict[int, int] = {}  # by class
+    """The ranks in the file, in order."""
+    first = [
+        result.breakdown.median_rank,
+        result.breakdown.slowest.rank,
+        *(int(one.ranks[0]) for one in _largest(result)),
+    ]
+    seen: dict[int, int] = {}  # by replay group
     for rank in first:
         one = next((one for one in result.timeline.groups if rank in one.ranks), None)
         if one is not None and len(seen) < MOST_RANKS:
@@ -56,7 +62,7 @@ def drawn_ranks(result: Result) -> list[int]:
 
 
 def _largest(result: Result) -> list[GroupTimeline]:
-    """Classes with most ranks first."""
+    """The replay groups, largest first."""
     return sorted(result.timeline.groups, key=lambda one: (-len(one.ranks), int(one.ranks[0])))
 
 
@@ -65,22 +71,22 @@ def _events(result: Result) -> Iterator[Event]:
     steps = range(max(measured[0], measured[-1] - _MOST_STEPS + 1), measured[-1] + 1)
     number_of = {id(one): number for number, one in enumerate(result.timeline.groups)}
     for rank in drawn_ranks(result):
-        one = class_of(result.timeline, rank)
+        one = group_of(result.timeline, rank)
         others = len(one.ranks) - 1
         label = f"like it: {ranges(one.ranks.tolist())}" if others else ""
         node = rank // result.timeline.settings.ranks_per_node
         yield from process(rank, f"rank {rank} (node {node})" + (f" and {others} more" if others else ""), label, rank)
         bounds = result.steps.groups[number_of[id(one)]].bounds_ns
-        yield from thread(rank, _STEPS_ROW, "steps", _STEPS_ROW)
+        yield from thread(rank, _STEPS_THREAD, "steps", _STEPS_THREAD)
         for step in steps:
             times = int(bounds[step]), int(bounds[step + 1])
-            yield span("step", f"step {step}", rank, _STEPS_ROW, *times, _anatomy(result, rank, step))
+            yield span("step", f"step {step}", rank, _STEPS_THREAD, *times, _times_by_class(result, rank, step))
         yield from _streams(one, rank, int(bounds[steps.start]), int(bounds[steps.stop]))
 
 
-def _anatomy(result: Result, rank: int, step: int) -> Event:
-    """Microseconds by class."""
-    found = zip(CLASSES, result.anatomy.ns[rank, step].tolist(), strict=True)
+def _times_by_class(result: Result, rank: int, step: int) -> Event:
+    """Microseconds by time class."""
+    found = zip(CLASSES, result.breakdown.ns[rank, step].tolist(), strict=True)
     return {TITLES[name]: ns / 1000 for name, ns in found if ns}
 
 
@@ -95,7 +101,7 @@ def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Ev
         rows = inside[streams[inside] == stream]
         yield from thread(rank, row, f"stream {row}", row)
         is_call = rank_class.call[rows] >= 0
-        yield from _pieces(rank, row, rows[~is_call], classes, one)
+        yield from _joined_kernels(rank, row, rows[~is_call], classes, one)
         for at in rows[is_call].tolist():
             call = rank_class.calls[int(rank_class.call[at])]
             if start[at] > arrival[at]:
@@ -105,16 +111,16 @@ def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Ev
                 yield span("communication", call.call, rank, row, int(start[at]), int(stop[at]), arguments)
 
 
-def _pieces(
-    rank: int, stream: int, rows: npt.NDArray[np.intp], classes: npt.NDArray[np.int8], one: GroupTimeline
+def _joined_kernels(
+    rank: int, stream: int, rows: Indices, classes: npt.NDArray[np.int8], one: GroupTimeline
 ) -> Iterator[Event]:
-    """Works that follow each other closely, as one. What is close depends on how many pieces there would be."""
+    """Kernels that follow each other closely, as one event. The distance grows until the events are few enough."""
     if not len(rows):
         return
     start, stop, kinds = one.start_ns[rows, 0], one.end_ns[rows, 0], classes[rows]
     gaps = start[1:] - stop[:-1]
     closely = _CLOSELY
-    while (gaps > closely).sum() > _MOST_PIECES:
+    while (gaps > closely).sum() > _MOST_EVENTS:
         closely *= 2
     firsts = np.flatnonzero(np.concatenate(([True], gaps > closely)))
     lasts = np.append(firsts[1:], len(rows)) - 1
@@ -126,5 +132,5 @@ def _pieces(
     for at, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
         busy = {title: ns[at] / 1000 for title, ns in by_class if ns[at]}
         name = next(iter(busy)) if len(busy) == 1 else "compute"
-        arguments = {"works": last - first + 1, **busy}
+        arguments = {"kernels": last - first + 1, **busy}
         yield span("compute", name, rank, stream, int(start[first]), int(stop[last]), arguments)

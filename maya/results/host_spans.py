@@ -1,13 +1,12 @@
-"""When the host was in which op and in which call of CUDA: for drawing a rank.
+"""Begin and end of every op, annotation and CUDA call on the host of one rank, for its Kineto trace.
 
-In: a trace, the host cursor after each of its records, and what the program's own code took before it (`RankDetail`).
-Out: begin and end of every op and annotation, and of every call.
+In: a trace, the host cursor after each of its records, and the script's own time before each (`RankDetail`). Out:
+`HostSpans`.
 
-A record's cursor is the time at which its call returned. A call began what it costs earlier; one that waited for the
-device began when the record before it and the ops since then were over. An op ends with its own record. Where it began
-the cursor does not say, only how many ops began since the last record of its thread: they are taken to have begun one
-after the other, each as long after the one before, so that the innermost began last, right before the first call in
-it.
+The cursor of a record is the time at which its call returned. A call began earlier by its cost; a call that waited for
+the device began after the record before it and the ops since then. An op ends with its own record. The cursor does not
+say when the op began, only how many ops began since the last record of its thread: they are assumed to have begun at
+equal distances, so that the innermost began last, right before the first call inside it.
 """
 
 from __future__ import annotations
@@ -15,29 +14,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from maya.replay.run_settings import HostCosts
 from maya.replay.thread_groups import thread_groups
 from maya.trace import Flag, RecordKind, Trace
-
-Times = npt.NDArray[np.int64]
-Index = npt.NDArray[np.intp]
+from maya.util.arrays import Indices, Integers
 
 _OPS = (RecordKind.OP, RecordKind.ANNOTATION)
 
 
 @dataclass(frozen=True, eq=False)
 class HostSpans:
-    """For each record of a trace: when what it says began and ended on the host."""
+    """For each record of a trace: when its call, op or annotation began and ended on the host."""
 
-    begin: Times
-    end: Times
-    opened: Index  # of an op or annotation: the first record that was made in it; of others the record itself
+    begin: Integers
+    end: Integers
+    opened: Indices  # of an op or annotation: the first record inside it; of others the record itself
 
 
-def host_spans(trace: Trace, host_ns: Times, own_ns: Times, costs: HostCosts) -> HostSpans:
-    """Of all records."""
+def host_spans(trace: Trace, host_ns: Integers, own_ns: Integers, costs: HostCosts) -> HostSpans:
+    """The spans of all records."""
     records = trace.records
     before = _cursor_before(trace, host_ns)
     spent = np.array(
@@ -59,8 +55,8 @@ def host_spans(trace: Trace, host_ns: Times, own_ns: Times, costs: HostCosts) ->
 _KNOWN = frozenset(RecordKind)
 
 
-def _cursor_before(trace: Trace, host_ns: Times) -> Times:
-    """Of each record: the cursor that its threads had before it."""
+def _cursor_before(trace: Trace, host_ns: Integers) -> Integers:
+    """For each record, the cursor of its thread group before it."""
     groups = thread_groups(trace.records, trace.strings)[trace.records["thread"]]
     before = np.zeros(len(host_ns), dtype=np.int64)
     for group in np.unique(groups).tolist():
@@ -70,8 +66,10 @@ def _cursor_before(trace: Trace, host_ns: Times) -> Times:
     return before
 
 
-def _begin_ops(trace: Trace, host_ns: Times, before: Times, own_ns: Times, begin: Times, all_opened: Index) -> None:
-    """Fill in when ops and annotations began, and with which record."""
+def _begin_ops(
+    trace: Trace, host_ns: Integers, before: Integers, own_ns: Integers, begin: Integers, all_opened: Indices
+) -> None:
+    """Fill in when ops and annotations began, and their first records."""
     records = trace.records
     is_op = np.isin(records["kind"], np.array(_OPS, dtype=np.uint8))
     for thread in np.unique(records["thread"]).tolist():
@@ -79,8 +77,8 @@ def _begin_ops(trace: Trace, host_ns: Times, before: Times, own_ns: Times, begin
         numbers = records["op"][own].astype(np.int64)
         first = _first_inside(numbers)
         ends = np.flatnonzero(is_op[own])
-        opened = first[ends]  # of each op: the first record that was made in it
-        # Of ops that were open at the same first record the innermost, which has the highest number, comes last.
+        opened = first[ends]  # for each op, the first record inside it
+        # Among ops that have the same first record, the innermost, which has the highest number, comes last.
         order = np.lexsort((-numbers[ends], opened))
         at = np.arange(len(order))
         new = np.ones(len(order), dtype=bool)
@@ -95,11 +93,11 @@ def _begin_ops(trace: Trace, host_ns: Times, before: Times, own_ns: Times, begin
         all_opened[positions] = inside
 
 
-def _first_inside(numbers: Times) -> Index:
-    """Of each record of a thread, if it is the end of an op: the first record that was made since the op began.
+def _first_inside(numbers: Integers) -> Indices:
+    """For each record of a thread, the first record inside its op, if it is the end of an op.
 
-    While an op is open, all records of its thread have its number or a higher one. So they are those after the last
-    record with a lower number.
+    While an op is open, all records of its thread have its number or a higher one. So the first record inside is the
+    one after the last record with a lower number.
     """
     lower: list[int] = []  # positions, with rising numbers
     values: list[int] = []

@@ -1,6 +1,6 @@
-"""A rank's host as torch.profiler shows it: ops, annotations, calls of CUDA.
+"""The host part of a rank's Kineto trace: ops, annotations and CUDA calls.
 
-In: a `Drawing`. Out: events, and arrows from forward ops to their backward.
+In: a `KinetoWindow`. Out: events, with flows from forward ops to their backward.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from maya.results.drawing import Drawing
-from maya.results.trace_file import Event, flow, span
-from maya.results.trace_names import input_arguments
+from maya.results.kineto_names import input_arguments
+from maya.results.kineto_window import KinetoWindow
+from maya.results.trace_events import Event, flow, span
 from maya.trace import Flag, RecordKind, Trace
 
 _CALLS = {
@@ -28,7 +28,7 @@ _CALLS = {
     RecordKind.HOST_FUNCTION: "cudaLaunchHostFunc",
     RecordKind.GRAPH_LAUNCH: "cudaGraphLaunch",
 }
-# CUPTI's numbers of these calls; 0 for the others.
+# Callback ids of CUPTI; 0 for other calls.
 _NUMBERS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
@@ -40,22 +40,23 @@ _NUMBERS = {
 _WAITS = {"stream": "cudaStreamSynchronize", "event": "cudaEventSynchronize", "device": "cudaDeviceSynchronize"}
 
 
-def op_events(drawing: Drawing) -> Iterator[Event]:
-    trace, spans = drawing.one.rank_class.trace, drawing.spans
+def op_events(window: KinetoWindow) -> Iterator[Event]:
+    """Ops and annotations."""
+    trace, spans = window.group.rank_class.trace, window.spans
     records = trace.records
     forward: dict[int, tuple[int, int]] = {}  # sequence number -> thread and begin of the op that made it
     linked: set[int] = set()
     flows: list[Event] = []
-    for position in drawing.positions:
+    for position in window.positions:
         record = records[position]
         kind = int(record["kind"])
         if kind not in (RecordKind.OP, RecordKind.ANNOTATION):
             continue
         signature = trace.signature(int(record["signature"]))
         name = str(signature.get("op", ""))
-        tid = drawing.threads[int(record["thread"])]
+        tid = window.threads[int(record["thread"])]
         begin, end = int(spans.begin[position]), int(spans.end[position])
-        arguments: dict[str, Any] = {"External id": drawing.op_ids[int(record["op"])], "Record function id": 0}
+        arguments: dict[str, Any] = {"External id": window.op_ids[int(record["op"])], "Record function id": 0}
         sequence = int(record["value"]) >> 32
         if kind == RecordKind.OP:
             if sequence != 0xFFFFFFFF:
@@ -63,21 +64,22 @@ def op_events(drawing: Drawing) -> Iterator[Event]:
                 if name.rstrip("0123456789").endswith("Backward"):
                     if sequence in forward and sequence not in linked:
                         linked.add(sequence)
-                        flows.append(flow("fwdbwd", sequence, drawing.pid, *forward[sequence], ends=False))
-                        flows.append(flow("fwdbwd", sequence, drawing.pid, tid, begin, ends=True))
+                        flows.append(flow("fwdbwd", sequence, window.pid, *forward[sequence], ends=False))
+                        flows.append(flow("fwdbwd", sequence, window.pid, tid, begin, ends=True))
                 else:
                     forward.setdefault(sequence, (tid, begin))
             arguments |= input_arguments(signature.get("inputs", []))
         arguments["Ev Idx"] = arguments["External id"]
         category = "cpu_op" if kind == RecordKind.OP else "user_annotation"
-        yield span(category, name, drawing.pid, tid, begin, end, arguments)
+        yield span(category, name, window.pid, tid, begin, end, arguments)
     yield from flows
 
 
-def call_events(drawing: Drawing) -> Iterator[Event]:
-    trace, spans = drawing.one.rank_class.trace, drawing.spans
+def call_events(window: KinetoWindow) -> Iterator[Event]:
+    """CUDA calls."""
+    trace, spans = window.group.rank_class.trace, window.spans
     triton = _through_driver(trace)
-    for position in drawing.positions:
+    for position in window.positions:
         record = trace.records[position]
         kind, flags = int(record["kind"]), int(record["flags"])
         if flags & Flag.FROM_GRAPH or (kind == RecordKind.COLLECTIVE and flags & Flag.GROUPED):
@@ -97,16 +99,16 @@ def call_events(drawing: Drawing) -> Iterator[Event]:
         if signature.get("mapped"):
             category, name = "cuda_driver", "cuMemCreate" if kind == RecordKind.MALLOC else "cuMemRelease"
         arguments = {
-            "External id": drawing.op_ids.get(int(record["op"]), 0),
+            "External id": window.op_ids.get(int(record["op"]), 0),
             "cbid": _NUMBERS.get(name, 0),
-            "correlation": drawing.correlations[position],
+            "correlation": window.correlations[position],
         }
         bounds = int(spans.begin[position]), int(spans.end[position])
-        yield span(category, name, drawing.pid, drawing.threads[int(record["thread"])], *bounds, arguments)
+        yield span(category, name, window.pid, window.threads[int(record["thread"])], *bounds, arguments)
 
 
 def _through_driver(trace: Trace) -> frozenset[int]:
-    """Signatures of kernels that go through the driver: names that are not mangled."""
+    """Signatures of kernels that are launched through the driver API, as Triton does: their names are not mangled."""
     used = np.unique(trace.kernels()["signature"]).tolist()
     names = {number: str(trace.signature(number).get("kernel", "")) for number in used}
     return frozenset(number for number, name in names.items() if not name.startswith("_Z"))

@@ -1,9 +1,9 @@
 """How much device memory every rank needs, at its peak and over time.
 
-In: a `Timeline`. Out: a `MemoryUse`. Allocated is what PyTorch's allocator had handed out (`max_memory_allocated`),
-reserved what it held (`max_memory_reserved`), both from the trace, byte for byte. Beside it a process has the CUDA
-context, NCCL's buffers (as the virtual GPU accounts for them: an estimate) and memory that was taken without the
-allocator: workspaces of libraries, and the program's own. The sum is what `nvidia-smi` would show.
+In: a `Timeline`. Out: a `MemoryUse`. Allocated and reserved bytes of PyTorch's allocator (`max_memory_allocated`,
+`max_memory_reserved`) are exact, from the trace. A process also has the CUDA context, NCCL's buffers (an estimate, the
+same as in the virtual GPU), and memory from other sources than the allocator: workspaces of libraries, and the script's
+own cudaMalloc. The sum is what `nvidia-smi` would show.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 from maya.replay.timeline import GroupTimeline, Timeline
 from maya.trace import RecordKind, Trace
+from maya.util.arrays import Booleans, Indices, Integers
 
-Times = npt.NDArray[np.int64]
-
-# As rank_runtime/shim/nccl_memory.c has it.
+# The same as in rank_runtime/shim/nccl_memory.c.
 _CHANNELS = 16
 _BUFFER_BYTES = 4 << 20
 _LINE_BUFFERS = 8 * 640 * 120 * 8 + 8 * 512 * 8 * 16
@@ -29,28 +28,28 @@ _GRANULARITY = 2 << 20
 
 @dataclass(frozen=True)
 class Peak:
-    """One rank's needs, in bytes. The parts are those at the moment when their sum is largest."""
+    """The peak of one rank, in bytes. Parts are taken at the moment when their sum is largest."""
 
     allocated: int  # at its own peak
     reserved: int  # at its own peak
-    workspaces: int  # taken without the allocator
+    workspaces: int  # from other sources than the allocator
     nccl: int
     context: int
     total: int
-    at_record: int  # of the trace: where the sum is largest
-    reserved_known: bool = True  # False: the allocator took memory in a way that is not recorded (cudaMallocAsync)
+    at_record: int  # position in the trace at which the sum is largest
+    reserved_known: bool = True  # False: the allocator uses calls that are not recorded (cudaMallocAsync)
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryUse:
-    """All ranks. Ranks of one behaviour need the same."""
+    """Memory of all ranks. The ranks of a class need the same."""
 
     capacity: int  # of the device
-    peaks: tuple[Peak, ...]  # of each of timeline.groups
-    ranks: tuple[npt.NDArray[np.int32], ...]  # of each class
+    peaks: tuple[Peak, ...]  # for each of timeline.groups
+    ranks: tuple[npt.NDArray[np.int32], ...]  # for each group
 
     def of_rank(self, rank: int) -> Peak | None:
-        """None: the rank asked nothing of its device."""
+        """The peak of a rank. None: the rank did nothing on its GPU."""
         return self._by_rank.get(rank)
 
     @cached_property
@@ -59,7 +58,7 @@ class MemoryUse:
 
     @property
     def worst_rank(self) -> int:
-        """The rank that needs most; of equal ones the first."""
+        """The first rank of those that need most."""
         most = max((peak.total for peak in self.peaks), default=0)
         at_most = [int(ranks[0]) for peak, ranks in zip(self.peaks, self.ranks, strict=True) if peak.total == most]
         return min(at_most, default=0)
@@ -67,26 +66,26 @@ class MemoryUse:
 
 @dataclass(frozen=True, eq=False)
 class MemoryCurve:
-    """Memory of one rank over time: what holds from each time on."""
+    """Memory of one rank over time: values from each time on."""
 
-    ns: Times
-    allocated: Times
-    reserved: Times
+    ns: Integers
+    allocated: Integers
+    reserved: Integers
 
 
 @dataclass(frozen=True, eq=False)
 class _Levels:
-    """After each record that changes something."""
+    """Memory after each record that changes it."""
 
-    records: npt.NDArray[np.intp]
-    allocated: Times
-    reserved: Times
-    workspaces: Times
-    nccl: Times
+    records: Indices
+    allocated: Integers
+    reserved: Integers
+    workspaces: Integers
+    nccl: Integers
 
 
 def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) -> MemoryUse:
-    """`variables`: NCCL's, of the job; by default those of its settings."""
+    """The memory of all ranks. `variables`: NCCL_* variables; by default those of the job's settings."""
     variables = timeline.settings.nccl if variables is None else variables
     by_rank_class = {
         id(rank_class): _peak(_levels(rank_class.trace, variables), timeline.device.context_bytes)
@@ -116,7 +115,7 @@ def _peak(levels: _Levels, context: int) -> Peak:
 
 
 def memory_curve(timeline: Timeline, rank: int, most_points: int = 2000) -> MemoryCurve:
-    """Memory of a rank over time, in at most so many points; peaks are kept."""
+    """Memory of a rank over time, in at most `most_points` points that include the peaks."""
     one = next((one for one in timeline.groups if rank in one.ranks), None)
     if one is None:
         nothing = np.zeros(0, dtype=np.int64)
@@ -131,11 +130,11 @@ def memory_curve(timeline: Timeline, rank: int, most_points: int = 2000) -> Memo
     return MemoryCurve(ns[chosen], levels.allocated[chosen], levels.reserved[chosen])
 
 
-def _host_ns(timeline: Timeline, one: GroupTimeline, rank: int, positions: npt.NDArray[np.intp]) -> Times:
-    """When the host came to these records: from the rank's detail, or else the launch before each of them."""
+def _host_ns(timeline: Timeline, one: GroupTimeline, rank: int, positions: Indices) -> Integers:
+    """When the host reached these records: from the rank's detail, or else the launch before each of them."""
     detail = timeline.details.get(rank)
     if detail is not None:
-        found: Times = np.maximum.accumulate(detail.host_ns[positions]) if len(positions) else detail.host_ns[:0]
+        found: Integers = np.maximum.accumulate(detail.host_ns[positions]) if len(positions) else detail.host_ns[:0]
         return found
     launched = np.concatenate((np.zeros(1, dtype=np.int64), one.launched_ns[:, 0]))
     before = np.searchsorted(one.rank_class.records, positions, side="right")
@@ -172,7 +171,7 @@ def _levels(trace: Trace, variables: Mapping[str, str]) -> _Levels:
 
 
 def _sizes(trace: Trace, records: npt.NDArray[np.void], variables: Mapping[str, str]) -> list[int]:
-    """Bytes that each of the records takes; of a collective: if it is a communicator's birth, NCCL's buffers."""
+    """The bytes that each record allocates; for a communicator init, NCCL's buffers."""
     numbers, which = np.unique(records["signature"], return_inverse=True)
     sizes = []
     for number in numbers.tolist():
@@ -185,22 +184,22 @@ def _sizes(trace: Trace, records: npt.NDArray[np.void], variables: Mapping[str, 
 
 
 def nccl_bytes(ranks: int, variables: Mapping[str, str]) -> int:
-    """Of one communicator, split or not: torch does not have them share buffers unless it is told to."""
+    """The buffers of one communicator. Split communicators do not share buffers unless torch is told so."""
     if ranks == 1:
         return 0
-    channels = min(_chosen(variables, "NCCL_MAX_NCHANNELS", _CHANNELS), _CHANNELS)
-    size = channels * (_chosen(variables, "NCCL_BUFFSIZE", _BUFFER_BYTES) + _LINE_BUFFERS)
+    channels = min(_positive(variables, "NCCL_MAX_NCHANNELS", _CHANNELS), _CHANNELS)
+    size = channels * (_positive(variables, "NCCL_BUFFSIZE", _BUFFER_BYTES) + _LINE_BUFFERS)
     return -(-size // _GRANULARITY) * _GRANULARITY
 
 
-def _chosen(variables: Mapping[str, str], name: str, otherwise: int) -> int:
+def _positive(variables: Mapping[str, str], name: str, otherwise: int) -> int:
     text = variables.get(name, "")
     return int(text) if text.isdigit() and int(text) > 0 else otherwise
 
 
-def _from_allocator(trace: Trace, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Whether memory is taken by PyTorch's allocator: it hands out a block of it at once, on the same thread. An
-    expandable segment grows by several pieces before that, and may have to unmap others first."""
+def _from_allocator(trace: Trace, positions: Indices) -> Booleans:
+    """Whether memory is allocated by PyTorch's caching allocator: it hands out a block of it immediately, on the same
+    thread. An expandable segment maps several pieces before that, and may unmap others first."""
     records = trace.records
     found = np.zeros(len(positions), dtype=bool)
     mapped_signatures = [
@@ -216,7 +215,7 @@ def _from_allocator(trace: Trace, positions: npt.NDArray[np.intp]) -> npt.NDArra
         mapped = is_mapped[own]
         gives = np.append(records["kind"][own] == RecordKind.BLOCK_ALLOC, False)
         places = np.append(np.where(mapped, len(own), np.arange(len(own))), len(own))
-        after_mapping = np.minimum.accumulate(places[::-1])[::-1]  # of each place the next one that maps nothing
+        after_mapping = np.minimum.accumulate(places[::-1])[::-1]  # for each place, the next one that maps nothing
         following = np.where(mapped, after_mapping[1:], np.arange(1, len(own) + 1))
         found[np.searchsorted(positions, own[is_malloc[own] & gives[following]])] = True
     return found

@@ -1,7 +1,7 @@
-"""What the numbers rest on: the share of the devices' time by where its durations come from, and what takes most of it.
+"""Where durations come from: the share of device time by origin, and the kernels and collectives that take most.
 
-In: a `Timeline` and its `Steps`. Out: `Origins`, and `OriginItem`s: works and collectives with their time in a step.
-Shares are of time on the devices' streams, added up, whether or not something else ran beside it.
+In: a `Timeline` and its `Steps`. Out: `Origins`, and `OriginItem`s: kernels and collectives with their time in a step.
+Shares are of the summed time on all streams, whether or not something overlaps with it.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ import numpy.typing as npt
 from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Origin
 from maya.replay.timeline import GroupTimeline, Timeline
-from maya.results.classes import CLASSES, TimeClass, classify
 from maya.results.steps import GroupSteps, Steps
+from maya.results.time_classes import CLASSES, TimeClass, classify
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Nanoseconds of all ranks in a step (mean over the measured ones)."""
+    """Nanoseconds of all ranks in a step (mean over the measured steps)."""
 
-    works: dict[Origin, int]  # from the best origin to the worst, those that occur
+    kernels: dict[Origin, int]  # those that occur, from the best origin to the worst
     network: dict[str, int]  # "fitted", "transferred" or "datasheet"
-    spread: float  # relative, that is to be expected of a work, weighted by time
+    spread: float  # expected relative error of a kernel's time, weighted by time
 
     @property
     def total(self) -> int:
-        return sum(self.works.values()) + sum(self.network.values())
+        return sum(self.kernels.values()) + sum(self.network.values())
 
     def shares(self) -> dict[str, float]:
-        """Of the total, works first."""
+        """Shares of the total, kernels first."""
         whole = max(self.total, 1)
-        found = {origin.value: ns / whole for origin, ns in self.works.items()}
+        found = {origin.value: ns / whole for origin, ns in self.kernels.items()}
         return found | {f"network {origin}": ns / whole for origin, ns in self.network.items()}
 
 
 @dataclass(frozen=True)
 class OriginItem:
-    """A work or collective of one class of ranks in a step."""
+    """A kernel or collective of one replay group in a step."""
 
-    what: str  # the kernel's own name, the library's or NCCL's function
+    what: str  # name of the kernel, or of the function of a library or of NCCL
     op: str
     time_class: TimeClass
     times: int  # in the typical step
-    ns: int  # of all of them, on the class's first rank
+    ns: int  # of all of them, on the group's first rank
     origin: str
     detail: str  # shape, dtype, or bytes and ranks
 
 
 def find_origins(timeline: Timeline, steps: Steps) -> Origins:
-    """What durations of the measured steps rest on."""
-    works: dict[Origin, int] = dict.fromkeys(Origin, 0)
+    """The origins of the durations in the measured steps."""
+    kernels: dict[Origin, int] = dict.fromkeys(Origin, 0)
     network = 0
     spread = 0.0
     count = len(steps.measured)
@@ -61,24 +61,25 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
         for step in steps.measured:
             rows = _rows(own_steps, step)
             durations = (one.end_ns[rows, 0] - one.start_ns[rows, 0]) * len(one.ranks)
-            of_work = one.rank_class.kernel[rows]
+            kernel = one.rank_class.kernel[rows]
             totals = np.zeros(max(len(one.rank_class.kernels), 1), dtype=np.int64)
-            np.add.at(totals, of_work[of_work >= 0], durations[of_work >= 0])
-            network += int(durations[of_work < 0].sum())
+            np.add.at(totals, kernel[kernel >= 0], durations[kernel >= 0])
+            network += int(durations[kernel < 0].sum())
             for estimate, ns in zip(one.rank_class.estimates, totals.tolist(), strict=False):
-                works[estimate.origin] += ns
+                kernels[estimate.origin] += ns
                 spread += estimate.spread * ns
-    total = sum(works.values())
+    total = sum(kernels.values())
     return Origins(
-        works={origin: ns // count for origin, ns in works.items() if ns},
+        kernels={origin: ns // count for origin, ns in kernels.items() if ns},
         network={timeline.network_origin: network // count} if network else {},
         spread=spread / total if total else 0.0,
     )
 
 
-def top_items(timeline: Timeline, steps: Steps, class_number: int, most: int = 20) -> list[OriginItem]:
-    """What takes most time on the first rank of a class in the typical step; works of one shape are one item."""
-    one, own_steps = timeline.groups[class_number], steps.groups[class_number]
+def top_items(timeline: Timeline, steps: Steps, group_number: int, most: int = 20) -> list[OriginItem]:
+    """The items that take most time on a replay group's first rank in the typical step. Kernels of one shape are one
+    item."""
+    one, own_steps = timeline.groups[group_number], steps.groups[group_number]
     rows = _rows(own_steps, steps.typical)
     durations = one.end_ns[rows, 0] - one.start_ns[rows, 0]
     classes = classify(one.rank_class)
@@ -102,7 +103,7 @@ def _rows(steps: GroupSteps, step: int) -> slice:
 
 
 def _sums(which: npt.NDArray[np.int32], durations: npt.NDArray[np.int64]) -> dict[int, tuple[int, int]]:
-    """For each number that occurs: how often, and how long in all."""
+    """For each number that occurs: its count and total duration."""
     chosen = which >= 0
     numbers, at, counts = np.unique(which[chosen], return_inverse=True, return_counts=True)
     totals = np.zeros(len(numbers), dtype=np.int64)

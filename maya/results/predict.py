@@ -1,7 +1,7 @@
-"""From a run's folder to its prediction: simulate it, conclude, and write the traces.
+"""Predict a recorded run: replay it, compute the results, and write the trace files.
 
 In: a folder that maya-torchrun recorded. Out: a `Prediction`, and in the folder traces/rank<N>_trace.json.gz and
-cluster_trace.json.gz. Rank traces have a folder of their own because HTA takes every JSON file of a folder for one.
+cluster_trace.json.gz. Rank traces have a folder of their own because HTA reads every JSON file of a folder as one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from maya.replay.recording import Recording, read_recording
 from maya.replay.run_settings import RunSettings
 from maya.replay.simulate import simulate
 from maya.results.cluster_trace import write_cluster_trace
-from maya.results.kineto import write_rank_trace
+from maya.results.rank_trace import write_rank_trace
 from maya.results.result import OptionError, Options, Result, conclude
 
 TRACES = "traces"
@@ -25,17 +25,17 @@ _MOST_TRACES = 8
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What became of a run."""
+    """The result of a run, and the trace files that were written."""
 
     result: Result
     rank_traces: tuple[Path, ...]
     cluster_trace: Path | None
-    unwritten: str = ""  # why traces are missing that should be there
+    unwritten: str = ""  # why trace files are missing
 
 
 def predict(folder: Path, settings: RunSettings | None = None) -> Prediction:
-    """Simulate a recorded run as it was started, and write its traces. A folder that cannot be written to costs the
-    traces, not the prediction."""
+    """Predict a recorded run with its own settings, and write its trace files. If the folder cannot be written to, only
+    the trace files are missing."""
     settings = settings or RunSettings.load(folder)
     options = Options.of(settings.options)
     recording = read_recording(folder, settings.inductor_folder(folder))
@@ -58,12 +58,12 @@ def predict(folder: Path, settings: RunSettings | None = None) -> Prediction:
 
 
 def choose_ranks(text: str | None, recording: Recording, world_size: int) -> list[int]:
-    """Whose traces are written: those that the user wants ("0,8-15", "all", "none"), or the first of each behaviour,
-    those that most ranks have first."""
-    recorded = sorted(rank for part in recording.rank_classes for rank in part.ranks)
+    """The ranks that get a trace file: those that the user names ("0,8-15", "all", "none"), or the first rank of each
+    rank class, of at most the eight largest classes."""
+    recorded = sorted(rank for each in recording.rank_classes for rank in each.ranks)
     if text is None:
-        parts = sorted(recording.rank_classes, key=lambda part: (-len(part.ranks), min(part.ranks)))
-        return sorted(min(part.ranks) for part in parts[:_MOST_TRACES])
+        largest = sorted(recording.rank_classes, key=lambda each: (-len(each.ranks), min(each.ranks)))
+        return sorted(min(each.ranks) for each in largest[:_MOST_TRACES])
     if text in ("all", "none"):
         return recorded if text == "all" else []
     wanted = parse_ranks(text, world_size)

@@ -1,7 +1,7 @@
-"""Everything that is concluded from a timeline: steps, where their time goes, speed, memory, traffic, origins.
+"""All results of a timeline: steps, where their time goes, throughput, memory, traffic, origins.
 
-In: a `Timeline` and `Options`. Out: a `Result`, which the terminal (text), summary.json (document), traces (kineto),
-the report and what-if comparisons are made from.
+In: a `Timeline` and `Options`. Out: a `Result`. The terminal text, summary.json, trace files, the report and what-if
+comparisons are made from it.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from typing import Any
 from maya.assumptions import STEPS, Assumption, wall_clock
 from maya.replay.timeline import Timeline
 from maya.replay.truncated_traces import truncations
-from maya.results.anatomy import Anatomy, dissect
+from maya.results.kernels_without_model import KernelsWithoutModel, find_kernels_without_model
 from maya.results.memory import MemoryUse, find_memory
 from maya.results.origins import Origins, find_origins
-from maya.results.step_passes import MEANINGS
 from maya.results.steps import Steps, find_steps
+from maya.results.steps_from_backward import MEANINGS
 from maya.results.throughput import Throughput, find_throughput
+from maya.results.time_breakdown import TimeBreakdown, find_time_breakdown
 from maya.results.trace_assumptions import trace_assumptions
 from maya.results.traffic import Traffic, find_traffic
-from maya.results.without_model import WithoutModel, find_without_model
 from maya.util.suggestions import did_you_mean
 
 
 class OptionError(ValueError):
-    """What was asked for cannot be meant."""
+    """An option with an invalid value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user says about the results; `options` in run.json."""
+    """Options that affect the results only; `options` in run.json."""
 
-    steps_from: str | None = None  # an annotation whose end ends a step; None: optimizers
-    tokens_per_step: int | None = None  # of the whole job; None: as the traces show
+    steps_from: str | None = None  # the annotation that ends a step; None: optimizers
+    tokens_per_step: int | None = None  # of the whole job; None: found in the traces
     price_per_gpu_hour: float | None = None
-    trace_ranks: str | None = None  # whose traces to write, "0,8-15", "all" or "none"; None: one of each behaviour
+    trace_ranks: str | None = (
+        None  # ranks that get a trace file: "0,8-15", "all" or "none"; None: one of each rank class
+    )
 
     @staticmethod
     def of(table: Mapping[str, Any]) -> Options:
-        """From run.json."""
+        """Read the table in run.json."""
         known = {each.name for each in fields(Options)}
         for key in table:
             if key not in known:
@@ -48,24 +50,24 @@ class Options:
         return Options(**table)
 
     def table(self) -> dict[str, Any]:
-        """For run.json: what was said."""
+        """The table for run.json, without options that are not set."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What is known of a job."""
+    """The results of a job."""
 
     timeline: Timeline
     options: Options
     steps: Steps
-    anatomy: Anatomy
+    breakdown: TimeBreakdown
     throughput: Throughput
     memory: MemoryUse
     traffic: Traffic
     origins: Origins
-    without_model: WithoutModel
-    assumptions: tuple[Assumption, ...]  # to be read before the numbers
+    kernels_without_model: KernelsWithoutModel
+    assumptions: tuple[Assumption, ...]  # a reader must know them before the numbers
 
     @property
     def step_ns(self) -> int:
@@ -74,7 +76,7 @@ class Result:
 
 
 def conclude(timeline: Timeline, options: Options | None = None) -> Result:
-    """All results; `options` are by default those that the job was started with."""
+    """All results of a timeline. `options` default to those that the job was started with."""
     if options is None:
         options = Options.of(timeline.settings.options)
     steps = find_steps(timeline, options.steps_from)
@@ -83,22 +85,22 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         timeline=timeline,
         options=options,
         steps=steps,
-        anatomy=dissect(timeline, steps),
+        breakdown=find_time_breakdown(timeline, steps),
         throughput=find_throughput(timeline, steps, options.tokens_per_step, options.price_per_gpu_hour),
         memory=find_memory(timeline),
         traffic=find_traffic(timeline, steps),
         origins=find_origins(timeline, steps),
-        without_model=find_without_model(timeline, steps),
+        kernels_without_model=find_kernels_without_model(timeline, steps),
         assumptions=tuple(_assumptions(timeline, options, steps)),
     )
 
 
 def _with_steps_named(timeline: Timeline, steps: Steps) -> Timeline:
-    """Traces that are cut short come first among the problems, with the number of steps that they hold."""
-    cut = truncations(timeline.groups)
-    if not cut or not steps.whole_steps:
+    """Put truncated traces first among the problems, with the number of steps that they hold."""
+    truncated = truncations(timeline.groups)
+    if not truncated or not steps.whole_steps:
         return timeline
-    others = [problem for problem in timeline.problems if problem not in cut]
+    others = [problem for problem in timeline.problems if problem not in truncated]
     return replace(timeline, problems=[*truncations(timeline.groups, steps.whole_steps), *others])
 
 

@@ -1,25 +1,25 @@
-"""A result as lines for the terminal: assumptions, the step, its speed, where its time goes, memory, traffic."""
+"""A result as lines for the terminal: assumptions, step time, throughput, time breakdown, memory, traffic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from maya.results.classes import CLASSES, TITLES
 from maya.results.result import Result
-from maya.results.step_passes import MEANINGS
 from maya.results.steps import NO_STEPS, WHOLE_RUN
-from maya.results.tokens import GIVEN
+from maya.results.steps_from_backward import MEANINGS
+from maya.results.time_classes import CLASSES, TITLES
+from maya.results.tokens_per_step import GIVEN
 from maya.util.ranks import ranges
 from maya.util.text import bytes_text, scaled, share_text, small, time_text
 
 _LABEL = 11  # columns
-_SMALLEST_SHARE = 0.005  # of a class that has a line of its own
+_SMALLEST_SHARE = 0.005  # of a time class with a line of its own
 _MOST_CLASSES = 6
 _NAME = 26
 
 
 def lines_of(result: Result, shorten: Callable[[str], str] = str) -> list[str]:
-    """What is assumed, and then at most twenty-one lines. `shorten` makes "train.py:42" of a line's full name."""
+    """The assumptions, then at most twenty-one lines. `shorten` turns a path and line into "train.py:42"."""
     return [
         *(_line("assumes", each.text(shorten)) for each in result.assumptions),
         _line("step", _step(result)),
@@ -27,11 +27,11 @@ def lines_of(result: Result, shorten: Callable[[str], str] = str) -> list[str]:
         *([_line("of peak", used)] if (used := _utilisation(result)) else []),
         _line("cost", _cost(result)),
         *_time_table(result),
-        *([_line("slowest", result.anatomy.slowest.text)] if result.timeline.world_size > 1 else []),
+        *([_line("stragglers", result.breakdown.slowest.text)] if result.timeline.world_size > 1 else []),
         _line("memory", _memory(result)),
         *([_line("network", network)] if (network := _network(result)) else []),
         _line("based on", _origins(result)),
-        *([_line("no model", lacking)] if (lacking := result.without_model.text) else []),
+        *([_line("no model", lacking)] if (lacking := result.kernels_without_model.text) else []),
         *(_line("but", problem) for problem in list(result.timeline.problems)[:2]),
     ]
 
@@ -43,28 +43,28 @@ def _line(label: str, text: str) -> str:
 def _step(result: Result) -> str:
     steps = result.steps
     if steps.source == WHOLE_RUN:
-        return f"{time_text(result.step_ns)} for the whole run: {NO_STEPS} in it"
+        return f"{time_text(result.step_ns)} for the whole run: {NO_STEPS}"
     measured = steps.measured
     lengths = [steps.lengths_ns[step] for step in measured]
     text = time_text(result.step_ns)
     if len(measured) > 1:
         text += f", median of {len(measured)} ({time_text(min(lengths))} to {time_text(max(lengths))})"
     left_out = f"{steps.warm_up} of {steps.count} left out as warm-up" if steps.warm_up else ""
-    skipped = f"steps without an optimizer call in {ranges(list(steps.skipped))}" if steps.skipped else ""
+    skipped = f"optimizer not called after every batch in steps {ranges(list(steps.skipped))}" if steps.skipped else ""
     given = result.options.steps_from
-    by_optimizers = "" if steps.source in MEANINGS else "steps by torch.optim"  # others are among the assumptions
-    source = by_optimizers if given is None else f"steps from {given}"
+    by_optimizers = "" if steps.source in MEANINGS else "step boundaries: torch.optim"  # others are assumptions
+    source = by_optimizers if given is None else f"step boundaries: {given}"
     return "; ".join(filter(None, [text, left_out, skipped, source, steps.note]))
 
 
 def _speed(result: Result) -> str:
     speed = result.throughput
     if speed.samples is None or speed.samples_per_second is None:
-        return f"tokens not known: {speed.no_samples}; use --tokens-per-step N"
+        return f"tokens unknown: {speed.no_samples}; use --tokens-per-step N"
     unit = speed.samples.unit
     shape = " x ".join(str(size) for size in speed.samples.batch)
     op = "embedding" if unit == "tokens" else "first convolution"
-    found = "as given" if speed.samples.source == GIVEN else f"from the {op}'s input, {shape}"
+    found = "as given" if speed.samples.source == GIVEN else f"from the {op} input, {shape}"
     return (
         f"{speed.samples_per_second:,.0f} {unit}/s, {speed.samples_per_second / speed.gpus:,.0f} per GPU; "
         f"{speed.samples.per_step:,} {unit} a step ({found})"
@@ -76,7 +76,7 @@ def _utilisation(result: Result) -> str:
     if speed.hfu is None or speed.mfu is None:
         return ""
     again = speed.recomputed_flops_per_step / speed.flops_per_step if speed.flops_per_step else 0.0
-    repeated = f"{share_text(again)} of the work is recomputation" if again else "nothing is recomputed"
+    repeated = f"{share_text(again)} of FLOPs are recomputation" if again else "no recomputation"
     per_gpu = scaled(speed.flops_per_step / speed.gpus / speed.step_ns * 1e9)
     return f"MFU {share_text(speed.mfu)}, HFU {share_text(speed.hfu)} ({repeated}); {per_gpu}FLOPS per GPU"
 
@@ -94,19 +94,19 @@ def _cost(result: Result) -> str:
 
 
 def _time_table(result: Result) -> list[str]:
-    """Classes in the order of their time on the median rank, beside the slowest rank where that is another one."""
-    anatomy = result.anatomy
-    median, slowest = anatomy.median_rank, anatomy.slowest
+    """Time classes, largest first on the median rank, and beside it the straggler if there is one."""
+    breakdown = result.breakdown
+    median, slowest = breakdown.median_rank, breakdown.slowest
     chosen = [median] if slowest.reason is None or slowest.rank == median else [median, slowest.rank]
-    means = anatomy.mean_ns[chosen]
+    means = breakdown.mean_ns[chosen]
     whole = [max(int(total), 1) for total in means.sum(axis=1)]
     order = sorted(range(len(CLASSES)), key=lambda at: (-int(means[0, at]), at))
     large = [at for at in order if (means[:, at] / whole >= _SMALLEST_SHARE).any()][:_MOST_CLASSES]
     rest = [at for at in order if at not in large and means[:, at].any()]
     rows = [(TITLES[CLASSES[at]], [int(means[row, at]) for row in range(len(chosen))]) for at in large]
     if rest:
-        rows.append(("the rest", [int(means[row, rest].sum()) for row in range(len(chosen))]))
-    titles = [f"rank {median}" if len(chosen) == 1 else f"rank {median} (median)", f"rank {slowest.rank} (slowest)"]
+        rows.append(("all others", [int(means[row, rest].sum()) for row in range(len(chosen))]))
+    titles = [f"rank {median}" if len(chosen) == 1 else f"rank {median} (median)", f"rank {slowest.rank} (straggler)"]
     if result.timeline.world_size == 1:
         titles = [""]
     head = "".join(f"{title:>20}" for title in titles[: len(chosen)])
@@ -116,7 +116,9 @@ def _time_table(result: Result) -> list[str]:
             f"{time_text(value):>11}{share_text(value / total):>9}" for value, total in zip(values, whole, strict=True)
         )
         lines.append(_line("", f"{name:<{_NAME}}{cells}"))
-    hidden, communication = (int(array[median]) for array in (anatomy.mean_hidden_ns, anatomy.mean_communication_ns))
+    hidden, communication = (
+        int(array[median]) for array in (breakdown.mean_hidden_ns, breakdown.mean_communication_ns)
+    )
     if communication:
         lines.append(
             _line("", f"communication {time_text(communication)}, {share_text(hidden / communication)} of it hidden")
@@ -129,9 +131,9 @@ def _memory(result: Result) -> str:
     rank = memory.worst_rank
     peak = memory.of_rank(rank)
     if peak is None:
-        return "none: no rank asked anything of its GPU"
+        return "none: no rank used its GPU"
     who = f"rank {rank} needs most: " if result.timeline.world_size > 1 else ""
-    reserved = f"reserved {bytes_text(peak.reserved)}" if peak.reserved_known else "reserved not known"
+    reserved = f"reserved {bytes_text(peak.reserved)}" if peak.reserved_known else "reserved unknown"
     beside = f"context {bytes_text(peak.context)}, NCCL {bytes_text(peak.nccl)}"
     return (
         f"{who}{bytes_text(peak.total)} of {bytes_text(memory.capacity)} "

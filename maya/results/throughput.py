@@ -1,11 +1,10 @@
-"""How fast a job trains: tokens a second, how much of the GPUs' peak is used, and what it costs.
+"""How fast a job trains: tokens per second, utilisation of the GPUs' peak (MFU, HFU), and cost.
 
-In: a `Timeline`, its `Steps`, and what the user says about tokens and price. Out: a `Throughput`.
+In: a `Timeline`, its `Steps`, and tokens and price as the user gave them. Out: a `Throughput`.
 
-FLOPs are those of matrix products, attention, convolutions and recurrent networks that were really launched, so their
-share of the peak is the hardware's (HFU). The model's (MFU) leaves out what was computed a second time for backward
-(activation checkpointing): products inside of a backward pass that are the same, down to strides, as one of the forward
-pass. Peaks are those of the dtypes that were computed in.
+HFU counts the FLOPs of all GEMMs, attention, convolutions and recurrent layers that were launched. MFU leaves out
+recomputation for backward (activation checkpointing): GEMMs inside a backward pass that equal one of the forward pass,
+including strides. Peaks are those of the dtypes of the kernels.
 """
 
 from __future__ import annotations
@@ -13,33 +12,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.estimators.models.bounds import peak_flops
 from maya.replay.rank_class import RankClass
 from maya.replay.timeline import Timeline
-from maya.results.passes import in_backward
+from maya.results.forward_backward import in_backward
 from maya.results.steps import Steps
-from maya.results.tokens import GIVEN, NotSure, Samples, find_samples
+from maya.results.tokens_per_step import GIVEN, Samples, SamplesUnknown, find_samples
 from maya.trace.streams import find_streams
-
-Floats = npt.NDArray[np.float64]
+from maya.util.arrays import Booleans, Floats, Indices
 
 _SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Of the whole job; a step is the median of the measured ones."""
+    """Throughput of the whole job. Its step time is the median of the measured steps."""
 
     step_ns: int
-    gpus: int  # one for each rank, or as many as it drives
-    samples: Samples | None  # None: nobody said, and the traces do not show it for sure
-    no_samples: str  # why not
-    flops_per_step: float  # of all ranks
+    gpus: int  # one for each rank, or more where a rank drives several
+    samples: Samples | None  # None: not given, and the traces do not show it
+    no_samples: str  # why `samples` is None
+    flops_per_step: float  # of all ranks together
     recomputed_flops_per_step: float
-    hfu: float | None  # None: nothing was computed on tensor cores
+    hfu: float | None  # None: no kernel used tensor cores
     mfu: float | None
     price_per_gpu_hour: float | None  # given
 
@@ -58,7 +55,7 @@ class Throughput:
 
     @property
     def gpu_hours_per_billion(self) -> float | None:
-        """Tokens or images."""
+        """GPU hours for a billion tokens or images."""
         rate = self.samples_per_second
         return None if not rate else self.gpus * 1e9 / rate / _SECONDS_PER_HOUR
 
@@ -75,7 +72,7 @@ class Throughput:
 def find_throughput(
     timeline: Timeline, steps: Steps, tokens_per_step: int | None = None, price_per_gpu_hour: float | None = None
 ) -> Throughput:
-    """What the job achieves."""
+    """The throughput of a job."""
     samples: Samples | None
     samples, no_samples = None, ""
     if tokens_per_step is not None:
@@ -83,10 +80,10 @@ def find_throughput(
     else:
         try:
             samples = find_samples(timeline, steps)
-        except NotSure as reason:
+        except SamplesUnknown as reason:
             no_samples = str(reason)
     flops = ideal = again = ideal_again = 0.0
-    by_rank_class: dict[int, tuple[Floats, Floats, npt.NDArray[np.bool_]]] = {}
+    by_rank_class: dict[int, tuple[Floats, Floats, Booleans]] = {}
     for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
         if id(one.rank_class) not in by_rank_class:
             repeats = recomputed(one.rank_class, own_steps.rows)
@@ -116,7 +113,7 @@ def find_throughput(
 
 
 def _devices(rank_class: RankClass) -> int:
-    """How many GPUs a rank computes on: several, if one process drives them (nn.DataParallel)."""
+    """How many GPUs a rank uses: more than one with nn.DataParallel."""
     streams = find_streams(rank_class.trace)
     if not streams.homes:
         return 1
@@ -125,30 +122,30 @@ def _devices(rank_class: RankClass) -> int:
 
 
 def _flops(rank_class: RankClass, timeline: Timeline) -> tuple[Floats, Floats]:
-    """Of each record: FLOPs on tensor cores, and the nanoseconds that they take at the peak."""
+    """For each row: FLOPs on tensor cores, and the nanoseconds that they take at the peak rate."""
     flops = [item.work.flops if item.work.kind in TENSOR_KINDS else 0.0 for item in rank_class.kernels]
     ideal = [
         count / peak_flops(timeline.device, item.work.dtype) * 1e9 if count else 0.0
         for count, item in zip(flops, rank_class.kernels, strict=True)
     ]
     at = np.maximum(rank_class.kernel, 0)
-    is_work = rank_class.kernel >= 0
+    is_kernel = rank_class.kernel >= 0
     return (
-        np.where(is_work, np.array(flops or [0.0])[at], 0.0),
-        np.where(is_work, np.array(ideal or [0.0])[at], 0.0),
+        np.where(is_kernel, np.array(flops or [0.0])[at], 0.0),
+        np.where(is_kernel, np.array(ideal or [0.0])[at], 0.0),
     )
 
 
-def recomputed(rank_class: RankClass, bounds: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Which records compute again, inside of a backward pass, what the forward pass of the same step had computed."""
+def recomputed(rank_class: RankClass, bounds: Indices) -> Booleans:
+    """Which rows recompute, inside a backward pass, a kernel of the forward pass of the same step."""
     found = np.zeros(len(rank_class.records), dtype=bool)
     heavy = np.array([item.work.kind in TENSOR_KINDS for item in rank_class.kernels] or [False], dtype=bool)
     heavy_rows = heavy[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0)
     backward = in_backward(rank_class.trace, rank_class.trace.records["op"][rank_class.records])
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         rows = np.arange(first, last)[heavy_rows[first:last]]
-        works, inside = rank_class.kernel[rows], backward[rows]
-        for work in np.intersect1d(works[inside], works[~inside]).tolist():
-            times = int(((works == work) & ~inside).sum())
-            found[rows[(works == work) & inside][:times]] = True
+        kernels, inside = rank_class.kernel[rows], backward[rows]
+        for kernel in np.intersect1d(kernels[inside], kernels[~inside]).tolist():
+            times = int(((kernels == kernel) & ~inside).sum())
+            found[rows[(kernels == kernel) & inside][:times]] = True
     return found

@@ -1,7 +1,6 @@
-"""What traces show of values that nothing computed.
+"""Assumptions that show in traces: the script reads placeholder values, and compute is missing because of them.
 
-In: the traces of a run, one for each behaviour. Out: `Assumption`s: the script reads placeholder values, and compute is
-missing because counts came from them.
+In: the traces of a run, one for each rank class. Out: `Assumption`s.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from maya.assumptions import EMPTY_PRODUCTS, GIVEN_UP, PLACEHOLDERS, Assumption, Place
+from maya.assumptions import EMPTY_GEMMS, NOT_KEPT, PLACEHOLDERS, Assumption, Place
 from maya.trace import PlaceholderRead, RecordKind, Trace, count_records
 
 _READS = {"aten::_local_scalar_dense": "item()", "aten::copy_": "copy to the host"}
 
 
 def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
-    """What the traces of ranks, one for each behaviour, show."""
+    """The assumptions that the traces of a run show."""
     reads = [_reads(trace) for trace in traces]
-    # Without placeholder values that the host reads, a product of nothing is what the script wants.
-    empty = [_empty_products(trace) for trace, read in zip(traces, reads, strict=True) if read]
+    # If the host reads no placeholder values, the script means its empty GEMMs.
+    empty = [_empty_gemms(trace) for trace, read in zip(traces, reads, strict=True) if read]
     found = []
     if places := _places(reads):
         found.append(
@@ -29,14 +28,14 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
                 PLACEHOLDERS,
                 "the script reads placeholder values, which say nothing about a real run",
                 places,
-                "if it decides by them (early stopping, loss scaling, NaN checks), a real run may take another course",
+                "if it branches on them (early stopping, loss scaling, NaN checks), a real run may do something else",
             )
         )
-    if places := _places([_reads_given_up(trace) for trace in traces]):
+    if places := _places([_reads_not_kept(trace) for trace in traces]):
         found.append(
             Assumption(
-                GIVEN_UP,
-                "some of these reads are of large copies whose contents were not kept",
+                NOT_KEPT,
+                "some of these values are from large copies whose contents were not kept",
                 places,
                 "to keep more, raise MAYA_KEPT_BYTES and --copy-bytes (docs/values.md)",
             )
@@ -45,8 +44,8 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
         total = sum(place.times for place in places)
         found.append(
             Assumption(
-                EMPTY_PRODUCTS,
-                f"{total:,} GEMM{'s' if total > 1 else ''} got zero rows (experts without tokens?)",
+                EMPTY_GEMMS,
+                f"{total:,} GEMM{'s have' if total > 1 else ' has'} zero rows (experts without tokens?)",
                 places,
                 "their compute is missing from the prediction",
             )
@@ -61,7 +60,7 @@ def _reads(trace: Trace) -> Counter[tuple[str, str]]:
     return found
 
 
-def _reads_given_up(trace: Trace) -> Counter[tuple[str, str]]:
+def _reads_not_kept(trace: Trace) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for read in count_records(trace).made_up_reads:
         if read.given_up:
@@ -73,7 +72,7 @@ def _read_text(read: PlaceholderRead) -> str:
     return _READS.get(read.read, read.read.removeprefix("aten::") or "a copy")
 
 
-def _empty_products(trace: Trace) -> Counter[tuple[str, str]]:
+def _empty_gemms(trace: Trace) -> Counter[tuple[str, str]]:
     numbers, counts = np.unique(trace.records["signature"][trace.records["kind"] == RecordKind.OP], return_counts=True)
     found: Counter[tuple[str, str]] = Counter()
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
@@ -84,7 +83,7 @@ def _empty_products(trace: Trace) -> Counter[tuple[str, str]]:
 
 
 def _places(of_traces: Sequence[Counter[tuple[str, str]]]) -> tuple[Place, ...]:
-    """Those of all traces, most frequent first. Of ranks that come to the same line, one counts."""
+    """The places of all traces, most frequent first. A line that several ranks reach counts as on one rank."""
     most: Counter[tuple[str, str]] = Counter()
     for one in of_traces:
         most |= one

@@ -1,10 +1,10 @@
-"""Who sends how much to whom in a step.
+"""How many bytes each rank sends to each other rank in a step.
 
 In: a `Timeline` and its `Steps`. Out: a `Traffic`: a matrix of bytes between ranks, or between nodes where there are
-many ranks. Messages and all-to-alls are counted as they are. Of the other collectives every rank is taken to send to
+many ranks. Send/recv and all-to-alls are counted exactly. In the other collectives, every rank is assumed to send to
 its successor in the communicator, as in a ring (2 (n-1)/n of an all-reduce's buffer, (n-1)/n of the larger buffer of an
 all-gather or reduce-scatter, all of a broadcast's or reduce's), whatever algorithm NCCL would choose: that changes
-which links carry bytes, but hardly how many leave a node.
+which links carry the bytes, but hardly how many leave a node.
 """
 
 from __future__ import annotations
@@ -13,33 +13,31 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from maya.replay.collective_times import DTYPES
 from maya.replay.rank_class import CollectiveCall
 from maya.replay.timeline import Timeline
 from maya.results.steps import Steps
+from maya.util.arrays import Integers
 
-Bytes = npt.NDArray[np.int64]
-
-MOST_RANKS = 64  # in a matrix of ranks; with more it is one of nodes
+MOST_RANKS = 64  # in a matrix of ranks; jobs with more get a matrix of nodes
 METHOD = "rings, in the order of each communicator"
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Bytes of a step (mean over the measured ones), from row to column."""
+    """Bytes sent in a step (mean over the measured steps), from row to column."""
 
     between: str  # "ranks" or "nodes"
-    matrix: Bytes  # within a node, where rows are nodes: on the diagonal
+    matrix: Integers  # in a matrix of nodes, the diagonal is traffic within a node
     method: str
-    sent_within_nodes: int  # in all
+    sent_within_nodes: int  # total over all ranks
     sent_between_nodes: int
-    calls: tuple[tuple[str, int, int], ...]  # of an average rank: function, calls and bytes of a step; most bytes first
+    calls: tuple[tuple[str, int, int], ...]  # mean over ranks: function, calls and bytes in a step; most bytes first
 
 
 def find_traffic(timeline: Timeline, steps: Steps) -> Traffic:
-    """What the job's ranks send each other."""
+    """The bytes that the job's ranks send each other."""
     per_node = timeline.settings.ranks_per_node
     world = timeline.world_size
     by_node = world > MOST_RANKS
@@ -80,7 +78,7 @@ def find_traffic(timeline: Timeline, steps: Steps) -> Traffic:
 
 
 def _sent(call: CollectiveCall, rank: int, members: tuple[int, ...]) -> list[tuple[int, int]]:
-    """(target, bytes) that a rank sends in one call."""
+    """The (target, bytes) that a rank sends in one call."""
     ranks = len(members)
     if ranks < 2 or rank not in members:
         return []
@@ -97,7 +95,7 @@ def _sent(call: CollectiveCall, rank: int, members: tuple[int, ...]) -> list[tup
     if call.call in ("ncclAllGather", "ncclReduceScatter"):
         return [(following, (ranks - 1) * call.size // ranks)]
     root = max(call.peer, 0)
-    if call.call in ("ncclBroadcast", "ncclBcast"):  # a chain from the root on; the last sends nothing
+    if call.call in ("ncclBroadcast", "ncclBcast"):  # a chain that begins at the root; the last rank sends nothing
         return [(following, call.size)] if (place + 1) % ranks != root else []
     if call.call == "ncclReduce":  # a chain that ends at the root
         return [(following, call.size)] if place != root else []

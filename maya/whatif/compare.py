@@ -84,7 +84,7 @@ def figures_of(result: Result) -> Figures:
     throughput, memory = result.throughput, result.memory
     worst = memory.of_rank(memory.worst_rank)
     ranks = max(1, result.timeline.world_size)
-    means = result.anatomy.mean_ns.sum(axis=0) // ranks
+    means = result.breakdown.mean_ns.sum(axis=0) // ranks
     return Figures(
         step_ns=result.step_ns,
         samples_per_second=throughput.samples_per_second,
@@ -92,7 +92,7 @@ def figures_of(result: Result) -> Figures:
         mfu=throughput.mfu,
         hfu=throughput.hfu,
         class_ns=dict(zip(CLASSES, means.tolist(), strict=True)),
-        hidden_ns=int(result.anatomy.mean_hidden_ns.sum()) // ranks,
+        hidden_ns=int(result.breakdown.mean_hidden_ns.sum()) // ranks,
         peak_bytes=worst.total if worst else 0,
         peak_rank=memory.worst_rank,
         needed_bytes=max((peak.total - peak.reserved + peak.allocated for peak in memory.peaks), default=0),

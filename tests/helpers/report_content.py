@@ -1,12 +1,12 @@
-"""A made-up report of any size, for tests of the page: an FSDP-like job, one slow rank, deterministic."""
+"""An invented report of any size, for tests of the page: an FSDP-like job, one slow rank, deterministic."""
 
 from __future__ import annotations
 
 from maya.report.content import (
+    Activity,
     Bar,
     Content,
     Figure,
-    Lane,
     MemoryView,
     RankClassRow,
     Share,
@@ -14,15 +14,15 @@ from maya.report.content import (
     StreamsView,
     Table,
     TimePart,
+    Track,
     TrafficView,
-    WorkRow,
 )
 
 GIB = 2**30
 SLOW = 5  # a rank
 
 
-def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str = "train_gpt.py") -> Content:
+def example_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str = "train_gpt.py") -> Content:
     """Ranks beyond eight are on more nodes."""
     per_node = min(ranks, 8)
     nodes = -(-ranks // per_node)
@@ -38,12 +38,12 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
         TimePart("host_bound", "host-bound", "the host had not launched anything yet", [6_100_000] * ranks),
         TimePart("idle", "idle", "nothing to do", [1_200_000 + 1000 * (rank % 7) for rank in range(ranks)]),
     )  # fmt: skip
-    works = (
-        WorkRow("ampere_bf16_s16816gemm_128x256", "gemm", "aten::mm · 8192×4096 · 4096×14336", "model", "6 %"),
-        WorkRow("flash_fwd_kernel", "attention", "aten::_flash_attention_forward · 1×32×8192×128", "measured", "4 %"),
-        WorkRow("vectorized_elementwise_kernel <add>", "memory_bound", "aten::add · 8192×4096", "roofline", "20 %"),
-        WorkRow("AllGather", "communication", "436.0 MiB · 8 ranks", "network: fitted", ""),
-        WorkRow("ReduceScatter", "communication", "436.0 MiB · 8 ranks", "network: fitted", ""),
+    activities = (
+        Activity("ampere_bf16_s16816gemm_128x256", "gemm", "aten::mm · 8192×4096 · 4096×14336", "model", "6 %"),
+        Activity("flash_fwd_kernel", "attention", "aten::_flash_attention_forward · 1×32×8192×128", "measured", "4 %"),
+        Activity("vectorized_elementwise_kernel <add>", "memory_bound", "aten::add · 8192×4096", "roofline", "20 %"),
+        Activity("AllGather", "communication", "436.0 MiB · 8 ranks", "network: fitted", ""),
+        Activity("ReduceScatter", "communication", "436.0 MiB · 8 ranks", "network: fitted", ""),
     )
     streams = tuple(_streams(rank, layers, steps) for rank in ((0, SLOW) if ranks > SLOW else (0,)))
     samples = 400
@@ -84,9 +84,9 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
         bars=(Bar("median", 0), Bar("least busy", 1 % ranks), Bar("busiest", SLOW % ranks)),
         why="Rank 5 computes 90 ms longer than the median rank; all others wait for it in collectives.",
         ranks_per_node=per_node,
-        behaviours=(RankClassRow(others, ranks - 1, 0), RankClassRow(str(SLOW), 1, SLOW)),
+        rank_classes=(RankClassRow(others, ranks - 1, 0), RankClassRow(str(SLOW), 1, SLOW)),
         streams=streams,
-        works=works,
+        activities=activities,
         peak_bytes=[63 * GIB + (rank == 0) * GIB // 2 for rank in range(ranks)],
         capacity_bytes=79 * GIB,
         memory=memory,
@@ -105,7 +105,7 @@ def made_up_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
             [
                 (work.name, work.detail, work.kind, (5 - at) * 10**9, 0.3 / (at + 1), 96 * ranks, 1_800_000,
                  work.origin, work.spread)
-                for at, work in enumerate(works[:3])
+                for at, work in enumerate(activities[:3])
             ],
         ),
         collectives=Table(
@@ -145,4 +145,4 @@ def _streams(rank: int, layers: int, steps: int) -> StreamsView:
     middle = steps // 2
     first = middle * length
     ends = ((middle - 1, first), (middle, first + length), (middle + 1, first + 2 * length))
-    return StreamsView(rank, first, first + 2 * length, ends, (Lane("stream 7", compute), Lane("stream 21", network)))
+    return StreamsView(rank, first, first + 2 * length, ends, (Track("stream 7", compute), Track("stream 21", network)))

@@ -9,8 +9,8 @@ import pytest
 from helpers.script_run import MayaRun, ScriptRun
 
 from maya.report.collect import collect
-from maya.results.document import document
 from maya.results.predict import predict
+from maya.results.prediction_json import prediction_json
 
 TRAINING = """
     import os, torch, torch.distributed as dist
@@ -71,7 +71,7 @@ def test_a_job_is_predicted(job: ScriptRun) -> None:
 
     # A replay says the same, and writes the same bytes.
     before = trace.read_bytes()
-    assert json.loads(json.dumps(document(predict(job.folder).result))) == prediction
+    assert json.loads(json.dumps(prediction_json(predict(job.folder).result))) == prediction
     assert trace.read_bytes() == before
 
 
@@ -140,7 +140,7 @@ def test_optimizers_are_told_apart_by_what_they_update(maya_run: MayaRun) -> Non
     assert run.exit_code == 0, run.stderr
     steps = json.loads((run.folder / "summary.json").read_text())["prediction"]["steps"]
     assert (steps["source"], steps["count"]) == ("optimizer", 5)
-    assert steps["note"] == "a step has 2 turns of optimizers"
+    assert steps["note"] == "a step has 2 optimizer turns"
     assert steps["lengths_ns"][4] > 10**9 > max(steps["lengths_ns"][:4])  # the live count is that of iterations
 
 
@@ -172,7 +172,7 @@ def test_assumptions_come_before_the_numbers(maya_run: MayaRun) -> None:
     assert run.exit_code == 0, run.stderr
     content = json.loads((run.folder / "summary.json").read_text())
     found = {each["kind"]: each for each in content["assumptions"]}
-    assert list(found) == ["placeholder_reads", "empty_products", "steps"]
+    assert list(found) == ["placeholder_reads", "empty_gemms", "steps"]
     script = next(run.folder.parent.glob("script*.py"))
     lines = dict(enumerate(script.read_text(encoding="utf-8").splitlines(), 1))
 
@@ -182,7 +182,7 @@ def test_assumptions_come_before_the_numbers(maya_run: MayaRun) -> None:
         return {lines[int(place["at"].rpartition(":")[2])].split()[-1]: place["times"] for place in places}
 
     assert marked("placeholder_reads")["LOSS"] == 3
-    assert marked("empty_products") == {"EXPERT": 4 * 3}
+    assert marked("empty_gemms") == {"EXPERT": 4 * 3}
     assert content["prediction"]["steps"]["source"] == "update"
     assert content["prediction"]["steps"]["count"] == 3
 

@@ -54,7 +54,7 @@ def test_page_is_written_beside_the_run(own_run: Path) -> None:
 
 def test_parts_are_those_of_the_results(recorded_run: Path, report: Path) -> None:
     content, result = content_of(report), conclude(simulate(recorded_run))
-    means = result.anatomy.mean_ns
+    means = result.breakdown.mean_ns
     by_key = {part["key"]: part["ns"] for part in content["parts"]}
     for number, of in enumerate(CLASSES):
         assert by_key.get(of.value, [0, 0]) == means[:, number].tolist()
@@ -68,13 +68,13 @@ def test_streams_show_every_event_of_the_step(recorded_run: Path, report: Path) 
     assert shown["joined_ns"] == 0
     one = result.timeline.groups[0]
     inside = (one.end_ns[:, 0] > shown["first_ns"]) & (one.start_ns[:, 0] < shown["last_ns"])
-    events = [lane["events"][at : at + 5] for lane in shown["lanes"] for at in range(0, len(lane["events"]), 5)]
+    events = [track["events"][at : at + 5] for track in shown["tracks"] for at in range(0, len(track["events"]), 5)]
     assert len(events) == inside.sum()
     lengths = [min(end, shown["last_ns"]) - max(start, shown["first_ns"])
                for start, end in zip(one.start_ns[inside, 0], one.end_ns[inside, 0], strict=True)]  # fmt: skip
     assert sum(event[1] for event in events) == sum(lengths)
     assert all(number >= 0 for gap, took, _, _, waited in events for number in (gap, took, waited))
-    assert {content["works"][event[2]]["kind"] for event in events} >= {"gemm", "memory_bound", "communication"}
+    assert {content["activities"][event[2]]["kind"] for event in events} >= {"gemm", "memory_bound", "communication"}
 
 
 def test_page_stays_small_where_a_step_has_very_many_events(
@@ -83,13 +83,13 @@ def test_page_stays_small_where_a_step_has_very_many_events(
     monkeypatch.setattr(collect, "_MOST_EVENTS", 200)
     content = collect.collect(conclude(simulate(recorded_run)))
     assert all(streams.joined_ns > 0 for streams in content.streams)
-    assert sum(len(lane.events) for streams in content.streams for lane in streams.lanes) <= 5 * 200
+    assert sum(len(track.events) for streams in content.streams for track in streams.tracks) <= 5 * 200
     for streams in content.streams:
-        for lane in streams.lanes:
-            gaps, took = lane.events[0::5], lane.events[1::5]
+        for track in streams.tracks:
+            gaps, took = track.events[0::5], track.events[1::5]
             assert min(*gaps, *took) >= 0
             assert sum(gaps) + sum(took) <= streams.last_ns - streams.first_ns
-    assert any(" × " in work.name for work in content.works)
+    assert any(" × " in activity.name for activity in content.activities)
 
 
 def test_tables_name_kernels_and_collectives(report: Path) -> None:
@@ -106,7 +106,7 @@ def test_page_of_a_run_opens(report: Path, tmp_path: Path) -> None:
     assert opened.text_of("title") == "ddp.py"
     assert "2 ranks on 1 node of DGX H100" in opened.text_of("subtitle")
     assert "tokens/s" in opened.text_of("figures")
-    assert "host-bound" in opened.text_of("anatomy-table")
+    assert "host-bound" in opened.text_of("breakdown-table")
     assert "node.nic_rate" not in opened.text_of("settings-tables")
     assert "8 × 400 Gbps" in opened.text_of("settings-tables")
 

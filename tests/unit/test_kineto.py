@@ -17,7 +17,7 @@ from helpers.training_traces import COMMUNICATION, TrainingWriter, tensor, timel
 from maya.replay.run_settings import HostCosts
 from maya.results import Result, conclude
 from maya.results.cluster_trace import drawn_ranks, write_cluster_trace
-from maya.results.kineto import write_rank_trace
+from maya.results.rank_trace import write_rank_trace
 from maya.trace import RecordKind
 
 US = 1000
@@ -294,5 +294,5 @@ def test_a_large_cluster_makes_a_small_file(tmp_path: Path) -> None:
     result = conclude(timeline_of(tmp_path, ranks, HOST))
     drawn = drawn_ranks(result)
     assert len(drawn) == 64
-    assert {result.anatomy.slowest.rank, result.anatomy.median_rank} <= set(drawn)
+    assert {result.breakdown.slowest.rank, result.breakdown.median_rank} <= set(drawn)
     assert write_cluster_trace(result, tmp_path).stat().st_size < 100_000

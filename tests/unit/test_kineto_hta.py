@@ -1,4 +1,4 @@
-"""HolisticTraceAnalysis opens our traces, and finds what our own anatomy says.
+"""HolisticTraceAnalysis opens our traces, and finds what our own breakdown says.
 
 MAYA_HTA is the folder that HTA was installed into (pip install --target FOLDER HolisticTraceAnalysis), away from the
 environment that Maya runs in. Without it these tests are skipped.
@@ -19,10 +19,10 @@ from helpers.training_traces import TrainingWriter, timeline_of
 from test_kineto import HOST, job
 
 from maya.results import Result, conclude
-from maya.results.classes import COMPUTING, NUMBER, TimeClass, classify
-from maya.results.drawing import Drawing
-from maya.results.kineto import write_rank_trace
-from maya.results.partition import Partition, Window, divide
+from maya.results.kineto_window import KinetoWindow
+from maya.results.rank_trace import write_rank_trace
+from maya.results.step_breakdown import StepBreakdown, StepWindow, break_down_step
+from maya.results.time_classes import COMPUTING, NUMBER, TimeClass, classify
 
 HTA = os.environ.get("MAYA_HTA", "")
 
@@ -57,18 +57,18 @@ def analyse(folder: Path) -> dict[str, Any]:
     return found
 
 
-def anatomy_as_hta_has_it(result: Result, rank: int) -> Partition:
+def breakdown_as_hta_has_it(result: Result, rank: int) -> StepBreakdown:
     """Ours, of what HTA looks at: all that was launched in the steps of the file but the last, from its first start to
     its last end, with collectives from when the rank came to them."""
-    drawing = Drawing(result, rank, most_steps=3)
-    one = drawing.one
-    rows = np.arange(int(drawing.bounds[0]), int(drawing.bounds[-2]))
+    window = KinetoWindow(result, rank, most_steps=3)
+    one = window.group
+    rows = np.arange(int(window.bounds[0]), int(window.bounds[-2]))
     arrival, end = one.arrival_ns[rows, 0], one.end_ns[rows, 0]
     begin = int(arrival.min())
     length = int(end.max()) - begin
     columns = arrival - begin, arrival - begin, end - begin, arrival - begin
-    return divide(
-        Window(
+    return break_down_step(
+        StepWindow(
             length, classify(one.rank_class)[rows], np.zeros(len(rows), dtype=bool), *columns, following_ready=length
         )
     )
@@ -79,7 +79,7 @@ def check(result: Result, folder: Path, ranks: range) -> None:
         write_rank_trace(result, rank, folder)
     found = analyse(folder)
     for rank in ranks:
-        ours = anatomy_as_hta_has_it(result, rank)
+        ours = breakdown_as_hta_has_it(result, rank)
         theirs = next(row for row in found["breakdown"] if row["rank"] == rank)
         computing = sum(ours.ns[NUMBER[name]] for name in COMPUTING)
         idle = sum(ours.ns[NUMBER[name]] for name in (TimeClass.HOST_BOUND, TimeClass.SLOWED, TimeClass.IDLE))

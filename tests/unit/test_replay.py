@@ -243,7 +243,7 @@ def test_messages_of_a_group_start_together(tmp_path: Path) -> None:
     assert not timeline.problems
 
 
-# ---- behaviours ----
+# ---- rank classes ----
 
 
 def test_ranks_that_do_the_same_have_one_behaviour(tmp_path: Path) -> None:

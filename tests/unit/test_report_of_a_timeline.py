@@ -25,9 +25,9 @@ def test_messages_of_one_group_are_one_event(tmp_path: Path) -> None:
         trace.save(tmp_path)
     RunSettings(2, 2, "h100", "dgx-h100", NO_COSTS).save(tmp_path)
     content = collect.collect(conclude(simulate(tmp_path)))
-    network = next(lane for lane in content.streams[0].lanes if lane.name == "stream 7")
+    network = next(track for track in content.streams[0].tracks if track.name == "stream 7")
     assert len(network.events) == 5
-    assert content.works[network.events[2]].name == "communication × 2"
+    assert content.activities[network.events[2]].name == "communication × 2"
 
 
 def test_folder_that_is_no_run(tmp_path: Path) -> None:

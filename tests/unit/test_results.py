@@ -1,5 +1,4 @@
-"""What is concluded from a timeline besides steps and their anatomy: speed, memory, traffic, origins, in words and as a
-document."""
+"""Results besides steps and the time breakdown: throughput, memory, traffic, origins, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from helpers.training_traces import COMMUNICATION, TrainingWriter, tensor, timel
 from maya.estimators.kernel import Origin
 from maya.replay.timeline import Timeline
 from maya.results import Options, conclude
-from maya.results.document import document
 from maya.results.memory import memory_curve, nccl_bytes
 from maya.results.origins import top_items
 from maya.results.predict import parse_ranks
+from maya.results.prediction_json import prediction_json
 from maya.results.result import OptionError
 from maya.results.terminal_text import lines_of
 from maya.trace import RecordKind
@@ -91,14 +90,14 @@ def test_no_tokens_are_made_up(tmp_path: Path) -> None:
     assert result.throughput.samples is None
     (said,) = [line for line in lines_of(result) if line.startswith("speed")]
     assert said.endswith(
-        "tokens not known: no look-up of [batch, sequence] and no convolution over images was recorded; "
+        "tokens unknown: no embedding of [batch, sequence] and no convolution over images was recorded; "
         "use --tokens-per-step N"
     )
-    assert document(result)["throughput"]["not_known"] in said
+    assert prediction_json(result)["throughput"]["not_known"] in said
 
 
 def looked_up(folder: Path, forward: Callable[[TrainingWriter], None]) -> tuple[int | None, str]:
-    """Tokens of a step with such a forward pass, or why they are not known."""
+    """Tokens of a step with such a forward pass, or the reason why they are unknown."""
     rank = TrainingWriter(0)
     for _ in range(3):
         forward(rank)
@@ -127,7 +126,7 @@ def test_tokens_whose_embeddings_are_added_up_count_once(tmp_path: Path) -> None
     assert looked_up(tmp_path, forward) == (64, "")
 
 
-def test_tokens_that_are_looked_up_side_by_side_are_not_known(tmp_path: Path) -> None:
+def test_tokens_of_embeddings_side_by_side_are_unknown(tmp_path: Path) -> None:
     """As before an encoder and a decoder; positions that no table has are added to each."""
 
     def forward(rank: TrainingWriter) -> None:
@@ -137,7 +136,7 @@ def test_tokens_that_are_looked_up_side_by_side_are_not_known(tmp_path: Path) ->
 
     tokens, reason = looked_up(tmp_path, forward)
     assert tokens is None
-    assert "[4, 16] in 2 places" in reason
+    assert "2 embeddings, of [4, 16]," in reason
 
 
 def test_tokens_that_are_looked_up_again_for_backward_count_once(tmp_path: Path) -> None:
@@ -151,8 +150,10 @@ def test_tokens_that_are_looked_up_again_for_backward_count_once(tmp_path: Path)
     assert looked_up(tmp_path, forward) == (64, "")
 
 
-@pytest.mark.parametrize(("sequence", "listed"), [(16, "[4, 16] in 2 places"), (8, "[4, 16] and [4, 8] in 2 places")])
-def test_tokens_of_an_encoder_and_a_decoder_are_not_known(tmp_path: Path, sequence: int, listed: str) -> None:
+@pytest.mark.parametrize(
+    ("sequence", "listed"), [(16, "2 embeddings, of [4, 16],"), (8, "2 embeddings, of [4, 16] and [4, 8],")]
+)
+def test_tokens_of_an_encoder_and_a_decoder_are_unknown(tmp_path: Path, sequence: int, listed: str) -> None:
     def forward(rank: TrainingWriter) -> None:
         look_up(rank, 4, 16)
         rank.product()
@@ -339,7 +340,7 @@ def test_many_ranks_have_a_matrix_of_nodes(tmp_path: Path) -> None:
 
 def test_origins(tmp_path: Path) -> None:
     origins = conclude(training(tmp_path)).origins
-    assert list(origins.works) == [Origin.DEFAULT]
+    assert list(origins.kernels) == [Origin.DEFAULT]
     assert list(origins.network) == ["null"]
     assert sum(origins.shares().values()) == pytest.approx(1.0)
 
@@ -352,7 +353,7 @@ def test_what_takes_most_time(tmp_path: Path) -> None:
     assert sum(item.ns for item in items) == 16 * MS  # 3 products, 2 look-ups, 1 update
 
 
-# ---- words and documents ----
+# ---- terminal text and JSON ----
 
 
 def test_lines_say_what_matters(tmp_path: Path) -> None:
@@ -360,19 +361,19 @@ def test_lines_say_what_matters(tmp_path: Path) -> None:
     text = lines_of(result)
     assert len(text) <= 19
     labels = [line.split()[0] for line in text if not line.startswith(" ")]
-    assert labels == ["step", "speed", "of", "cost", "time", "slowest", "memory", "network", "based", "no"]
+    assert labels == ["step", "speed", "of", "cost", "time", "stragglers", "memory", "network", "based", "no"]
     assert text[0].startswith("step       7.000 ms, median of 2 (7.000 ms to 7.000 ms); 1 of 3 left out as warm-up")
-    assert "128 tokens a step (from the embedding's input, 4 x 16)" in text[1]
+    assert "128 tokens a step (from the embedding input, 4 x 16)" in text[1]
 
 
-def test_the_document_is_complete_and_always_the_same(tmp_path: Path) -> None:
-    first, second = (json.dumps(document(conclude(training(tmp_path)))) for _ in range(2))
+def test_the_json_is_complete_and_always_the_same(tmp_path: Path) -> None:
+    first, second = (json.dumps(prediction_json(conclude(training(tmp_path)))) for _ in range(2))
     assert first == second
     content = json.loads(first)
     assert content["steps"]["median_ns"] == 7 * MS
     assert [sum(rank["time_ns"]) for rank in content["ranks"]] == [7 * MS, 7 * MS]
     assert len(content["classes"]) == len(content["ranks"][0]["time_ns"])
-    assert content["behaviours"][0]["ranks"] == [0, 1]
+    assert content["rank_classes"][0]["ranks"] == [0, 1]
     assert content["memory"]["worst"]["allocated_bytes"] == 3 << 20
     assert content["throughput"]["samples_per_step"] == 128
 

@@ -8,9 +8,9 @@ import pytest
 from helpers.trace_writer import FROM_GRAPH
 from helpers.training_traces import TrainingWriter, tensor, timeline_of
 
-from maya.results.step_repetition import REPETITION
-from maya.results.step_turns import find_turns
+from maya.results.optimizer_turns import find_turns
 from maya.results.steps import OPTIMIZER, WHOLE_RUN, find_steps, warm_up_of
+from maya.results.steps_from_repetition import REPETITION
 from maya.trace import RecordKind
 
 MS = 1_000_000
@@ -64,7 +64,7 @@ def test_optimizers_that_take_turns_make_one_step(tmp_path: Path) -> None:
     rank.optimizer("Adam", works=2, number=1)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.lengths_ns == (14 * MS,) * 4
-    assert steps.note == "a step has 2 turns of optimizers"
+    assert steps.note == "a step has 2 optimizer turns"
 
 
 def test_one_optimizer_whose_steps_differ_takes_no_turns(tmp_path: Path) -> None:

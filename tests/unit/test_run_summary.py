@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from maya.launcher.prediction import predicted
+from maya.launcher.prediction import summarise_prediction
 from maya.launcher.summary_file import FinishedRun as FinishedRun
 from maya.launcher.terminal_summary import summary
 
@@ -29,4 +29,4 @@ def test_a_rank_that_could_not_open_its_trace(tmp_path: Path) -> None:
     )
     (_, line) = summary(run, tmp_path)
     assert line.startswith("no trace of ranks 1-2, which could not write to ")
-    assert predicted(run, tmp_path).lines == ["no prediction: no trace was written"]
+    assert summarise_prediction(run, tmp_path).lines == ["no prediction: no trace was written"]

@@ -54,7 +54,7 @@ function drawMemory() {
     `${bytes(one.allocated.reduce((a, b) => Math.max(a, b), 0))} allocated, ` +
     `${bytes(peak - outside)} reserved, ${bytes(outside)} outside PyTorch's allocator` +
     (far ? "; what the GPU has lies far above the chart" : "");
-  $("memory-said").textContent = said;
+  $("memory-details").textContent = said;
   canvas.setAttribute("aria-label", said);
   canvas.onmousemove = (event) => {
     const ns = (place(canvas, event)[0] - left) / (width - left - right) * end;

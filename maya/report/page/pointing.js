@@ -19,7 +19,7 @@ function pointAtStreams(canvas) {
     }
     const hit = eventAt(...place(canvas, event), canvas.clientWidth);
     if (!hit) return hideTip();
-    showTip(event, ...describeEvent(view.lanes[hit[0]], hit[1]));
+    showTip(event, ...describeEvent(view.tracks[hit[0]], hit[1]));
   };
   canvas.onmouseleave = hideTip;
   canvas.onclick = (event) => {
@@ -32,8 +32,8 @@ function pointAtStreams(canvas) {
       "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2),
       ArrowLeft: () => zoomTo(view.from - span / 5, view.to - span / 5),
       ArrowRight: () => zoomTo(view.from + span / 5, view.to + span / 5),
-      ArrowUp: () => choose(Math.max(0, view.lane - 1), -1),
-      ArrowDown: () => choose(Math.min(view.lanes.length - 1, view.lane + 1), -1),
+      ArrowUp: () => choose(Math.max(0, view.track - 1), -1),
+      ArrowDown: () => choose(Math.min(view.tracks.length - 1, view.track + 1), -1),
       n: () => nextEvent(1), p: () => nextEvent(-1), Home: () => zoomTo(0, Infinity),
     };
     if (event.ctrlKey || event.metaKey || !keys[event.key]) return;

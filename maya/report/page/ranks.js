@@ -141,7 +141,7 @@ function chooseRankCell(at) {
   pen.lineWidth = 2;
   pen.strokeRect(left, top, Math.max(wide, 2), high);
   const [title, lines] = describeRank(rank, row);
-  $("ranks-said").textContent = `${title}. ${lines.join(", ")}. Drawn below: ${showStreamsOf(rank)}`;
+  $("ranks-details").textContent = `${title}. ${lines.join(", ")}. Drawn below: ${showStreamsOf(rank)}`;
 }
 
 function startRanks() {

@@ -8,7 +8,7 @@ function fillHead() {
   $("notes").replaceChildren(...content.notes.map((note) => element("li", {}, note)));
   $("why").textContent = content.why;
   const { ns, typical, warm_up } = content.steps;
-  $("anatomy-about").textContent = ns.length > 1
+  $("breakdown-about").textContent = ns.length > 1
     ? `They are means over the ${ns.length - warm_up} of ${ns.length} steps after warm-up; streams, kernels and collectives ` +
       `are those of step ${typical + 1}, which has the median length.` : "";
 }
@@ -23,7 +23,7 @@ function start() {
   applyTheme(false);
   fillHead();
   draws(drawBars);
-  drawAnatomyTable();
+  drawBreakdownTable();
   draws(drawSteps);
   startStreams();
   startRanks();

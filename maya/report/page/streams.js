@@ -1,39 +1,39 @@
 // What the streams of a rank did when: zoomed and moved with wheel, mouse and keys; what is found by name stands out.
-const view = { rank: 0, from: 0, to: 1, lanes: [], lane: 0, event: -1, found: null };
-const LANE = 34, LEFT = 96, TOP = 24, AHEAD = 46;
+const view = { rank: 0, from: 0, to: 1, tracks: [], track: 0, event: -1, found: null };
+const TRACK_HEIGHT = 34, LEFT = 96, TOP = 24, AHEAD = 46;
 
 // Five numbers for each event become times since the beginning of the part that is drawn.
-function decodeLane(lane) {
-  const count = lane.events.length / 5;
-  const out = { name: lane.name, start: new Float64Array(count), end: new Float64Array(count),
-    work: new Int32Array(count), lead: new Float64Array(count), wait: new Float64Array(count) };
+function decodeTrack(track) {
+  const count = track.events.length / 5;
+  const out = { name: track.name, start: new Float64Array(count), end: new Float64Array(count),
+    activity: new Int32Array(count), lead: new Float64Array(count), wait: new Float64Array(count) };
   let at = 0;
   for (let event = 0; event < count; event++) {
-    const [gap, took, work, lead, wait] = lane.events.slice(5 * event, 5 * event + 5);
+    const [gap, took, activity, lead, wait] = track.events.slice(5 * event, 5 * event + 5);
     out.start[event] = at + gap;
     at = out.end[event] = at + gap + took;
-    out.work[event] = work;
+    out.activity[event] = activity;
     out.lead[event] = lead;
     out.wait[event] = wait;
   }
   return out;
 }
 
-function firstEndingAfter(lane, ns) {
-  let [low, high] = [0, lane.end.length];
+function firstEndingAfter(track, ns) {
+  let [low, high] = [0, track.end.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (lane.end[middle] > ns) high = middle;
+    if (track.end[middle] > ns) high = middle;
     else low = middle + 1;
   }
   return low;
 }
 
-const kindOf = (event, lane) => content.works[lane.work[event]].kind;
+const kindOf = (event, track) => content.activities[track.activity[event]].kind;
 
 function drawStreams() {
   const canvas = $("streams-chart");
-  const [pen, width] = prepare(canvas, TOP + view.lanes.length * LANE + AHEAD);
+  const [pen, width] = prepare(canvas, TOP + view.tracks.length * TRACK_HEIGHT + AHEAD);
   const one = content.streams[view.rank];
   if (!one) {
     pen.fillStyle = colour("muted");
@@ -42,7 +42,7 @@ function drawStreams() {
   }
   const x = (ns) => LEFT + (width - LEFT) * (ns - view.from) / (view.to - view.from);
   drawTimes(pen, x, width, one);
-  view.lanes.forEach((lane, number) => drawLane(pen, lane, TOP + number * LANE, x, width, number));
+  view.tracks.forEach((track, number) => drawTrack(pen, track, TOP + number * TRACK_HEIGHT, x, width, number));
   drawAhead(pen, x, width);
   const steps = one.steps.filter(([, end]) => end - one.first_ns > view.from && end - one.first_ns <= view.to);
   $("streams-range").textContent = `${duration(Math.round(view.to - view.from))} from ${duration(Math.round(view.from + one.first_ns))}` +
@@ -52,7 +52,7 @@ function drawStreams() {
 }
 
 function drawTimes(pen, x, width, one) {
-  const bottom = TOP + view.lanes.length * LANE;
+  const bottom = TOP + view.tracks.length * TRACK_HEIGHT;
   pen.textAlign = "center";
   for (const at of ticks(view.from + one.first_ns, view.to + one.first_ns, Math.floor((width - LEFT) / 110))) {
     const place = x(at - one.first_ns);
@@ -76,48 +76,48 @@ function preciseTime(ns) {
   return (ns / size).toFixed(places) + " " + unit;
 }
 
-function drawLane(pen, lane, top, x, width, number) {
+function drawTrack(pen, track, top, x, width, number) {
   pen.textAlign = "right";
-  pen.fillStyle = colour(number === view.lane ? "ink" : "muted");
-  pen.fillText(lane.name, LEFT - 10, top + LANE / 2);
+  pen.fillStyle = colour(number === view.track ? "ink" : "muted");
+  pen.fillText(track.name, LEFT - 10, top + TRACK_HEIGHT / 2);
   pen.fillStyle = colour("soft");
-  pen.fillRect(LEFT, top + LANE - 1, width - LEFT, 1);
+  pen.fillRect(LEFT, top + TRACK_HEIGHT - 1, width - LEFT, 1);
   pen.textAlign = "left";
   const narrow = new Map();  // kind -> for each pixel, the part of its time that events take which are narrower than it
-  for (let at = firstEndingAfter(lane, view.from); at < lane.start.length && lane.start[at] < view.to; at++) {
-    const [from, to] = [x(lane.start[at]), x(lane.end[at])];
-    const faded = view.found !== null && !view.found.has(lane.work[at]);
-    const kind = kindOf(at, lane);
+  for (let at = firstEndingAfter(track, view.from); at < track.start.length && track.start[at] < view.to; at++) {
+    const [from, to] = [x(track.start[at]), x(track.end[at])];
+    const faded = view.found !== null && !view.found.has(track.activity[at]);
+    const kind = kindOf(at, track);
     if (to - from < 1) addNarrow(narrow, faded ? "idle" : kind, from - LEFT, to - LEFT, width - LEFT);
-    else drawEvent(pen, lane, at, Math.max(LEFT, from), Math.min(width, to), top, kind, faded);
-    if (lane.wait[at] > 0) {  // it waited for others before: a thinner, lighter bar in front of it
-      const begun = Math.max(LEFT, x(lane.start[at] - lane.wait[at]));
+    else drawEvent(pen, track, at, Math.max(LEFT, from), Math.min(width, to), top, kind, faded);
+    if (track.wait[at] > 0) {  // it waited for others before: a thinner, lighter bar in front of it
+      const begun = Math.max(LEFT, x(track.start[at] - track.wait[at]));
       pen.globalAlpha = faded ? 0.1 : 0.35;
       pen.fillStyle = colour("waiting");
-      pen.fillRect(begun, top + LANE / 2 - 3, Math.max(0, from - begun), 6);
+      pen.fillRect(begun, top + TRACK_HEIGHT / 2 - 3, Math.max(0, from - begun), 6);
       pen.globalAlpha = 1;
     }
   }
   drawNarrow(pen, narrow, top);
-  if (number === view.lane && view.event >= 0) {
-    const [left, right] = [x(lane.start[view.event]), x(lane.end[view.event])];
+  if (number === view.track && view.event >= 0) {
+    const [left, right] = [x(track.start[view.event]), x(track.end[view.event])];
     pen.strokeStyle = colour("ink");
     pen.lineWidth = 2;
-    pen.strokeRect(Math.max(LEFT, left), top + 3, Math.max(3, Math.min(width, right) - Math.max(LEFT, left)), LANE - 7);
+    pen.strokeRect(Math.max(LEFT, left), top + 3, Math.max(3, Math.min(width, right) - Math.max(LEFT, left)), TRACK_HEIGHT - 7);
   }
 }
 
-function drawEvent(pen, lane, at, left, right, top, kind, faded) {
+function drawEvent(pen, track, at, left, right, top, kind, faded) {
   pen.globalAlpha = faded ? 0.15 : 1;
   pen.fillStyle = colour(kind);
-  pen.fillRect(left, top + 4, right - left - (right - left > 3 ? 0.6 : 0), LANE - 9);
+  pen.fillRect(left, top + 4, right - left - (right - left > 3 ? 0.6 : 0), TRACK_HEIGHT - 9);
   if (right - left > 46) {
     pen.fillStyle = inkOn(colour(kind));
     pen.save();
     pen.beginPath();
-    pen.rect(left, top, right - left - 4, LANE);
+    pen.rect(left, top, right - left - 4, TRACK_HEIGHT);
     pen.clip();
-    pen.fillText(content.works[lane.work[at]].name, left + 5, top + LANE / 2);
+    pen.fillText(content.activities[track.activity[at]].name, left + 5, top + TRACK_HEIGHT / 2);
     pen.restore();
   }
   pen.globalAlpha = 1;
@@ -132,7 +132,7 @@ function addNarrow(narrow, kind, from, to, columns) {
 
 // As high as the part of a pixel's time that they take, so that a stream which is mostly idle looks like it.
 function drawNarrow(pen, narrow, top) {
-  const [bottom, high] = [top + LANE - 5, LANE - 9];
+  const [bottom, high] = [top + TRACK_HEIGHT - 5, TRACK_HEIGHT - 9];
   const base = new Map();
   for (const [kind, parts] of narrow) {
     pen.fillStyle = colour(kind);
@@ -148,15 +148,15 @@ function drawNarrow(pen, narrow, top) {
 
 // How long before their start things were launched: where that is nothing, the GPU waits for the host.
 function drawAhead(pen, x, width) {
-  const bottom = TOP + view.lanes.length * LANE + AHEAD - 4;
+  const bottom = TOP + view.tracks.length * TRACK_HEIGHT + AHEAD - 4;
   const high = AHEAD - 12;
   const columns = Math.max(1, Math.ceil((width - LEFT) / 2));
   const least = new Float64Array(columns).fill(Infinity);
-  for (const lane of view.lanes)
-    for (let at = firstEndingAfter(lane, view.from); at < lane.start.length && lane.start[at] < view.to; at++) {
-      if (kindOf(at, lane) === "communication" || lane.start[at] < view.from) continue;
-      const column = Math.min(columns - 1, Math.floor((x(lane.start[at]) - LEFT) / 2));
-      least[column] = Math.min(least[column], lane.lead[at]);
+  for (const track of view.tracks)
+    for (let at = firstEndingAfter(track, view.from); at < track.start.length && track.start[at] < view.to; at++) {
+      if (kindOf(at, track) === "communication" || track.start[at] < view.from) continue;
+      const column = Math.min(columns - 1, Math.floor((x(track.start[at]) - LEFT) / 2));
+      least[column] = Math.min(least[column], track.lead[at]);
     }
   let most = 0;
   for (const lead of least) if (lead < Infinity) most = Math.max(most, lead);
@@ -182,10 +182,10 @@ function drawOverview() {
   const all = one.last_ns - one.first_ns;
   const columns = Math.max(1, Math.floor(width - LEFT));
   const busy = { compute: new Float64Array(columns), communication: new Float64Array(columns) };
-  for (const lane of view.lanes)
-    for (let at = 0; at < lane.start.length; at++) {
-      const into = ["communication", "message"].includes(kindOf(at, lane)) ? busy.communication : busy.compute;
-      const [from, to] = [lane.start[at] / all * columns, lane.end[at] / all * columns];
+  for (const track of view.tracks)
+    for (let at = 0; at < track.start.length; at++) {
+      const into = kindOf(at, track) === "communication" ? busy.communication : busy.compute;
+      const [from, to] = [track.start[at] / all * columns, track.end[at] / all * columns];
       for (let column = Math.max(0, Math.floor(from)); column < to && column < columns; column++)
         into[column] += Math.min(to, column + 1) - Math.max(from, column);
     }
@@ -231,75 +231,75 @@ function zoomToStep() {
   zoomTo(at ? ends[at - 1][1] : 0, ends[at][1]);
 }
 
-function describeEvent(lane, at) {
-  const work = content.works[lane.work[at]];
+function describeEvent(track, at) {
+  const activity = content.activities[track.activity[at]];
   const one = content.streams[view.rank];
-  const took = lane.end[at] - lane.start[at];
-  return [work.name, [work.detail,
-    `${duration(took)}, from ${preciseTime(lane.start[at] + one.first_ns)}`,
-    lane.wait[at] > 0 ? `before it this rank waited ${duration(lane.wait[at])} for others` : "",
-    lane.lead[at] >= 0 ? `launched ${duration(lane.lead[at])} before` : "",
-    `duration: ${work.origin}${work.spread ? ", ± " + work.spread : ""}`]];
+  const took = track.end[at] - track.start[at];
+  return [activity.name, [activity.detail,
+    `${duration(took)}, from ${preciseTime(track.start[at] + one.first_ns)}`,
+    track.wait[at] > 0 ? `before it this rank waited ${duration(track.wait[at])} for others` : "",
+    track.lead[at] >= 0 ? `launched ${duration(track.lead[at])} before` : "",
+    `duration: ${activity.origin}${activity.spread ? ", ± " + activity.spread : ""}`]];
 }
 
-function choose(laneNumber, at) {
-  [view.lane, view.event] = [laneNumber, at];
-  const lane = view.lanes[laneNumber];
+function choose(trackNumber, at) {
+  [view.track, view.event] = [trackNumber, at];
+  const track = view.tracks[trackNumber];
   if (at >= 0) {
     const span = view.to - view.from;
-    if (lane.start[at] < view.from || lane.start[at] > view.to) zoomTo(lane.start[at] - span / 4, lane.start[at] + span * 3 / 4);
-    const [title, lines] = describeEvent(lane, at);
-    $("streams-said").textContent = `${lane.name}: ${title}. ${lines.filter(Boolean).join("; ")}.`;
+    if (track.start[at] < view.from || track.start[at] > view.to) zoomTo(track.start[at] - span / 4, track.start[at] + span * 3 / 4);
+    const [title, lines] = describeEvent(track, at);
+    $("streams-details").textContent = `${track.name}: ${title}. ${lines.filter(Boolean).join("; ")}.`;
   } else {
-    $("streams-said").textContent = lane ? `${lane.name}, ${lane.start.length} events` : "";
+    $("streams-details").textContent = track ? `${track.name}, ${track.start.length} events` : "";
   }
   drawStreams();
 }
 
 function nextEvent(by) {
-  const lane = view.lanes[view.lane];
-  if (!lane || !lane.start.length) return;
-  let at = view.event < 0 ? firstEndingAfter(lane, view.from) - (by > 0 ? 1 : 0) : view.event;
-  do at += by; while (at >= 0 && at < lane.start.length && view.found && !view.found.has(lane.work[at]));
-  if (at >= 0 && at < lane.start.length) choose(view.lane, at);
+  const track = view.tracks[view.track];
+  if (!track || !track.start.length) return;
+  let at = view.event < 0 ? firstEndingAfter(track, view.from) - (by > 0 ? 1 : 0) : view.event;
+  do at += by; while (at >= 0 && at < track.start.length && view.found && !view.found.has(track.activity[at]));
+  if (at >= 0 && at < track.start.length) choose(view.track, at);
 }
 
 function eventAt(x, y, width) {
-  const number = Math.floor((y - TOP) / LANE);
-  const lane = view.lanes[number];
-  if (!lane || x < LEFT) return null;
+  const number = Math.floor((y - TOP) / TRACK_HEIGHT);
+  const track = view.tracks[number];
+  if (!track || x < LEFT) return null;
   const perPixel = (view.to - view.from) / (width - LEFT);
   const ns = view.from + (x - LEFT) * perPixel;
-  let at = firstEndingAfter(lane, ns - perPixel);
-  if (at >= lane.start.length || lane.start[at] > ns + perPixel) return null;
-  if (lane.end[at] < ns && at + 1 < lane.start.length && lane.start[at + 1] <= ns) at++;
+  let at = firstEndingAfter(track, ns - perPixel);
+  if (at >= track.start.length || track.start[at] > ns + perPixel) return null;
+  if (track.end[at] < ns && at + 1 < track.start.length && track.start[at + 1] <= ns) at++;
   return [number, at];
 }
 
 function find(text) {
   const wanted = text.trim().toLowerCase();
-  view.found = wanted ? new Set(content.works.flatMap((work, at) =>
-    `${work.name} ${work.detail} ${work.kind}`.toLowerCase().includes(wanted) ? [at] : [])) : null;
+  view.found = wanted ? new Set(content.activities.flatMap((activity, at) =>
+    `${activity.name} ${activity.detail} ${activity.kind}`.toLowerCase().includes(wanted) ? [at] : [])) : null;
   if (view.found) {
     let [count, ns] = [0, 0];
-    for (const lane of view.lanes)
-      for (let at = 0; at < lane.start.length; at++)
-        if (view.found.has(lane.work[at])) [count, ns] = [count + 1, ns + lane.end[at] - lane.start[at]];
-    $("streams-said").textContent = count ? `${whole(count)} found, ${duration(ns)} in all; n goes to the next` : "nothing found";
+    for (const track of view.tracks)
+      for (let at = 0; at < track.start.length; at++)
+        if (view.found.has(track.activity[at])) [count, ns] = [count + 1, ns + track.end[at] - track.start[at]];
+    $("streams-details").textContent = count ? `${whole(count)} found, ${duration(ns)} in all; n goes to the next` : "nothing found";
   }
   drawStreams();
 }
 
-// A rank that is not drawn itself is shown by the one of its behaviour; says which.
+// A rank that is not drawn itself is shown by the one of its rankClass; says which.
 function showStreamsOf(rank) {
   const within = (text) => text.split(",").some((range) => {
     const [ends, step] = range.split(":");
     const [first, last] = ends.split("-").map(Number);
     return rank >= first && rank <= (last === undefined ? first : last) && (rank - first) % Number(step || 1) === 0;
   });
-  const behaviour = content.behaviours.find((each) => within(each.ranks));
+  const rankClass = content.rank_classes.find((each) => within(each.ranks));
   const exactly = content.streams.findIndex((one) => one.rank === rank);
-  const at = exactly >= 0 || !behaviour ? exactly : content.streams.findIndex((one) => one.rank === behaviour.rank);
+  const at = exactly >= 0 || !rankClass ? exactly : content.streams.findIndex((one) => one.rank === rankClass.rank);
   if (at < 0) return "no rank that behaves like it";
   $("streams-rank").value = String(at);
   showRank(at);
@@ -309,19 +309,19 @@ function showStreamsOf(rank) {
 function showRank(at) {
   view.rank = at;
   const one = content.streams[at];
-  [view.lanes, view.lane, view.event] = [one ? one.lanes.map(decodeLane) : [], 0, -1];
+  [view.tracks, view.track, view.event] = [one ? one.tracks.map(decodeTrack) : [], 0, -1];
   zoomToStep();
 }
 
 function startStreams() {
-  const used = new Set(content.works.map((work) => work.kind));
+  const used = new Set(content.activities.map((activity) => activity.kind));
   const names = new Map(content.parts.map((part) => [part.key, part.name]));
   names.set("communication", "communication");
   legend($("streams-legend"), [...names].filter(([key]) => used.has(key)));
   const select = $("streams-rank");
   select.append(...content.streams.map((one, at) => {
-    const behaviour = content.behaviours.find((each) => each.rank === one.rank);
-    const like = behaviour && behaviour.count > 1 ? `, as ${whole(behaviour.count)} ranks` : "";
+    const rankClass = content.rank_classes.find((each) => each.rank === one.rank);
+    const like = rankClass && rankClass.count > 1 ? `, as ${whole(rankClass.count)} ranks` : "";
     return element("option", { value: at }, `${one.rank}${like}`);
   }));
   select.onchange = () => showRank(Number(select.value));

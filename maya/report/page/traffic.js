@@ -72,7 +72,7 @@ function startTraffic() {
     pen.lineWidth = 2;
     pen.strokeRect(trafficView.left + column * trafficView.cell, trafficView.top + row * trafficView.cell, trafficView.cell, trafficView.cell);
     const [title, lines] = describeTraffic(trafficView.at);
-    $("traffic-said").textContent = title + ": " + lines.join(", ");
+    $("traffic-details").textContent = title + ": " + lines.join(", ");
   };
   draws(drawTraffic);
 }

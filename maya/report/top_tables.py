@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.replay.timeline import GroupTimeline, Timeline
-from maya.report.content import Table, WorkRow
-from maya.report.labels import Words, call_name, members_of
+from maya.report.activities import ActivityLabels, call_name, members_of
+from maya.report.content import Activity, Table
 from maya.results.steps import Steps
 from netmodel.collectives.collective import bus_factor
 
@@ -36,13 +36,13 @@ class _Sum:
         self.waited_ns += waited_ns
 
 
-def kernel_table(timeline: Timeline, steps: Steps, words: Words) -> Table:
+def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels) -> Table:
     """Kernels, library calls, copies and memsets."""
-    sums: dict[WorkRow, _Sum] = {}
+    sums: dict[Activity, _Sum] = {}
     for one, rows in _of_step(timeline, steps):
         mine = rows[one.rank_class.kernel[rows] >= 0]
         numbers, launches, ns = _by_number(one.rank_class.kernel[mine], one.end_ns[mine, 0] - one.start_ns[mine, 0])
-        works = words.of_works(one.rank_class)
+        works = labels.of_kernels(one.rank_class)
         for number, count, total in zip(numbers, launches, ns, strict=True):
             sums.setdefault(works[number], _Sum()).add(total * len(one.ranks), count * len(one.ranks))
     everything = sum(each.ns for each in sums.values()) or 1

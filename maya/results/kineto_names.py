@@ -1,7 +1,7 @@
 """Names and arguments as torch.profiler writes them: kernels, copies, collectives, types of inputs.
 
-In: signatures of a trace. Out: what Kineto would have called it. Kernels have their own names. What a library launched
-is not known, only what it was called with: such a name begins with `maya::`.
+In: signatures of a trace. Out: the names that Kineto would use. Kernels have their own names. The kernels of a library
+call are unknown, so it is named after the call and its sizes; such a name begins with `maya::`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _MOST_RANKS_LISTED = 16
 
 
 def kernel_names(mangled: Iterable[str]) -> dict[str, str]:
-    """Whole declarations, as Kineto shows them, where c++filt is installed; else the names alone."""
+    """Demangled names: whole declarations, as Kineto shows them, if c++filt is installed; otherwise names only."""
     distinct = sorted(set(mangled))
     names = [name for name in distinct if name.startswith("_Z")]
     program = shutil.which("c++filt")
@@ -106,10 +106,10 @@ def kernel_names(mangled: Iterable[str]) -> dict[str, str]:
 
 
 def library_name(item: TracedKernel) -> str:
-    """Of a library call: maya::cublasGemmEx<bf16, TN>(m=4096, n=4096, k=4096)."""
+    """The name of a library call: maya::cublasGemmEx<bf16, TN>(m=4096, n=4096, k=4096)."""
     kinds = ", ".join(filter(None, [item.work.dtype, item.work.variant]))
     sizes = ", ".join(f"{name}={value:.0f}" for name, value in item.work.shape.items())
-    # HTA takes whatever has Sync, Memcpy or Memset in its name for something else than computing.
+    # HTA does not count a kernel as computing if its name contains Sync, Memcpy or Memset.
     return f"maya::{item.launch.name}<{kinds}>({sizes})"
 
 
@@ -118,7 +118,7 @@ def copy_name(signature: dict[str, Any]) -> str:
 
 
 def collective_kernel(call: CollectiveCall, operation: str) -> str:
-    """The name of NCCL's kernel: its generic one for the function, which says nothing about the algorithm it takes."""
+    """The name of NCCL's generic kernel for the function, which does not depend on the algorithm."""
     kind = _KERNELS.get(call.call)
     if kind is None:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -130,7 +130,7 @@ def collective_kernel(call: CollectiveCall, operation: str) -> str:
 def collective_arguments(
     call: CollectiveCall, rank: int, members: Sequence[int], group: str, description: str, sequence: int
 ) -> dict[str, Any]:
-    """Of a collective's kernel."""
+    """The arguments of a collective's kernel."""
     ranks = len(members)
     gathers = call.call in ("ncclAllGather", "ncclGather")
     scatters = call.call in ("ncclReduceScatter", "ncclScatter")
@@ -157,7 +157,7 @@ def collective_arguments(
 
 
 def input_arguments(inputs: Sequence[Any]) -> dict[str, Any]:
-    """Of an op: sizes, types, strides and values of its inputs."""
+    """The arguments of an op: sizes, types, strides and values of its inputs."""
     dims, types, strides, concrete = [], [], [], []
     for value in inputs:
         if isinstance(value, dict) and "shape" in value:

@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 
 from maya.replay.run_settings import HostCosts
 from maya.replay.timeline import Timeline
-from maya.results.anatomy import Anatomy, dissect
-from maya.results.classes import CLASSES, NUMBER, TimeClass
-from maya.results.partition import Window, divide
+from maya.results.step_breakdown import StepWindow, break_down_step
 from maya.results.steps import find_steps
+from maya.results.time_breakdown import TimeBreakdown, find_time_breakdown
+from maya.results.time_classes import CLASSES, NUMBER, TimeClass
 from maya.trace import RecordKind
 
 MS = 1_000_000
 
 
-def anatomy_of(timeline: Timeline) -> Anatomy:
-    found = dissect(timeline, find_steps(timeline))
+def breakdown_of(timeline: Timeline) -> TimeBreakdown:
+    found = find_time_breakdown(timeline, find_steps(timeline))
     assert (found.ns.sum(axis=2) == found.length_ns).all()
     assert (found.ns >= 0).all()
     return found
 
 
-def of_rank(anatomy: Anatomy, rank: int) -> dict[str, int]:
+def of_rank(breakdown: TimeBreakdown, rank: int) -> dict[str, int]:
     """What is not zero, in milliseconds."""
-    return {name.value: ns // MS for name, ns in anatomy.of_rank(rank).items() if ns}
+    return {name.value: ns // MS for name, ns in breakdown.of_rank(rank).items() if ns}
 
 
 def test_a_rank_alone(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_rank_alone(tmp_path: Path) -> None:
         rank.copy("HtoD", 1 << 20)
         rank.batch()
         rank.optimizer()
-    assert of_rank(anatomy_of(timeline_of(tmp_path, [rank])), 0) == {"gemm": 6, "memory_bound": 1, "copy": 1}
+    assert of_rank(breakdown_of(timeline_of(tmp_path, [rank])), 0) == {"gemm": 6, "memory_bound": 1, "copy": 1}
 
 
 def test_communication_beside_computing_is_hidden(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_communication_beside_computing_is_hidden(tmp_path: Path) -> None:
             rank.product()  # hides 1 ms of 2
             rank.join_streams()
             rank.optimizer()
-    anatomy = anatomy_of(timeline_of(tmp_path, ranks, network_ns=2 * MS))
-    assert of_rank(anatomy, 0) == {"gemm": 4, "memory_bound": 1, "communication": 1}
-    assert anatomy.mean_hidden_ns.tolist() == [MS, MS]
-    assert anatomy.mean_communication_ns.tolist() == [2 * MS, 2 * MS]
-    assert anatomy.slowest.reason is None
-    assert anatomy.slowest.text == "ranks are even"
+    breakdown = breakdown_of(timeline_of(tmp_path, ranks, network_ns=2 * MS))
+    assert of_rank(breakdown, 0) == {"gemm": 4, "memory_bound": 1, "communication": 1}
+    assert breakdown.mean_hidden_ns.tolist() == [MS, MS]
+    assert breakdown.mean_communication_ns.tolist() == [2 * MS, 2 * MS]
+    assert breakdown.slowest.reason is None
+    assert breakdown.slowest.text == "none"
 
 
 def test_a_straggler_is_waited_for(tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_a_straggler_is_waited_for(tmp_path: Path) -> None:
             rank.reduce(1)
             rank.join_streams()
             rank.optimizer()
-    anatomy = anatomy_of(timeline_of(tmp_path, ranks, network_ns=MS))
-    assert of_rank(anatomy, 0) == {"gemm": 3, "memory_bound": 1, "communication": 1, "waiting": 4}
-    assert of_rank(anatomy, 1) == {"gemm": 3, "memory_bound": 5, "communication": 1}
-    slowest = anatomy.slowest
+    breakdown = breakdown_of(timeline_of(tmp_path, ranks, network_ns=MS))
+    assert of_rank(breakdown, 0) == {"gemm": 3, "memory_bound": 1, "communication": 1, "waiting": 4}
+    assert of_rank(breakdown, 1) == {"gemm": 3, "memory_bound": 5, "communication": 1}
+    slowest = breakdown.slowest
     assert (slowest.rank, slowest.reason, slowest.difference_ns) == (1, TimeClass.MEMORY_BOUND, 4 * MS)
-    assert slowest.text == "rank 1 has 4.000 ms more to do than the median rank: most of all 4.000 ms more memory-bound"
-    assert anatomy.median_rank == 0
+    assert slowest.text == "rank 1 takes 4.000 ms longer than the median rank, mostly memory-bound (+4.000 ms)"
+    assert breakdown.median_rank == 0
 
 
 def test_a_stage_waits_for_messages(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_stage_waits_for_messages(tmp_path: Path) -> None:
                 rank.join_streams()
                 rank.product()
             rank.optimizer()
-    anatomy = anatomy_of(timeline_of(tmp_path, [first, second], network_ns=MS))
-    later = of_rank(anatomy, 1)
+    breakdown = breakdown_of(timeline_of(tmp_path, [first, second], network_ns=MS))
+    later = of_rank(breakdown, 1)
     assert later["gemm"] == 1
-    assert later["bubble"] == 1  # the rest of what the first stage needs is hidden behind its own work and the message
+    assert later["bubble"] == 1  # its own kernels and the transfer hide the rest of the first stage's time
     assert later["communication"] == 1
 
 
@@ -105,7 +105,7 @@ def test_a_slow_host_leaves_the_device_idle(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     rank.train(steps=3, layers=1)
     host = HostCosts(op=0, latency=0, wake=0, clock_read=0, calls={RecordKind.LIBRARY: 3 * MS, RecordKind.KERNEL: MS})
-    assert of_rank(anatomy_of(timeline_of(tmp_path, [rank], host)), 0) == {
+    assert of_rank(breakdown_of(timeline_of(tmp_path, [rank], host)), 0) == {
         "gemm": 3,
         "memory_bound": 1,
         "host_bound": 6,
@@ -124,8 +124,8 @@ def test_computing_slowed_by_communication(tmp_path: Path) -> None:
             rank.join_streams()
             rank.optimizer()
     host = HostCosts(op=0, latency=0, wake=0, clock_read=0, overlap=500)
-    anatomy = anatomy_of(timeline_of(tmp_path, ranks, host, network_ns=2 * MS))
-    assert of_rank(anatomy, 0) == {"gemm": 5, "memory_bound": 1, "slowed": 1}
+    breakdown = breakdown_of(timeline_of(tmp_path, ranks, host, network_ns=2 * MS))
+    assert of_rank(breakdown, 0) == {"gemm": 5, "memory_bound": 1, "slowed": 1}
 
 
 def test_ranks_without_a_trace_are_idle(tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ def test_ranks_without_a_trace_are_idle(tmp_path: Path) -> None:
     from maya.replay.simulate import simulate
 
     timeline = simulate(tmp_path, timeline.settings, durations=NullDurations(), network=NullNetwork())
-    assert of_rank(anatomy_of(timeline), 0) == {"idle": 7}
+    assert of_rank(breakdown_of(timeline), 0) == {"idle": 7}
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> Window:
+def windows(draw: st.DrawFn) -> StepWindow:
     length = draw(st.integers(1, 50))
     count = draw(st.integers(0, 12))
     moments = st.lists(st.integers(0, length), min_size=3, max_size=3).map(sorted)
@@ -149,7 +149,7 @@ def windows(draw: st.DrawFn) -> Window:
     numbers = [draw(st.integers(0, NUMBER[TimeClass.COPY])) for _ in range(count)]
     is_call = [number == NUMBER[TimeClass.COMMUNICATION] for number in numbers]
     arrival, start, end = (np.array([one[at] for one in times], dtype=np.int64) for at in range(3))
-    return Window(
+    return StepWindow(
         length,
         np.array(numbers, dtype=np.int8),
         np.array([call and draw(st.booleans()) for call in is_call], dtype=bool),
@@ -162,8 +162,8 @@ def windows(draw: st.DrawFn) -> Window:
 
 
 @given(windows())
-def test_classes_add_up_to_the_step(window: Window) -> None:
-    part = divide(window)
+def test_classes_add_up_to_the_step(window: StepWindow) -> None:
+    part = break_down_step(window)
     assert sum(part.ns) == window.length
     assert min(part.ns) >= 0
     assert 0 <= part.hidden_ns <= part.communication_ns
@@ -171,7 +171,7 @@ def test_classes_add_up_to_the_step(window: Window) -> None:
 
 
 @given(windows())
-def test_every_moment_has_the_first_class_that_runs_then(window: Window) -> None:
+def test_every_moment_has_the_first_class_that_runs_then(window: StepWindow) -> None:
     """Moment by moment, as the definition has it."""
     expected = [0] * len(CLASSES)
     for moment in range(window.length):
@@ -180,9 +180,9 @@ def test_every_moment_has_the_first_class_that_runs_then(window: Window) -> None
         if len(running):
             expected[int(running.min())] += 1
         elif waiting.any():
-            kind = TimeClass.BUBBLE if window.message[waiting].any() else TimeClass.WAITING
+            kind = TimeClass.BUBBLE if window.p2p[waiting].any() else TimeClass.WAITING
             expected[NUMBER[kind]] += 1
-    assert list(divide(window).ns[: NUMBER[TimeClass.SLOWED]]) == expected[: NUMBER[TimeClass.SLOWED]]
+    assert list(break_down_step(window).ns[: NUMBER[TimeClass.SLOWED]]) == expected[: NUMBER[TimeClass.SLOWED]]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -190,6 +190,8 @@ def test_means_are_rounded_without_loss(tmp_path: Path, ranks: int) -> None:
     writers = [TrainingWriter(number) for number in range(ranks)]
     for writer in writers:
         writer.train(steps=4, layers=3)
-    anatomy = anatomy_of(timeline_of(tmp_path, writers))
-    count = len(anatomy.measured)
-    assert (anatomy.mean_ns.sum(axis=1) == anatomy.length_ns[:, list(anatomy.measured)].sum(axis=1) // count).all()
+    breakdown = breakdown_of(timeline_of(tmp_path, writers))
+    count = len(breakdown.measured)
+    assert (
+        breakdown.mean_ns.sum(axis=1) == breakdown.length_ns[:, list(breakdown.measured)].sum(axis=1) // count
+    ).all()

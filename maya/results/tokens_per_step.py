@@ -1,13 +1,13 @@
-"""How many tokens (or images) a training step takes in, from what the ranks look up.
+"""How many tokens (or images) a training step processes, from the inputs of embeddings and convolutions.
 
-In: a `Timeline` and its `Steps`. Out: `Samples`, with where the number comes from, or the reason why it is not sure.
-Tokens are the indices [batch, sequence] that a forward pass looks up in its largest table (`aten::embedding`).
-Look-ups whose results are added up, before the first matrix product, are of the same tokens (tokens and positions).
-Other look-ups of the same forward pass may be of the same tokens or of others (a decoder's, a second batch's), so
-nothing is said. Forward passes are told apart by backward passes and P2P messages (a pipeline's); look-ups inside of
-a backward pass are recomputation. Ranks that add up activations of just that many tokens among each other (tensor
-parallelism) look up the same ones, so these count once. Without embeddings, images are what the first convolution
-over at most four channels gets. All of it is read from the ranks' traces.
+In: a `Timeline` and its `Steps`. Out: `Samples`, with the source of the number; `SamplesUnknown` with the reason if the
+traces leave it open. Tokens are the indices [batch, sequence] of the embedding with the largest table
+(`aten::embedding`). Embeddings whose results are added before the first GEMM belong to the same tokens (tokens and
+positions). Other embeddings of the same forward pass may belong to the same tokens or to others (a decoder's, a second
+batch's), so the number stays unknown. Backward passes and send/recv (of a pipeline) separate forward passes; embeddings
+inside a backward pass are recomputation. Ranks that all-reduce activations of exactly that many tokens (tensor
+parallelism) process the same tokens, so these count once. Without embeddings, images are the input of the first
+convolution over at most four channels. All of this is read from the ranks' traces.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ import numpy.typing as npt
 from maya.replay.rank_class import RankClass
 from maya.replay.record_kinds import P2P_CALLS
 from maya.replay.timeline import Timeline
-from maya.results.passes import in_backward, passes_of
+from maya.results.forward_backward import in_backward, passes_of
 from maya.results.steps import GroupSteps, Steps
 from maya.trace import RecordKind
 
 GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
-_LARGE_TABLE = 4  # a table with at least 1/4 of the rows of the largest may be another vocabulary
+_LARGE_TABLE = 4  # a table with at least 1/4 of the rows of the largest one may hold another vocabulary
 _EMBEDDING = "aten::embedding"
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
 _ADDITIONS = ("aten::add", "aten::add_")
 
 
-class NotSure(Exception):
-    """The traces leave open how much a step takes in; the text says why."""
+class SamplesUnknown(Exception):
+    """The traces do not show how many tokens or images a step processes; the text says why."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a step of the whole job takes in."""
+    """Tokens or images in a step of the whole job."""
 
     per_step: int
     unit: str  # "tokens" or "images"
     source: str  # GIVEN, or the op that showed it
-    batch: tuple[int, ...] = ()  # shape of the first look-up
+    batch: tuple[int, ...] = ()  # shape of the first embedding's indices, or of the images
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What one class of ranks takes in, each of them."""
+class _RankSamples:
+    """Tokens or images in a step of one rank of a rank class."""
 
     per_step: int
-    rows: int  # tokens or images of one look-up
-    width: int  # elements of what is looked up for a token
+    rows: int  # tokens or images of one forward pass
+    width: int  # elements of a token's embedding
     unit: str
     op: str
     batch: tuple[int, ...]
@@ -62,37 +62,37 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Op:
-    """An op of a forward pass that takes in tokens or images, or adds two tensors."""
+    """An embedding or convolution over images of a forward pass, or an addition of two tensors."""
 
     op: str
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]  # table and indices, images and weights, or what is added
-    forward: tuple[int, int]  # in which forward pass: backward rows and messages before it
-    heavy: int  # rows of matrix products and the like before it
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of table and indices, images and weights, or the two addends
+    forward: tuple[int, int]  # identifies the forward pass: number of backward rows and of sends and recvs before it
+    heavy: int  # GEMMs and other heavy rows before it
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """Shape of indices, or of images."""
+        """The shape of the indices, or of the images."""
         return self.shapes[1] if self.op == _EMBEDDING else self.shapes[0]
 
     @property
     def table(self) -> int:
-        """Rows of a table, or pixels of an image."""
+        """The rows of the table, or the pixels of an image."""
         return self.shapes[0][0] if self.op == _EMBEDDING else prod(self.shapes[0][2:])
 
     @property
-    def looked_up(self) -> tuple[int, ...]:
-        """Shape of a look-up's result."""
+    def output(self) -> tuple[int, ...]:
+        """The shape of an embedding's output."""
         return *self.batch, self.shapes[0][1]
 
 
 def find_samples(timeline: Timeline, steps: Steps) -> Samples:
-    """What the traces show; `NotSure` if they do not."""
+    """Tokens or images in a step; raises `SamplesUnknown` if the traces do not show it."""
     if steps.batches > 1:
-        raise NotSure(f"{steps.batches} optimizers take turns in a step, each after a forward pass of its own")
-    by_rank_class: dict[int, _Seen | None] = {}
+        raise SamplesUnknown(f"{steps.batches} optimizers take turns in a step, each after its own forward pass")
+    by_rank_class: dict[int, _RankSamples | None] = {}
     for one, of in zip(timeline.groups, steps.groups, strict=True):
         if id(one.rank_class) not in by_rank_class:
-            by_rank_class[id(one.rank_class)] = _seen(one.rank_class, of, steps)
+            by_rank_class[id(one.rank_class)] = _rank_samples(one.rank_class, of, steps)
     seen = [by_rank_class[id(one.rank_class)] for one in timeline.groups]
     for unit in ("tokens", "images"):
         found = [(one, what) for one, what in zip(timeline.groups, seen, strict=True) if what and what.unit == unit]
@@ -109,13 +109,13 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples:
                         counted.update(one.communicators[column].get(number, ()))
             first = found[0][1]
             return Samples(total, unit, first.op, first.batch)
-    if _looks_up_in_compiled_code(timeline):
-        raise NotSure("compiled code looks them up")
-    raise NotSure("no look-up of [batch, sequence] and no convolution over images was recorded")
+    if _has_compiled_embedding(timeline):
+        raise SamplesUnknown("the embedding is inside compiled code")
+    raise SamplesUnknown("no embedding of [batch, sequence] and no convolution over images was recorded")
 
 
-def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
-    """Whether kernels were launched into which torch.compile has fused what looks up rows of a table."""
+def _has_compiled_embedding(timeline: Timeline) -> bool:
+    """Whether torch.compile fused an embedding into a kernel that was launched."""
     for one in timeline.groups:
         trace = one.rank_class.trace
         for number in np.unique(trace.select(RecordKind.KERNEL)["signature"]).tolist():
@@ -125,7 +125,7 @@ def _looks_up_in_compiled_code(timeline: Timeline) -> bool:
     return False
 
 
-def _seen(rank_class: RankClass, steps: GroupSteps, all_steps: Steps) -> _Seen | None:
+def _rank_samples(rank_class: RankClass, steps: GroupSteps, all_steps: Steps) -> _RankSamples | None:
     step = all_steps.typical
     ops = _forward_ops(rank_class, int(steps.rows[step]), int(steps.rows[step + 1]))
     tokens = [one for one in ops if one.op == _EMBEDDING]
@@ -139,7 +139,7 @@ def _seen(rank_class: RankClass, steps: GroupSteps, all_steps: Steps) -> _Seen |
 
 
 def _forward_ops(rank_class: RankClass, first_row: int, last_row: int) -> list[_Op]:
-    """Look-ups, convolutions over images and additions between two rows, without those that recompute."""
+    """Embeddings, convolutions over images and additions between two rows, without recomputation."""
     trace = rank_class.trace
     first, last = (_position(rank_class, row) for row in (first_row, last_row))
     positions = first + np.flatnonzero(trace.records["kind"][first:last] == RecordKind.OP)
@@ -164,63 +164,66 @@ def _forward_ops(rank_class: RankClass, first_row: int, last_row: int) -> list[_
 
 
 def _position(rank_class: RankClass, row: int) -> int:
-    """Of a row of rank_class.records in the trace."""
+    """The position of a row in the trace."""
     return int(rank_class.records[row]) if row < len(rank_class.records) else len(rank_class.trace.records)
 
 
 def _described(signature: dict[str, Any]) -> tuple[str, tuple[tuple[int, ...], tuple[int, ...]]] | None:
-    """Op and shapes of its first two tensors, if it is one of those that matter."""
+    """The op and the shapes of its first two tensors, if the op is relevant here."""
     op, inputs = str(signature.get("op", "")), signature.get("inputs", [])[:2]
     if len(inputs) < 2 or not all(isinstance(one, dict) and "shape" in one for one in inputs):
         return None
     first, second = (tuple(one["shape"]) for one in inputs)
-    is_look_up = op == _EMBEDDING and len(first) == 2 and str(inputs[1].get("dtype", "")).startswith("int")
+    is_embedding = op == _EMBEDDING and len(first) == 2 and str(inputs[1].get("dtype", "")).startswith("int")
     is_first_convolution = op in _CONVOLUTIONS and len(first) == 4 and first[1] <= _MOST_IMAGE_CHANNELS
-    return (op, (first, second)) if is_look_up or is_first_convolution or op in _ADDITIONS else None
+    return (op, (first, second)) if is_embedding or is_first_convolution or op in _ADDITIONS else None
 
 
-def _tokens(inputs: list[_Op], additions: list[_Op]) -> _Seen | None:
+def _tokens(inputs: list[_Op], additions: list[_Op]) -> _RankSamples | None:
     largest = max(inputs, key=lambda one: one.table)
     inputs = [one for one in inputs if one.table * _LARGE_TABLE >= largest.table]
     total = 0
     batches: list[tuple[int, ...]] = []
     for forward in dict.fromkeys(one.forward for one in inputs):
-        looked_up = [one for one in inputs if one.forward == forward]
-        if len(looked_up) > 1:
-            _check_that_they_are_added(looked_up, additions)
-        batches.append(np.broadcast_shapes(*(one.batch for one in looked_up)))
+        embeddings = [one for one in inputs if one.forward == forward]
+        if len(embeddings) > 1:
+            _check_that_outputs_are_added(embeddings, additions)
+        batches.append(np.broadcast_shapes(*(one.batch for one in embeddings)))
         if len(batches[-1]) != 2:
             return None
         total += prod(batches[-1])
-    return _Seen(total, prod(batches[0]), largest.shapes[0][1], "tokens", largest.op, batches[0])
+    return _RankSamples(total, prod(batches[0]), largest.shapes[0][1], "tokens", largest.op, batches[0])
 
 
-def _check_that_they_are_added(looked_up: list[_Op], additions: list[_Op]) -> None:
-    """Look-ups of one forward pass are of the same tokens if their results become one."""
-    where = {(one.forward, one.heavy) for one in looked_up}
-    shapes = {one.looked_up for one in looked_up}
+def _check_that_outputs_are_added(embeddings: list[_Op], additions: list[_Op]) -> None:
+    """Raise `SamplesUnknown` unless the outputs of a forward pass's embeddings are added, which shows that they belong
+    to the same tokens."""
+    where = {(one.forward, one.heavy) for one in embeddings}
+    shapes = {one.output for one in embeddings}
     try:
         shapes.add(np.broadcast_shapes(*shapes))
     except ValueError:
         where = set()
     added = [one for one in additions if (one.forward, one.heavy) in where and set(one.shapes) <= shapes]
-    if len(where) != 1 or len(added) < len(looked_up) - 1:
-        listed = " and ".join(dict.fromkeys(str(list(one.batch)) for one in looked_up))
-        raise NotSure(f"a forward pass looks up {listed} in {len(looked_up)} places, of the same tokens or of others")
+    if len(where) != 1 or len(added) < len(embeddings) - 1:
+        listed = " and ".join(dict.fromkeys(str(list(one.batch)) for one in embeddings))
+        raise SamplesUnknown(
+            f"a forward pass has {len(embeddings)} embeddings, of {listed}, which may or may not be the same tokens"
+        )
 
 
-def _images(inputs: list[_Op]) -> _Seen:
-    # Of convolutions over few channels the one over the largest image is the network's first.
+def _images(inputs: list[_Op]) -> _RankSamples:
+    # Among the convolutions over few channels, the one over the largest image is the first of the network.
     pixels = max(one.table for one in inputs)
     inputs = [one for one in inputs if one.table == pixels]
     if len({one.forward for one in inputs}) < len(inputs):
-        raise NotSure(f"a forward pass convolves images {list(inputs[0].batch)} more than once")
+        raise SamplesUnknown(f"a forward pass convolves images {list(inputs[0].batch)} more than once")
     total = sum(one.batch[0] for one in inputs)
-    return _Seen(total, inputs[0].batch[0], 0, "images", inputs[0].op, inputs[0].batch)
+    return _RankSamples(total, inputs[0].batch[0], 0, "images", inputs[0].op, inputs[0].batch)
 
 
-def _sharing_communicators(rank_class: RankClass, what: _Seen) -> set[int]:
-    """Communicators over which activations of these tokens are added up."""
+def _sharing_communicators(rank_class: RankClass, what: _RankSamples) -> set[int]:
+    """The communicators over which activations of these tokens are reduced."""
     elements = what.rows * what.width
     if not elements:
         return set()
@@ -234,7 +237,7 @@ def _sharing_communicators(rank_class: RankClass, what: _Seen) -> set[int]:
 
 
 def _sizes(rank_class: RankClass) -> dict[int, int]:
-    """Members of each communicator."""
+    """The number of members of each communicator."""
     calls: npt.NDArray[np.void] = rank_class.trace.select(RecordKind.COLLECTIVE)
     sizes: dict[int, int] = {}
     for number in np.unique(calls["signature"]).tolist():

@@ -1,26 +1,26 @@
-"""A result for programs: the `prediction` of summary.json. docs/results.md says what every key means.
+"""A result as `prediction` in summary.json. docs/results.md says what every key means.
 
-Times are integer nanoseconds, sizes bytes, shares numbers from 0 to 1; keys are always in the same order, and the same
-timeline makes the same bytes.
+Times are integer nanoseconds, sizes bytes, shares numbers from 0 to 1. Keys are always in the same order, and the same
+timeline gives the same bytes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from maya.results.classes import CLASSES
 from maya.results.memory import Peak
 from maya.results.origins import top_items
 from maya.results.result import Result
+from maya.results.time_classes import CLASSES
 
 _TOP = 10
-_DIGITS = 6  # of shares and rates
+_DIGITS = 6  # decimals of shares and rates
 
 
-def document(result: Result) -> dict[str, Any]:
-    """Everything of a result that is not a picture."""
-    timeline, anatomy = result.timeline, result.anatomy
-    slowest = anatomy.slowest
+def prediction_json(result: Result) -> dict[str, Any]:
+    """The table of a result."""
+    timeline, breakdown = result.timeline, result.breakdown
+    slowest = breakdown.slowest
     return {
         "gpu": timeline.device.key,
         "cluster": timeline.settings.cluster,
@@ -30,8 +30,8 @@ def document(result: Result) -> dict[str, Any]:
         "throughput": _throughput(result),
         "classes": [name.value for name in CLASSES],
         "ranks": [_rank(result, rank) for rank in range(timeline.world_size)],
-        "median_rank": anatomy.median_rank,
-        "fastest_rank": anatomy.fastest_rank,
+        "median_rank": breakdown.median_rank,
+        "fastest_rank": breakdown.fastest_rank,
         "slowest_rank": {
             "rank": slowest.rank,
             "own_ns": slowest.own_ns,
@@ -39,7 +39,7 @@ def document(result: Result) -> dict[str, Any]:
             "reason": None if slowest.reason is None else slowest.reason.value,
             "difference_ns": slowest.difference_ns,
         },
-        "behaviours": [_behaviour(result, number) for number in _first_groups(result)],
+        "rank_classes": [_rank_class(result, number) for number in _first_groups(result)],
         "memory": {
             "capacity_bytes": result.memory.capacity,
             "worst_rank": result.memory.worst_rank,
@@ -56,17 +56,17 @@ def document(result: Result) -> dict[str, Any]:
             ],
         },
         "origins": {
-            "works_ns": {origin.value: ns for origin, ns in result.origins.works.items()},
+            "kernels_ns": {origin.value: ns for origin, ns in result.origins.kernels.items()},
             "network_ns": result.origins.network,
             "spread": round(result.origins.spread, _DIGITS),
-            "without_model": _without_model(result),
+            "without_model": _kernels_without_model(result),
         },
         "problems": list(timeline.problems),
     }
 
 
-def _without_model(result: Result) -> dict[str, Any]:
-    found = result.without_model
+def _kernels_without_model(result: Result) -> dict[str, Any]:
+    found = result.kernels_without_model
     return {
         "launches": found.launches,
         "launch_share": round(found.launch_share, _DIGITS),
@@ -118,14 +118,14 @@ def _throughput(result: Result) -> dict[str, Any]:
 
 
 def _rank(result: Result, rank: int) -> dict[str, Any]:
-    anatomy = result.anatomy
+    breakdown = result.breakdown
     peak = result.memory.of_rank(rank)
     return {
         "rank": rank,
-        "step_ns": int(anatomy.mean_ns[rank].sum()),
-        "time_ns": anatomy.mean_ns[rank].tolist(),
-        "communication_ns": int(anatomy.mean_communication_ns[rank]),
-        "hidden_ns": int(anatomy.mean_hidden_ns[rank]),
+        "step_ns": int(breakdown.mean_ns[rank].sum()),
+        "time_ns": breakdown.mean_ns[rank].tolist(),
+        "communication_ns": int(breakdown.mean_communication_ns[rank]),
+        "hidden_ns": int(breakdown.mean_hidden_ns[rank]),
         "memory_bytes": None if peak is None else [peak.allocated, peak.reserved, peak.total],
     }
 
@@ -145,18 +145,16 @@ def _peak(peak: Peak | None) -> dict[str, Any] | None:
 
 
 def _first_groups(result: Result) -> list[int]:
-    """Of each behaviour the first class."""
+    """The number of the first replay group of each rank class."""
     first: dict[int, int] = {}
     for number, one in enumerate(result.timeline.groups):
         first.setdefault(id(one.rank_class), number)
     return list(first.values())
 
 
-def _behaviour(result: Result, number: int) -> dict[str, Any]:
-    classes = result.timeline.groups
-    ranks = sorted(
-        rank for one in classes if one.rank_class is classes[number].rank_class for rank in one.ranks.tolist()
-    )
+def _rank_class(result: Result, number: int) -> dict[str, Any]:
+    groups = result.timeline.groups
+    ranks = sorted(rank for one in groups if one.rank_class is groups[number].rank_class for rank in one.ranks.tolist())
     return {
         "ranks": ranks,
         "most_time": [

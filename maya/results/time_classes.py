@@ -1,7 +1,7 @@
-"""The classes that a step's time is divided into, and which of them each work of a program is.
+"""The time classes that a step is broken down into, and the time class of each row of a rank class.
 
-In: a `RankClass`. Out: for each of its records a `TimeClass`. What occupies a device at a moment is the first class of
-`TimeClass` that is running then; communication that runs beside computing is hidden, and counted apart.
+In: a `RankClass`. Out: for each of its rows a `TimeClass`. A moment of a step belongs to the first `TimeClass` that is
+running then. Communication that overlaps with computing is hidden, and counted separately.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from maya.estimators.kernel import CLASS_TRAITS
 from maya.replay.rank_class import RankClass, once_per_rank_class
 from maya.replay.record_kinds import P2P_CALLS
 from maya.trace import RecordKind
+from maya.util.arrays import Booleans
 
 
 class TimeClass(str, Enum):
-    """What a moment of a step is spent on, first things first."""
+    """What a moment of a step is spent on, in order of precedence."""
 
     GEMM = "gemm"
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
     MEMORY_BOUND = "memory_bound"
-    OTHER = "other"  # of computing
-    COMMUNICATION = "communication"  # exposed: nothing is computed beside it
+    OTHER = "other"  # computing of another kind
+    COMMUNICATION = "communication"  # exposed: no computing overlaps with it
     COPY = "copy"  # copies and memsets
-    BUBBLE = "bubble"  # a message is waited for that its sender or receiver is not ready for
-    WAITING = "waiting"  # a collective is waited for that another rank has not come to
-    SLOWED = "slowed"  # what computing took longer because communication ran beside it
-    HOST_BOUND = "host_bound"  # the host had not launched anything yet
-    IDLE = "idle"  # nothing was left to do
+    BUBBLE = "bubble"  # waits in a send or recv for its peer
+    WAITING = "waiting"  # waits in a collective for ranks that arrive later
+    SLOWED = "slowed"  # extra time of kernels that overlap with communication
+    HOST_BOUND = "host_bound"  # the host has not launched the next kernel yet
+    IDLE = "idle"  # no kernel is left in the step
 
     __hash__ = str.__hash__
 
@@ -39,7 +40,7 @@ class TimeClass(str, Enum):
 CLASSES = tuple(TimeClass)
 NUMBER = {name: number for number, name in enumerate(CLASSES)}
 COMPUTING = CLASSES[: NUMBER[TimeClass.COMMUNICATION]]
-SHARED = (TimeClass.COMMUNICATION, TimeClass.BUBBLE, TimeClass.WAITING, TimeClass.IDLE)  # not a rank's own doing
+SHARED = (TimeClass.COMMUNICATION, TimeClass.BUBBLE, TimeClass.WAITING, TimeClass.IDLE)  # not the rank's own time
 
 TITLES = {
     TimeClass.GEMM: "gemm",
@@ -56,22 +57,22 @@ TITLES = {
     TimeClass.IDLE: "idle",
 }
 
-_OF_WORK = {kind: TimeClass(traits.time_class) for kind, traits in CLASS_TRAITS.items()}
+_OF_KERNEL = {kind: TimeClass(traits.time_class) for kind, traits in CLASS_TRAITS.items()}
 
 
 @once_per_rank_class
 def classify(rank_class: RankClass) -> npt.NDArray[np.int8]:
     """The number of the time class of each row. Callers must not change it: it is kept."""
     kinds = rank_class.trace.records["kind"][rank_class.records]
-    of_work = np.array([NUMBER[_OF_WORK[item.work.kind]] for item in rank_class.kernels] or [0], dtype=np.int8)
-    numbers: npt.NDArray[np.int8] = of_work[np.maximum(rank_class.kernel, 0)]
+    of_kernel = np.array([NUMBER[_OF_KERNEL[item.work.kind]] for item in rank_class.kernels] or [0], dtype=np.int8)
+    numbers: npt.NDArray[np.int8] = of_kernel[np.maximum(rank_class.kernel, 0)]
     numbers[(kinds == RecordKind.MEMCPY) | (kinds == RecordKind.MEMSET)] = NUMBER[TimeClass.COPY]
     numbers[rank_class.call >= 0] = NUMBER[TimeClass.COMMUNICATION]
     return numbers
 
 
-def is_p2p(rank_class: RankClass) -> npt.NDArray[np.bool_]:
+def is_p2p(rank_class: RankClass) -> Booleans:
     """For each row, whether it is a send or recv."""
     of_call = np.array([call.call in P2P_CALLS for call in rank_class.calls] or [False], dtype=bool)
-    found: npt.NDArray[np.bool_] = of_call[np.maximum(rank_class.call, 0)] & (rank_class.call >= 0)
+    found: Booleans = of_call[np.maximum(rank_class.call, 0)] & (rank_class.call >= 0)
     return found

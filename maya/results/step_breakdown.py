@@ -1,7 +1,7 @@
-"""One rank's time in one step, divided into classes.
+"""One step of one rank: its time, broken down into time classes.
 
-In: when everything ran that overlaps with the step, relative to the step's beginning. Out: nanoseconds of each class,
-which add up to the step's length exactly, and of the communication that computing hid.
+In: start and end of everything that overlaps with the step, relative to the step's beginning. Out: nanoseconds in each
+time class, which add up to the step's length exactly, and the time of hidden communication.
 """
 
 from __future__ import annotations
@@ -11,46 +11,45 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maya.results.classes import CLASSES, COMPUTING, NUMBER, TimeClass
-
-Times = npt.NDArray[np.int64]
+from maya.results.time_classes import CLASSES, COMPUTING, NUMBER, TimeClass
+from maya.util.arrays import Booleans, Indices, Integers
 
 _COMMUNICATION = NUMBER[TimeClass.COMMUNICATION]
-_RUNNING = NUMBER[TimeClass.COPY] + 1  # classes of work; two kinds of waiting follow
+_RUNNING = NUMBER[TimeClass.COPY] + 1  # time classes in which something runs; two kinds of waiting follow
 _LAYERS = _RUNNING + 2
 
 
 @dataclass(frozen=True)
-class Window:
-    """What a rank did during a step, one entry for each record. Nothing begins before 0 or ends after `length`."""
+class StepWindow:
+    """The activity of a rank during a step, one entry for each row. Nothing begins before 0 or ends after `length`."""
 
     length: int
-    number: npt.NDArray[np.int8]  # of the class
-    message: npt.NDArray[np.bool_]
-    arrival: Times  # of a collective or message: when the rank came to it; of others its start
-    start: Times
-    end: Times
-    ready: Times  # when the device knew of it
-    following_ready: int  # when it knew of the first work after the step; `length`: not before its end, or never
+    number: npt.NDArray[np.int8]  # of the time class
+    p2p: Booleans  # send or recv
+    arrival: Integers  # of a collective, send or recv: when the rank arrived; of other rows the start
+    start: Integers
+    end: Integers
+    ready: Integers  # when the launch reached the device
+    following_ready: int  # when the first launch after the step reached the device, at most `length`
 
 
 @dataclass(frozen=True)
-class Partition:
-    """A step of a rank."""
+class StepBreakdown:
+    """The time of one step of one rank."""
 
-    ns: tuple[int, ...]  # of each of CLASSES
-    hidden_ns: int  # communication beside computing
+    ns: tuple[int, ...]  # for each of CLASSES
+    hidden_ns: int  # communication that overlaps with computing
     communication_ns: int  # all of it, exposed or hidden
 
 
-def divide(window: Window) -> Partition:
-    """Divide the time of a step."""
+def break_down_step(window: StepWindow) -> StepBreakdown:
+    """Assign every moment of a step to one time class."""
     runs = window.end > window.start
     waits = window.start > window.arrival
     layer = np.concatenate(
         (
             window.number[runs].astype(np.int64),
-            np.where(window.message[waits], NUMBER[TimeClass.BUBBLE], NUMBER[TimeClass.WAITING]),
+            np.where(window.p2p[waits], NUMBER[TimeClass.BUBBLE], NUMBER[TimeClass.WAITING]),
         )
     )
     begins = np.concatenate((window.start[runs], window.arrival[waits]))
@@ -72,28 +71,28 @@ def divide(window: Window) -> Partition:
     ns[NUMBER[TimeClass.IDLE]] = idle
     computing = covered[: len(COMPUTING)].any(axis=0)
     communicating = covered[_COMMUNICATION]
-    return Partition(
+    return StepBreakdown(
         ns=tuple(ns.tolist()),
         hidden_ns=int(lengths[computing & communicating].sum()),
         communication_ns=int(lengths[communicating].sum()),
     )
 
 
-def _coverage(
-    layer: Times, begin_at: npt.NDArray[np.intp], end_at: npt.NDArray[np.intp], width: int
-) -> npt.NDArray[np.bool_]:
-    """For every layer and piece of time between edges: whether something of the layer runs then."""
+def _coverage(layer: Integers, begin_at: Indices, end_at: Indices, width: int) -> Booleans:
+    """For every layer and interval between edges: whether something of the layer runs then."""
     changes = np.bincount(layer * width + begin_at, minlength=_LAYERS * width).astype(np.int64)
     changes -= np.bincount(layer * width + end_at, minlength=_LAYERS * width)
-    running: npt.NDArray[np.bool_] = np.cumsum(changes.reshape(_LAYERS, width), axis=1)[:, :-1] > 0
+    running: Booleans = np.cumsum(changes.reshape(_LAYERS, width), axis=1)[:, :-1] > 0
     return running
 
 
-def _gaps(starts: Times, stops: Times, begins: Times, ready: Times, following_ready: int) -> tuple[int, int, int]:
-    """Of the pieces in which nothing runs: the host's share, what was only slowed down, and what nothing follows.
+def _gaps(
+    starts: Integers, stops: Integers, begins: Integers, ready: Integers, following_ready: int
+) -> tuple[int, int, int]:
+    """Split the gaps, in which nothing runs, into host-bound, slowed by communication, and idle at the end.
 
-    A piece ends when the next work begins. Until the device knew of that work, the host is the reason. After that
-    nothing is left in the model that could hold it up but the time that overlapped communication cost its stream.
+    A gap ends when the next kernel begins. Until the launch of that kernel reached the device, the host is the reason.
+    After that, the only reason in the model is the time that overlapping communication costs the kernel's stream.
     """
     if not len(starts):
         return 0, 0, 0

@@ -1,7 +1,7 @@
-"""Trace files in the JSON that Perfetto, chrome://tracing and HTA read: events -> a gzip file.
+"""Files in the Trace Event Format (JSON), which Perfetto, chrome://tracing and HTA read: events -> a gzip file.
 
-The same events make the same bytes: no name and no time of writing is in the file. It is written under another name
-first, so that whoever finds it finds it complete.
+The same events give the same bytes: the file holds no file name and no time of writing. It is written atomically
+(temporary file, then rename).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _EVENTS_AT_ONCE = 4096
 
 
 def microseconds(ns: int) -> float:
-    """What times are written in; three decimals."""
+    """The unit of times in the file; three decimals."""
     return ns / 1000
 
 
 def span(category: str, name: str, pid: Any, tid: Any, begin_ns: int, end_ns: int, arguments: Event | None) -> Event:
-    """Something that lasts."""
+    """An event with a duration."""
     event: Event = {
         "ph": "X",
         "cat": category,
@@ -39,7 +39,7 @@ def span(category: str, name: str, pid: Any, tid: Any, begin_ns: int, end_ns: in
 
 
 def flow(category: str, number: int, pid: Any, tid: Any, ns: int, *, ends: bool) -> Event:
-    """One end of an arrow."""
+    """One end of a flow, which viewers draw as an arrow."""
     event: Event = {"ph": "f" if ends else "s", "id": number, "pid": pid, "tid": tid, "ts": microseconds(ns)}
     event |= {"cat": category, "name": category}
     if ends:
@@ -48,12 +48,12 @@ def flow(category: str, number: int, pid: Any, tid: Any, ns: int, *, ends: bool)
 
 
 def named(kind: str, pid: Any, tid: Any, key: str, value: Any) -> Event:
-    """A name, label or place of a process or thread."""
+    """Metadata: the name, label or sort index of a process or thread."""
     return {"name": kind, "ph": "M", "ts": 0.0, "pid": pid, "tid": tid, "args": {key: value}}
 
 
 def process(pid: Any, name: str, label: str, place: int) -> list[Event]:
-    """A group of rows."""
+    """The metadata of a process."""
     return [
         named("process_name", pid, 0, "name", name),
         named("process_labels", pid, 0, "labels", label),
@@ -62,12 +62,12 @@ def process(pid: Any, name: str, label: str, place: int) -> list[Event]:
 
 
 def thread(pid: Any, tid: Any, name: str, place: int) -> list[Event]:
-    """A row."""
+    """The metadata of a thread."""
     return [named("thread_name", pid, tid, "name", name), named("thread_sort_index", pid, tid, "sort_index", place)]
 
 
 def write_trace(path: Path, head: Event, events: Iterable[Event], name: str) -> None:
-    """Write a file; `head` comes before the events."""
+    """Write a file. `head` holds the keys before the events."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:

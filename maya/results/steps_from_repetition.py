@@ -1,4 +1,4 @@
-"""Steps of a program without optimizers and backward passes: what it repeats, as a loop over batches does.
+"""Ends of steps in a run without optimizers and backward passes: repetitions, as a loop over batches makes them.
 
 In: a `RankClass`. Out: `StepMark`s, one for each repetition. Layers of one shape repeat as well, so the repetition has
 to begin with something that a loop over batches has and a layer has not: a copy from or to the host, an embedding, or
@@ -9,27 +9,27 @@ random numbers other than dropout. It has to fill most of the run and occur at l
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from maya.estimators.kernel import KernelClass as WorkKind
+from maya.estimators.kernel import KernelClass
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.replay.rank_class import RankClass
-from maya.results.step_marks import StepMark
+from maya.results.steps_from_annotations import StepMark
+from maya.util.arrays import Indices
 
 REPETITION = "repetition"
 
 _LEAST_TIMES = 3
-_BATCH_KINDS = (WorkKind.TRANSFER, WorkKind.EMBEDDING, WorkKind.RANDOM)
+_BATCH_KINDS = (KernelClass.TRANSFER, KernelClass.EMBEDDING, KernelClass.RANDOM)
 
 
 def repetition_marks(rank_class: RankClass) -> list[StepMark]:
-    """The ends of a program's repetitions; none if it does not repeat anything that has the shape of a step."""
+    """The ends of repetitions; empty if nothing repeats that has the shape of a step."""
     kinds = [item.work.kind for item in rank_class.kernels]
     heavy = _rows_of(rank_class, [kind in TENSOR_KINDS for kind in kinds])
     if not len(heavy):
         return []
     first, end = int(heavy[0]), int(heavy[-1]) + 1
-    # Backwards, so that it does not matter whether the first batch is like the others.
+    # Backwards, because the first batch may differ from the others.
     symbols = (
         rank_class.kernel[first:end].astype(np.int64) * (len(rank_class.calls) + 1) + rank_class.call[first:end]
     )[::-1]
@@ -44,16 +44,17 @@ def repetition_marks(rank_class: RankClass) -> list[StepMark]:
     return [StepMark(((last - period, last),), (REPETITION,)) for last in ends]
 
 
-def _rows_of(rank_class: RankClass, chosen: list[bool]) -> npt.NDArray[np.intp]:
+def _rows_of(rank_class: RankClass, chosen: list[bool]) -> Indices:
     return np.flatnonzero(np.array(chosen or [False])[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
 
 
 def _period(symbols: list[int]) -> tuple[int, int]:
-    """(length, how many times) of the shortest beginning that repeats at once, often enough, over most of the whole;
-    (0, 0) if there is none. In linear time: `same[i]` is for how long the symbols from i on are those from 0 on."""
+    """(length, repetitions) of the shortest prefix that repeats without a gap, often enough, over most of the symbols;
+    (0, 0) if there is none. In linear time (Z algorithm): `same[i]` is the length of the longest common prefix of the
+    symbols from i on and those from 0 on."""
     count = len(symbols)
     same = [0] * count
-    left = right = 0  # the stretch that is known to be like the beginning and reaches furthest
+    left = right = 0  # the interval that equals a prefix and reaches furthest
     for at in range(1, count // _LEAST_TIMES + 1):
         length = min(right - at, same[at - left]) if at < right else 0
         while at + length < count and symbols[length] == symbols[at + length]:

@@ -1,8 +1,8 @@
-"""Forward and backward passes, as the rows of a program show them.
+"""Forward and backward passes of a rank class.
 
-In: a `RankClass`. Out: which of its rows were launched inside of autograd's nodes, and which begin or go on with a
-forward pass: matrix products, attention, convolutions and look-ups of embeddings outside of them. Recomputation for
-activation checkpointing runs inside of nodes, so it is part of the backward pass.
+In: a `RankClass`. Out: the rows that were launched inside autograd's nodes (backward), and the GEMMs, attention,
+convolutions and embeddings outside them (forward). Recomputation for activation checkpointing runs inside nodes, so it
+is part of the backward pass.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maya.estimators.kernel import KernelClass as WorkKind
+from maya.estimators.kernel import KernelClass
 from maya.estimators.models.bottleneck import TENSOR_KINDS
 from maya.replay.rank_class import RankClass, once_per_rank_class
 from maya.trace import Trace
-
-Rows = npt.NDArray[np.intp]
+from maya.util.arrays import Booleans, Indices
 
 _NODE = re.compile(r"Backward\d*$|^torch::autograd::AccumulateGrad$|^CompiledFunctionBackward")
 
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Rows of rank_class.records, ascending."""
+    """Rows of a rank class, ascending."""
 
-    heavy: Rows  # matrix products, attention, convolutions, recurrent layers
-    backward: Rows  # launched inside of autograd's nodes
-    forward: Rows  # heavy ones and look-ups of embeddings outside of nodes
+    heavy: Indices  # GEMMs, attention, convolutions, recurrent layers
+    backward: Indices  # launched inside autograd's nodes
+    forward: Indices  # heavy rows and embeddings outside nodes
 
     @property
     def shows_training(self) -> bool:
@@ -42,16 +41,16 @@ class Passes:
 
 @once_per_rank_class
 def passes_of(rank_class: RankClass) -> Passes:
-    """The passes of a program."""
+    """The passes of a rank class."""
     inside = in_backward(rank_class.trace, rank_class.trace.records["op"][rank_class.records])
     heavy = _rows_of(rank_class, *TENSOR_KINDS)
-    looked_up = _rows_of(rank_class, WorkKind.EMBEDDING)
-    either = np.union1d(heavy, looked_up).astype(np.intp)
+    embeddings = _rows_of(rank_class, KernelClass.EMBEDDING)
+    either = np.union1d(heavy, embeddings).astype(np.intp)
     return Passes(heavy, np.flatnonzero(inside), either[~inside[either]])
 
 
-def in_backward(trace: Trace, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    """Whether ops with these numbers ran inside of a node of autograd's graph."""
+def in_backward(trace: Trace, numbers: npt.NDArray[np.uint32]) -> Booleans:
+    """Whether ops with these numbers ran inside a node of autograd's graph."""
     ops = trace.ops
     if not len(ops):
         return np.zeros(len(numbers), dtype=bool)
@@ -67,23 +66,21 @@ def in_backward(trace: Trace, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np
             break
         inside = more
     places, known = _places(ops["op"], numbers)
-    found: npt.NDArray[np.bool_] = inside[places] & known
+    found: Booleans = inside[places] & known
     return found
 
 
-def any_between(rows: Rows, first: int, last: int) -> bool:
+def any_between(rows: Indices, first: int, last: int) -> bool:
     """Whether one of the rows is at least `first` and less than `last`."""
     return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last))
 
 
-def _rows_of(rank_class: RankClass, *kinds: WorkKind) -> Rows:
+def _rows_of(rank_class: RankClass, *kinds: KernelClass) -> Indices:
     chosen = np.array([item.work.kind in kinds for item in rank_class.kernels] or [False], dtype=bool)
     return np.flatnonzero(chosen[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
 
 
-def _places(
-    ops: npt.NDArray[np.uint32], numbers: npt.NDArray[np.uint32]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Where these ops are among all, and which of them are there at all."""
+def _places(ops: npt.NDArray[np.uint32], numbers: npt.NDArray[np.uint32]) -> tuple[Indices, Booleans]:
+    """The positions of these ops among all, and which of them exist."""
     places = np.minimum(np.searchsorted(ops, numbers), len(ops) - 1)
     return places, ops[places] == numbers

@@ -1,10 +1,10 @@
 """Which optimizer steps make one iteration of the script, if several optimizers take turns.
 
-In: for each mark the optimizer it belongs to, in order. Out: `Turns`: the marks of each iteration. A GAN's two
-optimizers make D G D G …: an iteration is a period of that. An optimizer for each parameter, called during the backward
-pass, makes a period of as many. Optimizers that do not overlap (another one for each phase of training) are looked at
-one after the other. Where there is no period (one is left out now and then, or warmed up alone) an iteration ends with
-the optimizer that comes last. One optimizer alone steps once an iteration, whatever its steps do.
+In: for each mark its optimizer, in order. Out: `Turns`: the marks of each iteration. The two optimizers of a GAN make
+the sequence D G D G …: an iteration is one period. Scripts with an optimizer for each parameter, called during the
+backward pass, have a period of that length. Optimizers that do not overlap (one for each phase of training) are handled
+one after the other. Where there is no period (an optimizer is skipped now and then, or warms up alone) an iteration
+ends with the optimizer that comes last. A single optimizer steps once per iteration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Turns:
-    """Marks by iteration; those of an iteration that was not completed are in none."""
+    """Marks by iteration, without those of an incomplete iteration at the end."""
 
     iterations: tuple[range, ...]
     regular: bool = True  # False: no period was found
@@ -24,7 +24,7 @@ class Turns:
 def find_turns(sequence: Sequence[Hashable]) -> Turns:
     """The iterations of a sequence of optimizers."""
     if len(set(sequence)) == len(sequence) > 1:
-        return Turns((range(len(sequence)),))  # each of them once
+        return Turns((range(len(sequence)),))  # each optimizer steps once
     found: list[range] = []
     regular = True
     for phase in _phases(sequence):
@@ -47,7 +47,7 @@ def find_turns(sequence: Sequence[Hashable]) -> Turns:
 
 
 def _phases(sequence: Sequence[Hashable]) -> list[range]:
-    """Parts of a sequence that have no optimizer in common."""
+    """The parts of a sequence that have no optimizer in common."""
     last = {what: at for at, what in enumerate(sequence)}
     found: list[range] = []
     first = until = 0
@@ -60,8 +60,8 @@ def _phases(sequence: Sequence[Hashable]) -> list[range]:
 
 
 def _period(sequence: Sequence[Hashable]) -> int:
-    """The smallest distance after which a sequence repeats itself, to its end; its length if it does not."""
-    # The longest beginning that is also an end (the failure function of Knuth, Morris and Pratt).
+    """The smallest period of a sequence; its length if it does not repeat."""
+    # The longest proper prefix that is also a suffix (the failure function of Knuth, Morris and Pratt).
     border = [0] * len(sequence)
     for at in range(1, len(sequence)):
         length = border[at - 1]

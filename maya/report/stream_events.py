@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.replay.timeline import GroupTimeline
-from maya.report.content import Lane, StreamsView, WorkRow
-from maya.report.labels import Words
+from maya.report.activities import ActivityLabels
+from maya.report.content import Activity, StreamsView, Track
 
 _FIRST_JOINED_NS = 1_000
 
@@ -24,7 +24,7 @@ _FIRST_JOINED_NS = 1_000
 class _Event:
     start: int
     end: int
-    row: WorkRow
+    row: Activity
     launched: int
     arrival: int
     count: int = 1
@@ -35,17 +35,17 @@ def streams_of(
     column: int,
     span: tuple[int, int],
     steps: Sequence[tuple[int, int]],
-    words: Words,
+    labels: ActivityLabels,
     most_events: int,
 ) -> StreamsView:
     """The streams of one rank between two times. `steps` are numbers of steps and when they ended."""
     first, last = span
-    lanes = {stream: _grouped(events) for stream, events in _events(one, column, first, last, words).items()}
+    tracks = {stream: _grouped(events) for stream, events in _events(one, column, first, last, labels).items()}
     joined = 0
-    while sum(map(len, lanes.values())) > most_events:
+    while sum(map(len, tracks.values())) > most_events:
         joined = joined * 2 or _FIRST_JOINED_NS
-        lanes = {stream: _joined(events, joined) for stream, events in lanes.items()}
-    drawn = [Lane(f"stream {stream}", _numbers(events, first, words)) for stream, events in sorted(lanes.items())]
+        tracks = {stream: _joined(events, joined) for stream, events in tracks.items()}
+    drawn = [Track(f"stream {stream}", _numbers(events, first, labels)) for stream, events in sorted(tracks.items())]
     return StreamsView(int(one.ranks[column]), first, last, tuple(steps), drawn, joined)
 
 
@@ -59,9 +59,9 @@ def _inside(one: GroupTimeline, column: int, first: int, last: int) -> npt.NDArr
     return found
 
 
-def _events(one: GroupTimeline, column: int, first: int, last: int, words: Words) -> dict[int, list[_Event]]:
+def _events(one: GroupTimeline, column: int, first: int, last: int, labels: ActivityLabels) -> dict[int, list[_Event]]:
     rank_class = one.rank_class
-    works, calls = words.of_works(rank_class), words.of_calls(rank_class, one.communicators[column])
+    works, calls = labels.of_kernels(rank_class), labels.of_calls(rank_class, one.communicators[column])
     rows = np.flatnonzero(_inside(one, column, first, last))
     streams = rank_class.trace.records["stream"][rank_class.records[rows]]
     table = zip(
@@ -115,17 +115,17 @@ def _together(one: _Event, other: _Event, how: str) -> _Event:
     count = one.count + other.count
     name = one.row.name.partition(" × ")[0]
     same = name == other.row.name
-    row = WorkRow(f"{name if same else one.row.kind} × {count}", one.row.kind, how, one.row.origin, "")
+    row = Activity(f"{name if same else one.row.kind} × {count}", one.row.kind, how, one.row.origin, "")
     return replace(one, end=max(one.end, other.end), row=row, arrival=min(one.arrival, other.arrival), count=count)
 
 
-def _numbers(events: Sequence[_Event], first: int, words: Words) -> list[int]:
-    """Five for each event, as `Lane` says."""
+def _numbers(events: Sequence[_Event], first: int, labels: ActivityLabels) -> list[int]:
+    """Five for each event, as `Track` says."""
     numbers: list[int] = []
     before = first
     for event in events:
         waited = max(0, event.start - event.arrival)
         lead = event.start - waited - event.launched
-        numbers += (event.start - before, event.end - event.start, words.number(event.row), lead, waited)
+        numbers += (event.start - before, event.end - event.start, labels.number(event.row), lead, waited)
         before = event.end
     return numbers

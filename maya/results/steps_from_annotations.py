@@ -1,4 +1,4 @@
-"""What ends a step, in one rank_class: optimizers, as torch.optim announces them, or annotations that the user names.
+"""Ends of steps by annotations: those of torch.optim around optimizers, or those that the user names.
 
 In: a `RankClass`. Out: `StepMark`s, one for each step, and which steps hold more than one batch.
 """
@@ -13,8 +13,8 @@ from statistics import median_low
 import numpy as np
 
 from maya.replay.rank_class import RankClass
-from maya.results.passes import Passes, any_between, passes_of
-from maya.results.step_turns import Turns, find_turns
+from maya.results.forward_backward import Passes, any_between, passes_of
+from maya.results.optimizer_turns import Turns, find_turns
 from maya.trace import Flag, RecordKind, Trace
 
 _STEP = "Optimizer.step#"
@@ -23,13 +23,13 @@ _ZERO_GRAD = "Optimizer.zero_grad#"
 
 @dataclass(frozen=True)
 class StepMark:
-    """Annotations that end a step, as rows of rank_class.records: launched from `first` on and before `last`."""
+    """The end of a step: rows that were launched inside the annotations that end it, as (first, last + 1)."""
 
     spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
-    optimizers: tuple[Hashable, ...] = ()  # their numbers in the trace, or their names where it has none
+    optimizers: tuple[Hashable, ...] = ()  # their numbers in the trace, or their names if it has no numbers
     is_graph: bool = False
-    batches: int = 1  # forward passes that an optimizer of its own follows: a GAN's step has two
+    batches: int = 1  # forward passes, each followed by an optimizer of its own: a GAN's step has two
 
     @property
     def last(self) -> int:
@@ -40,14 +40,14 @@ class StepMark:
 class Annotation:
     """An annotation that has ended."""
 
-    position: int  # of its record
+    position: int  # of its record in the trace
     name: str
     began_ns: int  # host_ns
-    optimizer: Hashable  # of a step of torch.optim's
+    optimizer: Hashable  # number or name of the optimizer, for annotations of torch.optim
 
 
 def annotation_marks(rank_class: RankClass, steps_from: str) -> list[StepMark]:
-    """The ends of steps that the user's annotations mark."""
+    """Ends of steps by the user's annotations."""
     # torch.profiler numbers its steps: ProfilerStep#3.
     found = annotations_named(rank_class.trace, steps_from, exact=True)
     found = found or annotations_named(rank_class.trace, steps_from.rstrip("#") + "#", exact=False)
@@ -55,7 +55,7 @@ def annotation_marks(rank_class: RankClass, steps_from: str) -> list[StepMark]:
 
 
 def optimizer_marks(rank_class: RankClass) -> tuple[list[StepMark], Turns]:
-    """The ends of steps that optimizers mark, and how these take turns."""
+    """Ends of steps by optimizers, and how the optimizers take turns."""
     passes = passes_of(rank_class)
     marks: list[StepMark] = []
     for annotation in _outermost(annotations_named(rank_class.trace, _STEP, exact=False)):
@@ -77,13 +77,13 @@ def optimizer_marks(rank_class: RankClass) -> tuple[list[StepMark], Turns]:
 
 
 def _trains_before(passes: Passes, last: int, span: tuple[int, int]) -> bool:
-    """Whether something was trained between a row and an annotation, or backward was called from the annotation: some
-    optimizers want to do that themselves."""
+    """Whether a forward or backward pass ran between a row and an annotation, or backward was called inside the
+    annotation, as some optimizers do."""
     return passes.trains_between(last, span[0]) or any_between(passes.backward, *span)
 
 
 def _outermost(annotations: Sequence[Annotation]) -> list[Annotation]:
-    """Without those inside of others: an optimizer that wraps another one steps once."""
+    """The annotations that are not inside others: an optimizer that wraps another one steps once."""
     found: list[Annotation] = []
     earliest: int | None = None
     for one in reversed(annotations):
@@ -94,7 +94,7 @@ def _outermost(annotations: Sequence[Annotation]) -> list[Annotation]:
 
 
 def _stepping_together(marks: Sequence[StepMark]) -> list[Hashable]:
-    """Of each mark one name for all optimizers that ever stepped with one of its own, without training between."""
+    """For each mark one name that all optimizers share which ever stepped together, with no training between them."""
     leader: dict[Hashable, Hashable] = {}
 
     def find(one: Hashable) -> Hashable:
@@ -123,7 +123,7 @@ def _joined(marks: Sequence[StepMark], iteration: range, passes: Passes) -> Step
 
 
 def skipped_steps(rank_class: RankClass, marks: Sequence[StepMark]) -> list[int]:
-    """Steps with more than one batch in them: gradients were set to zero twice as often as usual, or more."""
+    """Steps with more than one batch: they set gradients to zero at least twice as often as usual."""
     passes = passes_of(rank_class)
     if not passes.shows_training or not marks:
         return []
@@ -138,7 +138,7 @@ def skipped_steps(rank_class: RankClass, marks: Sequence[StepMark]) -> list[int]
 
 
 def annotations_named(trace: Trace, matches: str, *, exact: bool) -> list[Annotation]:
-    """Annotations, in the order in which they ended."""
+    """Annotations by name, in the order in which they ended."""
     positions = np.flatnonzero(trace.records["kind"] == RecordKind.ANNOTATION)
     numbers = trace.records["signature"][positions]
     signatures = {number: trace.signature(number) for number in np.unique(numbers).tolist()}
@@ -159,7 +159,8 @@ def _rows_of(rank_class: RankClass, annotation: Annotation) -> tuple[int, int]:
 
 
 def _graph_marks(rank_class: RankClass, position: int) -> list[StepMark]:
-    """An optimizer that launched nothing was captured into a CUDA graph: every launch of the next graph is its step."""
+    """Marks for an optimizer that launched nothing because a CUDA graph captured it: one for every launch of the next
+    graph."""
     records = rank_class.trace.records
     launches = np.flatnonzero(records["kind"] == RecordKind.GRAPH_LAUNCH)
     launches = launches[launches > position]
@@ -173,7 +174,7 @@ def _graph_marks(rank_class: RankClass, position: int) -> list[StepMark]:
         first = int(np.searchsorted(rank_class.records, launch))
         following = np.flatnonzero(launches > launch)
         end = int(others[np.searchsorted(others, first)])
-        if len(following):  # the works of the next graph follow at once
+        if len(following):  # the kernels of the next graph follow immediately
             end = min(end, int(np.searchsorted(rank_class.records, launches[following[0]])))
         name = f"graph {number}"
         marks.append(StepMark(((first, end),), (name,), (name,), is_graph=True))

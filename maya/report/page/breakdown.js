@@ -31,7 +31,7 @@ function hover(piece, said) {
   piece.addEventListener("mouseleave", hideTip);
 }
 
-function drawAnatomyTable() {
+function drawBreakdownTable() {
   const rows = content.parts.filter((part) => part.ns.some((ns) => ns > 0));
   const head = element("tr", {}, element("th", {}, "part"),
     ...content.bars.flatMap((bar) => [element("th", { class: "number" }, bar.label), element("th", { class: "number share" }, "share")]),
@@ -52,7 +52,7 @@ function drawAnatomyTable() {
       element("td", { class: "number quiet share" }, share(content.hidden_ns[bar.rank] / Math.max(1, stepOf(bar.rank))))]),
     element("td", { class: "quiet" }, "runs while the device computes, and so is no part of the step's length"));
   const some = content.hidden_ns.some((ns) => ns > 0);
-  $("anatomy-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...lines, total, ...(some ? [hidden] : [])));
+  $("breakdown-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...lines, total, ...(some ? [hidden] : [])));
 }
 
 function drawSteps() {

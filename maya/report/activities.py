@@ -1,6 +1,6 @@
 """Works and collectives in words: what a reader of the page sees when pointing at them.
 
-In: programs of a timeline. Out: `WorkRow`, and rows that are the same text are one.
+In: programs of a timeline. Out: `Activity`, and rows that are the same text are one.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Estimate
 from maya.replay.rank_class import CollectiveCall, RankClass
-from maya.report.content import WorkRow
-from maya.results.classes import CLASSES, TimeClass, classify
+from maya.report.content import Activity
+from maya.results.time_classes import CLASSES, TimeClass, classify
 from maya.trace.demangle import demangle
 from maya.trace.describe import shortened
 from maya.util.text import bytes_text
@@ -20,36 +20,36 @@ _MOST_TENSORS = 4
 _USUAL_NAMESPACES = ("at::native::", "(anonymous namespace)::")  # of nearly every kernel of torch
 
 
-class Words:
+class ActivityLabels:
     """Rows for everything that is shown."""
 
     def __init__(self, network_origin: str) -> None:
-        self.rows: list[WorkRow] = []
-        self._numbers: dict[WorkRow, int] = {}
+        self.activities: list[Activity] = []
+        self._numbers: dict[Activity, int] = {}
         self._network_origin = network_origin
-        self._of_works: dict[
-            int, tuple[RankClass, list[WorkRow]]
+        self._of_kernels: dict[
+            int, tuple[RankClass, list[Activity]]
         ] = {}  # by id; the program is kept, so that it stays its own
 
-    def number(self, row: WorkRow) -> int:
+    def number(self, row: Activity) -> int:
         """Its place in `rows`."""
         if row not in self._numbers:
-            self._numbers[row] = len(self.rows)
-            self.rows.append(row)
+            self._numbers[row] = len(self.activities)
+            self.activities.append(row)
         return self._numbers[row]
 
-    def of_works(self, rank_class: RankClass) -> list[WorkRow]:
+    def of_kernels(self, rank_class: RankClass) -> list[Activity]:
         """A row for each of the program's works."""
-        known = self._of_works.get(id(rank_class))
+        known = self._of_kernels.get(id(rank_class))
         if known is None:
-            known = self._of_works[id(rank_class)] = rank_class, _rows_of_works(rank_class)
+            known = self._of_kernels[id(rank_class)] = rank_class, _activities_of_kernels(rank_class)
         return known[1]
 
-    def of_calls(self, rank_class: RankClass, communicators: dict[int, tuple[int, ...]]) -> list[WorkRow]:
+    def of_calls(self, rank_class: RankClass, communicators: dict[int, tuple[int, ...]]) -> list[Activity]:
         """A row for each of the program's collectives and messages."""
         origin = f"network: {self._network_origin}"
         return [
-            WorkRow(
+            Activity(
                 call_name(call), TimeClass.COMMUNICATION.value, _call_detail(call, members_of(call, communicators)),
                 origin, "",
             )
@@ -57,16 +57,16 @@ class Words:
         ]  # fmt: skip
 
 
-def _rows_of_works(rank_class: RankClass) -> list[WorkRow]:
+def _activities_of_kernels(rank_class: RankClass) -> list[Activity]:
     names = demangle(item.launch.name for item in rank_class.kernels if item.launch.what == "kernel")
-    classes = class_of_works(rank_class)
+    classes = time_classes_of_kernels(rank_class)
     return [
-        WorkRow(_name(item, names), of.value, _detail(item), _origin(estimate), _spread(estimate))
+        Activity(_name(item, names), of.value, _detail(item), _origin(estimate), _spread(estimate))
         for item, estimate, of in zip(rank_class.kernels, rank_class.estimates, classes, strict=True)
     ]
 
 
-def class_of_works(rank_class: RankClass) -> list[TimeClass]:
+def time_classes_of_kernels(rank_class: RankClass) -> list[TimeClass]:
     """For each of the program's works, its class."""
     found = [TimeClass.OTHER] * len(rank_class.kernels)
     for work, number in zip(rank_class.kernel.tolist(), classify(rank_class).tolist(), strict=True):
