@@ -13,7 +13,7 @@ from maya.cli.net.options import fault_option
 
 if TYPE_CHECKING:
     from maya.results import Result
-    from maya.whatif.changes import Changed
+    from maya.whatif.changes import ChangedReplay
     from maya.whatif.compare import Figures
 
 VERSION = 1  # of what --json prints
@@ -72,14 +72,14 @@ def whatif(
     from maya.replay.simulate import simulate
     from maya.results import conclude
     from maya.trace import RecordKind
-    from maya.whatif.changes import Wanted, change
+    from maya.whatif.changes import WhatIfOptions, apply_options
     from maya.whatif.compare import count_events, same_timeline
 
-    wanted = Wanted(gpu, cluster, sets, slow_ranks, algo, proto, network, host, host_time, faults)
+    wanted = WhatIfOptions(gpu, cluster, sets, slow_ranks, algo, proto, network, host, host_time, faults)
     try:
         check_run(run)
         settings = RunSettings.load(run)
-        changed = change(settings, wanted)
+        changed = apply_options(settings, wanted)
         inductor = settings.inductor_folder(run)
         costs = (settings.host.calls, changed.settings.host.calls)
         allocations = any(calls.get(kind) for calls in costs for kind in (RecordKind.MALLOC, RecordKind.FREE))
@@ -141,7 +141,7 @@ def check_run(run: Path) -> None:
         )
 
 
-def text_of(run: Path, recorded: Result, after: Result, changed: Changed, same: str = "") -> list[str]:
+def text_of(run: Path, recorded: Result, after: Result, changed: ChangedReplay, same: str = "") -> list[str]:
     """Lines for people."""
     from maya.whatif.compare import ComparedRow, aligned, figures_of, rows_of
 
@@ -181,7 +181,7 @@ def _head(run: Path, recorded: Result) -> str:
     )
 
 
-def _listed(changed: Changed) -> list[str]:
+def _listed(changed: ChangedReplay) -> list[str]:
     width = max((len(each.what) for each in changed.changes), default=0)
     lines = [f"  {each.what:<{width}}  {each.before} → {each.after}" for each in changed.changes]
     return [*lines, *(f"  ({note})" for note in changed.notes)]
@@ -191,7 +191,7 @@ def _problems(*results: Result) -> Sequence[str]:
     return list(dict.fromkeys(problem for result in results for problem in result.timeline.problems))
 
 
-def _document(run: Path, recorded: Result, after: Result, changed: Changed) -> dict[str, object]:
+def _document(run: Path, recorded: Result, after: Result, changed: ChangedReplay) -> dict[str, object]:
     from maya.whatif.compare import figures_of
 
     before, other = figures_of(recorded).table(), figures_of(after).table()

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from maya.replay.communicator_layout import Layout, lay_out
+from maya.replay.communicator_layout import CommunicatorLayout, lay_out
 from maya.replay.rank_class import CollectiveCall, TracedCommunicator
 from maya.replay.rendezvous import Rendezvous, RendezvousTable, Waiter
 from maya.replay.replay_plan import EventWait, KernelRun, NcclGroup, ReplayPlan, StreamJoin, StreamMark
 from maya.replay.run_settings import HostCosts
-from maya.util.arrays import Integers
+from maya.util.arrays import Booleans, Indices, Integers
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class ClassReplay:
         self.open: dict[int, _Pending] = {}
         self._waits_for_stream: dict[int, list[int]] = {stream: [] for stream in plan.queues}
         self._waits_for_segment: dict[int, list[int]] = {}
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, CommunicatorLayout] = {}
 
     @property
     def groups(self) -> int:
@@ -271,7 +270,7 @@ class ClassReplay:
             self.ended[at] = rendezvous[0].ended
         self.cursor[stream] = np.maximum(self.cursor[stream], self.ended[at])
 
-    def _layout(self, number: int) -> Layout:
+    def _layout(self, number: int) -> CommunicatorLayout:
         found = self._layouts.get(number)
         if found is None:
             communicators = [known[number] for known in self.communicators]
@@ -291,7 +290,7 @@ class ClassReplay:
         self.group_of = group_of.reshape(-1)
         self._choose(parent)
 
-    def _choose(self, groups: npt.NDArray[np.intp]) -> None:
+    def _choose(self, groups: Indices) -> None:
         """Keep the columns of these replay groups, in this order."""
         self.start = self.start[:, groups]
         self.arrival = self.arrival[:, groups]
@@ -302,7 +301,7 @@ class ClassReplay:
 
     # ---- stalls ----
 
-    def stuck_ranks(self) -> npt.NDArray[np.bool_] | None:
+    def stuck_ranks(self) -> Booleans | None:
         """For each rank, whether it waits for an incomplete collective. None if this is the same for all ranks."""
         for stream, pending in self.open.items():
             item = self.plan.queues[stream][self.at[stream]]
@@ -316,11 +315,11 @@ class ClassReplay:
                 return waits
         return None
 
-    def divide(self, chosen: npt.NDArray[np.bool_]) -> list[ClassReplay]:
+    def divide(self, chosen: Booleans) -> list[ClassReplay]:
         """Split into two replays: one of the ranks that are not chosen, one of those that are."""
         return [self._subset(np.flatnonzero(~chosen)), self._subset(np.flatnonzero(chosen))]
 
-    def _subset(self, ranks: npt.NDArray[np.intp]) -> ClassReplay:
+    def _subset(self, ranks: Indices) -> ClassReplay:
         subset = ClassReplay(
             self.plan,
             self.calls,

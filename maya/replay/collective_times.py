@@ -1,8 +1,8 @@
-"""How long collectives and messages take on a cluster's network, by what NCCL was called with.
+"""How long collectives and send/recv take on a cluster's network, by the arguments of the NCCL call.
 
-In: a cluster, NCCL's settings, how the job's ranks are placed, and calls as traces and ranks' posts describe them.
-Out: integer nanoseconds from the analytic network, or the `netmodel.Collective` to give to the flow level. The same
-for a job that runs and for one that is replayed, so that both have the same times.
+In: a cluster, NCCL's settings, the placement of the job's ranks, and calls from traces or from running ranks. Out:
+integer nanoseconds from the analytic network, or a `netmodel.Collective` for the flow network. A running job and its
+replay use the same code, so both have the same times.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from netmodel.collectives.collective import Collective, Transfer
 from netmodel.collectives.nccl_settings import NcclSettings
 from netmodel.topology import Topology, build_topology
 
-BUFFERED_BYTES = 4 << 20  # of NCCL's buffer: a sender does not wait for the receiver of a message that fits into it
+BUFFERED_BYTES = 4 << 20  # NCCL's buffer: a send whose data fit into it does not wait for the recv
 
-# Element types as traces name them: bytes, and the name that netmodel has for them.
+# Element types by their names in traces: bytes, and the name in netmodel.
 DTYPES = {
     "int8": (1, "int8"),
     "uint8": (1, "uint8"),
@@ -37,7 +37,7 @@ DTYPES = {
     "fp8_e5m2": (1, "float8_e5m2"),
 }
 
-# What NCCL is called with counts elements of one member where it counts them for each of them.
+# The operation in netmodel, and whether NCCL's count is for each member.
 _OPERATIONS = {
     "ncclAllReduce": ("all_reduce", False),
     "ncclReduce": ("reduce", False),
@@ -49,11 +49,11 @@ _OPERATIONS = {
 }
 _ROOTED = ("ncclReduce", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter")
 _TREES = ("fat-tree", "rail-optimised")
-_MOST_KEPT = 1 << 18  # answers; messages of ever new sizes make ever new ones
+_MOST_KEPT = 1 << 18  # cached times; sends of ever new sizes would need ever more
 
 
 class CollectiveTimes:
-    """Times on one cluster, for a job of so many ranks, the first `ranks_per_node` GPUs of every node."""
+    """Times on one cluster for a job that uses the first `ranks_per_node` GPUs of every node."""
 
     def __init__(
         self, cluster: Cluster, settings: NcclSettings | None, world_size: int, ranks_per_node: int | None = None
@@ -74,23 +74,23 @@ class CollectiveTimes:
 
     @property
     def origin(self) -> str:
-        """Of the network's parameters: "fitted", "transferred", "datasheet"."""
+        """Origin of the network's parameters: "fitted", "transferred" or "datasheet"."""
         return self.cluster.parameters.origin
 
     def collective_ns(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> int:
-        """How long a collective takes whose members have all come. `members` are ranks of the job in the order of the
-        communicator, `root` a place among them. Quickest with the same tuple of members every time."""
+        """The duration of a collective once all members have arrived. `members` are ranks of the job in the order of
+        the communicator, `root` a place among them. Fastest if callers pass the same tuple of members every time."""
         key = (call, count, dtype, id(members), root)
         known = self._by_id.get(key)
         if known is None:
             if len(self._by_id) >= _MOST_KEPT:
                 self._by_id.clear()
             ns = self.network.estimate(self.collective(call, count, dtype, members, root)).ns
-            known = self._by_id[key] = (members, ns)  # the tuple is kept, so that its id stays its own
+            known = self._by_id[key] = (members, ns)  # keep the tuple, so that its id stays unique
         return known[1]
 
     def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
-        """How long a message takes from one rank of the job to another, or to itself."""
+        """The duration of a send/recv from one rank of the job to another, or to itself."""
         key = (sender, receiver, size)
         ns = self._p2p.get(key)
         if ns is None:
@@ -104,7 +104,7 @@ class CollectiveTimes:
         return ns
 
     def alone_ns(self, signature: str, rank: int) -> int:
-        """How long a call takes on a communicator that has one member, by its signature in the trace."""
+        """The duration of a call on a communicator with one member, by its signature in the trace."""
         fields = json.loads(signature)
         call, count, dtype = fields["call"], int(fields["count"]), fields["dtype"]
         if call in P2P_CALLS:
@@ -113,7 +113,7 @@ class CollectiveTimes:
         return self.collective_ns(call, count, dtype, self._alone.setdefault(rank, (rank,)))
 
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
-        """A call of all members as the network knows it."""
+        """A collective call, for the network model."""
         item_bytes, torch_dtype = DTYPES[dtype]
         places = self._places(members)
         root = root if call in _ROOTED else 0
@@ -126,7 +126,7 @@ class CollectiveTimes:
         return Collective(operation, size, places, root, dtype=torch_dtype)
 
     def p2p(self, sender: int, receiver: int, size: int) -> Collective:
-        """One message as the network knows it."""
+        """A send/recv, for the network model."""
         return _p2p(self._gpus[sender], self._gpus[receiver], size)
 
     def _places(self, members: tuple[int, ...]) -> tuple[int, ...]:
@@ -137,7 +137,8 @@ class CollectiveTimes:
         return places
 
     def _distinct(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        """A process that is several members drives as many GPUs: its own, and the next of its node that are free."""
+        """A rank that is several members of a communicator drives as many GPUs: its own, and the next free ones of its
+        node."""
         places: list[int] = []
         if len(set(members)) == len(members):
             return tuple(self._gpus[rank] for rank in members)
@@ -150,28 +151,28 @@ class CollectiveTimes:
 
 
 def _p2p(source: int, target: int, size: int) -> Collective:
-    """From one GPU to another, or to itself."""
+    """A send/recv from one GPU to another, or to itself."""
     if source == target:
         return Collective("send_recv", size, (source,))
     return Collective("send_recv", size, (source, target), transfers=(Transfer(0, 1, size),))
 
 
 class _Pairs:
-    """Pairs of GPUs between which a message that has the network to itself takes the same time. Tokens that go from
-    everybody to everybody are messages between all pairs, of which few are different."""
+    """Pairs of GPUs with the same send/recv times on an otherwise idle network. An all-to-all of tokens makes sends
+    between all pairs, of which few differ."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         cluster = topology.cluster
         self._node = cluster.gpus_per_node
-        # In a tree without faults all nodes are alike, if each is by itself. Where switches hash several connections of
-        # a message, their ways may meet: a matter of luck, which is different for every pair.
-        luck = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
+        # In a tree without faults all nodes are alike, unless GPU links join several. Where switches hash several
+        # connections of a transfer to paths, collisions are random and differ for every pair.
+        random_paths = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
         alone = cluster.gpu_link_nodes == 1
-        self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not luck
+        self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not random_paths
 
     def alike(self, source: int, target: int) -> tuple[int, int]:
-        """The first pair that is like this one."""
+        """The first pair with the same times as this one."""
         if not self._are_alike:
             return source, target
         (one, source), (other, target) = divmod(source, self._node), divmod(target, self._node)
@@ -182,7 +183,7 @@ class _Pairs:
 
     @cached_property
     def _hops(self) -> list[list[int]]:
-        """Links between the first GPUs of each two nodes."""
+        """The number of links between the first GPUs of each two nodes."""
         firsts = np.arange(0, self._topology.gpus, self._node)
         sources, targets = np.meshgrid(firsts, firsts, indexing="ij")
         paths = self._topology.paths(sources.ravel(), targets.ravel())
@@ -191,7 +192,7 @@ class _Pairs:
 
     @cached_property
     def _first(self) -> dict[int, tuple[int, int]]:
-        """The first two nodes that are so far from each other."""
+        """For each number of hops, the first two nodes at that distance."""
         first: dict[int, tuple[int, int]] = {}
         for one, row in enumerate(self._hops):
             for other, hops in enumerate(row):
@@ -201,13 +202,13 @@ class _Pairs:
 
 
 def _gpus(world_size: int, per_node: int, gpus_per_node: int) -> list[int]:
-    """For every rank of the job, its GPU. Ranks that are more than a node's GPUs share them, as their LOCAL_RANK
-    modulo the number of GPUs would have it."""
+    """For every rank of the job, its GPU. If a node has more ranks than GPUs, ranks share them: LOCAL_RANK modulo the
+    number of GPUs."""
     return [rank // per_node * gpus_per_node + rank % per_node % gpus_per_node for rank in range(world_size)]
 
 
 def _fan(members: tuple[int, ...], size: int, root: int, *, gathers: bool) -> Collective:
-    """Messages of all others to the root, or of the root to all others."""
+    """Sends from all other members to the root, or from the root to all others."""
     others = [place for place in range(len(members)) if place != root]
     if not others:
         return Collective("send_recv", size, members)

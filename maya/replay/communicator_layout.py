@@ -1,4 +1,4 @@
-"""Which communicators a number of a trace stands for among ranks that did the same."""
+"""Which communicators one communicator number of a trace stands for on the ranks of a class."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from maya.replay.rank_class import TracedCommunicator
+from maya.util.arrays import Indices
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """The communicators, and which ranks are in which."""
+class CommunicatorLayout:
+    """The communicators, and the ranks in each."""
 
     communicators: list[TracedCommunicator]
-    numbers: list[int]  # as Meetings knows them
-    of_rank: npt.NDArray[np.intp]  # for each rank, the place in `communicators`
-    counts: list[int]  # ranks in each
-    order: npt.NDArray[np.intp]  # ranks by communicator
-    begins: npt.NDArray[np.intp]  # of each communicator in `order`
+    numbers: list[int]  # as RendezvousTable.number returns them
+    of_rank: Indices  # for each rank, its position in `communicators`
+    counts: list[int]  # number of ranks in each
+    order: Indices  # ranks by communicator
+    begins: Indices  # for each communicator, its first position in `order`
 
 
-def lay_out(of_each: Sequence[TracedCommunicator], number_of: Callable[[TracedCommunicator], int]) -> Layout:
-    """`of_each` is the communicator of each rank."""
+def lay_out(
+    of_each: Sequence[TracedCommunicator], number_of: Callable[[TracedCommunicator], int]
+) -> CommunicatorLayout:
+    """`of_each` has the communicator of each rank."""
     places: dict[int, int] = {}
     communicators: list[TracedCommunicator] = []
     of_rank = np.empty(len(of_each), dtype=np.intp)
@@ -36,4 +38,4 @@ def lay_out(of_each: Sequence[TracedCommunicator], number_of: Callable[[TracedCo
         of_rank[rank] = places[number]
     counts = np.bincount(of_rank)
     order = np.argsort(of_rank, kind="stable")
-    return Layout(communicators, list(places), of_rank, counts.tolist(), order, np.cumsum(counts) - counts)
+    return CommunicatorLayout(communicators, list(places), of_rank, counts.tolist(), order, np.cumsum(counts) - counts)

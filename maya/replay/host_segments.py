@@ -1,4 +1,4 @@
-"""The host's part of a course: a trace -> segments of its threads, and where in them each record is."""
+"""The host's part of a replay plan: a trace -> segments of its threads, and the position of each record in them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from maya.trace import Flag, RecordKind, Trace
 from maya.util.arrays import Indices, Integers
 
 
-class HostPart:
-    """`segment` and `offset` are of each record: the host cursor after it is `offset` after its segment's beginning.
-    `own` is what the program's own code took before it: `host_times`, if they were measured, else what its ops cost."""
+class HostSegments:
+    """For each record: its `segment`; its `offset`, the host cursor after it since the segment began; and `own`, the
+    time of the script's own code before it, from `host_times` if they were measured, or else from the cost of ops."""
 
     def __init__(self, trace: Trace, costs: HostCosts, host_times: Integers | None = None) -> None:
         records = trace.records
@@ -21,10 +21,10 @@ class HostPart:
         self.segment = np.zeros(len(records), dtype=np.int32)
         self.offset = np.zeros(len(records), dtype=np.int64)
         self.segments: list[Segment] = []
-        self.ended_by: dict[int, Segment] = {}  # by the position of a synchronisation
+        self.ended_by: dict[int, Segment] = {}  # by the position of a synchronisation record
         self._groups = thread_groups(records, trace.strings)[records["thread"]]
         self.own = records["ops"].astype(np.int64) * costs.op if host_times is None else host_times
-        spent = self.own + _of_calls(trace, costs)
+        spent = self.own + _call_costs(trace, costs)
         for group in range(int(self._groups.max(initial=0)) + 1):
             self._lay_out(group, np.flatnonzero(self._groups == group), spent)
         for number, segment in enumerate(self.segments):
@@ -32,7 +32,7 @@ class HostPart:
                 self.segments[segment.after].next.append(number)
 
     def _lay_out(self, group: int, positions: Indices, spent: Integers) -> None:
-        """A group's segments. Group 0 comes first: others begin when it has come to where they are first seen."""
+        """Make the segments of a thread group. Group 0 comes first, because the others begin relative to it."""
         if not len(positions):
             self.segments.append(Segment(group, after=-1, offset=-1))
             return
@@ -54,17 +54,17 @@ class HostPart:
             self._begin_beside_main(self.segments[first], int(positions[0]))
 
     def _begin_beside_main(self, segment: Segment, position: int) -> None:
-        """A thread begins when the main thread is at its last record before the thread's first."""
+        """Let a thread begin when the main thread reaches its last record before the thread's first one."""
         before = np.flatnonzero(self._groups[:position] == 0)
         if len(before):
             last = int(before[-1])
             segment.after, segment.offset = int(self.segment[last]), int(self.offset[last])
-            if last in self.ended_by:  # it is past that wait
+            if last in self.ended_by:  # the main thread is past that wait
                 segment.after, segment.offset = segment.after + 1, 0
 
 
-def _of_calls(trace: Trace, costs: HostCosts) -> Integers:
-    """Of each record, what its call costs the host, but for waiting."""
+def _call_costs(trace: Trace, costs: HostCosts) -> Integers:
+    """For each record, the cost of its call on the host, without waiting."""
     records = trace.records
     kinds = records["kind"]
     call = np.zeros(256, dtype=np.int64)

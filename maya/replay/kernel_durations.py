@@ -1,7 +1,7 @@
-"""How long a device takes for what ranks ask of it: durations by what a record and its op say.
+"""Durations of kernels on a device, by the record of the launch and its op.
 
-In: a device, and launches as records of a trace or a rank's questions describe them. Out: an `Estimate` for each. The
-same for a job that runs and for one that is replayed, so that both have the same times.
+In: a device, and launches from records of a trace or from a running rank's questions. Out: an `Estimate` for each. A
+running job and its replay use the same code, so both have the same times.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.kernel import Estimate, Kernel
 from maya.trace import RecordKind
 
-Question = tuple[int, str, str, int]  # kind, signature, op's signature, size: as in messages.Ask
+Question = tuple[int, str, str, int]  # record kind, signature, op's signature, size; as in rank_runtime.messages.Ask
 
 
 class KernelDurations:
-    """Estimates for one device. `packs` are files of the user's own; `inductor` is where torch.compile put its
-    sources, without which the sizes of compiled kernels are the bytes behind their pointers."""
+    """Estimates for one device. `packs` are the user's files of measurements; `inductor` is the folder of
+    torch.compile's sources. Without it, the sizes of compiled kernels are those of the buffers that they point to."""
 
     def __init__(
         self, device: Device, packs: Sequence[Path] = (), inductor: Path | None = None, *, keep: Path | None = None
     ) -> None:
-        """`keep`: a folder to which the sources that were of use are copied."""
+        """`keep`: the folder to which used sources are copied."""
         self.device = device
         self._estimator = Estimator(device, packs)
         self._sources = InductorSources(inductor, keep=keep) if inductor is not None else None
@@ -40,23 +40,23 @@ class KernelDurations:
     def launch_of(
         kind: RecordKind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0
     ) -> KernelLaunch:
-        """What a record and its op say; `size` is of copies and memsets."""
+        """A launch from a record and its op. `size`: bytes of a copy or memset."""
         return launch_of(kind, signature, op, size)
 
     def kernel_of(self, launch: KernelLaunch) -> Kernel:
-        """What the launch has to do."""
+        """The kernel of a launch, with its shape and sizes."""
         return kernel_of(launch, self._sources)
 
     def estimates(self, launches: Iterable[KernelLaunch]) -> list[Estimate]:
-        """One for each launch, in their order."""
+        """An estimate for each launch, in order."""
         return self._estimator.estimate([self.kernel_of(launch) for launch in launches])
 
     def of_kernels(self, kernels: Sequence[Kernel]) -> list[Estimate]:
-        """One for each work, in their order."""
+        """An estimate for each kernel, in order."""
         return self._estimator.estimate(kernels)
 
     def answers(self, questions: Sequence[Question]) -> list[int]:
-        """Nanoseconds for what ranks ask; texts as they are in a trace."""
+        """Nanoseconds for each question of a rank. Signatures are texts as in a trace."""
         new = [question for question in dict.fromkeys(questions) if question not in self._answers]
         for question, estimate in zip(new, self.estimates(map(_launch, new)), strict=True):
             self._answers[question] = estimate.ns
@@ -69,7 +69,7 @@ def _launch(question: Question) -> KernelLaunch:
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
-    """As maya.trace reads a signature."""
+    """A signature as maya.trace parses it."""
     try:
         found = json.loads(text) if text else {}
     except ValueError:

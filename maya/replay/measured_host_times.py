@@ -1,12 +1,12 @@
-"""What the program's own code took on the processor, without the accidents of one run: --host-time measured.
+"""CPU times of the script's own code, without the noise of a single run: --host-time measured.
 
-In: the ranks of one behaviour, whose traces have the processor time before every record. Out: for each record that a
-replay heeds one time, in ns.
+In: the ranks of a class, whose traces hold the CPU time before every record. Out: one time in ns for each record that
+is replayed.
 
-Steps do the same again and again, and so do ranks; what differs is interrupts, page faults, caches and what happens to
-be done for the first time. So a record takes the median of all records at the same place: those that come after the
-same few records of their threads, and as the first, second, … such record of a step. An optimizer's step ends a step.
-The first step does not count where later ones have the place, too. What comes but once keeps the median over the ranks.
+All steps do the same, and so do all ranks of the class; they differ by interrupts, page faults, caches and first-time
+work. So each record gets the median of all records at the same place: records that follow the same few records of
+their threads, as the first, second, … such record of a step. An optimizer ends a step. The first step does not count at
+places that later steps have as well. A place that occurs once per rank gets the median over the ranks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from maya.trace.reader import HostTimes, read_columns
 from maya.util.arrays import Booleans, Indices, Integers
 
 _COLUMNS = ("kind", "thread", "signature")
-_MOST_RANKS = 16  # whose times are looked at; medians of more are the same
-_BEFORE = 8  # records that tell a place, with the record itself
+_MOST_RANKS = 16  # used for medians; more ranks do not change them
+_BEFORE = 8  # records that identify a place, including the record itself
 _STEP = "Optimizer.step#"
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # what times it gives spreads over all bits
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # multiplying by it spreads a number over all bits
 
 
 def typical_host_times(rank_class: RankClass, steps_from: str | None, *, allocations: bool) -> Integers:
-    """For each record of the behaviour's trace; 0 for those that a replay does not heed."""
+    """A time for each record of the class's trace; 0 for records that are not replayed."""
     trace = rank_class.trace
     replayed = REPLAYED_KINDS if allocations else REPLAYED_KINDS_WITHOUT_ALLOCATIONS
     kept = np.flatnonzero(replayed[trace.records["kind"]])
@@ -53,19 +53,18 @@ def _some_ranks(ranks: Sequence[int]) -> Sequence[int]:
 
 
 def _times_of(path: Path, replayed: Booleans) -> Integers:
-    """Of each heeded record of a trace: what its threads spent since the last one."""
+    """For each replayed record of a trace, the time that its thread group spent since the last one."""
     found = read_columns(path, _COLUMNS)
     times = found.host_times()
     if times is None:
         raise SettingsError(
-            f"{path} does not say what its program took on the processor; run the job with --host-time measured, or "
-            "replay it with --host-time model"
+            f"{path} holds no CPU times; run the job with --host-time measured, or replay it with --host-time model"
         )
     return _passed_on(found.columns, times, thread_groups(found.columns, found.strings), replayed)
 
 
 def _passed_on(records: Columns, times: HostTimes, groups: npt.NDArray[np.int64], replayed: Booleans) -> Integers:
-    """What records that are not replayed have goes to the next one that is."""
+    """Add the times of records that are not replayed to the next one that is."""
     kept = np.flatnonzero(replayed[records["kind"]])
     of_record = groups[records["thread"]]
     passed = np.zeros(len(kept), dtype=np.int64)
@@ -77,7 +76,7 @@ def _passed_on(records: Columns, times: HostTimes, groups: npt.NDArray[np.int64]
 
 
 def _places(trace: Trace, kept: Indices, steps_from: str | None) -> tuple[Indices, Booleans]:
-    """For each of the kept records the number of its place, and whether its time counts there."""
+    """For each kept record the number of its place, and whether its time counts there."""
     records = trace.records[kept]
     groups = thread_groups(trace.records, trace.strings)[records["thread"]]
     step = np.searchsorted(step_ends(trace, steps_from), kept)
@@ -85,7 +84,7 @@ def _places(trace: Trace, kept: Indices, steps_from: str | None) -> tuple[Indice
     for group in np.unique(groups).tolist():
         own = np.flatnonzero(groups == group)
         context[own] = _contexts(records[own], group)
-    # How often the same context came before in the step tells layers apart.
+    # The number of earlier records with the same context in the step distinguishes layers.
     order = np.lexsort((np.arange(len(kept)), step, context))
     again = np.diff(context[order], prepend=context[order][:1]) == 0
     again &= np.diff(step[order], prepend=step[order][:1]) == 0
@@ -100,7 +99,7 @@ def _places(trace: Trace, kept: Indices, steps_from: str | None) -> tuple[Indice
 
 
 def _contexts(records: npt.NDArray[np.void], group: int) -> npt.NDArray[np.uint64]:
-    """Of each record a number that says what it and those before it are."""
+    """For each record a hash of it and the records before it."""
     what = records["signature"].astype(np.uint64) << np.uint64(32)
     what ^= records["stream"].astype(np.uint64) << np.uint64(16) ^ records["kind"].astype(np.uint64) << np.uint64(8)
     what ^= records["flags"]
@@ -112,7 +111,7 @@ def _contexts(records: npt.NDArray[np.void], group: int) -> npt.NDArray[np.uint6
 
 
 def step_ends(trace: Trace, steps_from: str | None) -> Indices:
-    """Where annotations end that end a step."""
+    """The positions at which annotations end that end a step."""
     positions = np.flatnonzero(trace.records["kind"] == RecordKind.ANNOTATION)
     numbers = trace.records["signature"][positions]
     names = {number: str(trace.signature(number).get("op", "")) for number in np.unique(numbers).tolist()}

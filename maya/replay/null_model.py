@@ -1,5 +1,5 @@
-"""The null cost model: every work takes a millisecond, the network and the host nothing. It predicts nothing; with it
-a timeline shows the order of things alone.
+"""The null cost model: every kernel takes a millisecond, the network and the host take no time. It predicts nothing; a
+timeline made with it shows the order of events only.
 
 simulate(folder, null_settings(world_size=4), durations=NullDurations(), network=NullNetwork())
 """
@@ -16,7 +16,7 @@ MILLISECOND = 1_000_000
 
 
 class NullDurations:
-    """The same time for every work."""
+    """The same time for every kernel."""
 
     def __init__(self, ns: int = MILLISECOND) -> None:
         self._estimate = Estimate(ns, Origin.DEFAULT, spread=0.0, note="null")
@@ -26,7 +26,7 @@ class NullDurations:
 
 
 class NullNetwork:
-    """The same time for every collective and message."""
+    """The same time for every collective, send and recv."""
 
     origin = "null"
 
@@ -47,5 +47,5 @@ class NullNetwork:
 
 
 def null_settings(world_size: int, host: HostCosts = NO_COSTS) -> RunSettings:
-    """Of a job somewhere: what would be said of its GPUs and network is not looked at."""
+    """Settings for the null model, which ignores the GPU and the cluster."""
     return RunSettings(world_size=world_size, ranks_per_node=8, gpu="h100", cluster="dgx-h100", host=host)

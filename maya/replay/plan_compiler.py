@@ -1,7 +1,7 @@
-"""A trace -> its `ReplayPlan`.
+"""Compile a trace into its `ReplayPlan`.
 
-Which event a wait means, what a synchronisation waits for and which collectives an overlap is counted with follow from
-the order of the records alone, so all of it is worked out here, once for all ranks that did the same.
+The event of each wait, the target of each synchronisation and the collectives of each overlap follow from the order of
+the records alone, so they are resolved here, once for all ranks of a class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from maya.replay.host_segments import HostPart
+from maya.replay.host_segments import HostSegments
 from maya.replay.record_kinds import KERNEL_KINDS, is_comm_init
 from maya.replay.replay_plan import (
     EventWait,
@@ -28,14 +28,14 @@ from maya.trace import Flag, RecordKind, Trace
 from maya.trace.streams import find_streams
 from maya.util.arrays import Integers
 
-_SLOWED = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)  # by collectives that run beside them
+_SLOWED = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET)  # by overlapping collectives
 _NODES = (*KERNEL_KINDS, RecordKind.HOST_FUNCTION, RecordKind.EVENT_RECORD, RecordKind.COLLECTIVE)
-_OVERLAP_KERNELS = 2048  # the last works of a stream that an overlap is looked for in
+_OVERLAP_KERNELS = 2048  # the last kernels of a stream in which an overlap is searched
 
 
 def compile_plan(trace: Trace, durations: Integers, costs: HostCosts, host_times: Integers | None = None) -> ReplayPlan:
-    """`durations` has a value for each record of the trace; those of works count. So has `host_times`: what was
-    measured takes the place of the cost of ops."""
+    """`durations` has a value for each record of the trace, used for kernels. `host_times`, if given, has a measured
+    host time for each record, used instead of the cost of ops."""
     return _Compiler(trace, durations, costs, host_times).plan()
 
 
@@ -47,7 +47,7 @@ class _Compiler:
         self.costs = costs
         self.comm_inits = is_comm_init(trace)
         self.made = find_streams(trace)
-        self.host = HostPart(trace, costs, host_times)
+        self.host = HostSegments(trace, costs, host_times)
         self._lay_out_nodes(durations)
         self.queues: dict[int, list[QueueItem]] = {stream: [] for stream in self.stream_ids}
         self.marks: list[tuple[int, int]] = []
@@ -99,8 +99,8 @@ class _Compiler:
         )
 
     def _fill_queues(self) -> None:
-        """Goes through what is not a plain work in the order of the file. The works before it on its stream form runs
-        when something else comes: `self.filled` is how far the nodes of a stream are in its queue."""
+        """Go through the records other than kernels in the order of the file. Each closes the run of kernels before it
+        on its stream; `self.filled` is the first node of each stream that is not in the queue yet."""
         self.filled = {stream: int(np.searchsorted(self.streams, stream)) for stream in self.stream_ids}
         self.end_of = {stream: int(np.searchsorted(self.streams, stream + 1)) for stream in self.stream_ids}
         self.settled: dict[tuple[int, int], int] = {}
@@ -132,12 +132,12 @@ class _Compiler:
         self._find_items_of_nodes()
 
     def _next_node(self, stream: int, position: int) -> int:
-        """The first node on a stream that comes after a position."""
+        """The first node on a stream after a position."""
         first, last = self.filled[stream], self.end_of[stream]
         return first + int(np.searchsorted(self.position[first:last], position))
 
     def _add_runs(self, stream: int, until: int) -> None:
-        """The works and recordings of a stream up to a node, a run for each segment."""
+        """Add the kernels and event records of a stream up to a node, one run for each segment."""
         first = self.filled[stream]
         if first >= until:
             return
@@ -182,7 +182,7 @@ class _Compiler:
         self.filled[stream] = node + 1
 
     def _mark(self, stream: int, position: int) -> int:
-        """A mark where a stream is at a position of the file."""
+        """Add a mark where a stream is at a position of the file."""
         self._add_runs(stream, self._next_node(stream, position))
         queue = self.queues[stream]
         if queue and isinstance(last := queue[-1], StreamMark):
@@ -193,7 +193,7 @@ class _Compiler:
         return number
 
     def _join_default_stream(self, stream: int, node: int) -> None:
-        """The default stream's work waits for the blocking streams of its device, and theirs for it."""
+        """The default stream waits for the blocking streams of its device, and they wait for it."""
         home = self.made.home(stream)
         waits = stream in self.made.blocking
         for other in self.made.beside(stream) if stream == home else [home] if waits else []:
@@ -223,7 +223,7 @@ class _Compiler:
         segment.wait = Synchronise(int(self.host.offset[position]), node, marks)
 
     def _find_items_of_nodes(self) -> None:
-        """Where in its stream's queue each node is that is waited for."""
+        """Find the place in its stream's queue of each node that something waits for."""
         wanted = np.array(sorted(self.reached_by), dtype=np.int64)
         for items in self.queues.values():
             for place, item in enumerate(items):

@@ -1,11 +1,11 @@
-"""What a timeline depends on besides the traces: the host's costs, and where and how the job ran.
+"""Everything besides the traces that a timeline depends on: GPU, cluster, network, host costs, placement of ranks.
 
-In: what the user chose, or `run.json` in a run's folder, written when the job starts. Out: `RunSettings`. A run is
-replayed on other settings by `changed`.
+In: the user's choices, or `run.json` in a run's folder, written when the job starts. Out: `RunSettings`; `changed`
+returns other settings for a what-if.
 
-Changes are `key=value` as users write them after --set: keys of the cluster's file have a dot (node.nic_rate,
-fabric.routing, calibration.simple.launch), those of the host begin with host. (host.op, host.calls.kernel), all others
-are keys of the GPU's file (memory_bandwidth).
+Changes are `key=value`, as after --set: keys of the cluster file have a dot (node.nic_rate, fabric.routing,
+calibration.simple.launch), keys of the host begin with "host." (host.op, host.calls.kernel), all others are keys of the
+GPU file (memory_bandwidth).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _HOST = "host."
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be meant, or a run.json that cannot be read."""
+    """Invalid or contradictory settings, or an unreadable run.json."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Where and how a job ran. A path of a file is absolute, or one of the run's folder."""
+    """Where and how a job ran. Paths of files are absolute, or relative to the run's folder."""
 
     world_size: int
     ranks_per_node: int
@@ -54,18 +54,18 @@ class RunSettings:
     cluster: str  # name or file of a cluster
     host: HostCosts
     network: str = "analytic"  # or "flow"
-    nccl: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables that decide about algorithms
-    changes: Mapping[str, str] = field(default_factory=dict)  # of the cluster's, the GPU's and the host's keys
-    host_time: str = "model"  # or "zero", or "measured": what ops cost is what the traces say
+    nccl: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables that affect algorithms
+    changes: Mapping[str, str] = field(default_factory=dict)  # of keys of the cluster, the GPU and the host
+    host_time: str = "model"  # or "zero", or "measured": host times from the traces
     host_file: str = REFERENCE  # name or file of a host
-    clock: str = "virtual"  # or "wall": what the script was shown
+    clock: str = "virtual"  # or "wall": the time that the script sees
     packs: tuple[str, ...] = ()  # files of measured kernel times
-    faults: tuple[str, ...] = ()  # of the cluster's links, as maya net takes them after --fault
-    injected: tuple[str, ...] = ()  # what was made to go wrong; for readers: its links are faults, its delays recorded
-    schedule_seed: int | None = None  # of the order of events; for readers, too
-    inductor: str = ""  # where torch.compile put its sources
+    faults: tuple[str, ...] = ()  # of the cluster's links, in the format of --fault
+    injected: tuple[str, ...] = ()  # faults of --inject, for information: links are in `faults`, delays in traces
+    schedule_seed: int | None = None  # of --schedule-seed, for information
+    inductor: str = ""  # the folder of torch.compile's sources
     script: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)  # what the results depend on: see maya/results
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the results: see maya/results/result.py
 
     # ---- files ----
 
@@ -77,7 +77,7 @@ class RunSettings:
 
     @staticmethod
     def load(folder: Path) -> RunSettings:
-        """What run.json in a run's folder says."""
+        """The settings in run.json of a run's folder."""
         file = folder / FILE
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
@@ -90,11 +90,11 @@ class RunSettings:
         if not isinstance(content, dict) or content.get("version") != VERSION:
             found = content.get("version") if isinstance(content, dict) else None
             raise SettingsError(
-                f"{file} is of version {found}; this Maya reads version {VERSION}. Run the job again with this Maya."
+                f"{file} has version {found}; this Maya reads version {VERSION}. Run the job again with this Maya."
             )
         return _from_content(file, content)
 
-    # ---- what they name ----
+    # ---- objects that the settings name ----
 
     def device(self) -> Device:
         """The GPU, with the changes of its keys."""
@@ -113,7 +113,7 @@ class RunSettings:
         return CollectiveTimes(self.load_cluster(), self.nccl_settings(), self.world_size, self.ranks_per_node)
 
     def durations(self, run_folder: Path, *, online: bool = False) -> KernelDurations:
-        """Durations of works; `online`: while the job runs, when the sources of compiled kernels come and are kept."""
+        """Durations of kernels. `online`: while the job runs, sources of compiled kernels still appear and are kept."""
         from maya.replay.kernel_durations import KernelDurations
 
         packs = [Path(pack) for pack in self.packs]
@@ -123,7 +123,7 @@ class RunSettings:
         return KernelDurations(self.device(), packs, inductor, keep=run_folder / "inductor")
 
     def inductor_folder(self, run_folder: Path) -> Path | None:
-        """Where the sources of compiled kernels are: kept with the run, or else where torch.compile had put them."""
+        """The folder with the sources of compiled kernels: the copy in the run's folder, or else torch.compile's."""
         if (run_folder / "inductor").is_dir():
             return run_folder / "inductor"
         return Path(self.inductor) if self.inductor and Path(self.inductor).is_dir() else None
@@ -144,8 +144,8 @@ class RunSettings:
         host_time: str | None = None,
         host_file: str | None = None,
     ) -> RunSettings:
-        """The same job elsewhere, or otherwise. Changes come on top of those the job ran with; what was changed of a
-        GPU or cluster, and a cluster's faults, go with it when it is replaced. `nccl` comes on top, too."""
+        """The same job with other settings. `changes` and `nccl` add to those of the job. If the GPU, the cluster or
+        the host is replaced, its changes are dropped, and with the cluster its faults."""
         parts = split_changes(self.changes)
         kept = {
             **({} if gpu is not None else parts["gpu"]),
@@ -166,8 +166,8 @@ class RunSettings:
         return made if _same_host(made, self) else made.with_host()
 
     def with_host(self) -> RunSettings:
-        """With the costs of the host that these settings name: of its file, then `[host]` of the cluster's, then the
-        changes. Everything that is named is looked at, so that what is wrong is found here."""
+        """With the costs of the host that these settings name: its file, then `[host]` of the cluster file, then
+        changes. Loads everything that the settings name, so that mistakes are found here."""
         _check_choice("network", self.network, NETWORKS)
         _check_choice("clock", self.clock, CLOCKS)
         _check_choice("host time", self.host_time, HOST_TIMES)
@@ -182,7 +182,7 @@ class RunSettings:
 
 
 def split_changes(changes: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Changes of the "cluster"'s keys, the "gpu"'s and the "host"'s."""
+    """The changes by their target: "cluster", "gpu" or "host"."""
     parts: dict[str, dict[str, str]] = {"cluster": {}, "gpu": {}, "host": {}}
     for key, value in changes.items():
         if key.startswith(_HOST):
@@ -193,7 +193,7 @@ def split_changes(changes: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def nccl_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of an environment's variables that decide how NCCL carries out collectives."""
+    """The variables of an environment that affect how NCCL carries out collectives."""
     return {name: environment[name] for name in VARIABLES if environment.get(name, "").strip()}
 
 
@@ -204,7 +204,7 @@ def _same_host(one: RunSettings, other: RunSettings) -> bool:
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise SettingsError(f'"{value}" is no {what}; use {listed(choices, "or")}')
+        raise SettingsError(f'"{value}" is not a valid {what}; use {listed(choices, "or")}')
 
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -236,12 +236,12 @@ def _from_content(file: Path, content: dict[str, Any]) -> RunSettings:
         if key not in _TYPES:
             raise SettingsError(f'{file}: unknown key "{key}"{did_you_mean(key, _TYPES)}')
         if not isinstance(value, _TYPES[key]) or isinstance(value, bool):
-            raise SettingsError(f"{file}: {key} is {value!r}, which is not what is expected there")
+            raise SettingsError(f"{file}: {key} is {value!r}, which has the wrong type")
     missing = [key for key in ("world_size", "ranks_per_node", "gpu", "cluster", "host") if key not in values]
     if missing:
         raise SettingsError(f"{file}: {missing[0]} is missing")
     for key in _FILES:
-        if (file.parent / values.get(key, "")).is_file():  # a copy that lies beside it
+        if (file.parent / values.get(key, "")).is_file():  # a copy in the run's folder
             values[key] = str(file.parent / values[key])
     values["host"] = HostCosts.of_table(f"{file}: host", values["host"])
     for key in ("packs", "faults", "injected"):

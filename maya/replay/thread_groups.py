@@ -1,4 +1,4 @@
-"""Threads of a rank whose host times go together: the main thread, and those that work while it waits for them."""
+"""Thread groups of a rank, which share a host clock: the main thread, and threads that run while it waits for them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ Columns = Mapping[str, npt.NDArray[Any]] | Records  # of a trace's records, by n
 
 
 def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.int64]:
-    """For each thread's number its group: 0 is that of the main thread, others are 1, 2, … as they first appear. A
-    thread that did not say its name is taken to be of the main thread's group. -1: it did nothing that a replay heeds;
-    the virtual device has such threads of its own."""
+    """For each thread's number its group: 0 is the main thread's, others are 1, 2, … in order of appearance. A thread
+    without a name belongs to group 0. -1: a thread without replayed records, such as those of the virtual device."""
     threads = records["thread"]
     groups = np.full(int(threads.max(initial=0)) + 1, -1, dtype=np.int64)
-    if len(groups) <= _MAIN + 1:  # the main thread alone, as a rule
+    if len(groups) <= _MAIN + 1:  # usually the main thread alone
         groups[:] = 0
         return groups
     groups[threads[REPLAYED_KINDS[records["kind"]]]] = 0

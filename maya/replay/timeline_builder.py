@@ -1,4 +1,4 @@
-"""A finished replay -> a `Timeline`."""
+"""Build the `Timeline` of a finished replay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_timeline(
     detailed: Collection[int],
     known_problems: Sequence[str],
 ) -> Timeline:
-    """The timeline; `known_problems` are those of the recording."""
+    """The timeline of all class replays. `known_problems` are those of the recording."""
     timelines: list[GroupTimeline] = []
     details: dict[int, RankDetail] = {}
     end = np.zeros(settings.world_size, dtype=np.int64)
@@ -43,7 +43,7 @@ def make_timeline(
                     details[rank] = RankDetail(rank, rank_class.trace, host, replay.plan.host_own)
         stalled += _stalled(replay)
     timelines.sort(key=lambda one: int(one.ranks[0]))
-    problems = [*known_problems, *truncations(timelines), *sorted(stalled)]  # causes before what follows from them
+    problems = [*known_problems, *truncations(timelines), *sorted(stalled)]  # causes before their consequences
     return Timeline(settings, device, timelines, dict(sorted(details.items())), end, host_end, network_origin, problems)
 
 
@@ -90,7 +90,7 @@ def _group_timeline(rank_class: RankClass, replay: ClassReplay, group: int) -> G
 
 
 def _host_cursors(replay: ClassReplay, group: int) -> Integers:
-    """After each record; of those never reached, where the thread stopped."""
+    """The host cursor after each record; for records never reached, where the thread stopped."""
     plan = replay.plan
     begun = np.array([-1 if times is None else times[group] for times in replay.begun], dtype=np.int64)
     host = np.where(begun[plan.host_segment] < 0, -1, begun[plan.host_segment] + plan.host_offset)
@@ -114,7 +114,7 @@ def _main_thread_end(replay: ClassReplay, group: int) -> int:
 
 
 def _stalled(replay: ClassReplay) -> list[str]:
-    """Collectives that kept ranks from coming to the end of their traces."""
+    """A sentence for each collective that kept ranks from reaching the end of their traces."""
     ranks = some_ranks(sorted(replay.ranks))
     problems = []
     for stream in sorted(replay.open):
@@ -124,7 +124,7 @@ def _stalled(replay: ClassReplay) -> list[str]:
         sequence = replay.calls.sequence[item.first]
         members = replay.communicators[0][call.communicator].members
         problems.append(
-            f"{ranks}: {call.call} number {sequence} of {some_ranks(members)} never came about: its other members "
-            "did not come; the timeline ends there"
+            f"{ranks}: {call.call} number {sequence} of {some_ranks(members)} never completed: its other members did "
+            "not arrive; the timeline ends there"
         )
     return problems

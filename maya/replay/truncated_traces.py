@@ -1,7 +1,7 @@
-"""Traces that end before their programs did: what there is to say about them.
+"""Warnings about truncated traces, which end before the script did.
 
-In: the classes of a timeline, and how many steps their traces hold, once that is known. Out: a sentence for each
-reason.
+In: the groups of a timeline, and the number of complete steps in their traces, once it is known. Out: a sentence for
+each reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from maya.replay.timeline import GroupTimeline
 
 
 def truncations(groups: Sequence[GroupTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
-    """Ranks whose traces end for the same reason share a sentence. `whole_steps`: by rank."""
+    """A sentence for each reason; ranks with the same reason share it. `whole_steps`: complete steps by rank."""
     ranks_by_reason: dict[tuple[str, str], list[int]] = {}
     for group in groups:
         trace = group.rank_class.trace
@@ -29,7 +29,7 @@ def _sentence(ranks: Sequence[int], problem: str, remedy: str, whole_steps: Mapp
     counts = sorted({whole_steps[rank] for rank in ranks})
     steps = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     ends = "ends" if len(ranks) == 1 else "end"
-    return f"{whose} {ends} after {steps} whole step{'' if counts == [1] else 's'}: {problem}{what_to_do}"
+    return f"{whose} {ends} after {steps} complete step{'' if counts == [1] else 's'}: {problem}{what_to_do}"
 
 
 def some_ranks(ranks: Sequence[int]) -> str:

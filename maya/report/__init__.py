@@ -1,5 +1,8 @@
-"""`maya report`: a run on one HTML page that needs nothing else, neither files beside it nor the network.
+"""The report of a run: one HTML page that needs neither other files nor the network.
 
-`content` says what is on the page, `collect` finds it out from a run's timeline, `write` puts the page together from
-the texts, styles and scripts in page/.
+collect                  where the page's numbers come from: a `Result` (maya/results) -> `Content`
+activities, stream_events, top_tables, settings_tables
+                         parts of it: labels of kernels, streams of a rank, tables
+content                  the fields of `Content`, which the scripts in page/ read
+write                    `Content` and the texts, styles and scripts in page/ -> an HTML file
 """

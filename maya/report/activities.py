@@ -1,13 +1,13 @@
-"""Works and collectives in words: what a reader of the page sees when pointing at them.
+"""Labels of kernels and collectives, which the page shows in tables and tooltips.
 
-In: programs of a timeline. Out: `Activity`, and rows that are the same text are one.
+In: the rank classes of a timeline. Out: `Activity`s; those with the same texts are one.
 """
 
 from __future__ import annotations
 
 from maya.estimators.features.from_trace import TracedKernel
 from maya.estimators.kernel import Estimate
-from maya.replay.rank_class import CollectiveCall, RankClass
+from maya.replay.rank_class import CollectiveCall, RankClass, once_per_rank_class
 from maya.report.content import Activity
 from maya.results.time_classes import CLASSES, TimeClass, classify
 from maya.trace.demangle import demangle
@@ -17,36 +17,30 @@ from maya.util.text import bytes_text
 _LONGEST_NAME = 120
 _LONGEST_DETAIL = 160
 _MOST_TENSORS = 4
-_USUAL_NAMESPACES = ("at::native::", "(anonymous namespace)::")  # of nearly every kernel of torch
+_USUAL_NAMESPACES = ("at::native::", "(anonymous namespace)::")  # in nearly every kernel of torch
 
 
 class ActivityLabels:
-    """Rows for everything that is shown."""
+    """All activities on a page, numbered."""
 
     def __init__(self, network_origin: str) -> None:
         self.activities: list[Activity] = []
         self._numbers: dict[Activity, int] = {}
         self._network_origin = network_origin
-        self._of_kernels: dict[
-            int, tuple[RankClass, list[Activity]]
-        ] = {}  # by id; the program is kept, so that it stays its own
 
-    def number(self, row: Activity) -> int:
-        """Its place in `rows`."""
-        if row not in self._numbers:
-            self._numbers[row] = len(self.activities)
-            self.activities.append(row)
-        return self._numbers[row]
+    def number(self, activity: Activity) -> int:
+        """The position of an activity in `activities`."""
+        if activity not in self._numbers:
+            self._numbers[activity] = len(self.activities)
+            self.activities.append(activity)
+        return self._numbers[activity]
 
     def of_kernels(self, rank_class: RankClass) -> list[Activity]:
-        """A row for each of the program's works."""
-        known = self._of_kernels.get(id(rank_class))
-        if known is None:
-            known = self._of_kernels[id(rank_class)] = rank_class, _activities_of_kernels(rank_class)
-        return known[1]
+        """An activity for each kernel of a rank class."""
+        return _activities_of_kernels(rank_class)
 
     def of_calls(self, rank_class: RankClass, communicators: dict[int, tuple[int, ...]]) -> list[Activity]:
-        """A row for each of the program's collectives and messages."""
+        """An activity for each collective, send and recv of a rank class."""
         origin = f"network: {self._network_origin}"
         return [
             Activity(
@@ -57,6 +51,7 @@ class ActivityLabels:
         ]  # fmt: skip
 
 
+@once_per_rank_class
 def _activities_of_kernels(rank_class: RankClass) -> list[Activity]:
     names = demangle(item.launch.name for item in rank_class.kernels if item.launch.what == "kernel")
     classes = time_classes_of_kernels(rank_class)
@@ -67,11 +62,11 @@ def _activities_of_kernels(rank_class: RankClass) -> list[Activity]:
 
 
 def time_classes_of_kernels(rank_class: RankClass) -> list[TimeClass]:
-    """For each of the program's works, its class."""
+    """The time class of each kernel of a rank class."""
     found = [TimeClass.OTHER] * len(rank_class.kernels)
-    for work, number in zip(rank_class.kernel.tolist(), classify(rank_class).tolist(), strict=True):
-        if work >= 0:
-            found[work] = CLASSES[number]
+    for kernel, number in zip(rank_class.kernel.tolist(), classify(rank_class).tolist(), strict=True):
+        if kernel >= 0:
+            found[kernel] = CLASSES[number]
     return found
 
 

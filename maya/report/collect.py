@@ -1,6 +1,6 @@
-"""What is known of a run, as the page of its report shows it.
+"""The numbers and texts on the page of a report.
 
-In: a `Result` (maya/results). Out: `Content`. Detail is kept for as many events as fit into a page of moderate size.
+In: a `Result` (maya/results). Out: `Content`, with as many events as fit into a page of moderate size.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from maya import __version__
 from maya.replay.timeline import GroupTimeline
@@ -36,28 +37,28 @@ from maya.util.text import bytes_text, share_text, small, time_text
 
 _MOST_EVENTS = 40_000  # on the whole page
 _MOST_STEPS = 3
-_MOST_RANKS = 8  # that are drawn
-_MOST_POINTS = 600  # of memory, for each rank
+_MOST_RANKS = 8  # with streams and memory on the page
+_MOST_POINTS = 600  # of the memory curve of each rank
 
 MEANINGS = {
-    TimeClass.GEMM: "matrix products",
+    TimeClass.GEMM: "matrix multiplications",
     TimeClass.ATTENTION: "fused attention kernels",
     TimeClass.CONVOLUTION: "convolutions",
-    TimeClass.MEMORY_BOUND: "kernels that the GPU's memory limits: norms, activations, optimizer, …",
-    TimeClass.OTHER: "what else computes",
-    TimeClass.COMMUNICATION: "collectives and messages with nothing computed beside them",
-    TimeClass.COPY: "copies and memsets with nothing else beside them",
-    TimeClass.BUBBLE: "waits for a message whose other end is not there yet",
-    TimeClass.WAITING: "waits in a collective for ranks that come later",
-    TimeClass.SLOWED: "computing takes longer while communication runs beside it",
-    TimeClass.HOST_BOUND: "the GPU has nothing to do because the host has not launched it yet",
-    TimeClass.IDLE: "nothing is left to do",
+    TimeClass.MEMORY_BOUND: "kernels limited by memory bandwidth: norms, activations, optimizer, …",
+    TimeClass.OTHER: "all other kernels",
+    TimeClass.COMMUNICATION: "collectives and send/recv that no computing overlaps with",
+    TimeClass.COPY: "copies and memsets that nothing else overlaps with",
+    TimeClass.BUBBLE: "waits in a send or recv for the peer",
+    TimeClass.WAITING: "waits in a collective for ranks that arrive later",
+    TimeClass.SLOWED: "extra time of kernels that overlap with communication",
+    TimeClass.HOST_BOUND: "the GPU waits for the host to launch the next kernel",
+    TimeClass.IDLE: "no kernel is left in the step",
 }
 _ORIGINS = {
-    "measured": "this very shape was measured on this GPU",
+    "measured": "this shape was measured on this GPU",
     "model": "a model trained on measurements of this GPU",
-    "roofline": "a bound of this GPU, with the efficiency of its nearest relatives",
-    "default": "nothing is known about the work but that it was launched",
+    "roofline": "a bound of this GPU, with the efficiency measured on similar GPUs",
+    "default": "nothing is known about the kernel except its launch",
 }
 
 
@@ -104,24 +105,24 @@ def collect(result: Result) -> Content:
 
 
 def drawn_ranks(result: Result) -> list[int]:
-    """One rank of each behaviour, and those that are told apart by their speed."""
+    """The ranks shown in detail: median, slowest, fastest and the one with most memory, and one of each rank class."""
     breakdown = result.breakdown
     special = [breakdown.median_rank, breakdown.slowest.rank, breakdown.fastest_rank, result.memory.worst_rank]
-    first = [int(min(part[0] for part in ranks)) for ranks in _ranks_of_classes(result)]
+    first = [int(min(of_group[0] for of_group in ranks)) for ranks in _ranks_of_classes(result)]
     with_trace = {rank for one in result.timeline.groups for rank in one.ranks.tolist()}
     chosen = dict.fromkeys(rank for rank in (*special[:2], *first, *special[2:]) if rank in with_trace)
     return sorted(list(chosen)[:_MOST_RANKS])
 
 
-def _ranks_of_classes(result: Result) -> list[list[np.ndarray[tuple[int], np.dtype[np.int32]]]]:
-    found: dict[int, list[np.ndarray[tuple[int], np.dtype[np.int32]]]] = {}
+def _ranks_of_classes(result: Result) -> list[list[npt.NDArray[np.int32]]]:
+    found: dict[int, list[npt.NDArray[np.int32]]] = {}
     for one in result.timeline.groups:
         found.setdefault(id(one.rank_class), []).append(one.ranks)
     return list(found.values())
 
 
-def _class_of(result: Result, rank: int) -> tuple[int, int]:
-    """The number of a rank's class, and its column in it."""
+def _group_of(result: Result, rank: int) -> tuple[int, int]:
+    """The number of a rank's replay group, and its column in it."""
     for number, one in enumerate(result.timeline.groups):
         at = int(np.searchsorted(one.ranks, rank))
         if at < len(one.ranks) and int(one.ranks[at]) == rank:
@@ -152,7 +153,7 @@ def _figures(result: Result) -> list[Figure]:
         figures.append(Figure(f"{unit}/s", f"{rate:,.0f}", f"{rate / throughput.gpus:,.0f} per GPU"))
     if throughput.mfu is not None and throughput.hfu is not None:
         same = abs(throughput.mfu - throughput.hfu) < 1e-9
-        note = "nothing is computed twice" if same else f"HFU {share_text(throughput.hfu)}, with what is computed twice"
+        note = "no recomputation" if same else f"HFU {share_text(throughput.hfu)}, with recomputation"
         figures.append(Figure("MFU", share_text(throughput.mfu), note))
     exposed = int(result.breakdown.mean_ns[:, CLASSES.index(TimeClass.COMMUNICATION)].mean())
     length = int(result.breakdown.mean_ns.sum(axis=1).mean()) or 1
@@ -165,7 +166,7 @@ def _figures(result: Result) -> list[Figure]:
         figures.append(Figure("peak memory", bytes_text(worst.total), note))
     hours = 1000 * throughput.gpu_hours_per_step
     price = throughput.price_per_step
-    note = f"{1000 * price:,.2f} in all" if price is not None else "of all GPUs"
+    note = f"{1000 * price:,.2f} in total" if price is not None else "on all GPUs"
     figures.append(Figure("1000 steps", f"{small(hours)} GPU h", note))
     return figures
 
@@ -174,24 +175,24 @@ def _bars(result: Result) -> list[Bar]:
     breakdown = result.breakdown
     bars = [Bar("median", breakdown.median_rank)]
     if result.timeline.world_size > 1:
-        bars += [Bar("least busy", breakdown.fastest_rank), Bar("busiest", breakdown.slowest.rank)]
+        bars += [Bar("fastest", breakdown.fastest_rank), Bar("slowest", breakdown.slowest.rank)]
     return bars
 
 
 def _rank_classes(result: Result) -> list[RankClassRow]:
     found = []
-    for parts in _ranks_of_classes(result):
-        ranks = sorted(rank for part in parts for rank in part.tolist())
+    for groups in _ranks_of_classes(result):
+        ranks = sorted(rank for of_group in groups for rank in of_group.tolist())
         found.append(RankClassRow(ranges(ranks), len(ranks), ranks[0]))
     return found
 
 
 def _streams(result: Result, drawn: Sequence[int], labels: ActivityLabels) -> list[StreamsView]:
-    """The typical step, and its neighbours as far as there is room."""
+    """The streams in the typical step, and in its neighbours as far as the budget of events allows."""
     budget = _MOST_EVENTS // max(1, len(drawn))
     found = []
     for rank in drawn:
-        number, column = _class_of(result, rank)
+        number, column = _group_of(result, rank)
         one = result.timeline.groups[number]
         bounds = result.steps.groups[number].bounds_ns.tolist()
         first, last = _span(result.steps.typical, len(bounds) - 1, bounds, one, column, budget)
@@ -203,7 +204,7 @@ def _streams(result: Result, drawn: Sequence[int], labels: ActivityLabels) -> li
 def _span(
     typical: int, count: int, bounds: Sequence[int], one: GroupTimeline, column: int, budget: int
 ) -> tuple[int, int]:
-    """First boundary and last one of the steps to draw."""
+    """The first and the last boundary of the steps to show."""
     first, last = typical, typical + 1
     while last - first < _MOST_STEPS:
         wider = (first, last + 1) if last < count else (first - 1, last)
@@ -224,12 +225,12 @@ def _peaks(result: Result) -> list[int]:
 def _memory(result: Result, drawn: Sequence[int]) -> list[MemoryView]:
     found = []
     for rank in drawn:
-        course = memory_curve(result.timeline, rank, _MOST_POINTS)
+        curve = memory_curve(result.timeline, rank, _MOST_POINTS)
         peak = result.memory.of_rank(rank)
-        if peak is None or not len(course.ns):
+        if peak is None or not len(curve.ns):
             continue
         outside = peak.context + peak.nccl + peak.workspaces
-        found.append(MemoryView(rank, course.ns.tolist(), course.allocated.tolist(), course.reserved.tolist(), outside))
+        found.append(MemoryView(rank, curve.ns.tolist(), curve.allocated.tolist(), curve.reserved.tolist(), outside))
     return found
 
 
@@ -239,18 +240,18 @@ def _traffic(result: Result) -> TrafficView:
     sources, targets = np.nonzero(traffic.matrix)
     entries = np.stack((sources, targets, traffic.matrix[sources, targets]), axis=1).reshape(-1)
     how = (
-        f"Bytes that each {unit} sends to each other in a step, counted as {traffic.method}. Within nodes "
+        f"Bytes that each {unit} sends to each other {unit} in a step, counted as {traffic.method}. Within nodes "
         f"{bytes_text(traffic.sent_within_nodes)}, between nodes {bytes_text(traffic.sent_between_nodes)}."
     )
     if not len(entries):
-        how = "The ranks sent each other nothing."
+        how = "The ranks send each other nothing."
     return TrafficView(unit, len(traffic.matrix), entries.tolist(), how)
 
 
 def _origins(result: Result) -> list[Share]:
     shares = [Share(of.value, of.value, _ORIGINS[of.value], ns) for of, ns in result.origins.kernels.items()]
     shares += [
-        Share("network", f"network model, {of}", "collectives and messages", ns)
+        Share("network", f"network model, {of}", "collectives and send/recv", ns)
         for of, ns in result.origins.network.items()
     ]
     return shares
@@ -259,11 +260,11 @@ def _origins(result: Result) -> list[Share]:
 def _network(result: Result) -> str:
     parameters = result.timeline.settings.load_cluster().parameters
     about = "; ".join(filter(None, [parameters.data, parameters.error]))
-    spread = f"Durations of kernels are expected to be off by {share_text(result.origins.spread)}, weighted by time. "
+    spread = f"The expected error of a kernel's time is {share_text(result.origins.spread)}, weighted by time. "
     lacking = (
         f"Kernels without a model: {result.kernels_without_model.text}. " if result.kernels_without_model.text else ""
     )
-    return f"{spread}{lacking}Parameters of the network: {parameters.origin}{f' ({about})' if about else ''}."
+    return f"{spread}{lacking}Network parameters: {parameters.origin}{f' ({about})' if about else ''}."
 
 
 def _number(count: int, one: str) -> str:
@@ -275,5 +276,5 @@ def _time(ns: int) -> str:
 
 
 def _micro(text: str) -> str:
-    """As the page writes it; a terminal may not have the letter."""
+    """With the letter µ, which a terminal may lack."""
     return re.sub(r"(?<=\d) us\b", " µs", text)

@@ -1,7 +1,7 @@
-"""What is on the page of a report, as its scripts read it.
+"""The content of a report's page, as its scripts read it.
 
-In: nothing; `collect` fills it in. Out: `Content.to_json()`, compact and always the same bytes for the same content.
-Times are whole nanoseconds, sizes bytes. page/*.js know these names; change both together.
+`collect` fills it in. Out: `Content.to_json()`, compact, and the same bytes for the same content. Times are integer
+nanoseconds, sizes bytes. page/*.js use these names; change both together.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ class Figure:
 
 @dataclass(frozen=True)
 class TimePart:
-    """A part of a step. All parts of a rank add up to its step."""
+    """A time class. All of a rank add up to its step."""
 
     key: str  # decides its colour: gemm, attention, ...
     name: str
     meaning: str
-    ns: Sequence[int]  # of every rank in the typical step
+    ns: Sequence[int]  # for every rank: mean over the measured steps
 
 
 @dataclass(frozen=True)
 class Bar:
     """A rank whose step is drawn as a bar."""
 
-    label: str  # "slowest rank"
+    label: str  # "slowest"
     rank: int
 
 
 @dataclass(frozen=True)
 class StepsView:
-    """All steps of the run; a run without steps is one."""
+    """All steps of the run. A run without steps counts as one step."""
 
-    ns: Sequence[int]  # of the median rank
-    warm_up: int  # so many at the beginning are left out
-    typical: int  # the one that is shown in detail
+    ns: Sequence[int]  # length of each step of the job
+    warm_up: int  # number of steps at the beginning that are left out
+    typical: int  # the step that is shown in detail
 
 
 @dataclass(frozen=True)
 class RankClassRow:
-    """Ranks that did the same things; one of them is drawn for all."""
+    """A rank class. One of its ranks is shown for all."""
 
     ranks: str  # "0-7"
     count: int
-    rank: int  # the one that is drawn
+    rank: int  # the rank that is shown
 
 
 @dataclass(frozen=True)
 class Track:
-    """A stream. `events` has five numbers for each: ns since the end of the one before, ns it takes, its place in
-    `Content.activities`, ns from its launch to its start, ns that the rank waited in it for others."""
+    """A stream. `events` has five numbers for each event: ns since the end of the event before, its duration in ns, its
+    position in `Content.activities`, ns from its launch to its start, ns that the rank waited in it for other ranks."""
 
     name: str
     events: Sequence[int]
@@ -69,25 +69,25 @@ class Track:
 
 @dataclass(frozen=True)
 class StreamsView:
-    """What a rank's streams did in a part of the run."""
+    """The streams of a rank during a few steps."""
 
     rank: int
-    first_ns: int  # tracks begin here
+    first_ns: int  # start of the tracks
     last_ns: int
     steps: Sequence[tuple[int, int]]  # number of a step, and when it ended
     tracks: Sequence[Track]
-    joined_ns: int = 0  # neighbours shorter than this were joined to one event, so that the page stays small; 0: none
+    joined_ns: int = 0  # adjacent events shorter than this were joined into one to keep the page small; 0: none
 
 
 @dataclass(frozen=True)
 class Activity:
-    """Something that streams did, and where its duration comes from."""
+    """A kernel, copy or collective on a stream, and the origin of its duration."""
 
     name: str
-    kind: str  # decides its colour, as Part.key
+    kind: str  # decides its colour, as TimePart.key does
     detail: str  # op and sizes
     origin: str
-    spread: str  # "5 %", or nothing
+    spread: str  # "5 %", or empty
 
 
 @dataclass(frozen=True)
@@ -98,22 +98,22 @@ class MemoryView:
     ns: Sequence[int]
     allocated: Sequence[int]
     reserved: Sequence[int]
-    outside: int  # of PyTorch's allocator: context, NCCL, workspaces
+    outside: int  # not from PyTorch's allocator: context, NCCL, workspaces
 
 
 @dataclass(frozen=True)
 class TrafficView:
-    """Bytes sent in the typical step. `entries` has three numbers for each: from, to, bytes."""
+    """Bytes sent in a step. `entries` has three numbers for each entry: from, to, bytes."""
 
     unit: str  # "rank" or "node"
-    size: int  # so many rows and columns
+    size: int  # number of rows and columns
     entries: Sequence[int]
-    how: str  # what was counted
+    how: str  # how bytes were counted
 
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the predicted time by where it comes from."""
+    """A share of the predicted time, by origin."""
 
     key: str
     name: str
@@ -138,17 +138,17 @@ class Content:
     title: str
     subtitle: str
     figures: Sequence[Figure]
-    notes: Sequence[str]  # what a reader has to know before trusting the rest
+    notes: Sequence[str]  # a reader must know them before the numbers
     steps: StepsView
     parts: Sequence[TimePart]
-    hidden_ns: Sequence[int]  # of every rank: communication behind computation, which no part has
+    hidden_ns: Sequence[int]  # for every rank: hidden communication, which is in no part
     bars: Sequence[Bar]
-    why: str  # why the slowest rank is
+    why: str  # the straggler and the reason
     ranks_per_node: int
     rank_classes: Sequence[RankClassRow]
     streams: Sequence[StreamsView]
     activities: Sequence[Activity]
-    peak_bytes: Sequence[int]  # of every rank, everything
+    peak_bytes: Sequence[int]  # for every rank, the peak in total
     capacity_bytes: int
     memory: Sequence[MemoryView]
     traffic: TrafficView

@@ -1,6 +1,6 @@
-"""The settings that a report's numbers depend on, as tables of texts.
+"""The settings that a report's numbers depend on, as tables of names and values.
 
-In: `RunSettings` and the device. Out: groups of names and values for the page.
+In: `RunSettings` and the device. Out: one table each for the job, the cluster, the GPU and the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from maya.devices import Device
 from maya.replay.run_settings import RunSettings
 from maya.util.units import format_bytes, format_nanoseconds, format_rate
 
-_FACTORS: dict[str, Callable[[int], str]] = {  # of the host's costs, per mille
+_FACTORS: dict[str, Callable[[int], str]] = {  # host costs that are factors, in thousandths
     "overlap": lambda value: f"{value / 10:g} %",
     "scale": lambda value: f"{value / 1000:g} ×",
 }
@@ -21,13 +21,13 @@ Tables = list[tuple[str, list[tuple[str, str]]]]
 
 
 def settings_tables(settings: RunSettings, device: Device) -> Tables:
-    """Job, GPU, cluster, host, and what was changed."""
+    """The tables of the job, with changed settings, the cluster, the GPU and the host."""
     cluster = settings.load_cluster()
     job = [
         ("script", settings.script),
         ("ranks", str(settings.world_size)),
         ("ranks per node", str(settings.ranks_per_node)),
-        ("clock of the script", settings.clock),
+        ("clock", settings.clock),
         ("network model", settings.network),
         ("host time", settings.host_time),
         *sorted(settings.nccl.items()),
@@ -38,7 +38,7 @@ def settings_tables(settings: RunSettings, device: Device) -> Tables:
     network = [
         ("name", cluster.name),
         ("GPUs per node", str(cluster.gpus_per_node)),
-        ("links between GPUs", f"{cluster.gpu_link}, {format_rate(cluster.gpu_link_rate)} one way"),
+        ("GPU links", f"{cluster.gpu_link}, {format_rate(cluster.gpu_link_rate)} one way"),
         ("NICs per node", f"{cluster.nics_per_node} × {format_rate(cluster.nic_rate, bits=True)}"),
         ("fabric", f"{cluster.fabric.kind}, {cluster.fabric.routing} routing"),
         ("parameters", cluster.parameters.origin),

@@ -1,8 +1,8 @@
-"""What the streams of a rank did, as the page draws it.
+"""The streams of a rank on the page.
 
-In: a rank's column of a `GroupTimeline` and the part of the run to show. Out: `StreamsView` with at most so many
-events: what was in one NCCL group is one event, as it is one kernel, and where there are too many events short
-neighbours of one class are joined.
+In: a rank's column of a `GroupTimeline`, and the part of the run to show. Out: `StreamsView` with a limited number of
+events. The collectives of one NCCL group are one event, as they are one kernel. If there are too many events, short
+adjacent ones of the same time class are joined.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from maya.replay.timeline import GroupTimeline
 from maya.report.activities import ActivityLabels
 from maya.report.content import Activity, StreamsView, Track
+from maya.util.arrays import Booleans
 
 _FIRST_JOINED_NS = 1_000
 
@@ -24,7 +24,7 @@ _FIRST_JOINED_NS = 1_000
 class _Event:
     start: int
     end: int
-    row: Activity
+    activity: Activity
     launched: int
     arrival: int
     count: int = 1
@@ -38,7 +38,7 @@ def streams_of(
     labels: ActivityLabels,
     most_events: int,
 ) -> StreamsView:
-    """The streams of one rank between two times. `steps` are numbers of steps and when they ended."""
+    """The streams of one rank between two times. `steps` are numbers of steps and their end times."""
     first, last = span
     tracks = {stream: _grouped(events) for stream, events in _events(one, column, first, last, labels).items()}
     joined = 0
@@ -50,18 +50,18 @@ def streams_of(
 
 
 def count_events(one: GroupTimeline, column: int, span: tuple[int, int]) -> int:
-    """How many there are between two times."""
+    """The number of events between two times."""
     return int(_inside(one, column, *span).sum())
 
 
-def _inside(one: GroupTimeline, column: int, first: int, last: int) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (one.end_ns[:, column] > first) & (one.start_ns[:, column] < last)
+def _inside(one: GroupTimeline, column: int, first: int, last: int) -> Booleans:
+    found: Booleans = (one.end_ns[:, column] > first) & (one.start_ns[:, column] < last)
     return found
 
 
 def _events(one: GroupTimeline, column: int, first: int, last: int, labels: ActivityLabels) -> dict[int, list[_Event]]:
     rank_class = one.rank_class
-    works, calls = labels.of_kernels(rank_class), labels.of_calls(rank_class, one.communicators[column])
+    kernels, calls = labels.of_kernels(rank_class), labels.of_calls(rank_class, one.communicators[column])
     rows = np.flatnonzero(_inside(one, column, first, last))
     streams = rank_class.trace.records["stream"][rank_class.records[rows]]
     table = zip(
@@ -75,16 +75,16 @@ def _events(one: GroupTimeline, column: int, first: int, last: int, labels: Acti
         strict=True,
     )
     found: dict[int, list[_Event]] = {}
-    for stream, start, end, work, call, launched, arrival in table:
-        row = works[work] if call < 0 else calls[call]
-        found.setdefault(stream, []).append(_Event(start, end, row, launched, max(first, arrival)))
+    for stream, start, end, kernel, call, launched, arrival in table:
+        activity = kernels[kernel] if call < 0 else calls[call]
+        found.setdefault(stream, []).append(_Event(start, end, activity, launched, max(first, arrival)))
     for events in found.values():
         events.sort(key=lambda event: (event.start, event.end))
     return found
 
 
 def _grouped(events: Sequence[_Event]) -> list[_Event]:
-    """What runs at the same time on one stream was in one group."""
+    """Join events that overlap on one stream: they were in one NCCL group."""
     found: list[_Event] = []
     for event in events:
         if found and event.start < found[-1].end:
@@ -100,7 +100,7 @@ def _joined(events: Sequence[_Event], short: int) -> list[_Event]:
         before = found[-1] if found else None
         if (
             before is not None
-            and before.row.kind == event.row.kind
+            and before.activity.kind == event.activity.kind
             and event.end - event.start < short
             and (before.count > 1 or before.end - before.start < short)
             and event.arrival - before.end < short
@@ -113,19 +113,23 @@ def _joined(events: Sequence[_Event], short: int) -> list[_Event]:
 
 def _together(one: _Event, other: _Event, how: str) -> _Event:
     count = one.count + other.count
-    name = one.row.name.partition(" × ")[0]
-    same = name == other.row.name
-    row = Activity(f"{name if same else one.row.kind} × {count}", one.row.kind, how, one.row.origin, "")
-    return replace(one, end=max(one.end, other.end), row=row, arrival=min(one.arrival, other.arrival), count=count)
+    name = one.activity.name.partition(" × ")[0]
+    same = name == other.activity.name
+    activity = Activity(
+        f"{name if same else one.activity.kind} × {count}", one.activity.kind, how, one.activity.origin, ""
+    )
+    return replace(
+        one, end=max(one.end, other.end), activity=activity, arrival=min(one.arrival, other.arrival), count=count
+    )
 
 
 def _numbers(events: Sequence[_Event], first: int, labels: ActivityLabels) -> list[int]:
-    """Five for each event, as `Track` says."""
+    """Five numbers for each event, see `Track`."""
     numbers: list[int] = []
     before = first
     for event in events:
         waited = max(0, event.start - event.arrival)
         lead = event.start - waited - event.launched
-        numbers += (event.start - before, event.end - event.start, labels.number(event.row), lead, waited)
+        numbers += (event.start - before, event.end - event.start, labels.number(event.activity), lead, waited)
         before = event.end
     return numbers

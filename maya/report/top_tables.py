@@ -1,7 +1,7 @@
-"""What takes most: kernels and collectives of all ranks in one step, as tables.
+"""Tables of the kernels and collectives that take most time in one step, over all ranks.
 
-In: a timeline and its steps. Out: a `Table` of each. Times are sums over all ranks; those of a class have the same
-times, so one of them is looked at.
+In: a timeline and its steps. Out: a `Table` of each. Times are sums over all ranks. All ranks of a replay group have
+the same times, so one column is enough.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels) -> Ta
     for one, rows in _of_step(timeline, steps):
         mine = rows[one.rank_class.kernel[rows] >= 0]
         numbers, launches, ns = _by_number(one.rank_class.kernel[mine], one.end_ns[mine, 0] - one.start_ns[mine, 0])
-        works = labels.of_kernels(one.rank_class)
+        activities = labels.of_kernels(one.rank_class)
         for number, count, total in zip(numbers, launches, ns, strict=True):
-            sums.setdefault(works[number], _Sum()).add(total * len(one.ranks), count * len(one.ranks))
+            sums.setdefault(activities[number], _Sum()).add(total * len(one.ranks), count * len(one.ranks))
     everything = sum(each.ns for each in sums.values()) or 1
     ordered = sorted(sums.items(), key=lambda entry: (-entry[1].ns, entry[0].name, entry[0].detail))
     return Table(
         ("kernel", "op and sizes", "class", "total", "share", "launches", "each", "origin", "spread"),
         ("text", "text", "text", "ns", "share", "count", "ns", "text", "text"),
         [
-            (row.name, row.detail, row.kind.replace("_", "-"), each.ns, round(each.ns / everything, 5), each.launches,
-             each.ns // each.launches, row.origin, row.spread)
-            for row, each in ordered[:_MOST_KERNELS]
+            (activity.name, activity.detail, activity.kind.replace("_", "-"), each.ns, round(each.ns / everything, 5),
+             each.launches, each.ns // each.launches, activity.origin, activity.spread)
+            for activity, each in ordered[:_MOST_KERNELS]
         ],
     )  # fmt: skip
 
 
 def collective_table(timeline: Timeline, steps: Steps) -> Table:
-    """Collectives and messages, by size and number of members."""
+    """Collectives, sends and recvs, by size and number of members."""
     sums: dict[tuple[str, int, int], _Sum] = {}
     for one, rows in _of_step(timeline, steps):
         mine = rows[one.rank_class.call[rows] >= 0]
@@ -85,14 +85,14 @@ def collective_table(timeline: Timeline, steps: Steps) -> Table:
 
 
 def _of_step(timeline: Timeline, steps: Steps) -> Iterator[tuple[GroupTimeline, npt.NDArray[np.intp]]]:
-    """For each class the rows that were launched in the typical step."""
+    """For each replay group, the rows that were launched in the typical step."""
     step = steps.typical
     for one, own in zip(timeline.groups, steps.groups, strict=True):
         yield one, np.arange(int(own.rows[step]), int(own.rows[step + 1]), dtype=np.intp)
 
 
 def _by_number(numbers: npt.NDArray[np.int32], ns: npt.NDArray[np.int64]) -> tuple[list[int], list[int], list[int]]:
-    """The different numbers, how often each occurs, and the sum of its times."""
+    """The distinct numbers, the count of each, and the sum of its times."""
     used, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     sums = np.zeros(len(used), dtype=np.int64)
     np.add.at(sums, which.reshape(-1), ns)
@@ -100,7 +100,7 @@ def _by_number(numbers: npt.NDArray[np.int32], ns: npt.NDArray[np.int64]) -> tup
 
 
 def _bus_bandwidth(name: str, size: int, members: int, ns: float) -> int:
-    """Bytes per second that a link carries, as nccl-tests counts; 0: there is no link."""
+    """Bus bandwidth as nccl-tests defines it, in bytes per second; 0 for a single member."""
     if members < 2 or ns <= 0:
         return 0
     return round(size / ns * bus_factor(_BUS_NAMES.get(name, ""), members) * 1e9)

@@ -1,16 +1,16 @@
-"""Puts the page together: texts, styles and scripts of page/, and a report's content as JSON, in one file.
+"""Write the page of a report: texts, styles and scripts of page/, and the content as JSON, in one HTML file.
 
-In: `Content`. Out: the text of an HTML file that loads nothing else. The same content gives the same bytes.
+In: `Content`. Out: an HTML file that loads nothing else. The same content gives the same bytes.
 """
 
 from __future__ import annotations
 
 import html
-import os
 import re
 from pathlib import Path
 
 from maya.report.content import Content
+from maya.util.files import write_atomically
 
 _FOLDER = Path(__file__).parent / "page"
 _SCRIPTS = (
@@ -23,7 +23,7 @@ _SCRIPTS = (
     "streams",
     "pointing",
     "start",
-)  # in the order they need
+)  # in the order in which they depend on each other
 
 
 def page(content: Content) -> str:
@@ -33,22 +33,16 @@ def page(content: Content) -> str:
         "title": html.escape(f"{content.title} · Maya"),
         "style": _part("style.css"),
         "script": f'(() => {{\n"use strict";\n{script}}})();',
-        # "<" as JSON can write it, too, so that no text of a run can end the element that the content is in.
+        # "<" is escaped, so that no text of a run can end the element that holds the content.
         "content": content.to_json().replace("<", "\\u003c"),
     }
-    # All at once: a text of the run may look like a place to fill in.
+    # In one pass: a text of the run may look like a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("page.html"))
 
 
 def write_page(content: Content, path: Path) -> None:
-    """Under another name first, so that whoever finds it finds it complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page(content), encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write the HTML file atomically (temporary file, then rename)."""
+    write_atomically(path, page(content))
 
 
 def _part(name: str) -> str:

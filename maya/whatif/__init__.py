@@ -1,4 +1,5 @@
-"""`maya whatif`: a recorded run, replayed on other settings, and both side by side.
+"""What-if: replay a recorded run with changed settings, and compare both results.
 
-`changes` says what is to be different, `compare` puts two results next to each other, `command` is the command.
+`changes` applies the user's options to the settings of a run, `compare` compares two results; maya/cli/whatif.py is
+the command.
 """

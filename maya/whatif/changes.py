@@ -1,7 +1,7 @@
-"""What is to be different: options of the command line -> the settings of a replay, and what they change in words.
+"""Options of a what-if -> the settings of the replay, and a description of the changes.
 
-In: the settings that a run was recorded with, and `Wanted`. Out: `Changed`, or one error that names the option, what is
-wrong and what would be right.
+In: the settings that a run was recorded with, and `WhatIfOptions`. Out: a `ChangedReplay`, or an error that names the
+option, the mistake and the remedy.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from netmodel.cluster import ClusterError, cluster_path
 from netmodel.cluster.faults import parse_fault
 
 _TABLES = ("node", "fabric", "calibration", "host")
-_SLOWEST = 100  # times as long; more than that is a mistake in writing
+_LARGEST_FACTOR = 100  # of --slow-rank; more is a typing error
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Options as the user gave them; None and empty: as it was."""
+class WhatIfOptions:
+    """Options as the user gave them. None and empty: unchanged."""
 
     gpu: str | None = None
     cluster: str | None = None
@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Change:
-    """One difference, for people."""
+    """One difference, as text."""
 
     what: str
     before: str
@@ -50,39 +50,41 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Changed:
-    """A replay that differs."""
+class ChangedReplay:
+    """The settings of a replay that differs from the recorded run."""
 
     settings: RunSettings
-    slow_ranks: Mapping[int, int]  # rank -> thousandths of the time that its kernels should take
+    slow_ranks: Mapping[int, int]  # rank -> factor of its kernel times, in thousandths
     changes: tuple[Change, ...]
-    notes: tuple[str, ...]  # what the reader should know about them
+    notes: tuple[str, ...]  # remarks on the changes
 
 
-def change(settings: RunSettings, wanted: Wanted) -> Changed:
-    """The settings with what is wanted."""
-    sets = _parse_sets(wanted.sets)
+def apply_options(settings: RunSettings, options: WhatIfOptions) -> ChangedReplay:
+    """The recorded settings with the options applied."""
+    sets = _parse_sets(options.sets)
     _check_keys(settings, sets)
-    gpu, notes = wanted.gpu, []
-    other_cluster = wanted.cluster is not None
-    after = settings.changed(cluster=wanted.cluster) if other_cluster else settings
+    gpu, notes = options.gpu, []
+    other_cluster = options.cluster is not None
+    after = settings.changed(cluster=options.cluster) if other_cluster else settings
     if other_cluster:
         cluster = after.load_cluster()
         gpu = gpu or cluster.gpu
         after, note = _placed(settings, after)
         notes += [note] if note else []
-    for fault in wanted.faults:
+    for fault in options.faults:
         parse_fault(fault)
-    nccl = {name: value for name, value in (("NCCL_ALGO", wanted.algo), ("NCCL_PROTO", wanted.proto)) if value}
+    nccl = {name: value for name, value in (("NCCL_ALGO", options.algo), ("NCCL_PROTO", options.proto)) if value}
     after = after.changed(
-        gpu=gpu, changes=sets, network=wanted.network, nccl=nccl, host_time=wanted.host_time, host_file=wanted.host
+        gpu=gpu, changes=sets, network=options.network, nccl=nccl, host_time=options.host_time, host_file=options.host
     )
-    after = replace(after, faults=(*after.faults, *wanted.faults)).with_host()
-    slow = _slow_ranks(wanted.slow_ranks, settings.world_size)
+    after = replace(after, faults=(*after.faults, *options.faults)).with_host()
+    slow = _slow_ranks(options.slow_ranks, settings.world_size)
     if gpu is not None and not other_cluster:
-        notes.append(f"the cluster stays {settings.load_cluster().name}: --cluster changes links and network, too")
+        notes.append(
+            f"the cluster stays {settings.load_cluster().name}: use --cluster to change links and network as well"
+        )
     changes = (*_described(settings, after, sets), *_slow_described(slow))
-    return Changed(after, slow, changes, tuple(notes))
+    return ChangedReplay(after, slow, changes, tuple(notes))
 
 
 def _parse_sets(texts: Iterable[str]) -> dict[str, str]:
@@ -93,7 +95,7 @@ def _parse_sets(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _check_keys(settings: RunSettings, sets: Mapping[str, str]) -> None:
-    """A key without a dot is a GPU's; who forgot that others have one is told."""
+    """Check the keys of --set. A key without a dot belongs to the GPU; the error suggests the table of other keys."""
     of_device = [each.metadata["key"] for each in fields(Device) if "key" in each.metadata]
     dotted = {key.rpartition(".")[2]: key for key in _dotted(_cluster_table(settings))}
     dotted |= {key.rpartition(".")[2]: f"host.{key}" for key in reversed(_dotted(settings.host.table()))}
@@ -107,8 +109,8 @@ def _check_keys(settings: RunSettings, sets: Mapping[str, str]) -> None:
         else:
             continue
         raise SettingsError(
-            f"--set {key}: {what}; keys of the cluster are written as in node.nic_rate and fabric.routing, those of "
-            "the host as in host.op"
+            f"--set {key}: {what}; write keys of the cluster as node.nic_rate or fabric.routing, keys of "
+            "the host as host.op"
         )
 
 
@@ -125,7 +127,8 @@ def _cluster_table(settings: RunSettings) -> dict[str, Any]:
 
 
 def _placed(before: RunSettings, after: RunSettings) -> tuple[RunSettings, str]:
-    """Ranks fill the new cluster's nodes where they filled the old one's, or where they would not fit."""
+    """Place the ranks: they fill the nodes of the new cluster if they filled those of the old one, or if they would not
+    fit otherwise."""
     old, new = before.load_cluster().gpus_per_node, after.load_cluster().gpus_per_node
     filled = before.ranks_per_node == old or before.ranks_per_node > new
     per_node = min(new, after.world_size) if filled and after.world_size > before.ranks_per_node else None
@@ -134,8 +137,8 @@ def _placed(before: RunSettings, after: RunSettings) -> tuple[RunSettings, str]:
     if per_node is None or per_node == before.ranks_per_node:
         return after, ""
     note = (
-        f"{per_node} ranks per node instead of {before.ranks_per_node}; process groups and what each rank does stay "
-        "as recorded"
+        f"{per_node} ranks per node instead of {before.ranks_per_node}; process groups and the operations of each rank "
+        "stay as recorded"
     )
     return replace(after, ranks_per_node=per_node), note
 
@@ -150,10 +153,10 @@ def _slow_ranks(texts: Iterable[str], world_size: int) -> dict[int, int]:
             ranks = parse_ranks(ranks_text) if colon else ()
         except (ValueError, OverflowError):
             factor, ranks = 0, ()
-        if not ranks or not 0 < factor <= _SLOWEST * 1000:
+        if not ranks or not 0 < factor <= _LARGEST_FACTOR * 1000:
             raise SettingsError(
-                f'--slow-rank "{text}": expected a rank (or ranks) and how many times as long its kernels take, '
-                "e.g. 17:1.3 or 0-7:1.1"
+                f'--slow-rank "{text}": expected RANKS:FACTOR, e.g. 17:1.3 or 0-7:1.1; FACTOR multiplies kernel times, '
+                f"at most {_LARGEST_FACTOR}"
             )
         outside = [rank for rank in ranks if rank >= world_size]
         if outside:
@@ -189,7 +192,7 @@ def _described(before: RunSettings, after: RunSettings, sets: Mapping[str, str])
             changes.append(Change(what, old, new))
     described = {each.what for each in changes}
     for what, old, new in (("GPU", before.gpu, after.gpu), ("cluster", before.cluster, after.cluster)):
-        if old != new and what not in described:  # a file of the user's own, under the same name
+        if old != new and what not in described:  # the user's own file, with the same name inside
             changes.append(Change(what, old, new))
     for name in sorted({*before.nccl, *after.nccl}):
         old, new = before.nccl.get(name, "not set"), after.nccl.get(name, "not set")
@@ -199,13 +202,13 @@ def _described(before: RunSettings, after: RunSettings, sets: Mapping[str, str])
         old = _value_of(before, key)
         if old != value:
             changes.append(Change(key, old, value))
-    changes += [Change("link", "as the cluster's file says", str(parse_fault(fault))) for fault in after.faults
+    changes += [Change("link", "as in the cluster file", str(parse_fault(fault))) for fault in after.faults
                 if fault not in before.faults]  # fmt: skip
     return changes
 
 
 def _value_of(settings: RunSettings, key: str) -> str:
-    """A value as it was before a change, as far as a file says it."""
+    """The value of a key before a change, as far as a file says it."""
     if key in settings.changes:
         return settings.changes[key]
     [of] = [name for name, keys in split_changes({key: ""}).items() if keys]

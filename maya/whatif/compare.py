@@ -1,7 +1,7 @@
-"""Two results of one run side by side.
+"""Compare two results of one run.
 
-In: the `Result` of the run as it was recorded and that of its replay. Out: `Comparison`: figures of both, and rows of
-texts for people. Times by class are means over all ranks and measured steps, so that they add up to a step.
+In: the `Result` of the run as recorded and that of a changed replay. Out: `Figures` of both, and the rows of a table.
+Times by class are means over all ranks and measured steps, so that they add up to a step.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.util.text import bytes_text, share_text
 
-_SHORT_NS = 10_000_000  # a step that is better told in microseconds
-_TINY = 1000  # one part in so many
+_SHORT_NS = 10_000_000  # steps below this are shown in microseconds
+_TINY = 1000  # a part below 1/1000 of the whole gets no percentage
 _FIELDS = ("launched_ns", "start_ns", "end_ns", "arrival_ns")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one of the two comes to."""
+    """The figures of one result."""
 
     step_ns: int
     samples_per_second: float | None
-    unit: str  # of samples
+    unit: str  # of samples: "tokens" or "images"
     mfu: float | None
     hfu: float | None
     class_ns: dict[TimeClass, int]
     hidden_ns: int
     peak_bytes: int
     peak_rank: int
-    needed_bytes: int  # without what the allocator only keeps in store
+    needed_bytes: int  # without memory that the allocator has reserved but not allocated
     capacity_bytes: int
     gpu_hours_per_step: float
     price_per_step: float | None
@@ -50,7 +50,7 @@ class Figures:
         return "fits" if self.peak_bytes <= self.capacity_bytes else "fits tightly"
 
     def table(self) -> dict[str, Any]:
-        """For programs."""
+        """The table for --json."""
         return {
             "step_ns": self.step_ns,
             f"{self.unit}_per_second": self.samples_per_second,
@@ -70,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A line of the table."""
+    """A row of the table."""
 
     name: str
     before: str
@@ -80,7 +80,7 @@ class ComparedRow:
 
 
 def figures_of(result: Result) -> Figures:
-    """What is compared of a result."""
+    """The figures of a result."""
     throughput, memory = result.throughput, result.memory
     worst = memory.of_rank(memory.worst_rank)
     ranks = max(1, result.timeline.world_size)
@@ -103,7 +103,7 @@ def figures_of(result: Result) -> Figures:
 
 
 def rows_of(before: Figures, after: Figures) -> list[ComparedRow]:
-    """The lines of the table, without those that are nothing in both."""
+    """The rows of the table, without those that are zero in both."""
     time = _microseconds if max(before.step_ns, after.step_ns) < _SHORT_NS else _milliseconds
     rows = [_row("step time", before.step_ns, after.step_ns, time)]
     if before.samples_per_second and after.samples_per_second:
@@ -118,7 +118,7 @@ def rows_of(before: Figures, after: Figures) -> list[ComparedRow]:
         rows.append(
             _row("price of 1000 steps", 1000 * before.price_per_step, 1000 * after.price_per_step, "{:.2f}".format)
         )
-    rows.append(ComparedRow("of a step, mean over ranks", "", ""))
+    rows.append(ComparedRow("breakdown, mean over ranks", "", ""))
     for of in CLASSES:
         if before.class_ns[of] or after.class_ns[of]:
             rows.append(_row(f"  {TITLES[of]}", before.class_ns[of], after.class_ns[of], time, before.step_ns))
@@ -126,7 +126,7 @@ def rows_of(before: Figures, after: Figures) -> list[ComparedRow]:
         rows.append(_row("  hidden communication", before.hidden_ns, after.hidden_ns, time, before.step_ns))
     rows.append(_row(f"peak memory, rank {after.peak_rank}", before.peak_bytes, after.peak_bytes, bytes_text))
     has = bytes_text(before.capacity_bytes), bytes_text(after.capacity_bytes)
-    rows.append(ComparedRow("  the GPU has", *has, after.fits_text))
+    rows.append(ComparedRow("  GPU capacity", *has, after.fits_text))
     return rows
 
 
@@ -160,7 +160,7 @@ def _by_rank(timeline: Timeline) -> dict[int, GroupTimeline]:
 
 
 def _row(name: str, before: float, after: float, written: Callable[[Any], str], whole: float = 0) -> ComparedRow:
-    """`whole`: what it is a part of; of a tiny part, the growth in percent says nothing."""
+    """A row of two numbers. `whole`: the total that they are part of; a tiny part gets no percentage."""
     if before == after:
         return ComparedRow(name, written(before), written(after), "same")
     away = after - before
@@ -170,7 +170,7 @@ def _row(name: str, before: float, after: float, written: Callable[[Any], str], 
 
 
 def aligned(rows: Sequence[ComparedRow], heads: ComparedRow) -> list[str]:
-    """As a table: names to the left, numbers to the right."""
+    """The lines of the table: names left-aligned, numbers right-aligned."""
     table = [heads, *rows]
     name = max(len(row.name) for row in table)
     before, after, difference, share = (

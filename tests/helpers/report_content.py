@@ -81,7 +81,7 @@ def example_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str
         steps=StepsView([1_930_000_000, *(719_000_000 + at % 3 * 1_000_000 for at in range(steps - 1))], 2, steps // 2),
         parts=parts,
         hidden_ns=[210_000_000] * ranks,
-        bars=(Bar("median", 0), Bar("least busy", 1 % ranks), Bar("busiest", SLOW % ranks)),
+        bars=(Bar("median", 0), Bar("fastest", 1 % ranks), Bar("slowest", SLOW % ranks)),
         why="Rank 5 computes 90 ms longer than the median rank; all others wait for it in collectives.",
         ranks_per_node=per_node,
         rank_classes=(RankClassRow(others, ranks - 1, 0), RankClassRow(str(SLOW), 1, SLOW)),

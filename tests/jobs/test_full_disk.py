@@ -74,7 +74,7 @@ def test_clocks_do_not_depend_on_the_trace(maya_run: MayaRun) -> None:
         assert "File too large; the trace ends here, the program and its clocks go on" in run.stderr
 
     assert len(lengths_of_steps(half)) == CUT_AT
-    assert f"the trace of rank 0 ends after {CUT_AT} whole steps: the limit on file sizes was reached" in half.stderr
+    assert f"the trace of rank 0 ends after {CUT_AT} complete steps: the limit on file sizes was reached" in half.stderr
     assert RUN_AGAIN in half.stderr
     assert "ended    no: the limit on file sizes was reached" in maya("trace", "show", half.trace).output
 
@@ -96,7 +96,7 @@ def test_one_rank_cannot_write_its_trace(maya_run: MayaRun) -> None:
     assert run.stdout.count("\n") == STEPS
     assert len(lengths_of_steps(run)) == CUT_AT
     assert all(lengths_of_steps(run))
-    cut = f"the trace of rank 1 ends after {CUT_AT} whole steps: the limit on file sizes was reached (File too large)"
+    cut = f"the trace of rank 1 ends after {CUT_AT} complete steps: the limit on file sizes was reached (File too large)"
     assert f"{cut}; {RUN_AGAIN}" in run.stderr
     said = maya("whatif", run.folder)
     assert f"incomplete: {cut}" in said.output

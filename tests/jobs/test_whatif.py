@@ -12,7 +12,7 @@ import pytest
 from helpers.recorded_run import maya, record_once
 
 from maya.replay.run_settings import NO_COSTS, RunSettings
-from maya.whatif.changes import Wanted, change
+from maya.whatif.changes import WhatIfOptions, apply_options
 from netmodel.cluster import cluster_path
 
 Table = dict[str, Any]
@@ -95,7 +95,7 @@ def test_ranks_fill_the_nodes_of_another_cluster(
     before: str, ranks: int, per_node: int, after: str, found: int
 ) -> None:
     settings = RunSettings(ranks, per_node, "h100", before, NO_COSTS)
-    changed = change(settings, Wanted(cluster=after))
+    changed = apply_options(settings, WhatIfOptions(cluster=after))
     assert changed.settings.ranks_per_node == found
     assert any("ranks per node" in note for note in changed.notes) == (found != per_node)
 

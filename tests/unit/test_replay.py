@@ -308,7 +308,7 @@ def test_a_collective_that_never_came_about_is_named_and_the_rest_is_replayed(tm
     timeline = replay(tmp_path, ranks)
     assert ends(timeline) == [1 * MS] * 3
     (problem,) = timeline.problems
-    assert "ranks 0, 2: ncclAllReduce number 0 of ranks 0, 1, 2 never came about" in problem
+    assert "ranks 0, 2: ncclAllReduce number 0 of ranks 0, 1, 2 never completed" in problem
 
 
 def test_a_trace_that_is_cut_short_is_replayed_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_keys_work(tmp_path: Path) -> None:
     opened = open_page(page(example_content(8)), tmp_path, actions=actions)
     assert opened.complaints == []
     assert "rank 5" in opened.text_of("ranks-details")
-    assert "Drawn below: rank 5" in opened.text_of("ranks-details")
+    assert "Streams shown below: rank 5" in opened.text_of("ranks-details")
     assert "rank 0 to rank 1: 70.0 GiB" in opened.text_of("traffic-details")
 
 

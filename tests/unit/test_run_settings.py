@@ -46,7 +46,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"version": 2}, "is of version 2; this Maya reads version 1"),
+        ({"version": 2}, "has version 2; this Maya reads version 1"),
         ({"netwrok": "flow"}, 'unknown key "netwrok" (did you mean network?)'),
         ({"world_size": "8"}, "world_size is '8'"),
         ({"world_size": True}, "world_size is True"),

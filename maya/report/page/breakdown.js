@@ -1,4 +1,4 @@
-// Where a step goes: stacked bars of chosen ranks, the same in numbers, and the length of every step.
+// Where the time of a step goes: stacked bars of some ranks, a table, and the length of every step.
 const stepOf = (rank) => content.parts.reduce((sum, part) => sum + part.ns[rank], 0);
 
 function drawBars() {
@@ -26,8 +26,8 @@ function drawBars() {
   }));
 }
 
-function hover(piece, said) {
-  piece.addEventListener("mousemove", (event) => showTip(event, ...said()));
+function hover(piece, describe) {
+  piece.addEventListener("mousemove", (event) => showTip(event, ...describe()));
   piece.addEventListener("mouseleave", hideTip);
 }
 
@@ -35,14 +35,14 @@ function drawBreakdownTable() {
   const rows = content.parts.filter((part) => part.ns.some((ns) => ns > 0));
   const head = element("tr", {}, element("th", {}, "part"),
     ...content.bars.flatMap((bar) => [element("th", { class: "number" }, bar.label), element("th", { class: "number share" }, "share")]),
-    element("th", {}, "what it is"));
+    element("th", {}, "meaning"));
   const lines = rows.map((part) => element("tr", {},
     element("td", {}, element("span", { class: "key", style: `background: var(--${part.key})` }), part.name),
     ...content.bars.flatMap((bar) => [
       element("td", { class: "number" }, duration(part.ns[bar.rank])),
       element("td", { class: "number quiet share" }, share(part.ns[bar.rank] / Math.max(1, stepOf(bar.rank))))]),
     element("td", { class: "quiet" }, part.meaning)));
-  const total = element("tr", { class: "total" }, element("td", {}, "the step"),
+  const total = element("tr", { class: "total" }, element("td", {}, "step"),
     ...content.bars.flatMap((bar) => [element("td", { class: "number" }, duration(stepOf(bar.rank))), element("td")]),
     element("td"));
   const hidden = element("tr", {},
@@ -50,7 +50,7 @@ function drawBreakdownTable() {
     ...content.bars.flatMap((bar) => [
       element("td", { class: "number" }, duration(content.hidden_ns[bar.rank])),
       element("td", { class: "number quiet share" }, share(content.hidden_ns[bar.rank] / Math.max(1, stepOf(bar.rank))))]),
-    element("td", { class: "quiet" }, "runs while the device computes, and so is no part of the step's length"));
+    element("td", { class: "quiet" }, "overlaps with computing, so it is not part of the step's length"));
   const some = content.hidden_ns.some((ns) => ns > 0);
   $("breakdown-table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...lines, total, ...(some ? [hidden] : [])));
 }
@@ -84,8 +84,8 @@ function drawSteps() {
   canvas.onmousemove = (event) => {
     const at = Math.floor((place(canvas, event)[0] - left) / column);
     if (at < 0 || at >= ns.length) return hideTip();
-    const note = at === typical ? "the typical step, shown on this page" : at < warm_up ? "warm-up, left out" : "";
-    showTip(event, "step " + (at + 1), [duration(ns[at]) + " on the median rank", note]);
+    const note = at === typical ? "typical step, shown on this page" : at < warm_up ? "warm-up, left out" : "";
+    showTip(event, "step " + (at + 1), [duration(ns[at]), note]);
   };
   canvas.onmouseleave = hideTip;
 }

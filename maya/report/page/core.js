@@ -1,4 +1,4 @@
-// What all parts of the page use: the content, how numbers are written, colours, canvases and the tooltip.
+// Shared by all parts of the page: the content, number formats, colours, canvases and the tooltip.
 const content = JSON.parse(document.getElementById("content").textContent);
 const $ = (id) => document.getElementById(id);
 
@@ -58,14 +58,14 @@ const heat = (part) => between(colour("ramp-0"), colour("ramp-1"), Math.max(0, M
 const signed = (part) =>
   between(colour("middle"), colour(part < 0 ? "below" : "above"), Math.min(1, Math.abs(part)));
 
-// Dark or white, whatever can be read on it.
-const inkOnPaint = (paint) => inkOn(String(paint));  // a canvas gives its colours back as #rrggbb
+// Dark or white text, whichever is readable on the colour.
+const inkOnPaint = (paint) => inkOn(String(paint));  // a canvas returns its colours as #rrggbb
 function inkOn(hex) {
   const [red, green, blue] = channels(hex);
   return 0.299 * red + 0.587 * green + 0.114 * blue > 150 ? "#1b2330" : "#ffffff";
 }
 
-// A canvas with as many pixels as the screen has, drawn in CSS pixels.
+// Size a canvas to device pixels; drawing uses CSS pixels.
 function prepare(canvas, height) {
   const width = canvas.clientWidth || 1200;
   const ratio = window.devicePixelRatio || 1;
@@ -80,7 +80,7 @@ function prepare(canvas, height) {
   return [pen, width];
 }
 
-// Round numbers between two values, about as many as asked for.
+// Round numbers between two values, about `count` of them.
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough || 1));
@@ -107,7 +107,7 @@ const place = (canvas, event) => {
   return [event.clientX - box.left, event.clientY - box.top];
 };
 
-// Drawn again when the theme, the paper or the width changes.
+// Functions that draw again when the theme, the paper or the width changes.
 const drawings = [];
 function draws(draw) {
   drawings.push(draw);

@@ -1,17 +1,17 @@
-// Memory of a rank over time: what PyTorch gave out, what it holds, what lies outside it, and what there is.
+// Memory of a rank over time: allocated, reserved, outside PyTorch's allocator, and the GPU's capacity.
 function drawMemory() {
   const canvas = $("memory-chart");
   const one = content.memory[Number($("memory-rank").value) || 0];
   const [pen, width] = prepare(canvas, 240);
   if (!one || !one.ns.length) {
     pen.fillStyle = colour("muted");
-    pen.fillText("no memory was recorded", 8, 20);
+    pen.fillText("no memory recorded", 8, 20);
     return;
   }
   const [left, right, top, bottom] = [76, 10, 10, 24];
   const outside = one.outside;
   const peak = one.reserved.reduce((a, b) => Math.max(a, b), 0) + outside;
-  const far = peak * 4 < content.capacity_bytes;  // what there is would make what is used too small to see
+  const far = peak * 4 < content.capacity_bytes;  // the capacity would make the curve too flat
   const most = far ? peak * 1.25 : Math.max(peak, content.capacity_bytes) * 1.04;
   const end = Math.max(one.ns[one.ns.length - 1], 1);
   const x = (ns) => left + (width - left - right) * ns / end;
@@ -50,26 +50,26 @@ function drawMemory() {
     pen.stroke();
     pen.setLineDash([]);
   }
-  const said = `rank ${one.rank}: at most ${bytes(peak)} of ${bytes(content.capacity_bytes)} in use: ` +
+  const summary = `rank ${one.rank}: at most ${bytes(peak)} of ${bytes(content.capacity_bytes)} in use: ` +
     `${bytes(one.allocated.reduce((a, b) => Math.max(a, b), 0))} allocated, ` +
     `${bytes(peak - outside)} reserved, ${bytes(outside)} outside PyTorch's allocator` +
-    (far ? "; what the GPU has lies far above the chart" : "");
-  $("memory-details").textContent = said;
-  canvas.setAttribute("aria-label", said);
+    (far ? "; the capacity is far above the chart" : "");
+  $("memory-details").textContent = summary;
+  canvas.setAttribute("aria-label", summary);
   canvas.onmousemove = (event) => {
     const ns = (place(canvas, event)[0] - left) / (width - left - right) * end;
     if (ns < 0 || ns > end) return hideTip();
     let at = 0;
     while (at + 1 < one.ns.length && one.ns[at + 1] <= ns) at++;
     showTip(event, "at " + duration(ns), ["allocated " + bytes(one.allocated[at]), "reserved " + bytes(one.reserved[at]),
-      "outside " + bytes(outside), "in all " + bytes(one.reserved[at] + outside)]);
+      "outside " + bytes(outside), "total " + bytes(one.reserved[at] + outside)]);
   };
   canvas.onmouseleave = hideTip;
 }
 
 function startMemory() {
   legend($("memory-legend"), [["gemm", "allocated"], ["hidden", "reserved, not allocated"],
-    ["host_bound", "outside PyTorch's allocator"], ["waiting", "the GPU has"]]);
+    ["host_bound", "outside PyTorch's allocator"], ["waiting", "capacity"]]);
   const select = $("memory-rank");
   select.append(...content.memory.map((one, at) => element("option", { value: at }, String(one.rank))));
   select.onchange = drawMemory;

@@ -1,4 +1,4 @@
-// Mouse and keys on the streams: zooming, moving, and going from event to event.
+// Mouse and keys on the streams: zoom, move, and go from event to event.
 function pointAtStreams(canvas) {
   canvas.setAttribute("aria-label", "Streams of a rank over time. Plus and minus zoom, arrows move, n and p go from event to event.");
   let held = null;

@@ -2,7 +2,7 @@
 const ranksView = { cells: [], at: 0, columns: 1 };
 
 function rankSeries() {
-  const series = [["step", "the whole step", content.peak_bytes.map((_, rank) => stepOf(rank)), duration]];
+  const series = [["step", "step", content.peak_bytes.map((_, rank) => stepOf(rank)), duration]];
   for (const part of content.parts)
     if (part.ns.some((ns) => ns > 0)) series.push([part.key, part.name, part.ns, duration]);
   if (content.hidden_ns.some((ns) => ns > 0))
@@ -25,7 +25,7 @@ function drawRanks() {
   drawRankScale(rows, byDifference);
 }
 
-// Time as a part of the longest step, memory of what the GPU has: rows can be compared.
+// Times are relative to the longest step, memory to the GPU's capacity, so that rows can be compared.
 function largest([key, , values]) {
   if (key === "peak") return content.capacity_bytes;
   return ranksView.longest || values.reduce((a, b) => Math.max(a, b), 1);
@@ -44,12 +44,12 @@ function drawRankScale(rows, byDifference) {
   const into = $("ranks-scale");
   if (rows.length > 1)
     return scale(into, byDifference ? -1 : 0, 1, byDifference ? signed : heat, byDifference ? "less than the median" : "0",
-      byDifference ? "more" : "the whole step, all memory");
+      byDifference ? "more" : "longest step, all memory");
   const [, , values, format] = rows[0];
   if (!byDifference) return scale(into, 0, 1, heat, "0", format(largest(rows[0])));
   const middle = median(values);
   const furthest = values.reduce((a, b) => Math.max(a, Math.abs(b - middle)), 0);
-  if (!furthest) return into.replaceChildren("all ranks the same: " + format(middle));
+  if (!furthest) return into.replaceChildren("the same on all ranks: " + format(middle));
   scale(into, -1, 1, signed, "−" + format(furthest), "+" + format(furthest));
 }
 
@@ -123,7 +123,7 @@ function drawNodes(canvas, row, byDifference) {
 function describeRank(rank, row) {
   const middle = median(row[2]);
   const away = row[2][rank] - middle;
-  const compared = away ? `${away > 0 ? "+" : ""}${row[3] === bytes && away < 0 ? "−" + bytes(-away) : row[3](away)} from the median rank` : "as the median rank";
+  const compared = away ? `${away > 0 ? "+" : ""}${row[3] === bytes && away < 0 ? "−" + bytes(-away) : row[3](away)} from the median rank` : "same as the median rank";
   return [rankName(rank), [`${row[1]}: ${row[3](row[2][rank])}`, compared]];
 }
 
@@ -141,7 +141,7 @@ function chooseRankCell(at) {
   pen.lineWidth = 2;
   pen.strokeRect(left, top, Math.max(wide, 2), high);
   const [title, lines] = describeRank(rank, row);
-  $("ranks-details").textContent = `${title}. ${lines.join(", ")}. Drawn below: ${showStreamsOf(rank)}`;
+  $("ranks-details").textContent = `${title}. ${lines.join(", ")}. Streams shown below: ${showStreamsOf(rank)}`;
 }
 
 function startRanks() {
@@ -149,7 +149,7 @@ function startRanks() {
   const select = $("ranks-what");
   select.append(element("option", { value: "all" }, "all parts, by rank"),
     ...series.map(([key, name]) => element("option", { value: key }, name + ", by node")));
-  if (content.peak_bytes.length > 64) {  // what differs most between ranks
+  if (content.peak_bytes.length > 64) {  // show the row that differs most between ranks
     const reach = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity) - values.reduce((a, b) => Math.min(a, b), Infinity);
     const times = series.filter(([key]) => key !== "peak").map(([key, , values]) => [reach(values), key]);
     select.value = times.reduce((a, b) => b[0] > a[0] ? b : a)[1];

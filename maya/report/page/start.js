@@ -1,4 +1,4 @@
-// Fills the page in, and draws it again when its width or its colours change.
+// Fill in the page, and draw it again when its width or its colours change.
 function fillHead() {
   $("title").textContent = content.title;
   $("subtitle").textContent = content.subtitle;
@@ -9,8 +9,8 @@ function fillHead() {
   $("why").textContent = content.why;
   const { ns, typical, warm_up } = content.steps;
   $("breakdown-about").textContent = ns.length > 1
-    ? `They are means over the ${ns.length - warm_up} of ${ns.length} steps after warm-up; streams, kernels and collectives ` +
-      `are those of step ${typical + 1}, which has the median length.` : "";
+    ? `Times are means over ${ns.length - warm_up} of ${ns.length} steps, after warm-up. Streams, kernels and collectives ` +
+      `are those of step ${typical + 1}, the step of median length.` : "";
 }
 
 const systemDark = window.matchMedia("(prefers-color-scheme: dark)");

@@ -1,8 +1,8 @@
-// What the streams of a rank did when: zoomed and moved with wheel, mouse and keys; what is found by name stands out.
+// The streams of a rank over time, with zoom, and with events found by name highlighted.
 const view = { rank: 0, from: 0, to: 1, tracks: [], track: 0, event: -1, found: null };
 const TRACK_HEIGHT = 34, LEFT = 96, TOP = 24, AHEAD = 46;
 
-// Five numbers for each event become times since the beginning of the part that is drawn.
+// Decode five numbers for each event into times since the start of the track.
 function decodeTrack(track) {
   const count = track.events.length / 5;
   const out = { name: track.name, start: new Float64Array(count), end: new Float64Array(count),
@@ -37,7 +37,7 @@ function drawStreams() {
   const one = content.streams[view.rank];
   if (!one) {
     pen.fillStyle = colour("muted");
-    pen.fillText("nothing was recorded", 8, 16);
+    pen.fillText("no stream recorded", 8, 16);
     return;
   }
   const x = (ns) => LEFT + (width - LEFT) * (ns - view.from) / (view.to - view.from);
@@ -47,7 +47,7 @@ function drawStreams() {
   const steps = one.steps.filter(([, end]) => end - one.first_ns > view.from && end - one.first_ns <= view.to);
   $("streams-range").textContent = `${duration(Math.round(view.to - view.from))} from ${duration(Math.round(view.from + one.first_ns))}` +
     (steps.length ? `, step${steps.length > 1 ? "s" : ""} ${steps.map(([step]) => step + 1).join(", ")}` : "") +
-    (one.joined_ns ? `; neighbours below ${duration(one.joined_ns)} are drawn as one` : "");
+    (one.joined_ns ? `; adjacent events below ${duration(one.joined_ns)} are joined` : "");
   drawOverview();
 }
 
@@ -83,14 +83,14 @@ function drawTrack(pen, track, top, x, width, number) {
   pen.fillStyle = colour("soft");
   pen.fillRect(LEFT, top + TRACK_HEIGHT - 1, width - LEFT, 1);
   pen.textAlign = "left";
-  const narrow = new Map();  // kind -> for each pixel, the part of its time that events take which are narrower than it
+  const narrow = new Map();  // kind -> for each pixel, the share of its time in events narrower than a pixel
   for (let at = firstEndingAfter(track, view.from); at < track.start.length && track.start[at] < view.to; at++) {
     const [from, to] = [x(track.start[at]), x(track.end[at])];
     const faded = view.found !== null && !view.found.has(track.activity[at]);
     const kind = kindOf(at, track);
     if (to - from < 1) addNarrow(narrow, faded ? "idle" : kind, from - LEFT, to - LEFT, width - LEFT);
     else drawEvent(pen, track, at, Math.max(LEFT, from), Math.min(width, to), top, kind, faded);
-    if (track.wait[at] > 0) {  // it waited for others before: a thinner, lighter bar in front of it
+    if (track.wait[at] > 0) {  // a thinner, lighter bar before it: the wait for other ranks
       const begun = Math.max(LEFT, x(track.start[at] - track.wait[at]));
       pen.globalAlpha = faded ? 0.1 : 0.35;
       pen.fillStyle = colour("waiting");
@@ -130,7 +130,7 @@ function addNarrow(narrow, kind, from, to, columns) {
     into[column] += Math.min(to, column + 1) - Math.max(from, column);
 }
 
-// As high as the part of a pixel's time that they take, so that a stream which is mostly idle looks like it.
+// Bars as high as the share of a pixel's time, so that a mostly idle stream looks idle.
 function drawNarrow(pen, narrow, top) {
   const [bottom, high] = [top + TRACK_HEIGHT - 5, TRACK_HEIGHT - 9];
   const base = new Map();
@@ -146,7 +146,7 @@ function drawNarrow(pen, narrow, top) {
   }
 }
 
-// How long before their start things were launched: where that is nothing, the GPU waits for the host.
+// Time from launch to start: where it is zero, the GPU waits for the host.
 function drawAhead(pen, x, width) {
   const bottom = TOP + view.tracks.length * TRACK_HEIGHT + AHEAD - 4;
   const high = AHEAD - 12;
@@ -174,7 +174,7 @@ function drawAhead(pen, x, width) {
   pen.globalAlpha = 1;
 }
 
-// Everything at once, by the part of each pixel's time in which a stream computed or communicated.
+// The whole span: for each pixel, the share of its time with computing and with communication.
 function drawOverview() {
   const canvas = $("streams-overview");
   const [pen, width] = prepare(canvas, 34);
@@ -237,8 +237,8 @@ function describeEvent(track, at) {
   const took = track.end[at] - track.start[at];
   return [activity.name, [activity.detail,
     `${duration(took)}, from ${preciseTime(track.start[at] + one.first_ns)}`,
-    track.wait[at] > 0 ? `before it this rank waited ${duration(track.wait[at])} for others` : "",
-    track.lead[at] >= 0 ? `launched ${duration(track.lead[at])} before` : "",
+    track.wait[at] > 0 ? `waited ${duration(track.wait[at])} for other ranks before` : "",
+    track.lead[at] >= 0 ? `launched ${duration(track.lead[at])} before its start` : "",
     `duration: ${activity.origin}${activity.spread ? ", ± " + activity.spread : ""}`]];
 }
 
@@ -285,12 +285,12 @@ function find(text) {
     for (const track of view.tracks)
       for (let at = 0; at < track.start.length; at++)
         if (view.found.has(track.activity[at])) [count, ns] = [count + 1, ns + track.end[at] - track.start[at]];
-    $("streams-details").textContent = count ? `${whole(count)} found, ${duration(ns)} in all; n goes to the next` : "nothing found";
+    $("streams-details").textContent = count ? `${whole(count)} found, ${duration(ns)} in total; press n for the next` : "nothing found";
   }
   drawStreams();
 }
 
-// A rank that is not drawn itself is shown by the one of its rankClass; says which.
+// Show the streams of a rank, or of the rank that stands for its rank class. Returns which.
 function showStreamsOf(rank) {
   const within = (text) => text.split(",").some((range) => {
     const [ends, step] = range.split(":");
@@ -300,7 +300,7 @@ function showStreamsOf(rank) {
   const rankClass = content.rank_classes.find((each) => within(each.ranks));
   const exactly = content.streams.findIndex((one) => one.rank === rank);
   const at = exactly >= 0 || !rankClass ? exactly : content.streams.findIndex((one) => one.rank === rankClass.rank);
-  if (at < 0) return "no rank that behaves like it";
+  if (at < 0) return "none";
   $("streams-rank").value = String(at);
   showRank(at);
   return `rank ${content.streams[at].rank}`;
@@ -321,7 +321,7 @@ function startStreams() {
   const select = $("streams-rank");
   select.append(...content.streams.map((one, at) => {
     const rankClass = content.rank_classes.find((each) => each.rank === one.rank);
-    const like = rankClass && rankClass.count > 1 ? `, as ${whole(rankClass.count)} ranks` : "";
+    const like = rankClass && rankClass.count > 1 ? `, one of ${whole(rankClass.count)} alike` : "";
     return element("option", { value: at }, `${one.rank}${like}`);
   }));
   select.onchange = () => showRank(Number(select.value));

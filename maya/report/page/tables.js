@@ -1,4 +1,4 @@
-// Tables that are sorted by a click on their head, the origin of the numbers, and the settings.
+// Tables with columns that sort on a click, the origins of durations, and the settings.
 function drawTable(table, data) {
   let [sorted, down] = [-1, true];
   const body = element("tbody");

@@ -1,4 +1,4 @@
-// Who sends how much to whom, as a matrix with a logarithmic scale.
+// Bytes sent between ranks or nodes, as a matrix with a logarithmic scale.
 const trafficView = { at: 0, cell: 10, left: 60, top: 22, byPair: new Map() };
 
 function drawTraffic() {
@@ -39,7 +39,7 @@ function drawTraffic() {
 function describeTraffic(cell) {
   const { unit, size } = content.traffic;
   const [from, to] = [Math.floor(cell / size), cell % size];
-  return [`${unit} ${from} to ${unit} ${to}`, [bytes(trafficView.byPair.get(cell) || 0) + " a step"]];
+  return [`${unit} ${from} to ${unit} ${to}`, [bytes(trafficView.byPair.get(cell) || 0) + " per step"]];
 }
 
 function startTraffic() {
