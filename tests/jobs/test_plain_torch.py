@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,3 +208,22 @@ def test_stubs_can_be_removed(ready: Environment, fresh: Callable[[], Environmen
         shutil.copy(ready.torch_libraries / name, environment.torch_libraries / name)
     assert setup_torch(environment, "--remove") == f"removed {len(stubs_of(ready))} stub libraries\n"
     assert stubs_of(environment) == set()
+
+
+@pytest.mark.slow  # downloads 2 MB
+def test_a_real_package_wins(fresh: Callable[[], Environment], tmp_path: Path) -> None:
+    """NVIDIA's own CUDA runtime beside stubs of all other libraries."""
+    environment = fresh()
+    command = [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--no-deps"]
+    ended = subprocess.run([*command, "nvidia-cuda-runtime==13.*"], capture_output=True, text=True, timeout=300)
+    if ended.returncode != 0:
+        pytest.skip("no package index that has nvidia-cuda-runtime")
+    real = environment.site_packages / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+    content = real.read_bytes()
+    setup_torch(environment)
+    assert "libcudart.so.13" not in stubs_of(environment)
+    assert loaded_libraries(environment)["libcudart.so.13"] == real
+    ended = environment.run("python", "-W", "error", "-c", "import torch; print(torch.cuda.device_count())")
+    assert (ended.stdout, ended.stderr) == ("0\n", "")
+    assert run_ranks(environment, tmp_path) == "sum [3.0, 3.0, 3.0, 3.0] GPUs 8 stubs 0\n" * 2
+    assert real.read_bytes() == content
