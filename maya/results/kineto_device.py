@@ -15,12 +15,12 @@ from maya.results.kineto_names import (
     collective_arguments,
     collective_kernel,
     copy_name,
-    kernel_names,
     library_name,
 )
 from maya.results.kineto_window import KinetoWindow, group_description, group_name, stream_number
 from maya.results.trace_events import Event, flow, span
 from maya.trace import Flag, RecordKind
+from maya.trace.demangle import declarations
 from maya.util.arrays import Indices
 
 _CONTEXT = 1
@@ -171,7 +171,7 @@ class DeviceEvents:
     @cached_property
     def _kernel_names(self) -> dict[str, str]:
         trace = self.group.rank_class.trace
-        return kernel_names(
+        return declarations(
             str(trace.signature(number).get("kernel", ""))
             for number in np.unique(trace.kernels()["signature"]).tolist()
         )

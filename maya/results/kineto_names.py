@@ -7,14 +7,11 @@ call are unknown, so it is named after the call and its sizes; such a name begin
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from maya.estimators.features.from_trace import TracedKernel
 from maya.replay.rank_class import CollectiveCall
-from maya.trace.demangle import demangle
 
 _NCCL_TYPES = {
     "int8": "i8",
@@ -90,19 +87,6 @@ _INPUT_TYPES = {
     "complex128": "c10::complex<double>",
 }
 _MOST_RANKS_LISTED = 16
-
-
-def kernel_names(mangled: Iterable[str]) -> dict[str, str]:
-    """Demangled names: whole declarations, as Kineto shows them, if c++filt is installed; otherwise names only."""
-    distinct = sorted(set(mangled))
-    names = [name for name in distinct if name.startswith("_Z")]
-    program = shutil.which("c++filt")
-    if program and names:
-        answer = subprocess.run([program], input="\n".join(names), capture_output=True, text=True, check=False)
-        lines = answer.stdout.splitlines()
-        if len(lines) == len(names):
-            return dict(zip(distinct, distinct, strict=True)) | dict(zip(names, lines, strict=True))
-    return demangle(distinct)
 
 
 def library_name(item: TracedKernel) -> str:

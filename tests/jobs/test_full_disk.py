@@ -96,7 +96,9 @@ def test_one_rank_cannot_write_its_trace(maya_run: MayaRun) -> None:
     assert run.stdout.count("\n") == STEPS
     assert len(lengths_of_steps(run)) == CUT_AT
     assert all(lengths_of_steps(run))
-    cut = f"the trace of rank 1 ends after {CUT_AT} complete steps: the limit on file sizes was reached (File too large)"
+    cut = (
+        f"the trace of rank 1 ends after {CUT_AT} complete steps: the limit on file sizes was reached (File too large)"
+    )
     assert f"{cut}; {RUN_AGAIN}" in run.stderr
     said = maya("whatif", run.folder)
     assert f"incomplete: {cut}" in said.output
