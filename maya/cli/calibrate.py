@@ -1,7 +1,7 @@
-"""`maya calibrate`: learns kernel times from measurements of the user's own GPU.
+"""`maya calibrate`: learns kernel times from measurements of the user's GPU.
 
-In: CSV files that scripts/profile_gpu.py wrote on a machine with that GPU. Out: a pack, and a table of how far off its
-models are on shapes they have not seen.
+In: CSV files that scripts/profile_gpu.py wrote on a machine with that GPU. Out: a pack, and a table of its models'
+errors on held-out shapes.
 """
 
 from __future__ import annotations
@@ -11,18 +11,24 @@ from pathlib import Path
 
 import click
 
+from maya.cli.parameter_types import CatalogueType
 from maya.devices import DeviceError, load_device
 from maya.estimators.training.measurements_file import MeasurementsError, Timed, read_measurements
 from maya.util.extras import MissingPackage
 
 
-@click.command()
+@click.command(short_help="Learn kernel times from measurements.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--gpu", required=True, help="The GPU that was measured: a name of `maya gpus`, or a TOML file.")
+@click.option(
+    "--gpu",
+    type=CatalogueType("gpu"),
+    required=True,
+    help="The measured GPU: a name in the catalogue, or a TOML file.",
+)
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The pack to write (.npz).")
-@click.option("--source", default="", help="Where the measurements come from; kept in the pack.")
-@click.option("--licence", default="", help="Their licence; kept in the pack.")
-@click.option("--date", default="", help="When they were taken; kept in the pack [today].")
+@click.option("--source", default="", help="Origin of the measurements; kept in the pack.")
+@click.option("--licence", default="", help="Licence of the measurements; kept in the pack.")
+@click.option("--date", default="", help="Date of the measurements; kept in the pack  [default: today].")
 def calibrate(files: tuple[Path, ...], gpu: str, out: Path, source: str, licence: str, date: str) -> None:
     """Learn kernel times from the measurements in FILES, which scripts/profile_gpu.py wrote."""
     if out.suffix != ".npz":
@@ -52,7 +58,7 @@ def calibrate(files: tuple[Path, ...], gpu: str, out: Path, source: str, licence
         click.echo(f"{line.model:<36}{line.rows:>7}{line.before.mean:>14.1%}{held_out:>10}  {line.note}".rstrip())
     click.echo(
         f"{out}: {len(learned.models)} models, {len(learned.curves)} curves, "
-        f"{len(learned.measured)} measured works of {device.key}"
+        f"{len(learned.measured)} measured kernels of {device.key}"
     )
 
 

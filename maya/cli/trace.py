@@ -1,124 +1,33 @@
-"""Printing a trace: header, totals, then a line per record, or a table of what was launched how often.
-
-In: a trace file. Out: text. This is what `maya trace show FILE` prints.
-"""
+"""`maya trace`: prints the trace of a rank."""
 
 from __future__ import annotations
 
-import difflib
-import sys
-from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime, timezone
-from os import PathLike
-from typing import TextIO
+from pathlib import Path
 
-import numpy as np
-
-from maya.trace.counts import count_records
-from maya.trace.describe import OPS, Descriptions, bytes_text, kind_name, shortened
-from maya.trace.flops import gemm_flops
-from maya.trace.format import RecordKind
-from maya.trace.reader import Records, Trace, read
-
-_WIDTH_OF_WHAT = 110
-_WIDTH_OF_NAMES = 200
-_WORK = (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.COLLECTIVE, RecordKind.MEMCPY, RecordKind.MEMSET)
+import click
 
 
-def show(
-    path: str | PathLike[str],
-    *,
-    limit: int | None = None,
-    kinds: Collection[RecordKind] | None = None,
-    ops: bool = True,
-    demangle: bool = True,
-    summary: bool = False,
-    file: TextIO | None = None,
-) -> None:
-    """Print the trace in `path` to `file` (standard output).
-
-    At most `limit` records are listed, of these `kinds`: by default all but ops and annotations, since `ops` names at
-    each record the op it came from. `summary` prints what was launched how often instead of the records.
-    """
-    trace = read(path)
-    descriptions = Descriptions(trace, demangled=demangle)
-    out = file or sys.stdout
-    body = _work_table(trace, descriptions) if summary else _listing(trace, descriptions, limit, kinds, ops)
-    for lines in (_head(trace), [""], body):
-        for line in lines:
-            print(line, file=out)
+@click.group()
+def trace() -> None:
+    """Print the trace of a rank."""
 
 
-def parse_kinds(names: Iterable[str]) -> frozenset[RecordKind]:
-    """Kinds by name, as a user writes them: "kernel", "block-alloc"."""
-    valid = {kind.name.lower(): kind for kind in RecordKind}
-    found = set()
-    for name in names:
-        wanted = name.strip().lower().replace("-", "_").replace(" ", "_")
-        if wanted not in valid:
-            near = difflib.get_close_matches(wanted, valid, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(f"There are no records of kind {name!r}.{hint} The kinds are: {', '.join(valid)}.")
-        found.add(valid[wanted])
-    return frozenset(found)
+@trace.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--limit", type=click.IntRange(min=0), help="List at most N records.")
+@click.option("--kind", "kinds", multiple=True, help="List only records of this kind; may be repeated.")
+@click.option("--ops/--no-ops", default=True, show_default=True, help="Name the op that each record came from.")
+@click.option("--demangle/--no-demangle", default=True, show_default=True, help="Make kernel names readable.")
+@click.option("--summary", is_flag=True, help="Count launches instead of listing records.")
+def show(file: Path, limit: int | None, kinds: tuple[str, ...], ops: bool, demangle: bool, summary: bool) -> None:
+    """Print the trace in FILE."""
+    from maya.trace import read
+    from maya.trace.listing import parse_kinds, trace_lines
 
-
-def _head(trace: Trace) -> Iterator[str]:
-    header, totals = trace.header, count_records(trace)
-    started = datetime.fromtimestamp(header.started_ns // 10**9, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    facts = [str(header.rank), f"process {header.process}", f"started {started}", header.gpu]
-    facts += [f"torch {header.torch_version}"] if header.torch_version else []
-    facts += [f"CUDA {header.cuda_version}"] if header.cuda_version else []
-    yield f"trace    {trace.path}, format version {header.version}"
-    yield f"rank     {', '.join(facts)}"
-    yield (
-        f"records  {totals.records:,} in {totals.duration_ns / 1e9:.3f} s, {totals.ops:,} ATen ops, "
-        f"threads: {totals.threads}, streams: {totals.streams}"
-    )
-    yield f"ended    {'in order' if trace.complete else f'no: {trace.problem}; what came before is here'}"
-    yield "kinds    " + ", ".join(f"{kind_name(kind)} {count:,}" for kind, count in totals.counts.items())
-    if totals.bytes_copied:
-        yield "copied   " + ", ".join(f"{way} {bytes_text(size)}" for way, size in sorted(totals.bytes_copied.items()))
-    for made_up in totals.made_up_reads:
-        where = made_up.at or "an unknown line"
-        line = f"made up  {made_up.read} at {where} read {bytes_text(made_up.bytes)} in {made_up.times:,} reads"
-        yield line + (f", {made_up.given_up:,} of them of large copies that were not kept" if made_up.given_up else "")
-
-
-def _listing(
-    trace: Trace, descriptions: Descriptions, limit: int | None, kinds: Collection[RecordKind] | None, ops: bool
-) -> Iterator[str]:
-    chosen = trace.select(*(set(RecordKind) - set(OPS) if kinds is None else kinds))
-    listed = chosen if limit is None else chosen[:limit]
-    yield f"{'time µs':>14}  thread  stream  {'kind':<13}  " + (f"{'what':<{_WIDTH_OF_WHAT}}  from" if ops else "what")
-    for record in listed:
-        is_op = int(record["kind"]) in OPS
-        stream = "" if is_op else record["stream"]
-        what = descriptions.what(record)
-        if ops and record["op"] and not is_op:
-            what = f"{what:<{_WIDTH_OF_WHAT}}  {descriptions.op(int(record['op']))}"
-        time = record["host_ns"] / 1000
-        yield f"{time:>14.3f}  {record['thread']:>6}  {stream:>6}  {kind_name(int(record['kind'])):<13}  {what}"
-    if len(listed) < len(chosen):
-        yield f"… and {len(chosen) - len(listed):,} more"
-
-
-def _work_table(trace: Trace, descriptions: Descriptions) -> Iterator[str]:
-    rows: dict[tuple[str, str], tuple[int, int]] = {}
-    for kind, number, count in _counted(trace.select(*_WORK)):
-        row = kind_name(kind), descriptions.name(number)
-        times, signatures = rows.get(row, (0, 0))
-        rows[row] = times + count, signatures + 1
-    yield f"{'times':>12}  {'signatures':>10}  {'kind':<10}  what"
-    for (kind_text, name), (times, signatures) in sorted(rows.items(), key=lambda row: (-row[1][0], row[0])):
-        yield f"{times:>12,}  {signatures:>10,}  {kind_text:<10}  {shortened(name, _WIDTH_OF_NAMES)}".rstrip()
-    flops = gemm_flops(trace)
-    if flops.any():
-        yield f"\n{flops.sum():.4g} FLOPs in {np.count_nonzero(flops):,} matrix products of cuBLAS"
-
-
-def _counted(records: Records) -> Iterator[tuple[int, int, int]]:
-    """(kind, signature, how many) of the records."""
-    both = records["kind"].astype(np.uint64) << np.uint64(32) | records["signature"]
-    for value, count in zip(*(found.tolist() for found in np.unique(both, return_counts=True)), strict=True):
-        yield value >> 32, value & 0xFFFFFFFF, count
+    try:
+        chosen = parse_kinds(kinds) if kinds else None
+        found = read(file)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    for line in trace_lines(found, limit=limit, kinds=chosen, ops=ops, demangle=demangle, summary=summary):
+        print(line)

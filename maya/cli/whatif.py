@@ -1,54 +1,67 @@
-"""`maya whatif`: replays a recorded run on other settings, and prints both side by side."""
+"""`maya whatif`: replays a recorded run on other settings and prints both predictions side by side."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from maya.cli.net.options import fault_option
+from maya.cli.common_options import algo_option, fault_option, proto_option
+from maya.cli.parameter_types import CatalogueType
 
 if TYPE_CHECKING:
-    from maya.results import Result
-    from maya.whatif.changes import ChangedReplay
-    from maya.whatif.compare import Figures
+    from maya.api.run import Run
+    from maya.api.run_prediction import RunPrediction
 
-VERSION = 1  # of what --json prints
+VERSION = 1  # of the document that --json prints
 
 
-@click.command()
+@click.command(short_help="Replay a recorded run on other settings.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--gpu", metavar="NAME|FILE", help="On this GPU.")
-@click.option("--cluster", metavar="NAME|FILE", help="On this cluster, with its GPU unless --gpu names another.")
+@click.option("--gpu", type=CatalogueType("gpu"), metavar="NAME|FILE", help="Use this GPU.")
+@click.option(
+    "--cluster",
+    type=CatalogueType("cluster"),
+    metavar="NAME|FILE",
+    help="Use this cluster, and its GPU unless --gpu names another.",
+)
 @click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="With another value of the cluster (node.nic_rate=200Gbps), of the GPU (memory_bandwidth=4TB/s) or of the "
-    "host (host.op=5us); may be repeated.",
+    help="Change one key of the cluster (node.nic_rate=200Gbps), the GPU (memory_bandwidth=4TB/s) or the host "
+    "(host.op=5us); may be repeated.",
 )
 @click.option(
     "--slow-rank",
     "slow_ranks",
     multiple=True,
-    metavar="RANK:FACTOR",
-    help="Kernels of a rank, or of ranks, take so many times as long: 17:1.3, 0-7:1.1; may be repeated.",
+    metavar="RANKS:FACTOR",
+    help="Multiply the kernel times of these ranks by FACTOR: 17:1.3, 0-7:1.1; may be repeated.",
 )
-@click.option("--algo", help="As NCCL_ALGO: Ring, Tree, NVLS, ^Ring, allreduce:Tree, ...")
-@click.option("--proto", help="As NCCL_PROTO: LL, LL128, Simple, ^LL128, ...")
-@click.option("--network", type=click.Choice(["analytic", "flow"]), help="flow: collectives share the links.")
-@click.option("--host", metavar="NAME|FILE", help="With the CPU of this file  [default: that of the run].")
+@algo_option
+@proto_option
+@click.option(
+    "--network",
+    type=click.Choice(["analytic", "flow"]),
+    help="analytic: every collective has the network to itself; flow: collectives share links.",
+)
+@click.option(
+    "--host",
+    type=CatalogueType("host"),
+    metavar="NAME|FILE",
+    help="Use the CPU costs of this host  [default: those of the run].",
+)
 @click.option(
     "--host-time",
     type=click.Choice(["model", "zero", "measured"]),
-    help="model: costs per op and call; zero: a host that takes no time; measured: as the run was recorded to take.",
+    help="model: costs per op and call; zero: a host that takes no time; measured: the host times recorded in the run.",
 )
 @fault_option
-@click.option("--json", "as_json", is_flag=True, help="Print all figures for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def whatif(
     run: Path,
     gpu: str | None,
@@ -65,159 +78,94 @@ def whatif(
 ) -> None:
     """Replay RUN, the folder of a recorded run, on other settings, without running the script again.
 
-    Without options it is replayed on its own settings, which must give the same timeline.
+    Without options, replay it twice on its own settings, and check that both timelines are the same.
     """
-    from maya.replay.recording import read_recording
-    from maya.replay.run_settings import RunSettings
-    from maya.replay.simulate import simulate
-    from maya.results import conclude
-    from maya.trace import RecordKind
-    from maya.whatif.changes import WhatIfOptions, apply_options
-    from maya.whatif.compare import count_events, same_timeline
+    from maya.api.run import load
 
-    wanted = WhatIfOptions(gpu, cluster, sets, slow_ranks, algo, proto, network, host, host_time, faults)
+    def replay(recorded: Run) -> RunPrediction:
+        return recorded.predict(
+            gpu=gpu, cluster=cluster, set=sets, slow_ranks=slow_ranks, network=network, host=host,
+            host_time=host_time, algo=algo, proto=proto, faults=faults,
+        )  # fmt: skip
+
     try:
-        check_run(run)
-        settings = RunSettings.load(run)
-        changed = apply_options(settings, wanted)
-        inductor = settings.inductor_folder(run)
-        costs = (settings.host.calls, changed.settings.host.calls)
-        allocations = any(calls.get(kind) for calls in costs for kind in (RecordKind.MALLOC, RecordKind.FREE))
-        recording = read_recording(run, inductor, allocations=allocations)
-        recorded = conclude(simulate(recording, settings))
-        if not changed.changes:  # read once more, too, so that nothing is taken for granted
-            recording = read_recording(run, inductor, allocations=allocations)
-        timeline = simulate(recording, changed.settings, slow_ranks=changed.slow_ranks)
-        same = same_timeline(recorded.timeline, timeline)
-        after = conclude(timeline)
+        recorded = load(run)
+        after = replay(recorded)
+        before = recorded.prediction
+        if not after.changes:  # the traces are read again, so that the check covers reading them
+            after = replay(load(run))
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    if changed.settings == settings and not changed.slow_ranks and not same:
+    same = before.same_timeline(after)
+    if not after.changes and before.settings == after.settings and not same:
         raise click.ClickException(
             f"{run}: two replays on the same settings differ, which must not happen; please report it"
         )
     if as_json:
-        click.echo(json.dumps(_document(run, recorded, after, changed), indent=2))
+        click.echo(json.dumps(_document(run, before, after), indent=2))
         return
     found = ""
-    if same and not changed.changes:
-        events = count_events(timeline)
-        found = f"replayed on its own settings: the same timeline, all {events:,} events of it{_agrees(run, recorded)}"
-    for line in text_of(run, recorded, after, changed, found):
+    if same and not after.changes:
+        agrees = _agreement(recorded)
+        found = f"replayed on its own settings: the same timeline, all {after.event_count:,} events of it{agrees}"
+    for line in _lines(run, before, after, found):
         click.echo(line)
 
 
-def _agrees(run: Path, recorded: Result) -> str:
-    """Whether it is what the run itself had said at its end."""
-    from maya.results.prediction_json import prediction_json
-
+def _agreement(run: Run) -> str:
+    """Whether the prediction is the one that the job made at its end."""
     try:
-        said = json.loads((run / "summary.json").read_text(encoding="utf-8")).get("prediction")
-    except (OSError, ValueError, AttributeError):
+        recorded = (run.summary or {}).get("prediction")
+    except ValueError:
         return ""
-    if said is None:
+    if recorded is None:
         return ""
-    found = json.loads(json.dumps(prediction_json(recorded)))
-    different = [key for key in found if found[key] != said.get(key)]
+    found = json.loads(json.dumps(run.prediction.to_dict()))
+    different = [key for key in found if found[key] != recorded.get(key)]
     if not different:
-        return ", and what summary.json says"
-    return f"; but summary.json, which may be of another version of Maya, says otherwise about {', '.join(different)}"
+        return ", and the same prediction as in summary.json"
+    return f"; but summary.json, which another version of Maya may have written, differs in {', '.join(different)}"
 
 
-def check_run(run: Path) -> None:
-    """Say what is wrong with a folder that is no recorded run."""
-    from maya.replay.run_settings import FILE
-
-    if not run.exists():
-        raise ValueError(f"{run}: there is no such folder; maya-torchrun says at its end where it recorded a run")
-    if not run.is_dir():
-        raise ValueError(f"{run} is a file; give the folder of a run, which has {FILE} and rank0.trace in it")
-    if not (run / FILE).is_file():
-        recorded = next(run.glob("rank*.trace"), None) is not None
-        raise ValueError(
-            f"{run} has traces but no {FILE}, so an older Maya recorded it; run the job again"
-            if recorded
-            else f"{run} is not the folder of a run: it has no {FILE}; maya-torchrun says where it recorded a run"
-        )
-
-
-def text_of(run: Path, recorded: Result, after: Result, changed: ChangedReplay, same: str = "") -> list[str]:
-    """Lines for people."""
-    from maya.whatif.compare import ComparedRow, aligned, figures_of, rows_of
-
-    lines = [_head(run, recorded), *_listed(changed)]
-    lines += [f"incomplete: {problem}" for problem in _problems(recorded, after)]
+def _lines(run: Path, before: RunPrediction, after: RunPrediction, same: str) -> list[str]:
+    """Lines for the terminal."""
+    lines = [_head(run, before), *_changes(after)]
+    lines += [f"incomplete: {problem}" for problem in _problems(before, after)]
     if same:
         lines.append(same)
-    before, other = figures_of(recorded), figures_of(after)
-    heads = ComparedRow("", "recorded", "what if" if changed.changes else "replayed", "difference")
-    lines += ["", *aligned(rows_of(before, other), heads)]
-    if other.peak_bytes > other.capacity_bytes:
-        lines += ["", _too_much(other)]
-    return lines
+    titles = "recorded", "what if" if after.changes else "replayed"
+    return [*lines, "", *before.compare(after).table(*titles)]
 
 
-def _too_much(figures: Figures) -> str:
-    from maya.util.text import bytes_text
-
-    if figures.fits:
-        return (
-            "PyTorch's allocator would have to give cached memory back, which takes time; the replay does not have "
-            "that in it"
-        )
-    return (
-        f"rank {figures.peak_rank} needs {bytes_text(figures.needed_bytes)} at least: on this GPU the job would fail "
-        "with an out-of-memory error"
-    )
-
-
-def _head(run: Path, recorded: Result) -> str:
-    steps, settings = recorded.steps, recorded.timeline.settings
-    what = f"{settings.script}, " if settings.script else ""
+def _head(run: Path, recorded: RunPrediction) -> str:
+    steps, settings = recorded.steps, recorded.settings
+    script = f"{settings.script}, " if settings.script else ""
     ranks = f"{settings.world_size} rank{'s' if settings.world_size != 1 else ''}"
     return (
-        f"{run}: {what}{ranks}, {steps.count} step{'s' if steps.count != 1 else ''}"
+        f"{run}: {script}{ranks}, {len(steps)} step{'s' if len(steps) != 1 else ''}"
         f"{f', {len(steps.measured)} after warm-up' if steps.warm_up else ''}"
     )
 
 
-def _listed(changed: ChangedReplay) -> list[str]:
-    width = max((len(each.what) for each in changed.changes), default=0)
-    lines = [f"  {each.what:<{width}}  {each.before} → {each.after}" for each in changed.changes]
-    return [*lines, *(f"  ({note})" for note in changed.notes)]
+def _changes(after: RunPrediction) -> list[str]:
+    width = max((len(setting) for setting, _, _ in after.changes), default=0)
+    lines = [f"  {setting:<{width}}  {old} → {new}" for setting, old, new in after.changes]
+    return [*lines, *(f"  ({note})" for note in after.notes)]
 
 
-def _problems(*results: Result) -> Sequence[str]:
-    return list(dict.fromkeys(problem for result in results for problem in result.timeline.problems))
+def _problems(before: RunPrediction, after: RunPrediction) -> list[str]:
+    return list(dict.fromkeys([*before.problems, *after.problems]))
 
 
-def _document(run: Path, recorded: Result, after: Result, changed: ChangedReplay) -> dict[str, object]:
-    from maya.whatif.compare import figures_of
-
-    before, other = figures_of(recorded).table(), figures_of(after).table()
+def _document(run: Path, before: RunPrediction, after: RunPrediction) -> dict[str, object]:
+    compared = before.compare(after).to_dict()
     return {
         "version": VERSION,
         "run": str(run),
-        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changed.changes],
-        "notes": list(changed.notes),
-        "problems": _problems(recorded, after),
-        "recorded": before,
-        "what_if": other,
-        "difference": _difference(before, other),
+        "changes": [{"what": setting, "before": old, "after": new} for setting, old, new in after.changes],
+        "notes": list(after.notes),
+        "problems": _problems(before, after),
+        "recorded": compared["before"],
+        "what_if": compared["after"],
+        "difference": compared["difference"],
     }
-
-
-def _difference(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
-    """After less before, of all that are numbers in both."""
-    found: dict[str, object] = {}
-    for key, old in before.items():
-        new = after.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found[key] = _difference(old, new)
-        elif _is_number(old) and _is_number(new):
-            found[key] = new - old  # type: ignore[operator]
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

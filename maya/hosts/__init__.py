@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from maya.hosts.costs import NO_COSTS, HostCosts, HostError, load_host
+from maya.hosts.costs import NO_COSTS, HostCosts, HostError, host_names, host_title, load_host
 
-__all__ = ["NO_COSTS", "HostCosts", "HostError", "load_host"]
+__all__ = ["NO_COSTS", "HostCosts", "HostError", "host_names", "host_title", "load_host"]

@@ -84,6 +84,16 @@ class HostCosts:
 NO_COSTS = HostCosts(op=0, latency=0, wake=0, clock_read=0)
 
 
+def host_names() -> list[str]:
+    """The names in the catalogue, in alphabetical order."""
+    return _CATALOGUE.names()
+
+
+def host_title(name_or_path: str) -> str:
+    """What the file of a host calls it."""
+    return str(_CATALOGUE.read(host_path(name_or_path)).get("name", ""))
+
+
 def host_path(name_or_path: str) -> Path:
     """The file of the host a user named."""
     return _CATALOGUE.find(name_or_path, Path())

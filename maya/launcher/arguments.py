@@ -1,8 +1,8 @@
-"""The command line of maya-torchrun: torchrun's, with torchrun's habits, and a few options of Maya's own.
+"""The command line of maya-torchrun: words -> `LaunchOptions`.
 
-In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults. Out: a `LaunchOptions`, or a usage error
-(exit 2). Options of torchrun's that ranks on virtual nodes do not need are read and have no effect; options that would
-change what the user sees and are not there yet are refused by name.
+In: the words after `maya-torchrun`, and PET_<OPTION> variables as defaults; option_parser.py defines the options. Out:
+a `LaunchOptions`, or a usage error (exit 2). Options of torchrun's that ranks on virtual nodes do not need are read and
+have no effect; options that would change what the user sees and are not supported are refused by name.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from maya import __version__
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher import hang, injection_options
 from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
-from maya.launcher.timing_options import Timing, TimingError, add_options, read_options
+from maya.launcher.option_parser import GPU, make_parser
+from maya.launcher.timing_options import Timing, TimingError, read_options
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
-GPU = "h100"
 GPUS_PER_NODE = 8
 # The cluster that is assumed for a GPU file without `default_cluster`.
 _CLUSTER_OF_ARCHITECTURE = {
@@ -41,7 +39,7 @@ _NVSWITCH_RATE = 120 * 10**9  # bytes per second; a bridge between pairs has les
 
 
 class UsageError(ValueError):
-    """The command line cannot be meant as it stands."""
+    """The command line is invalid or contradictory."""
 
 
 @dataclass(frozen=True)
@@ -103,119 +101,12 @@ class LaunchOptions:
 
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions:
     """Read the command line; argparse itself exits on what it cannot read."""
-    parser = _parser(environment)
+    parser = make_parser(environment)
     options = parser.parse_args(words)
     try:
         return _launch(options, environment)
     except UsageError as error:
         parser.error(str(error))
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse looks at all words first, those after the script included, and gives up on one that could be the
-    beginning of several options. It is the script's to know."""
-
-    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
-        found = super()._get_option_tuples(option_string)
-        return found if len(found) == 1 else []
-
-
-def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="maya-torchrun",
-        description="Run a PyTorch training script on virtual GPUs. Takes torchrun's options and these of its own:",
-    )
-    parser.add_argument("--version", action="version", version=f"maya-torchrun {__version__}")
-    own = parser.add_argument_group("Maya")
-    own.add_argument("--nproc", type=_positive, metavar="N", help="world size: ranks in all (default: 1)")
-    own.add_argument("--cluster", metavar="NAME|FILE", help="cluster of the catalogue, or a TOML file: GPUs and nodes")
-    own.add_argument(
-        "--gpu", metavar="NAME|FILE", help=f"GPU of the catalogue, or a TOML file (the cluster's, or {GPU})"
-    )
-    own.add_argument("--out", type=Path, metavar="DIR", help="folder for all files of the run (maya-runs/<script>-<n>)")
-    own.add_argument("--compute", choices=["none", "small", "all"], help="which ops are really computed (small)")
-    own.add_argument("--compute-bytes", type=_whole, metavar="N", help="largest size of a small op's tensors (65536)")
-    own.add_argument("--copy-bytes", type=_whole, metavar="N", help="larger copies do not keep contents (16777216)")
-    own.add_argument(
-        "--collective-bytes", type=_whole, metavar="N", help="larger collectives do not carry contents (1048576)"
-    )
-    own.add_argument("--strict-values", action="store_true", help="reading a value that was not computed is an error")
-    own.add_argument("--no-trace", action="store_true", help="record nothing")
-    own.add_argument("--preload", default="", metavar="A,B", help="more modules to import once for all ranks")
-    own.add_argument("--no-preload", action="store_true", help="every rank imports everything itself")
-
-    add_options(parser)
-    hang.add_options(parser)
-    injection_options.add_options(parser)
-
-    torchrun = parser.add_argument_group("torchrun (also as PET_<OPTION> in the environment)")
-
-    def option(*names: str, default: object = None, **details: Any) -> None:
-        """A torchrun option, spelt with dashes or underscores; argparse converts a default that is text."""
-        long = names[-1]
-        default = environment.get(_pet(long), default)
-        torchrun.add_argument(*_spellings(names), default=default, **details)
-
-    def flag(*names: str, **details: Any) -> None:
-        text = environment.get(_pet(names[-1]), "0")
-        if not re.fullmatch(r"\d+", text):
-            parser.error(f"{_pet(names[-1])}={text}: expected 0 or 1")
-        torchrun.add_argument(*_spellings(names), action="store_true", default=int(text) != 0, **details)
-
-    option("--nnodes", help="number of nodes")
-    option("--nproc-per-node", help="ranks per node: a number, gpu, auto or cpu")
-    option("--rdzv-backend", default="static")
-    option("--rdzv-endpoint", default="")
-    option("--rdzv-id", default="none")
-    option("--rdzv-conf", default="")
-    flag("--standalone")
-    option("--max-restarts", type=_whole, default=0, help="restarts of failed workers")
-    option("--monitor-interval", type=float, default=0.1)
-    option("--start-method", choices=["spawn", "fork", "forkserver"], default="spawn")
-    option("--event-log-handler", default="null")
-    option("--role", default="default")
-    flag("-m", "--module", help="the script is the name of a module, as in python -m")
-    flag("--no-python", help="the script is a program of its own")
-    flag("--run-path")
-    option("--log-dir", help="folder for redirected output")
-    option("-r", "--redirects", default="0", help="output streams to write to files: 0 none, 1 out, 2 err, 3 both")
-    option("-t", "--tee", default="0", help="output streams to write to files and to the console")
-    option("--local-ranks-filter", default="", help="local ranks whose output is shown, e.g. 0,1")
-    option("--duplicate-stdout-filters", default="")
-    option("--duplicate-stderr-filters", default="")
-    option("--node-rank", type=_whole, default=0)
-    option("--master-addr", default="127.0.0.1")
-    option("--master-port", type=_whole)
-    option("--local-addr")
-    option("--logs-specs")
-    option("--numa-binding")
-    option("--signals-to-handle", default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", help="signals forwarded to workers")
-    option("--shutdown-timeout", type=_whole, help="seconds between such a signal and SIGKILL (30)")
-    flag("--virtual-local-rank")
-    parser.add_argument("training_script", help="script to run; everything after it is the script's own")
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
-
-
-def _pet(option: str) -> str:
-    return "PET_" + option.lstrip("-").replace("-", "_").upper()
-
-
-def _spellings(names: Sequence[str]) -> list[str]:
-    *short, long = names
-    return [*short, *dict.fromkeys([long, "--" + long[2:].replace("-", "_")])]
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if _whole(text) == 0:
-        raise argparse.ArgumentTypeError("expected at least 1")
-    return int(text)
 
 
 def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> LaunchOptions:

@@ -48,24 +48,22 @@ class JobEnding:
     shutdown_seconds: float = 3.0  # a rank that is stuck does not look at signals
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those of the group "hangs"."""
-    hangs = parser.add_argument_group("Maya: hangs")
-    hangs.add_argument(
+def add_options(common: argparse._ArgumentGroup, hangs: argparse._ArgumentGroup) -> None:
+    """--on-hang among the common options, --hang-after in a group of its own."""
+    common.add_argument(
         "--on-hang",
         type=_action,
         default="report",
-        metavar="|".join([*ACTIONS, "pdb:RANK"]),
-        help="when ranks can never go on: report it and end the job; report it and end the ranks with SIGABRT, also "
-        "when they make no progress; report it and wait; or start Python's debugger on a rank, also when they make no "
-        "progress (report)",
+        metavar="ACTION",
+        help="on a hang: report (print who waits for whom, end the job), abort (the same, with SIGABRT), wait (report, "
+        "keep the ranks for py-spy), pdb or pdb:RANK (start Python's debugger) (default: report)",
     )
     hangs.add_argument(
         "--hang-after",
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="warn when no rank has shown any activity for so long; the job goes on, unless --on-hang is abort (60)",
+        help="warn when no rank has shown any activity for this long; abort and pdb act then as well (default: 60)",
     )
 
 

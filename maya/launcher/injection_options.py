@@ -61,23 +61,21 @@ class Injection:
         return [fault for fault in self.wanted if isinstance(fault, InjectedFault)]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those of the group "on purpose"."""
-    group = parser.add_argument_group("Maya: on purpose")
+def add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--inject",
         type=_faults,
         action="append",
         default=[],
         metavar="FAULT|FILE",
-        help="something goes wrong: kill:, raise:, drop: or error:rank=3,call=10, delay:rank=0,step=5,seconds=3, "
-        "oom:rank=1,bytes=1GiB, link:at=node0/nic3,left=25%%; or a TOML file of such",
+        help="inject a fault: kill:, raise:, drop: or error:rank=3,call=10, delay:rank=0,step=5,seconds=3, "
+        "oom:rank=1,bytes=1GiB, link:at=node0/nic3,left=25%%, or a TOML file of faults; may be repeated",
     )
     group.add_argument(
         "--schedule-seed",
         type=_seed,
         metavar="N",
-        help="hold up calls, streams and ranks, so that races show: each number another order, always the same",
+        help="perturb the order of events, to expose races; the same N gives the same order",
     )
 
 

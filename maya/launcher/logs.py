@@ -33,10 +33,15 @@ def make_run_folder(launch: LaunchOptions) -> Path:
         if occupied:
             raise UsageError(f"--out {launch.out} is not empty; name another folder, or remove it")
         return launch.out.absolute()
-    name = Path(launch.script).stem or "run"
+    return new_run_folder(launch.script)
+
+
+def new_run_folder(script: str, under: Path | None = None) -> Path:
+    """A new folder maya-runs/<script>-<n>, `under` this one or the current one."""
+    name = Path(script).stem or "run"
     number = 1
     while True:
-        folder = Path("maya-runs", f"{name}-{number}").absolute()
+        folder = (under or Path()).absolute() / "maya-runs" / f"{name}-{number}"
         try:
             folder.mkdir(parents=True)
             return folder

@@ -1,7 +1,6 @@
-"""Options of maya-torchrun that are about time: which clock the script sees, and what its timeline is made of.
+"""Options of maya-torchrun about time: the clock that the script reads, and the models behind its timeline.
 
-In: the parsed command line. Out: a `Timing`. Settings that belong to GPUs, clusters and hosts are checked where these
-are read (settings).
+In: the parsed command line. Out: a `Timing`. Settings of GPUs, clusters and hosts are checked where these are read.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ NETWORKS = ("analytic", "flow")
 
 
 class TimingError(ValueError):
-    """Options that cannot be meant together, or as they stand."""
+    """Options that are invalid or contradict each other."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What the user wants to know about time."""
+    """The user's choices about time and results."""
 
     clock: str = "virtual"
     timeline: bool = True  # compute it when the job is over
@@ -41,38 +40,68 @@ class Timing:
         return {key: value for key, value in self.changes.items() if "." not in key}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those of the group "time"."""
-    time = parser.add_argument_group("Maya: time")
-    time.add_argument("--clock", choices=CLOCKS, help="what the script's clocks tell: predicted or real time (virtual)")
-    time.add_argument(
-        "--host-time",
-        choices=HOST_TIMES,
-        help="time of the nodes' CPUs: by a model, none, or what the script takes here (model)",
-    )
-    time.add_argument("--host", metavar="NAME|FILE", help="costs of the nodes' CPUs, a TOML file (reference)")
-    time.add_argument(
-        "--network", choices=NETWORKS, help="collectives alone, or sharing links, in the timeline (analytic)"
-    )
-    time.add_argument(
+def add_set_option(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="other values of the cluster, the GPU or the host, e.g. node.nic_rate=200Gbps, power=500W, host.op=5us",
+        help="change one key of the cluster (node.nic_rate=200Gbps), the GPU (power=500W) or the host (host.op=5us); "
+        "may be repeated",
+    )
+
+
+def add_options(time: argparse._ArgumentGroup, results: argparse._ArgumentGroup) -> None:
+    """The options of the time model, and those of the results."""
+    time.add_argument(
+        "--network",
+        choices=NETWORKS,
+        help="collectives in the timeline: analytic, each alone; flow, sharing links (default: analytic)",
     )
     time.add_argument(
-        "--pack", action="append", default=[], metavar="FILE", help="kernel times of your own, from maya calibrate"
+        "--host-time",
+        choices=HOST_TIMES,
+        help="time of the nodes' CPUs: model, costs per op and call; zero; measured, the time that the script takes "
+        "here (default: model)",
     )
-    time.add_argument("--no-timeline", action="store_true", help="predict nothing when the job is over")
-    time.add_argument("--steps-from", metavar="NAME", help="annotation whose end ends a step (optimizer steps)")
-    time.add_argument("--tokens-per-step", type=_positive, metavar="N", help="of the whole job (as the inputs show)")
-    time.add_argument("--price-per-gpu-hour", type=_price, metavar="PRICE", help="to say what the job would cost")
-    time.add_argument("--trace-ranks", metavar="LIST", help="ranks to write Kineto traces of: 0,8-15, all or none")
+    time.add_argument(
+        "--host",
+        metavar="NAME|FILE",
+        help="costs of the nodes' CPUs: a name in the catalogue, or a TOML file (default: reference)",
+    )
+    time.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        help="clock that the script reads: virtual, the predicted time; wall, the time of this machine (default: "
+        "virtual)",
+    )
+    time.add_argument(
+        "--pack",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="kernel times of your own GPU, from maya calibrate; may be repeated",
+    )
+    results.add_argument(
+        "--tokens-per-step", type=_positive, metavar="N", help="tokens of the whole job (default: from its inputs)"
+    )
+    results.add_argument("--price-per-gpu-hour", type=_price, metavar="PRICE", help="add the price to the results")
+    results.add_argument(
+        "--steps-from",
+        metavar="NAME",
+        help="end a step where an annotation (torch.profiler.record_function) of this name ends (default: optimizer "
+        "steps)",
+    )
+    results.add_argument(
+        "--trace-ranks",
+        metavar="LIST",
+        help="ranks to write Kineto traces for: 0,8-15, all or none (default: one of each rank class)",
+    )
+    results.add_argument("--no-timeline", action="store_true", help="record traces, but predict nothing")
 
 
 def read_options(options: argparse.Namespace) -> Timing:
-    """What was chosen; what contradicts itself is refused."""
+    """The choices; contradictory ones are refused."""
     if options.no_trace and options.host_time == "measured":
         raise TimingError("--host-time measured and --no-trace exclude each other: the trace is where it is written")
     if options.no_trace and options.clock == "virtual":
@@ -112,7 +141,7 @@ def read_options(options: argparse.Namespace) -> Timing:
 
 
 def parse_changes(texts: Iterable[str]) -> dict[str, str]:
-    """What --set says: KEY=VALUE, as often as there are keys."""
+    """The KEY=VALUE texts of --set, by key."""
     changes: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from maya import __version__
 from maya.replay.timeline import GroupTimeline
 from maya.report.activities import ActivityLabels
 from maya.report.content import (
@@ -34,6 +33,7 @@ from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.results.memory import memory_curve
 from maya.util.ranks import ranges
 from maya.util.text import bytes_text, share_text, small, time_text
+from maya.version import __version__
 
 _MOST_EVENTS = 40_000  # on the whole page
 _MOST_STEPS = 3

@@ -36,7 +36,7 @@ class _Sum:
         self.waited_ns += waited_ns
 
 
-def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels) -> Table:
+def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels, most: int | None = _MOST_KERNELS) -> Table:
     """Kernels, library calls, copies and memsets."""
     sums: dict[Activity, _Sum] = {}
     for one, rows in _of_step(timeline, steps):
@@ -53,12 +53,12 @@ def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels) -> Ta
         [
             (activity.name, activity.detail, activity.kind.replace("_", "-"), each.ns, round(each.ns / everything, 5),
              each.launches, each.ns // each.launches, activity.origin, activity.spread)
-            for activity, each in ordered[:_MOST_KERNELS]
+            for activity, each in ordered[:most]
         ],
     )  # fmt: skip
 
 
-def collective_table(timeline: Timeline, steps: Steps) -> Table:
+def collective_table(timeline: Timeline, steps: Steps, most: int | None = _MOST_COLLECTIVES) -> Table:
     """Collectives, sends and recvs, by size and number of members."""
     sums: dict[tuple[str, int, int], _Sum] = {}
     for one, rows in _of_step(timeline, steps):
@@ -79,7 +79,7 @@ def collective_table(timeline: Timeline, steps: Steps) -> Table:
             (name, size, members, each.ns, each.launches, each.ns // each.launches,
              _bus_bandwidth(name, size, members, each.ns / each.launches), each.waited_ns,
              each.waited_ns // each.launches)
-            for (name, size, members), each in ordered[:_MOST_COLLECTIVES]
+            for (name, size, members), each in ordered[:most]
         ],
     )  # fmt: skip
 

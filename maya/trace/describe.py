@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from maya.trace.demangle import demangle
 from maya.trace.format import Flag, RecordKind
 from maya.trace.reader import Trace
+from maya.trace.signature_names import NAMING_KEYS, readable_kernel_names, signature_name
 
 OPS = (RecordKind.OP, RecordKind.ANNOTATION)
 
 _LONGEST_NAME = 100
-# Where nearly every kernel of torch lives: what distinguishes one from the next comes after.
-_USUAL_NAMESPACES = ("at::native::", "(anonymous namespace)::")
-_NAMING_KEYS = ("call", "copy", "read", "op", "text")
 
 
 class Descriptions:
@@ -26,16 +23,13 @@ class Descriptions:
         self._trace = trace
         used = np.unique(trace.kernels()["signature"]).tolist()
         kernels = {str(trace.signature(number).get("kernel", "")) for number in used}
-        self._kernel_names = {kernel: _local(name) for kernel, name in demangle(kernels).items()} if demangled else {}
+        self._kernel_names = readable_kernel_names(kernels) if demangled else {}
         self._of_signature: dict[int, str] = {}
         self._of_op: dict[int, str] = {}
 
     def name(self, number: int) -> str:
         """The name of the kernel, the function of the library, the direction of the copy in a signature; else ""."""
-        signature = self._trace.signature(number)
-        if "kernel" in signature:
-            return self._kernel_names.get(signature["kernel"], str(signature["kernel"]))
-        return next((str(signature[key]) for key in _NAMING_KEYS if key in signature), "")
+        return signature_name(self._trace.signature(number), self._kernel_names)
 
     def what(self, record: np.void) -> str:
         """What the record says was done."""
@@ -61,7 +55,7 @@ class Descriptions:
             return f"{name} grid {grid} block {block} shared {signature['shared']}"
         if signature.keys() == {"bytes"}:
             return bytes_text(signature["bytes"])
-        rest = [f"{key}={_compact(value)}" for key, value in signature.items() if key not in _NAMING_KEYS]
+        rest = [f"{key}={_compact(value)}" for key, value in signature.items() if key not in NAMING_KEYS]
         return " ".join(filter(None, [self.name(number), *rest]))
 
     def _describe_op(self, number: int) -> str:
@@ -70,11 +64,6 @@ class Descriptions:
             return f"op {number}"
         sequence = f" sequence {op['sequence']}" if op["sequence"] >= 0 else ""
         return f"{op['name']}({', '.join(map(_input_text, op['inputs']))}) op {number}{sequence}"
-
-
-def kind_name(kind: int) -> str:
-    """A kind in lower case, also one that this version does not know."""
-    return RecordKind(kind).name.lower().replace("_", " ") if kind in frozenset(RecordKind) else f"kind {kind}"
 
 
 def shortened(name: str, longest: int) -> str:
@@ -128,9 +117,3 @@ def _input_text(value: Any) -> str:
 
 def _compact(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
-def _local(name: str) -> str:
-    for namespace in _USUAL_NAMESPACES:
-        name = name.replace(namespace, "")
-    return name

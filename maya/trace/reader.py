@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ import numpy.typing as npt
 from maya.trace import format as f
 from maya.trace.columns import BlockRun, decode_varints
 from maya.trace.format import BlockKind, Flag, RecordKind
+
+if TYPE_CHECKING:
+    import pandas
 
 Records = npt.NDArray[np.void]  # of dtype format.RECORD
 Ops = npt.NDArray[np.void]  # of dtype OP
@@ -139,6 +142,20 @@ class Trace:
     def op_of(self, record: np.void) -> np.void | None:
         """The op from which a record came, as a row of `ops`; None if there was none or it did not end."""
         return self.op(int(record["op"]))
+
+    def to_pandas(self, *, demangle: bool = True) -> pandas.DataFrame:
+        """A row for each record but ops and annotations: host_ns, kind, name, stream, thread, value, op (a number),
+        op_name, signature (a number), from_graph. `RecordKind` says what a value is."""
+        from maya.trace.dataframe import records_dataframe
+
+        return records_dataframe(self.records, self.ops, self.signature, demangle=demangle)
+
+    def ops_to_pandas(self) -> pandas.DataFrame:
+        """A row for each ATen op and annotation: op (a number), name, parent (the number of the op around it, 0: none),
+        start_ns, duration_ns, thread, kind, sequence (of autograd, -1: none), inputs."""
+        from maya.trace.dataframe import ops_dataframe
+
+        return ops_dataframe(self.ops)
 
 
 @dataclass(frozen=True, eq=False)

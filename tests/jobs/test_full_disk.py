@@ -103,7 +103,7 @@ def test_one_rank_cannot_write_its_trace(maya_run: MayaRun) -> None:
     said = maya("whatif", run.folder)
     assert f"incomplete: {cut}" in said.output
     assert f"2 ranks, {CUT_AT} steps" in said.output
-    assert "and what summary.json says" in said.output
+    assert "and the same prediction as in summary.json" in said.output
     assert maya("report", run.folder).exit_code == 0
     assert cut in (run.folder / "report.html").read_text()
     check_prediction_without_traces(run.folder)

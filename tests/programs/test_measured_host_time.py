@@ -109,7 +109,7 @@ def test_a_recorded_run_replays_to_the_byte_and_without_what_was_measured(measur
     assert json.loads((measured_run / "run.json").read_text(encoding="utf-8"))["host_time"] == "measured"
     same = maya("whatif", measured_run)
     assert "the same timeline" in same.output
-    assert "and what summary.json says" in same.output
+    assert "and the same prediction as in summary.json" in same.output
     other = maya("whatif", measured_run, "--host-time", "model")
     assert other.exit_code == 0
     assert "host time" in other.output

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import io
 import os
 import re
 import signal
@@ -22,11 +21,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from maya.cli.trace import parse_kinds, show
 from maya.trace import Flag, RecordKind, Trace, TraceError, count_records, read
 from maya.trace import format as trace_format
 from maya.trace.columns import BlockRun
 from maya.trace.flops import gemm_flops
+from maya.trace.listing import parse_kinds, trace_lines
 from rank_runtime.build.headers import write_headers
 from rank_runtime.build.sources import Sources
 
@@ -448,9 +447,7 @@ def test_header_cut_short_or_damaged(driver: Driver, path: Path) -> None:
 
 
 def shown(path: Path, **options: object) -> list[str]:
-    out = io.StringIO()
-    show(path, file=out, **options)  # type: ignore[arg-type]
-    return out.getvalue().splitlines()
+    return list(trace_lines(read(path), **options))  # type: ignore[arg-type]
 
 
 def test_show(driver: Driver, path: Path) -> None:
@@ -460,7 +457,7 @@ def test_show(driver: Driver, path: Path) -> None:
     assert head[0] == f"trace    {path}, format version 2"
     assert head[1].startswith("rank     3, process ")
     assert head[1].endswith("Test GPU")
-    assert head[3] == "ended    in order"
+    assert head[3] == "ended    normally"
     assert "made up  aten::_local_scalar_dense at train.py:33 read 4 B in 1 reads" in head
     assert len(listing) == 5
     gemm, copy, made_up, stream, kernel = (re.sub(r"\s+", " ", line) for line in listing)
@@ -482,7 +479,9 @@ def test_show_a_part(driver: Driver, path: Path) -> None:
 
 def test_show_incomplete(driver: Driver, path: Path) -> None:
     driver("killed", 5000, expect=-signal.SIGKILL)
-    assert "ended    no: the program that wrote it crashed or is still running; what came before is here" in shown(path)
+    assert (
+        "ended    early: the program that wrote it crashed or is still running; the records before that are complete"
+    ) in shown(path)
 
 
 def test_show_summary(driver: Driver, path: Path) -> None:

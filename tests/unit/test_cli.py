@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from maya import __version__
 from maya.cli.main import main
+from maya.devices import device_names
+from maya.hosts import host_names
+from maya.version import __version__
+from netmodel.cluster import cluster_names, cluster_path
 from rank_runtime.variables import RANK_VARIABLES, SETUP_VARIABLES
 
 
@@ -21,10 +24,34 @@ def test_version() -> None:
 
 
 def test_gpus() -> None:
-    lines = maya("gpus").output.splitlines()
-    assert len(lines) == 11
+    title, *lines = maya("gpus").output.splitlines()
+    assert title.split() == ["gpu", "compute", "SMs", "memory", "bandwidth", "fp16", "NVLink", "name"]
+    assert [line.split()[0] for line in lines] == device_names()
     [h100] = [line for line in lines if line.startswith("h100 ")]
-    assert " ".join(h100.split()) == "h100 NVIDIA H100 80GB HBM3 sm 9.0 132 SMs 79.1 GiB 3352 GB/s 989 TFLOPS fp16"
+    assert " ".join(h100.split()) == "h100 sm 9.0 132 79.1 GiB 3.352 TB/s 989 TFLOPS 450 GB/s NVIDIA H100 80GB HBM3"
+
+
+def test_clusters() -> None:
+    title, *lines = maya("clusters").output.splitlines()
+    assert title.startswith("cluster ")
+    assert [line.split()[0] for line in lines] == cluster_names()
+    assert maya("net", "show").output == maya("clusters").output
+
+
+def test_one_cluster() -> None:
+    assert maya("clusters", "dgx-h100").output == cluster_path("dgx-h100").read_text(encoding="utf-8")
+    assert 'unknown cluster "dgx"' in maya("clusters", "dgx").output
+
+
+def test_hosts() -> None:
+    title, *lines = maya("hosts").output.splitlines()
+    assert title.startswith("host ")
+    assert [line.split()[0] for line in lines] == host_names()
+
+
+def test_one_host() -> None:
+    assert "calls.kernel                      3.6 us\n" in maya("hosts", "reference").output
+    assert 'unknown host "refrence" (did you mean reference?)' in maya("hosts", "refrence").output
 
 
 def test_one_gpu() -> None:
@@ -40,11 +67,15 @@ def test_unknown_gpu() -> None:
     assert result.output.startswith('Error: unknown GPU "h10" (did you mean h100')
 
 
-def test_every_variable_for_users_is_listed() -> None:
-    names = [line.split()[0] for line in maya("env").output.splitlines()]
-    assert names == [variable.name for variable in (*RANK_VARIABLES, *SETUP_VARIABLES) if not variable.internal]
-    assert "MAYA_KEPT_BYTES" in names
-    assert "MAYA_COORDINATOR_SECRET" not in names
+def test_every_variable_is_listed() -> None:
+    lines = maya("env", "--all").output.splitlines()
+    assert [line.split()[0] for line in lines] == [variable.name for variable in (*RANK_VARIABLES, *SETUP_VARIABLES)]
+
+
+def test_variables_that_maya_sets_are_not_for_users() -> None:
+    listed = {line.split()[0] for line in maya("env").output.splitlines()}
+    assert {"MAYA_COMPUTE", "MAYA_KEPT_BYTES", "MAYA_CACHE"} <= listed
+    assert not {"MAYA_COORDINATOR_SECRET", "MAYA_GPU_PROPERTIES", "MAYA_ZMQ", "MAYA_FAULTS"} & listed
 
 
 @pytest.mark.parametrize(

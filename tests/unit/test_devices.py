@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from maya.devices import Device, DeviceError, device_names, load_device
-from maya.launcher.arguments import GPU, fitting_cluster
+from maya.launcher.arguments import fitting_cluster
+from maya.launcher.option_parser import GPU
 from maya.util.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
 from netmodel.cluster import cluster_names
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maya.cli.trace import parse_kinds
 from maya.trace import TraceError, read
 from maya.trace.columns import decode_varints, unfold
 from maya.trace.demangle import demangle
 from maya.trace.flops import flops_of
+from maya.trace.listing import parse_kinds
 
 DEVICE = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device"
 
@@ -106,5 +106,5 @@ def test_demangle_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reading_needs_no_torch() -> None:
-    code = "import sys, maya.trace, maya.cli.trace; print('torch' in sys.modules)"
+    code = "import sys, maya.trace, maya.trace.listing; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -1,4 +1,4 @@
-"""`maya net`: the network model from the command line. Each command is a module of its own."""
+"""`maya net`: the network model on the command line. Each command is a module of its own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from maya.cli.net.show import show
 from maya.cli.net.together import together
 
 
-@click.group()
+@click.group(short_help="Draw a network and time collectives on it.")
 def net() -> None:
-    """Look at a cluster's network, and ask it how long collectives take."""
+    """Draw a cluster's network, and predict the times of collectives on it."""
 
 
 for command in (show, bench, together, fit):

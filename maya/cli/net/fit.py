@@ -1,4 +1,4 @@
-"""`maya net fit`: a cluster's parameters from measurements of it."""
+"""`maya net fit`: fits the parameters of a cluster to measurements."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 import click
 
 from maya.cli.net.bench import parse_where
+from maya.cli.parameter_types import CatalogueType
 
 if TYPE_CHECKING:
     from netmodel.calibration.fit import Fit
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CatalogueType("cluster"))
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the cluster's file, fitted, here.")
-@click.option("--op", "operation", default="", help="The operation of texts that do not say it.")
-@click.option("--ranks", type=click.IntRange(min=1), help="The ranks of texts that do not list them.")
-@click.option("--nodes", type=click.IntRange(min=1), help="The nodes of texts that do not list them.")
-@click.option("--where", multiple=True, metavar="COLUMN=TEXT", help="Of CSV files, rows with TEXT in COLUMN.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the fitted cluster file here.")
+@click.option("--op", "operation", default="", help="The collective, for files that do not name it.")
+@click.option("--ranks", type=click.IntRange(min=1), help="The number of ranks, for files that do not list them.")
+@click.option("--nodes", type=click.IntRange(min=1), help="The number of nodes, for files that do not list them.")
+@click.option("--where", multiple=True, metavar="COLUMN=TEXT", help="Of CSV files, use rows with TEXT in COLUMN only.")
 def fit(
     cluster: str,
     files: tuple[Path, ...],
@@ -30,8 +31,8 @@ def fit(
     nodes: int | None,
     where: tuple[str, ...],
 ) -> None:
-    """Fit CLUSTER to measurements in FILES: nccl-tests' own output, or CSV with the columns op, nranks, nodes,
-    size_bytes and time_us. A part of the measurements is not used, and the error is that of this part.
+    """Fit CLUSTER to the measurements in FILES: nccl-tests' output, or CSV with the columns op, nranks, nodes,
+    size_bytes and time_us. Some measurements are held out of the fit; the reported error is on those.
     """
     from netmodel.calibration.cluster_file import with_calibration
     from netmodel.calibration.fit import fit_cluster

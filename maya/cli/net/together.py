@@ -1,4 +1,4 @@
-"""`maya net together`: the same collective in many groups at the same time, sharing the links of a cluster."""
+"""`maya net together`: one collective in many process groups at the same time, sharing the links of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maya.cli.net.options import fault_option
+from maya.cli.common_options import fault_option
+from maya.cli.parameter_types import CatalogueType
 from maya.util.units import BYTES, format_nanoseconds
 from netmodel.collectives.collective import OPERATIONS
 
@@ -22,18 +23,18 @@ _COLUMNS = ("alone", "fastest", "median", "slowest")
 
 
 @click.command()
-@click.argument("clusters", nargs=-1, required=True, metavar="CLUSTER...")
-@click.option("--gpus", type=click.IntRange(min=2), required=True, help="GPUs of the job.")
-@click.option("--group-size", type=click.IntRange(min=2), required=True, help="Ranks of a group.")
+@click.argument("clusters", type=CatalogueType("cluster"), nargs=-1, required=True, metavar="CLUSTER...")
+@click.option("--gpus", type=click.IntRange(min=2), required=True, help="Number of GPUs of the job.")
+@click.option("--group-size", type=click.IntRange(min=2), required=True, help="Number of ranks of a group.")
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
-    help="Distance between the ranks of a group  [default: GPUS / GROUP-SIZE, as far apart as groups can be].",
+    help="Distance between the ranks of a group  [default: GPUS / GROUP-SIZE, the largest possible].",
 )
-@click.option("--op", "operation", type=click.Choice(OPERATIONS), default="all_reduce", show_default=True)
 @click.option(
-    "--size", default="256MB", show_default=True, help="Bytes of each collective, counted as nccl-tests does."
+    "--op", "operation", type=click.Choice(OPERATIONS), default="all_reduce", show_default=True, help="The collective."
 )
+@click.option("--size", default="256MB", show_default=True, help="Size of each collective, as nccl-tests counts it.")
 @fault_option
 def together(
     clusters: tuple[str, ...],
@@ -44,10 +45,10 @@ def together(
     size: str,
     faults: tuple[str, ...],
 ) -> None:
-    """Run a collective in all groups of a job at the same time, on CLUSTER: a name of the catalogue, or a TOML file.
+    """Time a collective in all process groups of a job at once, on CLUSTER: a name in the catalogue, or a TOML file.
 
-    Every GPU is in one group. Shows how long a group takes that has the network to itself, and how long the groups take
-    together, when they share links. NCCL_ALGO, NCCL_PROTO and others like them in the environment are heeded.
+    Every GPU is in one group. Prints the time of a group that has the network to itself, and the times of the groups
+    when they share links. NCCL_ALGO, NCCL_PROTO and the like in the environment have their effect.
     """
     from netmodel.cluster import load_cluster, with_faults
     from netmodel.cluster.faults import parse_fault

@@ -1,0 +1,147 @@
+"""Starts maya-torchrun and loads its run.
+
+In: a script, its arguments, and options of maya-torchrun as keyword arguments. Out: a `Run`, or a `LaunchError` with
+the exit code, the end of the output, and the folder of the logs. The job runs in a subprocess of this Python
+environment, so a notebook can start one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from os import PathLike, fspath
+from pathlib import Path
+from typing import IO
+
+from maya.api.run import Run, load
+from maya.launcher.logs import new_run_folder
+from maya.launcher.option_parser import make_parser, option_actions
+from maya.util.suggestions import did_you_mean
+
+_NOT_STARTED = 2  # the exit code
+_LINES_KEPT = 30
+_INTERRUPT_SECONDS = 40.0  # the ranks have 30 of them before they are killed
+
+
+class LaunchError(RuntimeError):
+    """A job that did not end well."""
+
+    def __init__(self, exit_code: int, folder: Path, output: str) -> None:
+        self.exit_code = exit_code  # 1: a rank failed; 2: the job could not be started
+        self.folder = folder
+        self.output = output  # the last lines
+        reason = "the job could not be started" if exit_code == _NOT_STARTED else "the job failed"
+        logs = f"; logs and traces are in {folder}" if (folder / "run.json").exists() else ""
+        super().__init__(f"maya-torchrun ended with exit code {exit_code}: {reason}{logs}. Its last lines:\n{output}")
+
+    @property
+    def run(self) -> Run:
+        """The run as far as it was recorded; a ValueError where there is none."""
+        return load(self.folder)
+
+
+def launch(
+    script: str | PathLike[str],
+    args: Sequence[object] = (),
+    *,
+    nproc: int | None = None,
+    gpu: str | PathLike[str] | None = None,
+    cluster: str | PathLike[str] | None = None,
+    out: str | PathLike[str] | None = None,
+    check: bool = True,
+    quiet: bool = False,
+    cwd: str | PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: object,
+) -> Run:
+    """Run a script on virtual GPUs: maya.launch("train.py", ["--steps", 3], nproc=16, cluster="dgx-h100").
+
+    `args`: the script's own. `out`: the run's folder, by default a new one under maya-runs. `check`: raise a
+    LaunchError if the job fails; otherwise look at `exit_code` and `hang` of the run. `quiet`: do not show the job's
+    output while it runs. `cwd`, `env`: folder and environment variables of the job. `options`: other options of
+    maya-torchrun, with underscores: host_time="zero", module=True, set={"node.nic_rate": "200Gbps"},
+    inject=["kill:rank=3,call=10"].
+    """
+    own = {"nproc": nproc, "gpu": gpu, "cluster": cluster}
+    words = [word for name, value in {**own, **options}.items() for word in _words(name, value)]
+    start = Path(cwd or ".").absolute()
+    folder = new_run_folder(fspath(script), start) if out is None else start / out
+    command = [sys.executable, "-m", "maya.launcher", "--out", str(folder), *words, fspath(script), *map(str, args)]
+    exit_code, output = _run(command, cwd, env, quiet=quiet)
+    if exit_code == _NOT_STARTED and out is None:
+        with suppress(OSError):  # raised unless it is empty
+            folder.rmdir()
+    if exit_code != 0 and (check or not (folder / "run.json").exists()):
+        raise LaunchError(exit_code, folder, output)
+    return load(folder)
+
+
+def _words(name: str, value: object) -> list[str]:
+    """An option as words of the command line."""
+    if value is None or value is False:
+        return []
+    known = option_actions(make_parser({}))
+    action = known.get(name)
+    if action is None:
+        raise TypeError(f"launch() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
+    option = f"--{name.replace('_', '-')}"
+    if action.nargs == 0:
+        if value is not True:
+            raise TypeError(f"launch(): {name} is {value!r}; it is True or False")
+        return [option]
+    if isinstance(value, Mapping):
+        value = [f"{key}={each}" for key, each in value.items()]
+    if isinstance(value, list | tuple) and isinstance(action, argparse._AppendAction):
+        return [f"{option}={_text(each)}" for each in value]
+    return [f"{option}={_text(value)}"]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return fspath(value) if isinstance(value, PathLike) else str(value)
+
+
+def _run(
+    command: list[str], cwd: str | PathLike[str] | None, env: Mapping[str, str] | None, *, quiet: bool
+) -> tuple[int, str]:
+    """The exit code and the last lines. A notebook shows only what its own process writes, so the output of the job is
+    written again here."""
+    environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
+    last: deque[str] = deque(maxlen=_LINES_KEPT)
+    with subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        text=True, errors="replace", bufsize=1,
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        try:
+            _copy(job.stdout, last, quiet=quiet)
+            exit_code = job.wait()
+        except BaseException:
+            _end(job)
+            raise
+    return exit_code, "".join(last).rstrip("\n")
+
+
+def _copy(source: IO[str], last: deque[str], *, quiet: bool) -> None:
+    for line in source:
+        last.append(line)
+        if not quiet:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """Ends the job after an interrupt, which the terminal or the notebook may have sent to it as well."""
+    if job.poll() is None:
+        job.send_signal(signal.SIGINT)
+    try:
+        job.wait(_INTERRUPT_SECONDS)
+    except subprocess.TimeoutExpired:
+        job.kill()
