@@ -61,12 +61,14 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "trace":
-        return import_module("maya.trace")
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module 'maya' has no attribute {name!r}")
+if not TYPE_CHECKING:  # with it, type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name == "trace":
+            return import_module("maya.trace")
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name]), name)
+        raise AttributeError(f"module 'maya' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

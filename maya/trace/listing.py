@@ -111,7 +111,8 @@ def _launch_table(trace: Trace, descriptions: Descriptions) -> Iterator[str]:
         yield f"{times:>12,}  {signatures:>10,}  {kind_text:<10}  {shortened(name, _NAME_WIDTH)}".rstrip()
     flops = gemm_flops(trace)
     if flops.any():
-        yield f"\n{flops.sum():.4g} FLOPs in {np.count_nonzero(flops):,} matrix products of cuBLAS"
+        yield ""
+        yield f"{flops.sum():.4g} FLOPs in {np.count_nonzero(flops):,} matrix products of cuBLAS"
 
 
 def _counted(records: Records) -> Iterator[tuple[int, int, int]]:
