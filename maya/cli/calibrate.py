@@ -23,6 +23,7 @@ from maya.util.extras import MissingPackage
     "--gpu",
     type=CatalogueType("gpu"),
     required=True,
+    metavar="NAME|FILE",
     help="The measured GPU: a name in the catalogue, or a TOML file.",
 )
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The pack to write (.npz).")

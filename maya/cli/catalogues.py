@@ -52,7 +52,12 @@ def clusters(cluster: str | None) -> None:
 @click.command(short_help="List the hosts of the catalogue.")
 @click.argument("host", type=CatalogueType("host"), required=False)
 @click.option(
-    "--gpu", type=CatalogueType("gpu"), default="h100", show_default=True, help="GPU that the host launches work on."
+    "--gpu",
+    type=CatalogueType("gpu"),
+    metavar="NAME|FILE",
+    default="h100",
+    show_default=True,
+    help="GPU that the host launches work on.",
 )
 def hosts(host: str | None, gpu: str) -> None:
     """List the hosts (CPUs of training nodes) of the catalogue, or show all costs of one."""

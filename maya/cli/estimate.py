@@ -61,14 +61,18 @@ def _dimensions(command: Callable[..., None]) -> Callable[..., None]:
     for name, text in reversed(_SIZES.items()):
         command = click.option(f"--{name.replace('_', '-')}", name, type=SizeType(), help=text)(command)
     for name, text in reversed(_WORDS.items()):
-        command = click.option(f"--{name}", name, help=text)(command)
+        command = click.option(f"--{name}", name, metavar="NAME", help=text)(command)
     for name, text in reversed(_FLAGS.items()):
         command = click.option(f"--{name}", name, is_flag=True, help=text)(command)
     return command
 
 
 @click.command(short_help="Estimate the time of an op or of a trace.")
-@click.option("--op", help="The op: gemm, attention, norm, softmax, cross_entropy, elementwise, optimizer, copy, ...")
+@click.option(
+    "--op",
+    metavar="NAME",
+    help="The op: gemm, attention, norm, softmax, cross_entropy, elementwise, optimizer, copy, ...",
+)
 @click.option(
     "--trace",
     "trace_file",
@@ -80,9 +84,10 @@ def _dimensions(command: Callable[..., None]) -> Callable[..., None]:
     "gpus",
     type=CatalogueType("gpu"),
     multiple=True,
+    metavar="NAME|FILE",
     help="A name in the catalogue or a TOML file; several: a,b or repeated.",
 )
-@click.option("--dtype", help="bf16, fp16, tf32, fp32, fp64, fp8, ... [bf16]")
+@click.option("--dtype", metavar="NAME", help="bf16, fp16, tf32, fp32, fp64, fp8, ...  [default: bf16]")
 @click.option(
     "--pack",
     "packs",
@@ -91,11 +96,14 @@ def _dimensions(command: Callable[..., None]) -> Callable[..., None]:
     help="A pack of your own, from maya calibrate; may be repeated.",
 )
 @click.option(
-    "--within", help="With --trace: only launches inside annotations (torch.profiler.record_function) of this name."
+    "--within",
+    metavar="NAME",
+    help="With --trace: only launches inside annotations (torch.profiler.record_function) of this name.",
 )
 @click.option(
     "--top",
     type=click.IntRange(min=0),
+    metavar="N",
     default=10,
     show_default=True,
     help="With --trace: list the N kernels that take most time.",

@@ -14,7 +14,7 @@ def trace() -> None:
 
 @trace.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--limit", type=click.IntRange(min=0), help="List at most N records.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="List at most N records.")
 @click.option("--kind", "kinds", multiple=True, help="List only records of this kind; may be repeated.")
 @click.option("--ops/--no-ops", default=True, show_default=True, help="Name the op that each record came from.")
 @click.option("--demangle/--no-demangle", default=True, show_default=True, help="Make kernel names readable.")

@@ -63,7 +63,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         add_help=False,
     )
     common = parser.add_argument_group("common options")
-    torchrun = parser.add_argument_group("torchrun's options (defaults from PET_<OPTION> in the environment)")
+    torchrun = parser.add_argument_group("options of torchrun (defaults from PET_<OPTION> in the environment)")
     time = parser.add_argument_group("time model")
     results = parser.add_argument_group("results")
     values = parser.add_argument_group("values of tensors")

@@ -40,13 +40,14 @@ class BenchRow:
 @click.command()
 @click.argument("cluster", type=CatalogueType("cluster"))
 @click.option("--op", "operation", type=click.Choice(OPERATIONS), required=True, help="The collective.")
-@click.option("--gpus", type=click.IntRange(min=1), help="Use the first N GPUs.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Use the first N GPUs.")
 @click.option("--members", type=RanksType(), help="Use these ranks: 0-7, 0,8,16 or 0:64:8 (every eighth below 64).")
 @click.option("--minbytes", type=SizeType(), default="8", show_default=True, help="Smallest size.")
 @click.option("--maxbytes", type=SizeType(), default="8G", show_default=True, help="Largest size.")
 @click.option(
     "--stepfactor",
     type=click.FloatRange(min=1, min_open=True),
+    metavar="FACTOR",
     default=2.0,
     show_default=True,
     help="Factor between one size and the next.",

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the fitted cluster file here.")
 @click.option("--op", "operation", default="", help="The collective, for files that do not name it.")
-@click.option("--ranks", type=click.IntRange(min=1), help="The number of ranks, for files that do not list them.")
-@click.option("--nodes", type=click.IntRange(min=1), help="The number of nodes, for files that do not list them.")
+@click.option(
+    "--ranks", type=click.IntRange(min=1), metavar="N", help="The number of ranks, for files that do not list them."
+)
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="The number of nodes, for files that do not list them."
+)
 @click.option("--where", multiple=True, metavar="COLUMN=TEXT", help="Of CSV files, use rows with TEXT in COLUMN only.")
 def fit(
     cluster: str,

@@ -13,7 +13,9 @@ from maya.cli.parameter_types import CatalogueType
 
 @click.command()
 @click.argument("cluster", type=CatalogueType("cluster"), required=False)
-@click.option("--gpus", type=click.IntRange(min=1), help="Draw the first N GPUs  [default: two nodes, or two racks].")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), metavar="N", help="Draw the first N GPUs  [default: two nodes, or two racks]."
+)
 @fault_option
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also write a drawing to this file.")
 def show(cluster: str | None, gpus: int | None, faults: tuple[str, ...], svg: Path | None) -> None:

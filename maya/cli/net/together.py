@@ -24,17 +24,26 @@ _COLUMNS = ("alone", "fastest", "median", "slowest")
 
 @click.command()
 @click.argument("clusters", type=CatalogueType("cluster"), nargs=-1, required=True, metavar="CLUSTER...")
-@click.option("--gpus", type=click.IntRange(min=2), required=True, help="Number of GPUs of the job.")
-@click.option("--group-size", type=click.IntRange(min=2), required=True, help="Number of ranks of a group.")
+@click.option("--gpus", type=click.IntRange(min=2), metavar="N", required=True, help="Number of GPUs of the job.")
+@click.option(
+    "--group-size", type=click.IntRange(min=2), metavar="N", required=True, help="Number of ranks of a group."
+)
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Distance between the ranks of a group  [default: GPUS / GROUP-SIZE, the largest possible].",
 )
 @click.option(
     "--op", "operation", type=click.Choice(OPERATIONS), default="all_reduce", show_default=True, help="The collective."
 )
-@click.option("--size", default="256MB", show_default=True, help="Size of each collective, as nccl-tests counts it.")
+@click.option(
+    "--size",
+    metavar="SIZE",
+    default="256MB",
+    show_default=True,
+    help="Size of each collective, as nccl-tests counts it.",
+)
 @fault_option
 def together(
     clusters: tuple[str, ...],
