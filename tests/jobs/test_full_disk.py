@@ -1,4 +1,4 @@
-"""Traces and results that cannot be written: the script's clocks stay right, and what is said of the run is true.
+"""Traces and results that cannot be written: the script's clocks stay right, and messages tell the truth about the run.
 
 A rank's disk is full when the rank's own limit on file sizes is reached (RLIMIT_FSIZE), which takes no root.
 """
@@ -9,6 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 from helpers.script_run import MayaRun, ScriptRun
 
@@ -62,55 +63,97 @@ def lengths_of_steps(run: ScriptRun) -> list[int]:
     return lengths
 
 
-def test_clocks_do_not_depend_on_the_trace(maya_run: MayaRun) -> None:
-    """Whether a half of the trace is written or nothing, the script reads the same times."""
-    half, nothing = (maya_run(TRAIN, script_arguments=[part]) for part in ("half", "nothing"))
+@pytest.fixture(scope="module")
+def half(maya_run_once: MayaRun) -> ScriptRun:
+    """A run whose only rank writes half of its trace."""
+    return maya_run_once(TRAIN, script_arguments=["half"])
+
+
+@pytest.fixture(scope="module")
+def nothing(maya_run_once: MayaRun) -> ScriptRun:
+    """A run whose only rank writes nothing."""
+    return maya_run_once(TRAIN, script_arguments=["nothing"])
+
+
+@pytest.fixture(scope="module")
+def one_of_two(maya_run_once: MayaRun) -> ScriptRun:
+    """A run of two ranks, of which the second writes half of its trace."""
+    return maya_run_once(TRAIN, "--nproc", "2", script_arguments=["half"])
+
+
+def test_the_script_reads_the_same_times_however_much_of_the_trace_is_written(
+    half: ScriptRun, nothing: ScriptRun
+) -> None:
     assert half.stdout == nothing.stdout
+
+
+def test_steps_take_the_same_time_after_the_disk_is_full(half: ScriptRun) -> None:
     elapsed_ms = [float(line.split()[1]) for line in half.stdout.splitlines()]
     assert len(elapsed_ms) == STEPS
-    assert len(set(elapsed_ms[2:])) == 1, "virtual time: steps before and after the disk was full take as long"
-    for run in (half, nothing):
-        assert run.exit_code == 0, run.stderr
-        assert "File too large; the trace ends here, the program and its clocks go on" in run.stderr
+    assert len(set(elapsed_ms[2:])) == 1
 
+
+@pytest.mark.parametrize("name", ["half", "nothing"])
+def test_the_program_goes_on_when_its_trace_ends(name: str, request: pytest.FixtureRequest) -> None:
+    run: ScriptRun = request.getfixturevalue(name)
+    assert run.exit_code == 0, run.stderr
+    assert "File too large; the trace ends here, the program and its clocks go on" in run.stderr
+
+
+def test_whole_steps_of_half_a_trace_are_predicted(half: ScriptRun) -> None:
     assert len(lengths_of_steps(half)) == CUT_AT
     assert f"the trace of rank 0 ends after {CUT_AT} complete steps: the limit on file sizes was reached" in half.stderr
     assert RUN_AGAIN in half.stderr
+
+
+def test_trace_show_tells_why_half_a_trace_ends(half: ScriptRun) -> None:
     assert "ended    no: the limit on file sizes was reached" in maya("trace", "show", half.trace).output
 
+
+def test_an_empty_trace_gives_no_prediction(nothing: ScriptRun) -> None:
     assert "no prediction: rank 0 is left out: " in nothing.stderr
     assert "rank0.trace is empty: the disk was full, or a limit reached" in nothing.stderr
     assert "GPU-hours" not in nothing.stderr
     written = json.loads((nothing.folder / "summary.json").read_text())
     assert written["prediction"] is None
     assert "is empty" in written["no_prediction"]
-    for words in (("whatif", nothing.folder), ("report", nothing.folder), ("trace", "show", nothing.trace)):
-        said = maya(*words)
-        assert said.exit_code == 1
-        assert "is empty: the disk was full" in said.output
 
 
-def test_one_rank_cannot_write_its_trace(maya_run: MayaRun) -> None:
-    run = maya_run(TRAIN, "--nproc", "2", script_arguments=["half"])
-    assert run.exit_code == 0, run.stderr
-    assert run.stdout.count("\n") == STEPS
-    assert len(lengths_of_steps(run)) == CUT_AT
-    assert all(lengths_of_steps(run))
-    cut = (
-        f"the trace of rank 1 ends after {CUT_AT} complete steps: the limit on file sizes was reached (File too large)"
-    )
-    assert f"{cut}; {RUN_AGAIN}" in run.stderr
-    said = maya("whatif", run.folder)
-    assert f"incomplete: {cut}" in said.output
+@pytest.mark.parametrize("command", ["whatif", "report", "trace show"])
+def test_commands_refuse_an_empty_trace(nothing: ScriptRun, command: str) -> None:
+    said = maya(*command.split(), nothing.trace if command == "trace show" else nothing.folder)
+    assert said.exit_code == 1
+    assert "is empty: the disk was full" in said.output
+
+
+CUT = f"the trace of rank 1 ends after {CUT_AT} whole steps: the limit on file sizes was reached (File too large)"
+
+
+def test_the_whole_steps_of_all_ranks_are_predicted(one_of_two: ScriptRun) -> None:
+    assert one_of_two.exit_code == 0, one_of_two.stderr
+    assert one_of_two.stdout.count("\n") == STEPS
+    assert len(lengths_of_steps(one_of_two)) == CUT_AT
+    assert all(lengths_of_steps(one_of_two))
+    assert f"{CUT}; {RUN_AGAIN}" in one_of_two.stderr
+
+
+def test_whatif_says_that_a_trace_is_incomplete(one_of_two: ScriptRun) -> None:
+    said = maya("whatif", one_of_two.folder)
+    assert f"incomplete: {CUT}" in said.output
     assert f"2 ranks, {CUT_AT} steps" in said.output
-    assert "and the same prediction as in summary.json" in said.output
-    assert maya("report", run.folder).exit_code == 0
-    assert cut in (run.folder / "report.html").read_text()
-    check_prediction_without_traces(run.folder)
+    assert "and what summary.json says" in said.output
 
 
-def check_prediction_without_traces(folder: Path) -> None:
-    """Traces for Perfetto that cannot be written do not cost the prediction, and nothing half-written is left."""
+def test_the_report_says_that_a_trace_is_incomplete(one_of_two: ScriptRun) -> None:
+    assert maya("report", one_of_two.folder).exit_code == 0
+    assert CUT in (one_of_two.folder / "report.html").read_text()
+
+
+def test_traces_for_perfetto_that_cannot_be_written_do_not_cost_the_prediction(
+    one_of_two: ScriptRun, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(one_of_two.folder, folder)
     shutil.rmtree(folder / "traces")
     (folder / "traces").touch()
     made = predict(folder)

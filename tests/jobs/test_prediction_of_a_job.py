@@ -1,16 +1,17 @@
-"""A real job, from the command line to its prediction: what the summary says is what the script itself saw."""
+"""A real job, from the command line to its prediction: the summary agrees with what the script itself measured."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from typing import Any
 
 import pytest
-from helpers.script_run import MayaRun, ScriptRun
+from helpers.script_run import MayaRun, ScriptRun, runner_in
 
 from maya.report.collect import collect
 from maya.results.predict import predict
-from maya.results.prediction_json import prediction_json
+from rank_runtime.build import Build
 
 TRAINING = """
     import os, torch, torch.distributed as dist
@@ -34,44 +35,63 @@ TRAINING = """
 """
 
 
-@pytest.fixture
-def job(maya_run: MayaRun) -> ScriptRun:
-    run = maya_run(TRAINING, "--nproc", "2", "--cluster", "dgx-h100", "--price-per-gpu-hour", "2")
+@pytest.fixture(scope="module")
+def job(maya_run_once: MayaRun) -> ScriptRun:
+    run = maya_run_once(TRAINING, "--nproc", "2", "--cluster", "dgx-h100", "--price-per-gpu-hour", "2")
     assert run.exit_code == 0, run.stderr
     return run
 
 
-def test_a_job_is_predicted(job: ScriptRun) -> None:
-    content = json.loads((job.folder / "summary.json").read_text())
-    assert content["version"] == 2
-    assert content["no_prediction"] is None
-    assert content["emulation"]["seconds"] > 0
-    prediction = content["prediction"]
+@pytest.fixture(scope="module")
+def summary(job: ScriptRun) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((job.folder / "summary.json").read_text())
+    return content
+
+
+def test_the_summary_has_a_version_and_a_prediction(summary: dict[str, Any]) -> None:
+    assert summary["version"] == 2
+    assert summary["no_prediction"] is None
+    assert summary["emulation"]["seconds"] > 0
+
+
+def test_steps_samples_and_the_price_are_predicted(summary: dict[str, Any]) -> None:
+    prediction = summary["prediction"]
     assert prediction["steps"]["count"] == 4
     assert prediction["throughput"]["samples_per_step"] == 2 * 2 * 8
     assert prediction["throughput"]["price_per_step"] > 0
-    for rank in prediction["ranks"]:
+
+
+def test_the_times_of_a_rank_add_up_to_its_step(summary: dict[str, Any]) -> None:
+    for rank in summary["prediction"]["ranks"]:
         assert sum(rank["time_ns"]) == rank["step_ns"] > 0
-    # Memory is what torch and CUDA said, to the byte.
+
+
+def test_memory_is_what_torch_and_cuda_report_to_the_byte(job: ScriptRun, summary: dict[str, Any]) -> None:
     said = [int(word) for line in job.stdout.splitlines() if line.startswith("memory") for word in line.split()[1:]]
-    assert prediction["ranks"][0]["memory_bytes"] == said
+    assert summary["prediction"]["ranks"][0]["memory_bytes"] == said
 
-    printed = [line for line in job.stderr.splitlines() if line.startswith("maya-torchrun: ")]
-    for label in ("step ", "speed ", "of peak ", "cost ", "time ", "memory ", "network ", "based on ", "open "):
-        assert any(line.startswith(f"maya-torchrun: {label}") for line in printed), job.stderr
 
-    trace = job.folder / "traces" / "rank0_trace.json.gz"
-    kernels = [
-        event["name"]
-        for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-        if event.get("cat") == "kernel"
-    ]
+@pytest.mark.parametrize(
+    "label", ["step ", "speed ", "of peak ", "cost ", "time ", "memory ", "network ", "based on ", "open "]
+)
+def test_the_launcher_prints_the_prediction(job: ScriptRun, label: str) -> None:
+    assert any(line.startswith(f"maya-torchrun: {label}") for line in job.stderr.splitlines()), job.stderr
+
+
+def test_the_trace_of_a_rank_has_the_kernels_of_nccl(job: ScriptRun) -> None:
+    trace = json.loads(gzip.decompress((job.folder / "traces" / "rank0_trace.json.gz").read_bytes()))
+    kernels = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "kernel"]
     assert any(name.startswith("ncclDevKernel_AllReduce") for name in kernels)
+
+
+def test_the_cluster_has_a_trace(job: ScriptRun) -> None:
     assert (job.folder / "cluster_trace.json.gz").exists()
 
-    # A replay says the same, and writes the same bytes.
+
+def test_a_replay_predicts_the_same_and_writes_the_same_bytes(job: ScriptRun, summary: dict[str, Any]) -> None:
+    trace = job.folder / "traces" / "rank0_trace.json.gz"
     before = trace.read_bytes()
-    assert json.loads(json.dumps(prediction_json(predict(job.folder).result))) == prediction
+    assert json.loads(json.dumps(document(predict(job.folder).result))) == summary["prediction"]
     assert trace.read_bytes() == before
 
 
@@ -83,13 +103,13 @@ def test_a_job_that_fails_is_not_predicted(maya_run: MayaRun) -> None:
     assert (content["prediction"], content["no_prediction"]) == (None, "the job failed")
 
 
-def test_a_step_annotation_that_is_not_there_is_named(maya_run: MayaRun) -> None:
+def test_a_missing_step_annotation_is_named(maya_run: MayaRun) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda')", "--steps-from", "generate")
     assert run.exit_code == 0
     assert 'maya-torchrun: no prediction: no annotation "generate" in the traces' in run.stderr
 
 
-def test_expandable_segments_reserve_what_torch_says(maya_run: MayaRun) -> None:
+def test_expandable_segments_reserve_what_torch_reports(maya_run: MayaRun) -> None:
     """Segments that grow, and blocks that leave holes in them: more is reserved than was ever allocated."""
     run = maya_run(
         """
@@ -112,7 +132,7 @@ def test_expandable_segments_reserve_what_torch_says(maya_run: MayaRun) -> None:
     assert prediction["ranks"][0]["memory_bytes"] == [allocated, reserved, used]
 
 
-def test_optimizers_are_told_apart_by_what_they_update(maya_run: MayaRun) -> None:
+def test_optimizers_are_told_apart_by_the_parameters_they_update(maya_run: MayaRun) -> None:
     """One is made anew for every batch, others step during the backward pass; both take turns in an iteration."""
     run = maya_run(
         """
@@ -167,42 +187,63 @@ PLACEHOLDERS = """
 """
 
 
-def test_assumptions_come_before_the_numbers(maya_run: MayaRun) -> None:
-    run = maya_run(PLACEHOLDERS)
+@pytest.fixture(scope="module")
+def assuming_run(build: Build, tmp_path_factory: pytest.TempPathFactory) -> ScriptRun:
+    run = runner_in(tmp_path_factory.mktemp("placeholders"))(PLACEHOLDERS)
     assert run.exit_code == 0, run.stderr
+    return run
+
+
+def assumptions_of(run: ScriptRun) -> dict[str, dict[str, Any]]:
     content = json.loads((run.folder / "summary.json").read_text())
-    found = {each["kind"]: each for each in content["assumptions"]}
-    assert list(found) == ["placeholder_reads", "empty_gemms", "steps"]
-    script = next(run.folder.parent.glob("script*.py"))
+    return {each["kind"]: each for each in content["assumptions"]}
+
+
+def marked(run: ScriptRun, kind: str) -> dict[str, int]:
+    """How often an assumption was made, by the word at the end of the line of the script."""
+    (script,) = run.folder.parent.glob("script*.py")
     lines = dict(enumerate(script.read_text(encoding="utf-8").splitlines(), 1))
+    places = [place for place in assumptions_of(run)[kind]["places"] if place["at"]]
+    return {lines[int(place["at"].rpartition(":")[2])].split()[-1]: place["times"] for place in places}
 
-    def marked(kind: str) -> dict[str, int]:
-        """Times by the words at the end of a line."""
-        places = [place for place in found[kind]["places"] if place["at"]]
-        return {lines[int(place["at"].rpartition(":")[2])].split()[-1]: place["times"] for place in places}
 
-    assert marked("placeholder_reads")["LOSS"] == 3
-    assert marked("empty_gemms") == {"EXPERT": 4 * 3}
-    assert content["prediction"]["steps"]["source"] == "update"
-    assert content["prediction"]["steps"]["count"] == 3
+def test_the_summary_lists_the_assumptions_of_a_run(assuming_run: ScriptRun) -> None:
+    assert list(assumptions_of(assuming_run)) == ["placeholder_reads", "empty_products", "steps"]
 
-    said = [line.removeprefix("maya-torchrun: ") for line in run.stderr.splitlines()]
+
+def test_an_assumption_names_the_lines_that_read_placeholders(assuming_run: ScriptRun) -> None:
+    assert marked(assuming_run, "placeholder_reads")["LOSS"] == 3
+
+
+def test_an_assumption_names_the_lines_of_empty_matmuls(assuming_run: ScriptRun) -> None:
+    assert marked(assuming_run, "empty_products") == {"EXPERT": 4 * 3}
+
+
+def test_steps_without_an_optimizer_are_found_by_parameter_updates(assuming_run: ScriptRun) -> None:
+    steps = json.loads((assuming_run.folder / "summary.json").read_text())["prediction"]["steps"]
+    assert (steps["source"], steps["count"]) == ("update", 3)
+
+
+def test_assumptions_are_printed_before_the_numbers(assuming_run: ScriptRun) -> None:
+    said = [line.removeprefix("maya-torchrun: ") for line in assuming_run.stderr.splitlines()]
     labels = [line.split()[0] for line in said if line.startswith(("assumes", "step "))]
     assert labels == ["assumes"] * 3 + ["step"]
-    assert any("item() at" in line and f"{script.name}:" in line for line in said)
-    notes = collect(predict(run.folder).result).notes
-    assert notes[:3] == [each["text"] for each in content["assumptions"]]
+    assert any("item() at" in line and "script1.py:" in line for line in said)
 
 
-def test_products_of_nothing_that_the_script_means(maya_run: MayaRun) -> None:
-    """Nothing is read that was not computed, so nothing is said."""
+def test_the_report_opens_with_the_assumptions(assuming_run: ScriptRun) -> None:
+    notes = collect(predict(assuming_run.folder).result).notes
+    assert notes[:3] == [each["text"] for each in assumptions_of(assuming_run).values()]
+
+
+def test_an_empty_matmul_of_known_sizes_is_no_assumption(maya_run: MayaRun) -> None:
     run = maya_run("import torch; print((torch.ones(0, 8, device='cuda') @ torch.ones(8, 8, device='cuda')).shape)")
     assert run.exit_code == 0, run.stderr
     assert json.loads((run.folder / "summary.json").read_text())["assumptions"] == []
 
 
 @pytest.mark.parametrize("options", [("--no-trace",), ("--clock", "wall")])
-def test_a_wall_clock_is_named(maya_run: MayaRun, options: tuple[str, ...]) -> None:
+def test_a_wall_clock_is_an_assumption(maya_run: MayaRun, options: tuple[str, ...]) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda')", *options)
     assert run.exit_code == 0, run.stderr
     (clock,) = json.loads((run.folder / "summary.json").read_text())["assumptions"]
