@@ -123,7 +123,9 @@ def _preloaded(build: Build) -> dict[str, str]:
 # ---- a life ----
 
 
-def test_reports_of_a_run(start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]) -> None:
+def test_the_coordinator_reports_joins_collectives_and_the_end(
+    start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
     coordinator = start("--world-size", "2", "--no-store")
     ready = coordinator.report("coordinator")
     assert ready["pid"] == coordinator.process.pid
@@ -154,7 +156,7 @@ def test_reports_of_a_run(start: Callable[..., Coordinator], context: zmq.Contex
     assert done["cpu_seconds"] > 0
 
 
-def test_ends_of_ranks_are_told_on_the_control_pipe(
+def test_the_control_pipe_tells_the_ends_of_ranks(
     start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     coordinator = start("--world-size", "4", "--no-store")
@@ -173,7 +175,9 @@ def test_ends_of_ranks_are_told_on_the_control_pipe(
     assert coordinator.end() == 0
 
 
-def test_it_says_who_waits_for_whom(start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]) -> None:
+def test_the_coordinator_reports_which_ranks_wait_for_which(
+    start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
     coordinator = start("--world-size", "64", "--no-store")
     endpoint = coordinator.report("coordinator")["endpoint"]
     ranks = [Rank(context, endpoint, rank) for rank in range(64)]
@@ -196,7 +200,7 @@ def test_it_says_who_waits_for_whom(start: Callable[..., Coordinator], context: 
     assert coordinator.end() == 0
 
 
-def test_the_end_of_the_control_pipe_is_not_the_end(
+def test_the_coordinator_outlives_its_control_pipe(
     start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     coordinator = start("--world-size", "1", "--no-store")
@@ -208,7 +212,7 @@ def test_the_end_of_the_control_pipe_is_not_the_end(
     coordinator.process.stdin = None
 
 
-def test_ctrl_c_is_the_launchers_business(
+def test_the_coordinator_ignores_ctrl_c(
     start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     coordinator = start("--world-size", "1", "--no-store")
@@ -219,7 +223,7 @@ def test_ctrl_c_is_the_launchers_business(
     assert coordinator.end() == 0
 
 
-def test_nobody_to_report_to_is_no_reason_to_end(
+def test_the_coordinator_goes_on_without_a_reader_of_its_reports(
     start: Callable[..., Coordinator], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     coordinator = start("--world-size", "2", "--no-store")
@@ -232,7 +236,7 @@ def test_nobody_to_report_to_is_no_reason_to_end(
     coordinator.process.stdout = None
 
 
-def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+def test_the_coordinator_ends_with_its_parent(tmp_path: Path) -> None:
     """A parent that forks a coordinator, as the launcher's zygote does, and is killed."""
     script = """
         import os, time
@@ -269,7 +273,7 @@ print(store.get("key").decode(), store.add("number", 1))
 """
 
 
-def test_it_hosts_the_store(build: Build, start: Callable[..., Coordinator]) -> None:
+def test_the_coordinator_hosts_the_store(build: Build, start: Callable[..., Coordinator]) -> None:
     environment = _preloaded(build)
     coordinator = start("--world-size", "2", environment=environment)
     port = coordinator.report("coordinator")["store_port"]
@@ -297,12 +301,12 @@ def test_a_port_in_use_is_one_clear_error(build: Build, start: Callable[..., Coo
         assert coordinator.process.wait(PATIENCE_SECONDS) == 1
 
 
-def test_a_port_that_cannot_be(start: Callable[..., Coordinator]) -> None:
+def test_an_invalid_port_is_an_error(start: Callable[..., Coordinator]) -> None:
     coordinator = start("--world-size", "2", "--store-port", "70000")
     assert coordinator.report("coordinator_failed") == "there is no port 70000: expected 0 to 65535"
 
 
-def test_torch_that_cannot_be_imported_is_told(start: Callable[..., Coordinator], tmp_path: Path) -> None:
+def test_a_torch_that_cannot_be_imported_is_reported(start: Callable[..., Coordinator], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     coordinator = start("--world-size", "2", environment={"PYTHONPATH": str(tmp_path)})
     assert coordinator.report("coordinator_failed") == "the store needs torch, which cannot be imported: broken"
@@ -311,7 +315,7 @@ def test_torch_that_cannot_be_imported_is_told(start: Callable[..., Coordinator]
 # ---- limits ----
 
 
-def test_too_few_descriptors_are_told_before_anything_starts(start: Callable[..., Coordinator]) -> None:
+def test_too_few_descriptors_are_reported_before_anything_starts(start: Callable[..., Coordinator]) -> None:
     coordinator = start("--world-size", "1024", "--no-store", files=1000)
     assert coordinator.report("coordinator_failed") == (
         "1024 ranks need 2112 open files in the coordinator, but the limit is 1000: "

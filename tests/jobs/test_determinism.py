@@ -113,7 +113,9 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(
     "example", ["ddp", "fsdp1", *(pytest.param(name, marks=slow) for name in ("pipeline", "zero"))]
 )
-def test_the_same_twice(build: Build, tmp_path_factory: pytest.TempPathFactory, example: str) -> None:
+def test_an_example_gives_the_same_bytes_twice(
+    build: Build, tmp_path_factory: pytest.TempPathFactory, example: str
+) -> None:
     once = outcome(tmp_path_factory.mktemp("once"), example)
     again = outcome(tmp_path_factory.mktemp("again"), example, "--schedule-seed", "5")
     assert once.keys() == again.keys()
@@ -121,13 +123,13 @@ def test_the_same_twice(build: Build, tmp_path_factory: pytest.TempPathFactory, 
     assert [name for name in once if once[name] != again[name]] == []
 
 
-def test_what_nobody_waits_for_is_let_go_when_the_watchdog_looks(build: Build, tmp_path: Path) -> None:
+def test_tensors_of_unawaited_collectives_are_freed_at_the_watchdogs_poll(build: Build, tmp_path: Path) -> None:
     assert printed(tmp_path, UNWAITED) in ("True [64, 64, 0]", "False [0, 0, 0]")
 
 
-def test_what_another_stream_used_is_let_go_when_the_host_has_seen_its_end(build: Build, tmp_path: Path) -> None:
+def test_tensors_used_by_another_stream_are_freed_when_the_host_has_seen_its_end(build: Build, tmp_path: Path) -> None:
     assert printed(tmp_path, OTHER_STREAM) == "[64, 0]"
 
 
-def test_who_only_asks_gets_there(build: Build, tmp_path: Path) -> None:
+def test_polling_an_event_terminates(build: Build, tmp_path: Path) -> None:
     printed(tmp_path, ASKED)

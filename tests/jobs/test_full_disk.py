@@ -162,7 +162,7 @@ def test_traces_for_perfetto_that_cannot_be_written_do_not_cost_the_prediction(
     assert not list(folder.rglob("*.tmp"))
 
 
-def test_the_folder_is_removed_while_the_job_runs(maya_run: MayaRun) -> None:
+def test_a_run_folder_removed_during_the_job_is_reported(maya_run: MayaRun) -> None:
     text = """
         import os, pathlib, shutil, torch
         torch.ones(1000, device="cuda").sum().item()

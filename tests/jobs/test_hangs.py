@@ -287,7 +287,7 @@ def _parameters() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", _parameters())
-def test_broken_script(case: Case, build: Build, tmp_path: Path) -> None:
+def test_a_broken_script_is_reported_with_ranks_call_and_line(case: Case, build: Build, tmp_path: Path) -> None:
     script = SCRIPTS / f"{case.script}.py"
     run = launch(tmp_path, script, case.ranks, *case.options)
     report = run.suspicion if case.kind == "no progress" else run.report
@@ -310,7 +310,7 @@ def test_broken_script(case: Case, build: Build, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CORRECT]
 )
-def test_correct_script(name: str, build: Build, tmp_path: Path) -> None:
+def test_a_correct_script_gets_no_report(name: str, build: Build, tmp_path: Path) -> None:
     run = launch(tmp_path, SCRIPTS / "correct" / f"{name}.py", CORRECT[name])
     assert run.exit_code == 0, run.output
     assert run.report is None

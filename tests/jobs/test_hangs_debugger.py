@@ -88,7 +88,7 @@ def state_of(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
-def test_a_session_on_two_ranks_and_a_quiet_end(build: Build, tmp_path: Path) -> None:
+def test_a_session_on_two_ranks_ends_quietly(build: Build, tmp_path: Path) -> None:
     with on_terminal(tmp_path, "conditional_all_reduce", 2, "pdb") as terminal:
         report = terminal.until("rank to debug, or q to end the job [1]: ")
         assert "maya-torchrun: deadlock: 2 of 2 ranks" in report
@@ -115,7 +115,7 @@ def test_a_session_on_two_ranks_and_a_quiet_end(build: Build, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_others_stand_still_and_ctrl_c_leaves_nothing_behind(build: Build, tmp_path: Path) -> None:
+def test_other_ranks_stand_still_and_ctrl_c_leaves_nothing_behind(build: Build, tmp_path: Path) -> None:
     with on_terminal(tmp_path, "partial_deadlock", 4, "pdb:2") as terminal:
         terminal.until("(Pdb rank 2) ")
         assert "maya-torchrun: partial deadlock" in terminal.shown
@@ -148,7 +148,7 @@ def test_ranks_have_not_failed_yet_when_calls_do_not_match(build: Build, tmp_pat
 
 
 @pytest.mark.slow
-def test_ranks_that_only_sleep_go_on_if_the_user_says_so(build: Build, tmp_path: Path) -> None:
+def test_sleeping_ranks_go_on_if_the_user_continues(build: Build, tmp_path: Path) -> None:
     with on_terminal(tmp_path, "asleep", 2, "pdb", "--hang-after", "2") as terminal:
         terminal.until("rank to debug, c to go on, or q to end the job [1]: ")
         assert "maya-torchrun: no progress" in terminal.shown
@@ -165,7 +165,7 @@ def test_ranks_that_only_sleep_go_on_if_the_user_says_so(build: Build, tmp_path:
     assert processes_of(tmp_path) == []
 
 
-def test_without_a_terminal_it_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_without_a_terminal_the_debugger_is_refused_before_anything_starts(tmp_path: Path) -> None:
     for action, expected in (
         ("pdb", "--on-hang pdb needs a terminal as standard input and output"),
         ("pdb:2", "--on-hang pdb:2: the ranks of this job are 0 to 1"),

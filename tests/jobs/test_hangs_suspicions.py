@@ -55,7 +55,7 @@ def outside(kind: str, path: Path) -> Iterator[None]:
         for kind in (*SOCKET, *PIPE, "lock", "heartbeat")
     ],
 )
-def test_a_correct_program_is_warned_of_and_goes_on(kind: str, build: Build, tmp_path: Path) -> None:
+def test_a_program_that_waits_outside_gets_one_warning_and_goes_on(kind: str, build: Build, tmp_path: Path) -> None:
     folder, path = tmp_path / "out", tmp_path / "awaited"
     options = ["--nproc", "2", "--out", str(folder), "--no-trace", "--hang-after", "2"]
     script = [str(SCRIPTS / "correct" / "waits_outside.py"), kind, str(path)]

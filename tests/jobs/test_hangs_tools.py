@@ -54,7 +54,7 @@ dist.destroy_process_group()
 """
 
 
-def test_the_watchdog_dumps_names_the_absent_rank_and_ends_the_others(run: Launch, tmp_path: Path) -> None:
+def test_torchs_watchdog_dumps_and_names_the_absent_rank_and_ends_the_others(run: Launch, tmp_path: Path) -> None:
     ended = run(
         ABSENT.replace("SECONDS", "60"),
         3,
@@ -98,7 +98,7 @@ def test_a_blocking_wait_raises_in_the_script(run: Launch) -> None:
 # ---- checks of torch's ----
 
 
-def test_torch_s_own_comparison_finds_the_mismatch_first(run: Launch) -> None:
+def test_torchs_collective_fingerprints_find_the_mismatch_first(run: Launch) -> None:
     ended = run(SCRIPTS / "mismatched_sizes.py", 4, TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert ended.exit_code == 1
     assert "RuntimeError: Detected mismatch between collectives on ranks. Rank 3" in ended.output
@@ -133,7 +133,7 @@ dist.destroy_process_group()
 """
 
 
-def test_ddp_logs_what_it_does(run: Launch) -> None:
+def test_ddp_logs_are_written(run: Launch) -> None:
     ended = run(LOGGING, 2, TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_CPP_LOG_LEVEL="INFO")
     assert ended.exit_code == 0, ended.output
     assert "[Rank 0]: DDP Initialized with:" in ended.output
@@ -171,7 +171,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("script", VERDICTS)
-def test_torch_finds_the_same_in_the_flight_recorders(script: str, run: Launch, build: Build) -> None:
+def test_torchs_flight_recorder_analysis_finds_the_same(script: str, run: Launch, build: Build) -> None:
     ranks, *verdict = VERDICTS[script]
     ended = run(SCRIPTS / f"{script}.py", ranks)
     folder = ended.folder / "flight_recorder"

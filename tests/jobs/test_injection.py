@@ -58,7 +58,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_link_that_is_not_there_is_refused(build: Build, tmp_path: Path) -> None:
+def test_an_unknown_link_is_refused(build: Build, tmp_path: Path) -> None:
     ended = run(tmp_path, "--inject", "link:at=node0/nik3")
     assert ended.returncode == 2
     assert 'fault of "node0/nik3": nothing here has that name (did you mean node0/nic3' in ended.stderr
@@ -67,7 +67,7 @@ def test_a_link_that_is_not_there_is_refused(build: Build, tmp_path: Path) -> No
 # ---- in a rank ----
 
 
-def test_one_rank_raises_and_the_job_is_restarted(build: Build, tmp_path: Path) -> None:
+def test_a_job_is_restarted_after_an_injected_exception(build: Build, tmp_path: Path) -> None:
     """As under torchrun: the exception is in the rank's error file, the others are ended, and all begin again."""
     ended = run(tmp_path, "--no-trace", "--max-restarts", "1", "--inject", "raise:rank=1,call=6")
     assert ended.returncode == 0, ended.stderr
@@ -94,7 +94,7 @@ def test_one_rank_raises_and_the_job_is_restarted(build: Build, tmp_path: Path) 
         ("oom:rank=1,allocation=2", 1, "OutOfMemoryError: CUDA out of memory. Tried to allocate"),
     ],
 )
-def test_a_job_goes_on_after_a_restart(build: Build, tmp_path: Path, fault: str, exit_code: int, expected: str) -> None:
+def test_a_job_resumes_after_a_restart(build: Build, tmp_path: Path, fault: str, exit_code: int, expected: str) -> None:
     ended = run(tmp_path, "--no-trace", "--max-restarts", "1", "--inject", fault)
     assert ended.returncode == 0, ended.stderr
     assert expected in ended.stderr
@@ -104,7 +104,7 @@ def test_a_job_goes_on_after_a_restart(build: Build, tmp_path: Path, fault: str,
 
 
 @pytest.mark.slow
-def test_a_fault_of_every_attempt_uses_up_the_restarts(build: Build, tmp_path: Path) -> None:
+def test_a_fault_in_every_attempt_exhausts_the_restarts(build: Build, tmp_path: Path) -> None:
     ended = run(tmp_path, "--no-trace", "--max-restarts", "1", "--inject", "kill:rank=1,step=1,attempt=all")
     assert ended.returncode == 1
     assert ended.stderr.count("Root Cause") == 2
@@ -126,7 +126,7 @@ for size in (2 << 30, 1 << 30):
 """
 
 
-def test_memory_runs_out_as_pytorch_says_it(build: Build, tmp_path: Path) -> None:
+def test_an_injected_out_of_memory_error_is_pytorchs_own(build: Build, tmp_path: Path) -> None:
     """The numbers fit together, and a program that asks for less goes on. With one rank, too."""
     ended = run(tmp_path, "--inject", "oom:rank=0,allocation=2", script=OUT_OF_MEMORY, ranks=1)
     assert ended.returncode == 0, ended.stderr
@@ -158,7 +158,7 @@ def test_a_dropped_collective_is_found(build: Build, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_communicator_fails_as_if_the_network_had(build: Build, tmp_path: Path) -> None:
+def test_an_injected_network_error_fails_the_communicator(build: Build, tmp_path: Path) -> None:
     ended = run(tmp_path, "--no-trace", "--inject", "error:rank=1,call=6")
     assert ended.returncode == 1
     assert "a call on it failed (injected by --inject)" in ended.stderr
@@ -166,7 +166,7 @@ def test_a_communicator_fails_as_if_the_network_had(build: Build, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_rank_is_late_by_all_clocks_and_in_the_prediction(build: Build, tmp_path: Path) -> None:
+def test_an_injected_delay_shows_in_all_clocks_and_in_the_prediction(build: Build, tmp_path: Path) -> None:
     """In a replay, too: the delay is in the trace. A rank that sleeps is no hang."""
     ended = run(tmp_path, "--inject", "delay:rank=1,call=7,seconds=2.5", "--inject", "kill:rank=1,call=99")
     assert ended.returncode == 0, ended.stderr
@@ -201,7 +201,7 @@ def test_a_slow_link_is_in_the_clocks_the_prediction_and_the_replay(build: Build
 RACE = ROOT / "tests" / "jobs" / "races" / "first_to_finish.py"
 
 
-def test_a_race_goes_well_without_a_seed(build: Build, tmp_path: Path) -> None:
+def test_a_race_stays_hidden_without_a_seed(build: Build, tmp_path: Path) -> None:
     ended = run(tmp_path, "--no-trace", script=RACE)
     assert ended.returncode == 0, ended.stderr
     assert "is different" not in ended.stdout
@@ -211,7 +211,7 @@ def test_a_race_goes_well_without_a_seed(build: Build, tmp_path: Path) -> None:
     ("seed", "rank", "step"),
     [(2, 0, 0), pytest.param(5, 1, 4, marks=pytest.mark.slow), pytest.param(6, 0, 1, marks=pytest.mark.slow)],
 )
-def test_a_race_is_found_by_a_seed(build: Build, tmp_path: Path, seed: int, rank: int, step: int) -> None:
+def test_a_seed_exposes_a_race(build: Build, tmp_path: Path, seed: int, rank: int, step: int) -> None:
     """Always the same way, and so in the step and rank that were noted here."""
     ended = run(tmp_path, "--no-trace", "--schedule-seed", str(seed), script=RACE)
     assert ended.returncode == 1

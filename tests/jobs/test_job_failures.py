@@ -131,7 +131,7 @@ def root_cause(errors: str) -> str:
     ],
     ids=["raises", "os._exit", "killed", "aborts", "out of memory"],
 )
-def test_a_rank_fails(start: Start, fault: str, expected: str, said: str) -> None:
+def test_a_failed_rank_ends_the_job(start: Start, fault: str, expected: str, said: str) -> None:
     job = start(f"import os\nif os.environ['RANK'] == '1':\n    {fault}\n{WAIT}", "--nproc", "3", "train.py")
     exit_code, _, errors = job.end()
     assert exit_code == 1
@@ -149,7 +149,7 @@ def test_a_rank_fails(start: Start, fault: str, expected: str, said: str) -> Non
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_a_rank_fails_that_others_wait_for(start: Start, backend: str) -> None:
+def test_a_failed_rank_ends_ranks_that_wait_for_it(start: Start, backend: str) -> None:
     text = f"""
         import os, torch, torch.distributed as dist
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -168,7 +168,7 @@ def test_a_rank_fails_that_others_wait_for(start: Start, backend: str) -> None:
     assert "exitcode  : 7 (pid: " in root_cause(errors)
 
 
-def test_several_ranks_fail_at_once(start: Start) -> None:
+def test_several_ranks_that_fail_at_once_are_reported(start: Start) -> None:
     text = """
         import os
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -186,7 +186,7 @@ def test_several_ranks_fail_at_once(start: Start) -> None:
     assert "error_file: <N/A>" not in root_cause(errors)
 
 
-def test_a_rank_that_will_not_stop(start: Start) -> None:
+def test_a_rank_that_ignores_sigterm_is_killed(start: Start) -> None:
     text = f"""
         import os, pathlib, signal, sys, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -223,7 +223,7 @@ FIND = """
         ("zygote", "the process that ranks are forked from was ended by SIGKILL"),
     ],
 )
-def test_another_process_is_killed(start: Start, victim: str, said: str) -> None:
+def test_a_killed_helper_process_ends_the_job(start: Start, victim: str, said: str) -> None:
     text = f"""
         if os.environ["RANK"] == "0":
             child = os.fork()  # as a data loader's worker
@@ -240,7 +240,7 @@ def test_another_process_is_killed(start: Start, victim: str, said: str) -> None
 
 
 @pytest.mark.parametrize("ranks", ["1", "3"])
-def test_the_launcher_is_killed(start: Start, ranks: str) -> None:
+def test_a_killed_launcher_leaves_no_processes(start: Start, ranks: str) -> None:
     text = f"""
         import os, pathlib, time
         rank = os.environ["RANK"]
@@ -255,7 +255,7 @@ def test_the_launcher_is_killed(start: Start, ranks: str) -> None:
     assert job.end()[0] == -signal.SIGKILL
 
 
-def test_the_launcher_is_killed_while_modules_are_imported(start: Start) -> None:
+def test_a_launcher_killed_during_imports_leaves_no_processes(start: Start) -> None:
     job = start(f"import slow\n{WAIT}", "--nproc", "2", "train.py")
     (job.folder / "slow.py").write_text(f"import pathlib, sys\nsys.stderr.flush()\n{WAIT}")
     job.wait_for_zygote()
@@ -264,7 +264,7 @@ def test_the_launcher_is_killed_while_modules_are_imported(start: Start) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_launcher_is_told_to_stop(start: Start, number: signal.Signals) -> None:
+def test_a_stopped_launcher_stops_its_ranks(start: Start, number: signal.Signals) -> None:
     text = f"""
         import os, pathlib, signal, sys, time
         rank = os.environ["RANK"]
@@ -287,7 +287,7 @@ def test_the_launcher_is_told_to_stop(start: Start, number: signal.Signals) -> N
     assert codes == [-number, -number, 0]
 
 
-def test_the_launcher_is_told_to_stop_while_modules_are_imported(start: Start) -> None:
+def test_a_launcher_stopped_during_imports_leaves_no_processes(start: Start) -> None:
     job = start(WAIT, "--nproc", "2", "train.py")
     job.wait_for_zygote()
     job.process.send_signal(signal.SIGINT)
@@ -312,7 +312,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_the_disk_is_full(start: Start, small_disk: Path) -> None:
+def test_a_full_disk_is_reported(start: Start, small_disk: Path) -> None:
     text = """
         import os
         for line in range(100_000):
@@ -326,7 +326,7 @@ def test_the_disk_is_full(start: Start, small_disk: Path) -> None:
     assert written > 50_000  # kept
 
 
-def test_the_disk_is_full_of_traces(start: Start, small_disk: Path) -> None:
+def test_a_disk_full_of_traces_is_reported(start: Start, small_disk: Path) -> None:
     text = """
         import torch
         x = torch.ones(64, 64, device="cuda")
@@ -345,7 +345,7 @@ def test_the_disk_is_full_of_traces(start: Start, small_disk: Path) -> None:
     assert not list((small_disk / "full").rglob("*.tmp"))
 
 
-def test_the_disk_is_full_from_the_beginning(start: Start, small_disk: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_is_reported(start: Start, small_disk: Path) -> None:
     with pytest.raises(OSError), (small_disk / "filler").open("wb") as filler:  # noqa: PT012
         while True:
             filler.write(bytes(4096))
@@ -362,14 +362,14 @@ def test_the_disk_is_full_from_the_beginning(start: Start, small_disk: Path) -> 
     assert str(small_disk) in errors
 
 
-def test_too_few_open_files(start: Start) -> None:
+def test_too_few_open_files_are_reported(start: Start) -> None:
     job = start("print('started')", "--nproc", "64", "train.py", limits={resource.RLIMIT_NOFILE: 128})
     exit_code, output, errors = job.end()
     assert (exit_code, output) == (2, "")
     assert "open files: at most 128; 64 ranks need 192" in errors
 
 
-def test_the_port_is_in_use(start: Start) -> None:
+def test_a_port_in_use_is_reported(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
         job = start("print('started')", "--nproc", "2", "--master-port", str(port), "train.py")
@@ -383,7 +383,7 @@ def test_the_port_is_in_use(start: Start) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])
-def test_the_script_is_missing(start: Start, ranks: str) -> None:
+def test_a_missing_script_is_reported(start: Start, ranks: str) -> None:
     job = start("", "--nproc", ranks, "nowhere.py")
     exit_code, _, errors = job.end()
     assert exit_code == 1
@@ -391,7 +391,7 @@ def test_the_script_is_missing(start: Start, ranks: str) -> None:
     assert "exitcode  : 2" in root_cause(errors)
 
 
-def test_the_module_is_missing(start: Start) -> None:
+def test_a_missing_module_is_reported(start: Start) -> None:
     exit_code, _, errors = start("", "--nproc", "2", "-m", "no_such_package.train").end()
     assert exit_code == 1
     assert "Error while finding module specification for 'no_such_package.train'" in errors
@@ -400,13 +400,13 @@ def test_the_module_is_missing(start: Start) -> None:
     assert "No module named no_such_module" in errors
 
 
-def test_an_import_fails(start: Start) -> None:
+def test_a_failed_import_is_reported(start: Start) -> None:
     exit_code, _, errors = start("import no_such_module", "--nproc", "2", "train.py").end()
     assert exit_code == 1
     assert "ModuleNotFoundError: No module named 'no_such_module'" in errors
 
 
-def test_contradictory_numbers_of_ranks(start: Start) -> None:
+def test_contradictory_numbers_of_ranks_are_refused(start: Start) -> None:
     exit_code, _, errors = start("", "--nproc", "4", "--nnodes", "2", "--nproc-per-node", "8", "train.py").end()
     assert exit_code == 2
     assert "--nproc 4 contradicts --nnodes 2 x --nproc-per-node 8 = 16 ranks" in errors

@@ -13,7 +13,7 @@ def room(size: int) -> dict[str, str]:
     return {"MAYA_KEPT_BYTES": str(size), "MAYA_OBJECT_BYTES": str(size)}
 
 
-def test_a_model_from_the_host_leaves_small_values_alone(maya_run: MayaRun) -> None:
+def test_copying_a_model_leaves_small_values_alone(maya_run: MayaRun) -> None:
     script = """
         import torch
         import torch.distributed as dist
@@ -214,7 +214,7 @@ PROPERTY = """
 """
 
 
-def test_every_small_value_is_right(maya_run: MayaRun) -> None:
+def test_small_values_are_right_in_random_programs(maya_run: MayaRun) -> None:
     """Random copies, fills, collectives and frees, while there is room for a few of the large contents only."""
     run = maya_run(PROPERTY, "--nproc", "2", "--no-timeline", environment=room(300_000))
     assert (run.exit_code, run.stdout.count("right\n")) == (0, 2), run.output

@@ -25,7 +25,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_worker_sees_torchruns_environment(maya_run: MayaRun) -> None:
+def test_a_rank_has_the_environment_of_torchrun(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import json, os, sys
@@ -78,7 +78,7 @@ def test_nothing_is_recorded_without_a_trace(maya_run: MayaRun) -> None:
         (["--gpu", "nowhere.toml"], "no GPU file nowhere.toml"),
     ],
 )
-def test_a_job_that_cannot_start(maya_run: MayaRun, options: list[str], expected: str) -> None:
+def test_a_job_that_cannot_start_is_refused(maya_run: MayaRun, options: list[str], expected: str) -> None:
     run = maya_run("print('started')", *options)
     assert run.exit_code == 2
     assert expected in run.stderr
@@ -104,7 +104,7 @@ def test_cpu_only_torch_is_refused(maya_run: MayaRun, tmp_path: Path) -> None:
     assert "pip install --no-deps torch" in run.stderr
 
 
-def test_missing_compiler_is_said(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_reported(maya_run: MayaRun, tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "CC": "", "CXX": "", "MAYA_CACHE": str(tmp_path / "cache")}
     run = maya_run("print('started')", environment=environment)
     assert (run.exit_code, run.stdout) == (2, "")
@@ -112,7 +112,7 @@ def test_missing_compiler_is_said(maya_run: MayaRun, tmp_path: Path) -> None:
     assert "gcc" in run.stderr
 
 
-def test_out_folder_is_not_overwritten(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_an_existing_out_folder_is_not_overwritten(maya_run: MayaRun, tmp_path: Path) -> None:
     (tmp_path / "run1").mkdir()
     (tmp_path / "run1" / "precious").touch()
     run = maya_run("print('started')")
@@ -120,7 +120,7 @@ def test_out_folder_is_not_overwritten(maya_run: MayaRun, tmp_path: Path) -> Non
     assert "is not empty" in run.stderr
 
 
-def test_runs_are_numbered(script: str, build: Build, tmp_path: Path) -> None:
+def test_run_folders_are_numbered(script: str, build: Build, tmp_path: Path) -> None:
     for number in (1, 2):
         ended = launcher(tmp_path, script)
         assert ended.wait(timeout=60) == 0
@@ -135,7 +135,7 @@ def test_a_module_is_run_from_the_current_folder(tmp_path: Path, build: Build) -
     assert (ended.returncode, output) == (0, "trained --fast\n")
 
 
-def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
+def test_a_program_that_is_no_python_script_runs(tmp_path: Path, build: Build) -> None:
     ended = launcher(tmp_path, "--no-python", "/bin/sh", "-c", "echo rank $RANK; exit 3")
     output, errors = ended.communicate(timeout=60)
     assert (ended.returncode, output) == (1, "rank 0\n")
@@ -146,7 +146,7 @@ def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
     assert "cannot start /no/such/program: No such file or directory" in errors
 
 
-def test_redirected_output(maya_run: MayaRun) -> None:
+def test_redirected_output_goes_to_the_logs(maya_run: MayaRun) -> None:
     text = "import sys; print('to out'); print('to err', file=sys.stderr)"
     run = maya_run(text, "--redirects", "3")
     assert "to out" not in run.stdout
@@ -155,7 +155,7 @@ def test_redirected_output(maya_run: MayaRun) -> None:
     assert "to err\n" in log(run, "stderr.log")
 
 
-def test_tee(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_teed_output_goes_to_the_logs_and_the_terminal(maya_run: MayaRun, tmp_path: Path) -> None:
     text = "import sys; print('one'); print('two', end='')"
     run = maya_run(text, "--tee", "1", "--role", "trainer", "--log-dir", str(tmp_path / "elsewhere"))
     assert run.stdout == "[trainer0]:one\n[trainer0]:two\n"
@@ -165,14 +165,14 @@ def test_tee(maya_run: MayaRun, tmp_path: Path) -> None:
     assert maya_run(text, "--tee", "3", environment=template).stdout == "default/0> one\ndefault/0> two\n"
 
 
-def test_output_of_other_ranks_only(maya_run: MayaRun) -> None:
+def test_output_can_be_limited_to_some_ranks(maya_run: MayaRun) -> None:
     run = maya_run("print('hidden')", "--local-ranks-filter", "1", "--tee", "1")
     assert run.stdout == ""
     assert log(run, "stdout.log") == "hidden\n"
     assert maya_run("print('hidden')", "--local-ranks-filter", "1").stdout == ""
 
 
-def test_failure_block(maya_run: MayaRun) -> None:
+def test_a_failed_rank_is_described_in_the_failure_block(maya_run: MayaRun) -> None:
     run = maya_run("import sys; sys.exit(7)")
     assert run.exit_code == 1
     assert "script1.py FAILED\n" in run.stderr
@@ -182,7 +182,7 @@ def test_failure_block(maya_run: MayaRun) -> None:
     assert "  error_file: <N/A>" in run.stderr
 
 
-def test_failure_by_a_signal(maya_run: MayaRun) -> None:
+def test_a_signal_is_named_in_the_failure_block(maya_run: MayaRun) -> None:
     run = maya_run("import os; os.kill(os.getpid(), 11)")
     assert run.exit_code == 1
     assert "  exitcode  : -11 (pid: " in run.stderr
@@ -190,7 +190,7 @@ def test_failure_by_a_signal(maya_run: MayaRun) -> None:
     assert "Signal 11 (SIGSEGV) received by PID" in run.stderr
 
 
-def test_failure_with_an_error_file(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_the_error_file_is_quoted_in_the_failure_block(maya_run: MayaRun, tmp_path: Path) -> None:
     above = tmp_path / "above.json"
     run = maya_run(
         """
@@ -208,7 +208,7 @@ def test_failure_with_an_error_file(maya_run: MayaRun, tmp_path: Path) -> None:
     assert json.loads(above.read_text())["message"]["errorCode"] == 3
 
 
-def test_torchs_record_decorator(maya_run: MayaRun) -> None:
+def test_the_record_decorator_of_torch_writes_the_error_file(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -224,7 +224,7 @@ def test_torchs_record_decorator(maya_run: MayaRun) -> None:
     assert "RuntimeError: recorded" in run.stderr.split("Root Cause")[1]
 
 
-def test_restarts(maya_run: MayaRun) -> None:
+def test_a_failed_rank_is_restarted(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import os, sys
@@ -260,7 +260,7 @@ def test_signals_are_passed_on(tmp_path: Path, build: Build, number: signal.Sign
     assert f"got {number.name}, passing it on" in errors
 
 
-def test_a_worker_that_will_not_stop_is_killed_with_its_children(tmp_path: Path, build: Build) -> None:
+def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path, build: Build) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, signal, time\n"
@@ -280,7 +280,7 @@ def test_a_worker_that_will_not_stop_is_killed_with_its_children(tmp_path: Path,
     assert not is_running(child)
 
 
-def test_a_worker_ends_with_its_launcher(tmp_path: Path, build: Build) -> None:
+def test_a_rank_ends_with_its_launcher(tmp_path: Path, build: Build) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
     process = launcher(tmp_path, str(script))
@@ -294,7 +294,7 @@ def test_a_worker_ends_with_its_launcher(tmp_path: Path, build: Build) -> None:
     assert not is_running(worker)
 
 
-def test_children_of_a_failed_worker_are_killed(maya_run: MayaRun) -> None:
+def test_children_of_a_failed_rank_are_killed(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import os, sys, time

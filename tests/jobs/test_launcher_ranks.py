@@ -29,7 +29,7 @@ def logs(run: ScriptRun, name: str, attempt: int = 0) -> list[str]:
     return outputs(run.folder / "logs", name, attempt)
 
 
-def test_the_environment_is_torchruns(maya_run: MayaRun, build: Build, tmp_path: Path) -> None:
+def test_every_rank_has_the_environment_of_torchrun(maya_run: MayaRun, build: Build, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ENVIRONMENT)
     log_folder = tmp_path / "torchrun"
@@ -60,7 +60,7 @@ def test_the_environment_is_torchruns(maya_run: MayaRun, build: Build, tmp_path:
         assert different <= ours.keys()
 
 
-def test_nodes_and_the_cluster(maya_run: MayaRun) -> None:
+def test_ranks_are_placed_on_the_nodes_of_the_cluster(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import json, os, torch
@@ -92,14 +92,14 @@ GLOO = """
 """
 
 
-def test_gloo(maya_run: MayaRun) -> None:
+def test_ranks_communicate_over_gloo(maya_run: MayaRun) -> None:
     run = maya_run(GLOO, "--nproc", "4")
     assert run.exit_code == 0, run.stderr
     assert run.stdout == "[6, 10, 14] [{'rank': 0}, {'rank': 1}, {'rank': 2}, {'rank': 3}]\n"
     assert "4 ranks on virtual NVIDIA H100 80GB HBM3, " in run.stderr
 
 
-def test_output(maya_run: MayaRun) -> None:
+def test_output_of_several_ranks_is_prefixed_and_logged(maya_run: MayaRun) -> None:
     text = """
         import os, sys
         sys.stdout.write(f"out {os.environ['RANK']}\\n")  # in one piece: the ranks share some of their streams
@@ -135,7 +135,7 @@ def test_all_ranks_are_restarted(maya_run: MayaRun) -> None:
     assert (content["attempts"], content["exit_code"]) == (2, 0)
 
 
-def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
+def test_a_program_that_is_no_python_script_runs_on_every_rank(tmp_path: Path, build: Build) -> None:
     command = "echo $RANK of $WORLD_SIZE on $0 ${local_rank}"
     words = ["--nproc", "3", "--tee", "1", "--no-python", "/bin/sh", "-c", command, "$LOCAL_RANK"]
     ended = subprocess.run(
@@ -146,14 +146,14 @@ def test_a_program_of_its_own(tmp_path: Path, build: Build) -> None:
     assert sorted(ended.stdout.splitlines()) == lines
 
 
-def test_the_local_rank_in_arguments(maya_run: MayaRun) -> None:
+def test_the_local_rank_is_substituted_in_arguments(maya_run: MayaRun) -> None:
     arguments = ["--local=${local_rank}", "$x"]
     run = maya_run("import sys; print(sys.argv[1:])", "--nproc", "2", "--redirects", "1", script_arguments=arguments)
     assert run.exit_code == 0, run.stderr
     assert logs(run, "stdout.log") == ["['--local=0', '$x']\n", "['--local=1', '$x']\n"]
 
 
-def test_summary(maya_run: MayaRun) -> None:
+def test_the_summary_describes_the_run_and_its_ranks(maya_run: MayaRun) -> None:
     run = maya_run("import torch, os; torch.ones(1, device='cuda') if os.environ['RANK'] == '1' else 0", "--nproc", "2")
     assert run.exit_code == 0, run.stderr
     content = json.loads((run.folder / "summary.json").read_text())
@@ -178,7 +178,7 @@ def test_summary(maya_run: MayaRun) -> None:
     assert "rank 1: " in run.stderr
 
 
-def test_ranks_share_the_room_for_contents(maya_run: MayaRun) -> None:
+def test_ranks_share_the_memory_for_kept_contents(maya_run: MayaRun) -> None:
     run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'] + chr(10), end='')", "--nproc", "16")
     assert run.stdout.split() == [str(2**27)] * 16
     run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'])", environment={"MAYA_KEPT_BYTES": "5"})

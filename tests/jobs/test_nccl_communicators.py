@@ -60,7 +60,7 @@ def test_splits(splits: RankOutcomes, check: str) -> None:
     splits.require(check)
 
 
-def test_shrink(ranks: Ranks) -> None:
+def test_shrinking_needs_no_excluded_rank(ranks: Ranks) -> None:
     """A rank that is excluded need not even be there."""
     ranks(
         3,
@@ -155,7 +155,7 @@ def test_initialisation(initialisation: RankOutcomes, check: str) -> None:
     initialisation.require(check)
 
 
-def test_several_devices_of_one_process(ranks: Ranks) -> None:
+def test_one_process_reduces_over_several_devices(ranks: Ranks) -> None:
     ranks(
         1,
         """

@@ -55,7 +55,7 @@ def test_forked_children_leave_the_connection_alone(ranks: Ranks) -> None:
     assert "forked child of a rank" in outputs[0]
 
 
-def test_a_process_that_forks_its_ranks(build: Build, tmp_path: Path) -> None:
+def test_ranks_forked_by_one_process_communicate(build: Build, tmp_path: Path) -> None:
     """What the launcher does: a process that may have used CUDA forks the ranks, and each is as good as a new one."""
     coordinator = Coordinator(2)
     script = tmp_path / "program.py"
@@ -115,7 +115,7 @@ def test_a_process_that_forks_its_ranks(build: Build, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", ["killed", "refuses", "absent"])
-def test_without_a_coordinator(build: Build, tmp_path: Path, ends: str) -> None:
+def test_a_rank_without_a_coordinator_cannot_initialise_communicators(build: Build, tmp_path: Path, ends: str) -> None:
     """One message says what is the matter, and NCCL's results say so, too."""
     coordinator = Coordinator(2)
     script = tmp_path / "program.py"
@@ -156,7 +156,7 @@ def test_without_a_coordinator(build: Build, tmp_path: Path, ends: str) -> None:
     assert said in err
 
 
-def test_a_coordinator_that_ends_during_the_run(build: Build, tmp_path: Path) -> None:
+def test_the_end_of_the_coordinator_fails_communicators(build: Build, tmp_path: Path) -> None:
     """Streams go on, every communicator has the error, and new operations are refused."""
     coordinator = Coordinator(1)
     script = tmp_path / "program.py"
@@ -196,7 +196,7 @@ def test_a_coordinator_that_ends_during_the_run(build: Build, tmp_path: Path) ->
     assert err.count("maya: [rank") == 1, err
 
 
-def test_a_program_that_ends_in_the_middle(ranks: Ranks) -> None:
+def test_a_program_that_ends_in_a_collective_ends(ranks: Ranks) -> None:
     """What is still under way at the end of a process holds up nothing."""
     ranks(
         2,
@@ -214,7 +214,7 @@ def test_a_program_that_ends_in_the_middle(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit()", "os._exit(0)", "threading.Thread(target=later).start()"])
-def test_what_is_queued_at_the_end_is_completed(ranks: Ranks, ending: str) -> None:
+def test_queued_collectives_are_completed_at_the_end(ranks: Ranks, ending: str) -> None:
     """Rank 1 is through with its program before rank 0 has come to its first collective."""
     outputs = ranks(
         2,
@@ -245,7 +245,7 @@ def test_what_is_queued_at_the_end_is_completed(ranks: Ranks, ending: str) -> No
     assert outputs[1] == ""
 
 
-def test_a_rank_that_fails_waits_for_nobody(ranks: Ranks) -> None:
+def test_a_failed_rank_does_not_wait_at_its_end(ranks: Ranks) -> None:
     """Rank 0 goes on when the process of rank 1 has ended, which holds a lock until then."""
     ranks(
         2,
@@ -266,7 +266,7 @@ def test_a_rank_that_fails_waits_for_nobody(ranks: Ranks) -> None:
     )
 
 
-def test_a_message_that_nobody_sends_is_dropped_at_the_end(ranks: Ranks) -> None:
+def test_a_receive_without_a_send_is_dropped_at_the_end(ranks: Ranks) -> None:
     """A process that ends on a GPU takes such a receive with it."""
     outputs = ranks(
         2,
@@ -294,7 +294,7 @@ def test_a_message_that_nobody_sends_is_dropped_at_the_end(ranks: Ranks) -> None
         [msgpack.packb([[34, 1, 1, 0, "members", 0]])],
     ],
 )
-def test_a_coordinator_that_is_none(build: Build, tmp_path: Path, frames: list[bytes]) -> None:
+def test_a_server_that_is_no_coordinator_is_an_error(build: Build, tmp_path: Path, frames: list[bytes]) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         router.setsockopt(zmq.RCVTIMEO, 30000)

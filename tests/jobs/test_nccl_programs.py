@@ -11,7 +11,7 @@ _PROGRAM = (Path(__file__).parent / "nccl_programs.py").read_text()
 
 
 @pytest.mark.parametrize(("ranks", "programs"), [(2, 40), (3, 40), (8, 15)])
-def test_random_programs(maya_run: MayaRun, ranks: int, programs: int) -> None:
+def test_random_programs_receive_what_numpy_computes(maya_run: MayaRun, ranks: int, programs: int) -> None:
     run = maya_run(_PROGRAM, "--nproc", str(ranks), script_arguments=[str(100 * ranks), str(programs)])
     assert run.exit_code == 0, run.stdout + run.stderr
     assert run.stdout.count("operations") == programs

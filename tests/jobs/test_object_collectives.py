@@ -48,7 +48,7 @@ def test_large_objects_arrive(tmp_path: Path) -> None:
     assert run.stdout.count("arrived") == 4
 
 
-def test_objects_that_are_too_large_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_beyond_the_limit_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAYA_OBJECT_BYTES", "1000000")
     monkeypatch.setenv("MAYA_KEPT_BYTES", "1000000")
     script = tmp_path / "program.py"

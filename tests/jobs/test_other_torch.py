@@ -26,7 +26,7 @@ TESTS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.8.0", "2.15.0"])
-def test_release(version: str, tmp_path: Path) -> None:
+def test_other_releases_of_torch_pass_the_tests(version: str, tmp_path: Path) -> None:
     copy = tmp_path / "maya"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", "maya-runs", "__pycache__", ".*_cache"))
     environment = {**os.environ, "MAYA_TORCH_VERSION": version, "MAYA_CACHE": str(tmp_path / "cache")}

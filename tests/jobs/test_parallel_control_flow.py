@@ -47,7 +47,7 @@ def part_of(output: str, program: str) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_prints_the_same(program: str, both: Both) -> None:
+def test_a_program_prints_the_same_as_on_the_cpu(program: str, both: Both) -> None:
     assert both.stock.exit_code == 0, both.stock.output
     assert both.maya.exit_code == 0, both.maya.output
     expected = [part_of(both.stock.of_rank(rank), program) for rank in range(RANKS)]
@@ -56,7 +56,7 @@ def test_a_program_prints_the_same(program: str, both: Both) -> None:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(4, marks=pytest.mark.slow), 8])
-def test_the_example_of_collectives_prints_the_same(ranks: int, build: Build, tmp_path: Path) -> None:
+def test_the_example_of_collectives_prints_the_same_as_on_the_cpu(ranks: int, build: Build, tmp_path: Path) -> None:
     script = EXAMPLES / "mixed_groups.py"
     stock = stock_torchrun(build, tmp_path / "stock", ranks, script, "--device", "cpu")
     maya = maya_torchrun(tmp_path / "maya", ranks, script)

@@ -7,7 +7,7 @@ import json
 from helpers.script_run import MayaRun
 
 
-def test_counts_of_made_up_values_are_even(maya_run: MayaRun) -> None:
+def test_counts_of_placeholders_are_even(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import json

@@ -51,7 +51,7 @@ profile("--out", "nowhere.csv")
 """
 
 
-def test_kernels(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_kernels_are_profiled_and_calibrated(maya_run: MayaRun, tmp_path: Path) -> None:
     out, other = tmp_path / "profile.csv", tmp_path / "other.csv"
     run = maya_run(DRIVER, "--gpu", "h100", script_arguments=[str(out), str(other)])
     assert run.exit_code == 0, run.output
@@ -95,7 +95,7 @@ def test_kernels(maya_run: MayaRun, tmp_path: Path) -> None:
     assert "  measured " not in CliRunner().invoke(main, words).output
 
 
-def test_collectives(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_collectives_are_profiled_and_fitted(maya_run: MayaRun, tmp_path: Path) -> None:
     out = tmp_path / "profile.csv"
     text = SCRIPT.read_text(encoding="utf-8")
     run = maya_run(text, "--gpu", "h100", "--nproc", "2", script_arguments=[*QUICK, str(out)])

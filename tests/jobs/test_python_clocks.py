@@ -55,7 +55,7 @@ ONE_RANK = """
 """
 
 
-def test_a_script_is_shown_virtual_time(maya_run: MayaRun) -> None:
+def test_pythons_clocks_tell_virtual_time(maya_run: MayaRun) -> None:
     run = maya_run(ONE_RANK)
     assert run.exit_code == 0, run.output
     found = json.loads(run.stdout)
@@ -100,7 +100,7 @@ def test_all_ranks_begin_at_the_same_time(maya_run: MayaRun, options: tuple[str,
     assert all(rank["ours"] == [] for rank in ranks)
 
 
-def test_the_wall_clock_is_pythons_own(maya_run: MayaRun) -> None:
+def test_with_the_wall_clock_pythons_clocks_are_untouched(maya_run: MayaRun) -> None:
     run = maya_run("import time\nprint(type(time.time).__name__, type(time.sleep).__name__)", "--clock", "wall")
     assert run.stdout == "builtin_function_or_method builtin_function_or_method\n"
     assert json.loads((run.folder / "run.json").read_text())["clock"] == "wall"

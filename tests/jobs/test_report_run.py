@@ -45,14 +45,14 @@ def content_of(page: Path) -> dict[str, Any]:
     return content
 
 
-def test_page_is_written_beside_the_run(own_run: Path) -> None:
+def test_the_page_is_written_beside_the_run(own_run: Path) -> None:
     assert maya("report", own_run).exit_code == 0
     first = (own_run / "report.html").read_bytes()
     assert maya("report", own_run).exit_code == 0
     assert (own_run / "report.html").read_bytes() == first
 
 
-def test_parts_are_those_of_the_results(recorded_run: Path, report: Path) -> None:
+def test_the_parts_of_a_step_are_those_of_the_results(recorded_run: Path, report: Path) -> None:
     content, result = content_of(report), conclude(simulate(recorded_run))
     means = result.breakdown.mean_ns
     by_key = {part["key"]: part["ns"] for part in content["parts"]}
@@ -77,9 +77,7 @@ def test_streams_show_every_event_of_the_step(recorded_run: Path, report: Path) 
     assert {content["activities"][event[2]]["kind"] for event in events} >= {"gemm", "memory_bound", "communication"}
 
 
-def test_page_stays_small_where_a_step_has_very_many_events(
-    recorded_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_stays_small_for_steps_of_many_events(recorded_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "_MOST_EVENTS", 200)
     content = collect.collect(conclude(simulate(recorded_run)))
     assert all(streams.joined_ns > 0 for streams in content.streams)
@@ -100,7 +98,7 @@ def test_tables_name_kernels_and_collectives(report: Path) -> None:
 
 
 @needs_browser
-def test_page_of_a_run_opens(report: Path, tmp_path: Path) -> None:
+def test_the_page_of_a_run_opens_in_a_browser(report: Path, tmp_path: Path) -> None:
     opened = open_page(report.read_text(encoding="utf-8"), tmp_path)
     assert opened.complaints == []
     assert opened.text_of("title") == "ddp.py"
@@ -111,7 +109,7 @@ def test_page_of_a_run_opens(report: Path, tmp_path: Path) -> None:
     assert "8 × 400 Gbps" in opened.text_of("settings-tables")
 
 
-def test_page_that_cannot_be_written(recorded_run: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_an_error(recorded_run: Path, tmp_path: Path) -> None:
     result = maya("report", recorded_run, "-o", tmp_path / "no" / "report.html")
     assert result.exit_code == 1
     assert "cannot write" in result.output

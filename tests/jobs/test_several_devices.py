@@ -40,7 +40,7 @@ TRAINING = """
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_data_parallel(maya_run: MayaRun, ranks: int) -> None:
+def test_data_parallel_trains_on_several_devices(maya_run: MayaRun, ranks: int) -> None:
     run = maya_run(TRAINING, "--nproc", str(ranks), "--nproc-per-node", str(ranks))
     assert run.exit_code == 0, run.output
     said = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]

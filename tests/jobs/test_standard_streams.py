@@ -76,7 +76,7 @@ def check_run(folder: Path, ranks: int) -> None:
 # ---- maya-torchrun ----
 
 
-def test_all_streams_are_closed(launch: Launch, tmp_path: Path) -> None:
+def test_a_job_runs_with_all_streams_closed(launch: Launch, tmp_path: Path) -> None:
     """No other file takes their numbers, and what is printed goes into none."""
     launcher = launch(TRAIN, preexec_fn=close_standard_streams)
     assert launcher.wait(120) == 0
@@ -85,7 +85,7 @@ def test_all_streams_are_closed(launch: Launch, tmp_path: Path) -> None:
         assert not file.is_file() or b"to std" not in file.read_bytes()
 
 
-def test_nobody_reads_what_ranks_print(launch: Launch, tmp_path: Path) -> None:
+def test_a_job_runs_when_its_output_cannot_be_written(launch: Launch, tmp_path: Path) -> None:
     """What the launcher passes on is lost, the logs are not."""
     with broken_pipe() as pipe, Path("/dev/full").open("wb") as full:
         launcher = launch(TRAIN, "--nproc", "2", "--tee", "3", stdout=pipe, stderr=full)
@@ -97,7 +97,7 @@ def test_nobody_reads_what_ranks_print(launch: Launch, tmp_path: Path) -> None:
         assert all(text in file.read_text() for file in files)
 
 
-def test_the_terminal_is_gone(launch: Launch, tmp_path: Path) -> None:
+def test_a_job_runs_when_its_terminal_is_gone(launch: Launch, tmp_path: Path) -> None:
     """As for a job that was started with nohup: otherwise SIGHUP ends it."""
     outside, inside = pty.openpty()
     launcher = launch("print('to stdout')", "--redirects", "3", stdin=inside, stdout=inside, stderr=inside)
@@ -107,7 +107,7 @@ def test_the_terminal_is_gone(launch: Launch, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 0
 
 
-def test_a_command_line_that_is_wrong_and_nowhere_to_say_so(launch: Launch) -> None:
+def test_a_wrong_command_line_fails_even_if_it_cannot_be_reported(launch: Launch) -> None:
     with Path("/dev/full").open("wb") as full:
         assert launch("", "--no-such-option", stdout=full, stderr=full).wait(60) == 2
 
@@ -119,7 +119,7 @@ def test_a_command_line_that_is_wrong_and_nowhere_to_say_so(launch: Launch) -> N
         ("attempt.Attempt._exited", "BrokenPipeError"),  # the first rank has ended, the second one sleeps
     ],
 )
-def test_the_launcher_fails(launch: Launch, where: str, error: str) -> None:
+def test_a_launcher_that_fails_stops_its_ranks(launch: Launch, where: str, error: str) -> None:
     """It says so, and takes everything along that it has started."""
     module, function = where.split(".", 1)
     program = f"""if True:
@@ -138,7 +138,7 @@ def test_the_launcher_fails(launch: Launch, where: str, error: str) -> None:
     assert f"{error}: injected" in errors.decode()
 
 
-def test_the_launcher_is_interrupted_by_a_signal_that_it_does_not_handle(launch: Launch, tmp_path: Path) -> None:
+def test_an_unhandled_sigint_stops_the_job(launch: Launch, tmp_path: Path) -> None:
     """Python raises KeyboardInterrupt wherever the launcher is."""
     launcher = launch(WAIT, "--signals-to-handle", "SIGTERM", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
@@ -151,7 +151,7 @@ def test_the_launcher_is_interrupted_by_a_signal_that_it_does_not_handle(launch:
     assert errors.decode().endswith("maya-torchrun: interrupted\n")
 
 
-def test_the_launcher_ends_before_the_zygote_has_begun(launch: Launch) -> None:
+def test_the_zygote_ends_if_its_launcher_has_gone_before_it_began(launch: Launch) -> None:
     """A zygote notices that its launcher is gone even if it never saw it."""
     program = f"""if True:
         import os

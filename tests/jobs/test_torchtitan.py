@@ -44,19 +44,19 @@ def test_fsdp_needs_the_memory_that_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tensor_parallel(tmp_path: Path) -> None:
+def test_tensor_parallel_trains(tmp_path: Path) -> None:
     memory = run_job(tmp_path, "fsdp_tp", 16)
     assert len(set(memory[STEPS])) == 1
 
 
 @pytest.mark.slow
-def test_pipeline(tmp_path: Path) -> None:
+def test_a_pipeline_trains(tmp_path: Path) -> None:
     memory = run_job(tmp_path, "fsdp_tp_pp", 32)
     # Stages differ: an early one keeps the activations of more micro-batches than a late one.
     assert max(memory[STEPS]) > 1.3 * min(memory[STEPS])
 
 
-def test_generated_data(tmp_path: Path) -> None:
+def test_generated_data_trains(tmp_path: Path) -> None:
     make_data = ROOT / "scripts" / "examples" / "torchtitan" / "make_data.py"
     for name in ("first", "second"):
         subprocess.run([sys.executable, str(make_data), str(tmp_path / name)], check=True, timeout=60)

@@ -25,7 +25,7 @@ def losses(launched: ParallelRun) -> list[str]:
     return found
 
 
-def test_sequence_parallelism_and_where_gradients_are_added_up_change_no_value(tmp_path: Path) -> None:
+def test_sequence_parallelism_and_fused_gradient_accumulation_change_no_value(tmp_path: Path) -> None:
     plain, split = (
         losses(train(tmp_path / name, 2, f"--data buckets --tensor 2 {options}"))
         for name, options in (("plain", ""), ("split", "--sequence-parallel --keep-gathered --accumulate-in-products"))
@@ -34,7 +34,7 @@ def test_sequence_parallelism_and_where_gradients_are_added_up_change_no_value(t
     assert plain == split
 
 
-def test_what_megatron_does_around_the_ops_changes_no_value(tmp_path: Path) -> None:
+def test_the_host_work_of_megatron_changes_no_value(tmp_path: Path) -> None:
     plain, around = (
         losses(train(tmp_path / name, 2, f"--data buckets --tensor 2 --attention unfused --recompute all {options}"))
         for name, options in (("plain", ""), ("around", "--megatron"))
@@ -45,7 +45,7 @@ def test_what_megatron_does_around_the_ops_changes_no_value(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["--data zero1", "--data fsdp", "--data ddp", "--pipeline 2 --data zero1"])
-def test_every_kind_of_data_parallelism_runs_to_its_end(tmp_path: Path, options: str) -> None:
+def test_every_kind_of_data_parallelism_trains(tmp_path: Path, options: str) -> None:
     launched = train(tmp_path, 4, options)
     assert len(losses(launched)) == 3
     assert "max memory" in launched.stdout

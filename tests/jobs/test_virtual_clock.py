@@ -71,7 +71,7 @@ def job_in(folder: Path, output: str) -> Job:
     return Job(folder, lines, summary["emulation"]["coordinator"]["host_ns"], simulate(folder, detailed=ranks))
 
 
-def test_every_clock_ends_as_on_the_timeline(job: Callable[..., Job]) -> None:
+def test_every_clock_ends_at_the_end_of_the_timeline(job: Callable[..., Job]) -> None:
     done = job(*PARTS)
     assert not done.timeline.problems
     assert done.last_ns == done.timeline.host_end_ns.tolist()
@@ -79,7 +79,7 @@ def test_every_clock_ends_as_on_the_timeline(job: Callable[..., Job]) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_clock_that_is_read_says_what_the_timeline_says(job: Callable[..., Job], part: str) -> None:
+def test_a_clock_agrees_with_the_timeline(job: Callable[..., Job], part: str) -> None:
     """The driver reads it once after each part; the delay of that is the next record."""
     done = job(*PARTS)
     said = [line for line in done.said if line["part"] == part]
@@ -90,7 +90,7 @@ def test_a_clock_that_is_read_says_what_the_timeline_says(job: Callable[..., Job
         assert line["clock"] in delays
 
 
-def test_times_between_events(job: Callable[..., Job]) -> None:
+def test_times_between_events_agree_with_the_timeline(job: Callable[..., Job]) -> None:
     """The driver waits for each of them, so the host's cursor tells where they are."""
     done = job(*PARTS)
     wake = done.timeline.settings.host.wake
@@ -106,12 +106,14 @@ def test_times_between_events(job: Callable[..., Job]) -> None:
         assert line["said"] == [float(np.float32((ns[at + 1] - ns[at]) / 1e6)) for at in (0, 2)]
 
 
-def test_the_same_twice(job: Callable[..., Job]) -> None:
+def test_the_same_job_reads_the_same_clocks(job: Callable[..., Job]) -> None:
     """Parts in which the order of records does not depend on how threads are scheduled."""
     assert job("ddp", "graph", ranks=2).last_ns == job("ddp", "graph", ranks=2, again=True).last_ns
 
 
-def test_communicators_that_do_not_block(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonblocking_communicators_agree_with_the_timeline(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
     launched = maya_torchrun(tmp_path, 2, DRIVER, "ddp", "pipeline")
     assert launched.exit_code == 0, launched.output
@@ -119,7 +121,7 @@ def test_communicators_that_do_not_block(build: Build, tmp_path: Path, monkeypat
     assert done.last_ns == done.timeline.host_end_ns.tolist()
 
 
-def test_messages_of_a_group_say_what_they_share(job: Callable[..., Job]) -> None:
+def test_sends_of_a_group_record_their_shared_bytes(job: Callable[..., Job]) -> None:
     trace = read(job(*PARTS).folder / "rank0.trace")
     calls = trace.select(RecordKind.COLLECTIVE)
     sent = [trace.signature(int(call["signature"])) for call in calls]
@@ -130,7 +132,7 @@ def test_messages_of_a_group_say_what_they_share(job: Callable[..., Job]) -> Non
     assert others == {64 * 4 * (RANKS - 1)}  # all on one node
 
 
-def test_the_wall_clock(maya_run: MayaRun) -> None:
+def test_the_wall_clock_can_be_chosen(maya_run: MayaRun) -> None:
     """Without the virtual one, the program's clocks are real, and nothing is recorded about them."""
     run = maya_run(
         """
@@ -163,7 +165,7 @@ def test_a_child_of_a_rank_has_real_time(maya_run: MayaRun) -> None:
     assert run.output.startswith("0\n"), run.output
 
 
-def test_a_run_without_a_network_or_host_costs(maya_run: MayaRun) -> None:
+def test_a_run_without_a_network_and_host_costs_counts_kernels_only(maya_run: MayaRun) -> None:
     """Then the clock counts what the device does, and nothing else."""
     run = maya_run(
         """

@@ -95,7 +95,7 @@ def unshared(folder: Path) -> dict[str, str]:
 # ---- what a script finds ----
 
 
-def test_a_script_finds_what_python_gives_it(tmp_path: Path, build: Build) -> None:
+def test_a_script_finds_the_state_that_python_gives_it(tmp_path: Path, build: Build) -> None:
     write(tmp_path, {"train.py": STATE})
     words = [str(tmp_path / "train.py"), "--fast", "a b"]
     direct = subprocess.run([sys.executable, "-u", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -163,7 +163,7 @@ def test_a_script_ends_as_it_does_in_python(tmp_path: Path, build: Build, ending
     assert ended.exit_code == (0 if direct.returncode == 0 else 1)
 
 
-def test_the_end_of_ranks_that_share_torch(tmp_path: Path, build: Build) -> None:
+def test_ranks_that_share_torch_run_their_exit_handlers(tmp_path: Path, build: Build) -> None:
     text = """
         import atexit, os, threading, time, weakref
         import torch
@@ -187,7 +187,7 @@ def test_the_end_of_ranks_that_share_torch(tmp_path: Path, build: Build) -> None
     assert ended.outputs == ["\n".join(lines).format(rank, rank) for rank in range(3)]
 
 
-def test_ranks_that_wait_for_each_other_at_the_very_end(tmp_path: Path, build: Build) -> None:
+def test_ranks_may_wait_for_each_other_in_exit_handlers(tmp_path: Path, build: Build) -> None:
     """Only a few end at a time, unless they cannot do so one after the other."""
     text = """
         import os, pathlib, time
@@ -208,7 +208,7 @@ def test_ranks_that_wait_for_each_other_at_the_very_end(tmp_path: Path, build: B
     assert ended.exit_code == 0, ended.errors
 
 
-def test_the_users_own_modules_win(tmp_path: Path, build: Build) -> None:
+def test_modules_of_the_user_win(tmp_path: Path, build: Build) -> None:
     names = ("maya", "coordinator", "netmodel", "rank_runtime", "tests", "scripts", "utils")
     write(tmp_path, {f"mine/{name}.py": f"NAME = 'my {name}'" for name in names})
     write(tmp_path, {"custom/sitecustomize.py": "import builtins, os\nbuiltins.RANK = os.environ.get('RANK')\n"})
@@ -221,7 +221,7 @@ def test_the_users_own_modules_win(tmp_path: Path, build: Build) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])
-def test_a_module_in_the_place_of_one_that_is_imported_already(tmp_path: Path, build: Build, ranks: str) -> None:
+def test_a_module_may_replace_one_that_is_already_imported(tmp_path: Path, build: Build, ranks: str) -> None:
     write(tmp_path, {"mine/json.py": "NAME = 'mine'", "mine/train.py": "import json; print(json.NAME)"})
     ended = launch(tmp_path, "--nproc", ranks, "mine/train.py")
     assert (ended.exit_code, ended.outputs) == (0, ["mine\n"] * int(ranks)), ended.errors
@@ -301,7 +301,7 @@ REASONS = {
 }
 
 
-def test_modules_that_do_something_are_imported_by_every_rank(tmp_path: Path, build: Build) -> None:
+def test_modules_with_side_effects_are_imported_by_every_rank(tmp_path: Path, build: Build) -> None:
     names = [name.removesuffix(".py").removesuffix("/__init__") for name in MODULES if "deep" not in name]
     checks = """
         import json, os, pathlib, sys
@@ -370,7 +370,7 @@ def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
     assert len(set(ended.outputs)) == 1  # the same object, at the same address, in every rank
 
 
-def test_what_a_shared_module_registers_for_the_end(tmp_path: Path, build: Build) -> None:
+def test_exit_handlers_of_a_shared_module_run_in_every_rank(tmp_path: Path, build: Build) -> None:
     """It happens in the rank that has imported the module, and there only; and once for every registration."""
     module = """
         import atexit, os
@@ -396,7 +396,7 @@ def test_what_a_shared_module_registers_for_the_end(tmp_path: Path, build: Build
     assert unshared(tmp_path) == {}
 
 
-def test_operators_of_a_module_that_has_to_be_imported_anew(tmp_path: Path, build: Build) -> None:
+def test_operators_of_a_reimported_module_can_be_registered_again(tmp_path: Path, build: Build) -> None:
     """Torch lets nobody register the same operator twice."""
     script = """
         import os, torch
@@ -411,7 +411,7 @@ def test_operators_of_a_module_that_has_to_be_imported_anew(tmp_path: Path, buil
     assert ended.outputs == ["mine.one\n"] * 2
 
 
-def test_folders_without_init_are_shared(tmp_path: Path, build: Build) -> None:
+def test_namespace_packages_are_shared(tmp_path: Path, build: Build) -> None:
     """As those of protobuf, whose modules find each other in a table of a library's that exists once."""
     files = {
         "space/first/__init__.py": "import space.deep.second\nVALUE = space.deep.second.VALUE",
@@ -433,7 +433,7 @@ def test_folders_without_init_are_shared(tmp_path: Path, build: Build) -> None:
     assert ended.outputs == ["True\n"] * 2
 
 
-def test_modules_of_a_package_that_is_not_shared(tmp_path: Path, build: Build) -> None:
+def test_modules_of_an_unshared_package_are_imported_by_every_rank(tmp_path: Path, build: Build) -> None:
     """Importing any of them would import the package first, also from a folder without __init__.py in between."""
     files = {
         "train.py": "import package.folder.module, torch\nprint(torch.ones(1, device='cuda').item())",
@@ -459,7 +459,7 @@ def test_torchs_own_modules_are_imported_once(tmp_path: Path, build: Build) -> N
     assert (ended.exit_code, ended.outputs) == (0, ["imported\n"] * 2), ended.errors
 
 
-def test_what_could_not_be_imported_and_need_not_be(tmp_path: Path, build: Build) -> None:
+def test_optional_imports_that_fail_do_no_harm(tmp_path: Path, build: Build) -> None:
     files = {
         "train.py": "import user\nprint(user.optional)",
         "user.py": "try:\n    import optional\nexcept ImportError:\n    optional = None",
@@ -471,7 +471,7 @@ def test_what_could_not_be_imported_and_need_not_be(tmp_path: Path, build: Build
     assert unshared(tmp_path) == {}
 
 
-def test_preload(tmp_path: Path, build: Build) -> None:
+def test_modules_to_preload_can_be_chosen(tmp_path: Path, build: Build) -> None:
     write(tmp_path, {"train.py": "import os, late\nprint(late.VALUE)", "late.py": "import os\nVALUE = os.getenv('A')"})
     ended = launch(tmp_path, "--nproc", "2", "--no-preload", "train.py")
     assert (ended.exit_code, ended.outputs) == (0, ["None\n"] * 2)
@@ -482,7 +482,7 @@ def test_preload(tmp_path: Path, build: Build) -> None:
     assert unshared(tmp_path) == {"printing": "prints", "no_such_module": "cannot be found"}
 
 
-def test_variables_set_before_torch_is_imported(tmp_path: Path, build: Build) -> None:
+def test_variables_set_before_the_import_of_torch_take_effect(tmp_path: Path, build: Build) -> None:
     known = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())"
     write(tmp_path, {"train.py": known})
     ended = launch(tmp_path, "--nproc", "2", "train.py")
@@ -497,7 +497,7 @@ def test_variables_set_before_torch_is_imported(tmp_path: Path, build: Build) ->
 # ---- children of ranks ----
 
 
-def test_children_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
+def test_children_of_a_rank_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
     text = """
         import multiprocessing, os, subprocess, sys
         import torch

@@ -207,7 +207,7 @@ def in_rank(build: Build, torch_folder: Path, expression: str) -> subprocess.Com
 # ---- elf.py ----
 
 
-def test_imports_of_a_shared_object(torch_folder: Path) -> None:
+def test_imports_of_a_shared_object_are_found(torch_folder: Path) -> None:
     imports = read_imports(torch_folder / "lib" / "libtorch_cuda.so")
     symbols = {symbol.name: symbol for symbol in imports.symbols}
     assert imports.soname == "libtorch_cuda.so"
@@ -401,7 +401,7 @@ def test_a_broken_source_gives_a_readable_error(make: Builder, root: Path, cache
     assert [path.name for path in cache_folder.iterdir() if path.is_dir()] == ["maya-objects"]
 
 
-def test_a_missing_compiler(make: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported(make: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(only(tmp_path / "bin")))
         with pytest.raises(BuildError, match=r"No C compiler found.*\$CC"):
@@ -412,7 +412,7 @@ def test_a_missing_compiler(make: Builder, tmp_path: Path, monkeypatch: pytest.M
         assert make() == build, "what was built when there was a compiler is good without one"
 
 
-def test_a_compiler_that_does_not_run(make: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_does_not_run_is_reported(make: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler -m64")
     with pytest.raises(BuildError, match=r"\$CC is set to 'no-such-compiler -m64', which does not run"):
         make()
@@ -424,13 +424,15 @@ def test_compilers_run_without_the_fake_libraries_under_them(make: Builder, monk
 
 
 @pytest.mark.parametrize("name", ["with space", "with:colon"])
-def test_a_cache_folder_that_the_loader_cannot_name(make: Builder, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_cache_folder_with_a_separator_is_refused(make: Builder, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("MAYA_CACHE", f"/nowhere/{name}")
     with pytest.raises(BuildError, match="Set MAYA_CACHE"):
         make()
 
 
-def test_a_cache_folder_that_cannot_be_made(make: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_folder_that_cannot_be_made_is_reported(
+    make: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("MAYA_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(BuildError, match="cannot be written"):
@@ -542,7 +544,9 @@ def start_builder(torch_folder: Path, root: Path, cache_folder: Path) -> Iterato
         process.communicate()
 
 
-def test_of_two_builders_one_builds(start_builder: Callable[..., subprocess.Popen[str]], cache_folder: Path) -> None:
+def test_only_one_of_two_builders_builds(
+    start_builder: Callable[..., subprocess.Popen[str]], cache_folder: Path
+) -> None:
     outputs = [process.communicate(timeout=60)[0] for process in [start_builder(), start_builder(), start_builder()]]
     assert sum("building" in output for output in outputs) == 1
     assert len({output.splitlines()[-1] for output in outputs}) == 1
@@ -596,8 +600,8 @@ def test_the_installed_torch_has_what_maya_takes_the_place_of(build: Build) -> N
     assert not replaced.difference(*(read_imports(path).exported for path in find_torch().shared_objects))
 
 
-@pytest.mark.parametrize("missing", [None, *RECORD_FUNCTION])
-def test_a_torch_without_one_of_these_functions_is_observed_plainly(
+@pytest.mark.parametrize("missing", [None, *ANNOUNCEMENTS])
+def test_a_torch_without_one_record_function_callback_is_observed_plainly(
     build: Build, tmp_path: Path, missing: str | None
 ) -> None:
     """A libtorch_cpu.so that counts its calls; observer callbacks that say "it has been done" and count theirs."""

@@ -110,7 +110,7 @@ def test_transposed_and_channels_last_convolutions(run_on_gpu: MayaRun) -> None:
     assert channels_last["x"]["strides"] == [8 * 144, 1, 12 * 8, 8]
 
 
-def test_tf32_only_where_it_is_allowed(run_on_gpu: MayaRun) -> None:
+def test_tf32_is_used_only_where_it_is_allowed(run_on_gpu: MayaRun) -> None:
     calls = cudnn_calls(
         run_on_gpu("""
         import torch
@@ -141,7 +141,7 @@ def test_benchmark_mode_runs_every_engine(run_on_gpu: MayaRun) -> None:
     assert "[2, 16, 10, 10]" in run.stdout
 
 
-def test_fused_convolution(run_on_gpu: MayaRun) -> None:
+def test_a_convolution_with_bias_and_activation_is_one_call(run_on_gpu: MayaRun) -> None:
     [call] = cudnn_calls(
         run_on_gpu("""
         import torch
@@ -181,7 +181,7 @@ def test_convolution_functions(run_on_gpu: MayaRun) -> None:
             assert (call["padding"], call["groups"], call["math"], call["algorithm"]) == ([1, 1], 1, "fp16", 1)
 
 
-def test_attention(run_on_gpu: MayaRun) -> None:
+def test_attention_forward_and_backward_are_recorded_with_their_sizes(run_on_gpu: MayaRun) -> None:
     run = run_on_gpu("""
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -282,7 +282,7 @@ def test_recurrent_networks_keep_their_weights(run_on_gpu: MayaRun) -> None:
     assert (plain["cell"], plain["training"]) == ("rnn_relu", True)
 
 
-def test_batch_normalization(run_on_gpu: MayaRun) -> None:
+def test_batch_normalization_is_recorded_with_its_sizes(run_on_gpu: MayaRun) -> None:
     run = run_on_gpu("""
         import torch
 
@@ -322,7 +322,7 @@ def test_ctc_loss_and_grid_sampling(run_on_gpu: MayaRun) -> None:
     assert (sampler["call"], sampler["x"]["dims"]) == ("cudnnSpatialTfSamplerForward", [2, 3, 8, 8])
 
 
-def test_what_is_not_emulated_says_so(run_on_gpu: MayaRun) -> None:
+def test_calls_that_are_not_emulated_fail_by_name(run_on_gpu: MayaRun) -> None:
     run = run_on_gpu("""
         import ctypes
         import torch
@@ -340,7 +340,7 @@ def test_what_is_not_emulated_says_so(run_on_gpu: MayaRun) -> None:
     assert "not emulated" in run.stderr
 
 
-def test_finalizing_refuses_what_does_not_fit(run_on_gpu: MayaRun) -> None:
+def test_finalizing_refuses_a_graph_that_does_not_fit(run_on_gpu: MayaRun) -> None:
     run = run_on_gpu("""
         import ctypes
         import torch

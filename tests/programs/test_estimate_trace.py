@@ -16,7 +16,7 @@ def estimate(*words: str) -> Result:
     return CliRunner().invoke(main, ["estimate", *words])
 
 
-def test_a_layer_of_llama(maya_run: MayaRun) -> None:
+def test_a_recorded_llama_layer_is_estimated_kernel_by_kernel(maya_run: MayaRun) -> None:
     """The example in small, on the GPU of the run and on others."""
     sizes = ["--hidden", "512", "--heads", "8", "--kv-heads", "2", "--intermediate", "1024", "--sequence", "1024"]
     run = maya_run(EXAMPLE.read_text(encoding="utf-8"), "--gpu", "h100", script_arguments=sizes)

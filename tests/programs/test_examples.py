@@ -238,7 +238,7 @@ def assert_graphs_are_followed_by_their_records(trace: Trace, graphs: int, launc
     assert from_graphs == np.count_nonzero(records["flags"] & Flag.FROM_GRAPH)
 
 
-def test_fp8_products(maya_run: MayaRun) -> None:
+def test_fp8_matmuls(maya_run: MayaRun) -> None:
     run, trace = run_program(maya_run, "low_precision.py --steps 2")
     assert len(losses(run.stdout)) == 2
     types = [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
@@ -247,7 +247,7 @@ def test_fp8_products(maya_run: MayaRun) -> None:
     assert types.count(("fp8_e4m3", "fp8_e5m2", "bf16")) == 2 * 2 * 2  # backward: for the input and the weight
 
 
-def test_int8_products(maya_run: MayaRun) -> None:
+def test_int8_matmuls(maya_run: MayaRun) -> None:
     run, trace = run_program(maya_run, "low_precision.py --format int8 --steps 2")
     assert len(losses(run.stdout)) == 2
     types = [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
@@ -273,7 +273,7 @@ def test_matrix_factorisations(maya_run: MayaRun) -> None:
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
-def test_sparse_products(maya_run: MayaRun, layout: str) -> None:
+def test_sparse_matmuls(maya_run: MayaRun, layout: str) -> None:
     run, trace = run_program(maya_run, f"graph_network.py --nodes 5000 --layout {layout} --steps 2")
     assert "5000 nodes, 55000 edges" in run.stdout
     assert len(losses(run.stdout)) == 2

@@ -52,7 +52,7 @@ ONE_OF_EVERYTHING = """
 """
 
 
-def test_every_launch_of_a_program_becomes_a_work(maya_run: Callable[..., object]) -> None:
+def test_every_launch_of_a_program_becomes_a_kernel(maya_run: Callable[..., object]) -> None:
     run = maya_run(ONE_OF_EVERYTHING, "--gpu", "h100")
     assert run.exit_code == 0, run.output  # type: ignore[attr-defined]
     traced = kernels_of(read(run.trace))  # type: ignore[attr-defined]

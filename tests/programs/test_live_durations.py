@@ -31,7 +31,7 @@ SCRIPT = """
 """
 
 
-def test_asking_gives_what_the_trace_gives(maya_run: MayaRun) -> None:
+def test_a_rank_gets_the_durations_that_its_trace_is_replayed_with(maya_run: MayaRun) -> None:
     run = maya_run(SCRIPT)
     assert run.exit_code == 0, run.output
     trace = read(run.trace)

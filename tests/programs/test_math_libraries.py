@@ -30,7 +30,7 @@ def having(calls: list[Call], **wanted: object) -> list[Call]:
     return [call for call in calls if all(call.get(key) == value for key, value in wanted.items())]
 
 
-def test_products_of_every_type(maya_run: MayaRun) -> None:
+def test_matmuls_of_every_type_are_recorded(maya_run: MayaRun) -> None:
     calls = library_calls(
         maya_run("""
         import torch
@@ -49,7 +49,7 @@ def test_products_of_every_type(maya_run: MayaRun) -> None:
     assert not any(call["accumulate"] for call in calls)
 
 
-def test_transposed_accumulating_and_batched_products(maya_run: MayaRun) -> None:
+def test_transposed_accumulating_and_batched_matmuls_are_recorded(maya_run: MayaRun) -> None:
     transposed, added, batched = library_calls(
         maya_run("""
         import torch
@@ -68,7 +68,7 @@ def test_transposed_accumulating_and_batched_products(maya_run: MayaRun) -> None
     assert (batched["stridea"], batched["strideb"], batched["stridec"]) == (32 * 48, 32 * 64, 64 * 48)
 
 
-def test_tf32_is_what_the_program_allows_and_the_device_has(maya_run: MayaRun) -> None:
+def test_tf32_is_used_where_the_program_allows_it_and_the_device_has_it(maya_run: MayaRun) -> None:
     script = """
         import torch
 
@@ -103,7 +103,7 @@ def test_linear_layers_fuse_bias_and_activation(maya_run: MayaRun) -> None:
     assert len(having(calls, m=32, n=48, k=64)) == 1  # gradient of the weight
 
 
-def test_eight_bit_products(maya_run: MayaRun) -> None:
+def test_fp8_and_int8_matmuls_are_recorded(maya_run: MayaRun) -> None:
     integers, tensorwise, rowwise = library_calls(
         maya_run("""
         import torch
@@ -141,18 +141,18 @@ BLOCK_SCALES = """
     """
 
 
-def test_block_scales_where_the_device_has_them(maya_run: MayaRun) -> None:
+def test_block_scales_are_recorded_where_the_device_has_them(maya_run: MayaRun) -> None:
     (call,) = library_calls(maya_run(BLOCK_SCALES, "--gpu", "b200"))
     assert (call["a_scale"], call["b_scale"]) == ("vec32_ue8m0", "vec32_ue8m0")
 
 
-def test_block_scales_are_refused_where_it_does_not(maya_run: MayaRun) -> None:
+def test_block_scales_are_refused_where_the_device_lacks_them(maya_run: MayaRun) -> None:
     run = maya_run(BLOCK_SCALES, "--gpu", "h100")
     assert library_calls(run) == []
     assert "CUBLAS_STATUS_NOT_SUPPORTED" in run.stdout
 
 
-def test_vectors(maya_run: MayaRun) -> None:
+def test_dot_products_and_matrix_vector_products_are_recorded(maya_run: MayaRun) -> None:
     dot, half_dot, product = library_calls(
         maya_run("""
         import torch
@@ -168,7 +168,7 @@ def test_vectors(maya_run: MayaRun) -> None:
     assert product == {"call": "cublasDgemv", "m": 64, "n": 32, "lda": 64, "trans": "T", "type": "fp64"}
 
 
-def test_arguments_are_checked_and_what_is_missing_is_said(maya_run: MayaRun) -> None:
+def test_invalid_arguments_and_missing_functions_are_reported(maya_run: MayaRun) -> None:
     run = maya_run("""
         import ctypes, os, torch
 
@@ -207,7 +207,7 @@ def test_a_handle_takes_device_memory_of_its_own(maya_run: MayaRun) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_factorisations_and_systems_of_equations(maya_run: MayaRun, dtype: str) -> None:
+def test_factorisations_and_linear_solves_are_recorded(maya_run: MayaRun, dtype: str) -> None:
     calls = library_calls(
         maya_run(f"""
         import torch
@@ -249,7 +249,7 @@ def test_factorisations_and_systems_of_equations(maya_run: MayaRun, dtype: str) 
     assert having(calls, m=200, n=40, side="L", uplo="U", diag="N")  # the triangular system
 
 
-def test_singular_values_and_eigenvalues(maya_run: MayaRun) -> None:
+def test_singular_values_and_eigenvalues_are_recorded(maya_run: MayaRun) -> None:
     calls = library_calls(
         maya_run("""
         import torch
@@ -269,7 +269,7 @@ def test_singular_values_and_eigenvalues(maya_run: MayaRun) -> None:
     assert [(call["n"], call["job"], call["uplo"]) for call in symmetric] == [(200, "V", "L"), (200, "N", "L")]
 
 
-def test_transforms(maya_run: MayaRun) -> None:
+def test_fourier_transforms_are_recorded_with_their_sizes(maya_run: MayaRun) -> None:
     real, back, square, cube, half = library_calls(
         maya_run("""
         import torch
@@ -344,7 +344,7 @@ def test_patterns_of_sparse_sums_and_products_are_real(maya_run: MayaRun) -> Non
     assert having(calls, call="cusparseScsrgeam2", rows=4, cols=4, nnz_a=6, nnz_b=4)
 
 
-def test_sizes_of_sparse_results_that_are_not_known(maya_run: MayaRun) -> None:
+def test_sparse_results_of_unknown_size_are_reported(maya_run: MayaRun) -> None:
     """Values spread evenly: about as many in the product as pairs of values meet, less those in the same place."""
     run = maya_run(
         """

@@ -81,7 +81,7 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_what_python_takes_is_in_the_step_and_what_others_take_is_not(measured_run: Path) -> None:
+def test_the_step_includes_python_time_and_excludes_other_threads(measured_run: Path) -> None:
     settings = RunSettings.load(measured_run)
     measured = conclude(simulate(measured_run)).step_ns
     modelled = conclude(simulate(measured_run, settings.changed(host_time="model"))).step_ns
@@ -93,7 +93,7 @@ def test_what_python_takes_is_in_the_step_and_what_others_take_is_not(measured_r
     assert 1.8 * burnt < slower - modelled
 
 
-def test_what_comes_before_backward_is_not_counted_after_it(measured_run: Path) -> None:
+def test_time_before_backward_is_counted_before_it(measured_run: Path) -> None:
     timeline = simulate(measured_run)
     part = timeline.groups[0]
     threads = part.rank_class.trace.records["thread"][part.rank_class.records]
@@ -103,7 +103,7 @@ def test_what_comes_before_backward_is_not_counted_after_it(measured_run: Path) 
     assert (gaps > 0.9 * BURNT_MS * MS).all()
 
 
-def test_a_recorded_run_replays_to_the_byte_and_without_what_was_measured(measured_run: Path) -> None:
+def test_a_replay_is_the_same_and_can_leave_out_measured_times(measured_run: Path) -> None:
     summary = json.loads((measured_run / "summary.json").read_text(encoding="utf-8"))
     assert summary["prediction"]["host_time"] == "measured"
     assert json.loads((measured_run / "run.json").read_text(encoding="utf-8"))["host_time"] == "measured"

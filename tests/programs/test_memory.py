@@ -198,7 +198,7 @@ def _replay(run: ScriptRun) -> tuple[list[dict[str, Any]], list[int]]:
     return said, [size for _, size in taken]
 
 
-def test_three_models_need_what_the_rules_give(maya_run: MayaRun, small_gpu: str) -> None:
+def test_three_models_need_the_memory_of_the_allocators_rules(maya_run: MayaRun, small_gpu: str) -> None:
     run = maya_run(
         MARKS
         + textwrap.dedent(

@@ -46,7 +46,7 @@ def written(packer: Packer) -> bytes:
     return bytes(packer.bytes[: packer.size])
 
 
-def test_what_it_writes(device: ctypes.CDLL) -> None:
+def test_the_writer_agrees_with_the_msgpack_package(device: ctypes.CDLL) -> None:
     packer = Packer()
     expected: list[object] = []
     for number in INTEGERS:
@@ -70,7 +70,7 @@ def test_what_it_writes(device: ctypes.CDLL) -> None:
     assert list(reader) == expected
 
 
-def test_what_it_reads(device: ctypes.CDLL) -> None:
+def test_the_reader_agrees_with_the_msgpack_package(device: ctypes.CDLL) -> None:
     for number in INTEGERS:
         assert read(device, "number", msgpack.packb(number), ctypes.c_int64) == number
     for value in (True, False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from helpers.script_run import MayaRun
 
 
-def test_no_name_server_is_asked_for_the_name_of_this_machine(maya_run: MayaRun) -> None:
+def test_the_name_of_this_machine_needs_no_name_server(maya_run: MayaRun) -> None:
     run = maya_run("""
         import socket
 

@@ -166,7 +166,7 @@ def test_collectives_of_torch_call_nccl(collectives_of_torch: ScriptRun) -> None
     assert {"ncclBroadcast", "ncclReduce", "ncclAllGather", "ncclSend", "ncclRecv"} <= called
 
 
-def test_ddp_with_one_rank(maya_run: MayaRun) -> None:
+def test_ddp_with_one_rank_reduces_its_gradients(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import torch

@@ -39,7 +39,7 @@ def test_counts_are_the_same_after_ops_of_every_kind(maya_run: MayaRun) -> None:
     assert run.exit_code == 0, run.output
 
 
-def test_threads_that_share_tensors_and_drop_them(maya_run: MayaRun) -> None:
+def test_threads_may_share_and_drop_tensors(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import sys, threading

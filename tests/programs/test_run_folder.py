@@ -10,7 +10,7 @@ from maya.replay.run_settings import RunSettings
 from netmodel.cluster import cluster_path
 
 
-def test_the_runs_folder_has_what_a_replay_needs(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_the_run_folder_has_all_inputs_of_a_replay(maya_run: MayaRun, tmp_path: Path) -> None:
     (tmp_path / "gpu-of-mine.toml").write_text('based_on = "h100"\nname = "Mine"\n')
     (tmp_path / "cluster-of-mine.toml").write_text(cluster_path("dgx-h100").read_text())
     (tmp_path / "host-of-mine.toml").write_text('op = "1us"\n')

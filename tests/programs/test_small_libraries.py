@@ -190,7 +190,7 @@ def test_nvml_describes_links_and_modes(maya_run: MayaRun, gpu: str, expected: l
 # ---- NVRTC ----
 
 
-def test_kernels_compiled_at_run_time(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_kernels_compiled_at_run_time_are_recorded_by_name(maya_run: MayaRun, tmp_path: Path) -> None:
     run = maya_run(
         """
         import torch
@@ -289,7 +289,7 @@ def test_nvrtc(nvrtc: Outcomes, check: str) -> None:
 # ---- CUPTI ----
 
 
-def test_the_profiler_runs_and_has_the_host_side(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_the_profiler_records_the_host(maya_run: MayaRun, tmp_path: Path) -> None:
     run = maya_run(
         """
         import sys

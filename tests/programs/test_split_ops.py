@@ -161,7 +161,7 @@ def lists_program() -> str:
     return ADAMW.replace("    def", "    import torch\n\n    def", 1) + LISTS + EACH_LIST
 
 
-def test_lists_count_once_however_many_launches_they_take(maya_run: MayaRun) -> None:
+def test_a_list_counts_once_for_any_number_of_launches(maya_run: MayaRun) -> None:
     run = maya_run(lists_program(), "--gpu", "b200")
     assert run.exit_code == 0, run.output
     # Bytes of an element that each op reads and writes.
@@ -205,7 +205,7 @@ GRAPH = """
 """
 
 
-def test_a_graph_launches_what_was_captured(maya_run: MayaRun) -> None:
+def test_a_graph_launches_its_captured_ops(maya_run: MayaRun) -> None:
     run = maya_run(GRAPH, "--gpu", "b200")
     assert run.exit_code == 0, run.output
     traced = kernels_of(read(run.trace))
@@ -220,7 +220,7 @@ def test_a_graph_launches_what_was_captured(maya_run: MayaRun) -> None:
 
 
 @pytest.mark.parametrize(("elements", "launches"), [(1 << 29, 1), ((1 << 29) + 1, 2), (3 << 28, 2), ((1 << 30) + 2, 4)])
-def test_where_nothing_says_what_a_launch_does_the_sizes_of_tensors_do(elements: int, launches: int) -> None:
+def test_launches_without_a_description_take_the_sizes_of_their_tensors(elements: int, launches: int) -> None:
     """As in profiles of real runs."""
     x = Tensor((elements,), "fp32", (1,))
     grid = (-(-elements // launches // 1024), 1, 1)

@@ -49,7 +49,7 @@ def test_a_training_script_runs_and_is_recorded(maya_run: MayaRun) -> None:
     assert "to read it: maya trace show run1/rank0.trace" in run.stderr
 
 
-def test_another_gpu(maya_run: MayaRun, tmp_path: Path) -> None:
+def test_a_gpu_of_the_user_has_its_own_properties(maya_run: MayaRun, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('based_on = "a40"\nname = "Mine"\nmemory = "2GiB"\ncontext = "100MiB"\n')
     run = maya_run(
@@ -71,7 +71,7 @@ def test_another_gpu(maya_run: MayaRun, tmp_path: Path) -> None:
     assert second.startswith("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 2.00 GiB")
 
 
-def test_trace_show(maya_run: MayaRun) -> None:
+def test_trace_show_prints_the_records(maya_run: MayaRun) -> None:
     run = maya_run("import torch; torch.ones(1000, 1000, device='cuda') @ torch.ones(1000, 1000, device='cuda')")
     assert run.exit_code == 0, run.stderr
     shown = subprocess.run(
@@ -82,7 +82,7 @@ def test_trace_show(maya_run: MayaRun) -> None:
     assert "cublas" in shown.stdout
 
 
-def test_an_example(maya_run: MayaRun) -> None:
+def test_an_example_trains(maya_run: MayaRun) -> None:
     example = (ROOT / "scripts" / "examples" / "gpt.py").read_text(encoding="utf-8")
     arguments = ["--layers", "2", "--hidden", "256", "--heads", "4", "--sequence", "128", "--steps", "2"]
     run = maya_run(example, script_arguments=arguments)

@@ -46,7 +46,7 @@ def _op_names(trace: Trace, records: np.ndarray[Any, Any]) -> list[str]:
     return [names.get(number, "") for number in records["op"].tolist()]
 
 
-def test_matrix_products_of_a_gpt(maya_run: MayaRun) -> None:
+def test_every_matmul_of_a_gpt_is_recorded(maya_run: MayaRun) -> None:
     run = maya_run(_example(), script_arguments=ARGUMENTS)
     assert run.exit_code == 0, run.output
     trace = read(run.trace)
@@ -73,7 +73,7 @@ def test_matrix_products_of_a_gpt(maya_run: MayaRun) -> None:
             freed.add(int(record["value"]))
 
 
-def test_matrix_products_of_attention_by_hand(maya_run: MayaRun) -> None:
+def test_every_matmul_of_handwritten_attention_is_recorded(maya_run: MayaRun) -> None:
     by_hand = _example().replace(
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         "y = (q @ k.transpose(-2, -1)).softmax(-1) @ v",
@@ -86,7 +86,7 @@ def test_matrix_products_of_attention_by_hand(maya_run: MayaRun) -> None:
     assert batches == {1, BATCH * HEADS}
 
 
-def test_ops_know_their_inputs_and_where_they_come_from(maya_run: MayaRun) -> None:
+def test_ops_are_recorded_with_inputs_and_source_lines(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import torch

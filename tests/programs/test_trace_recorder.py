@@ -82,7 +82,7 @@ def block_offsets(data: bytes) -> list[int]:
 # ---- what is recorded is read ----
 
 
-def test_header(driver: Driver, path: Path) -> None:
+def test_the_header_describes_the_device(driver: Driver, path: Path) -> None:
     driver("launch", 1)
     header = read(path).header
     assert (header.version, header.rank, header.gpu) == (2, 3, "Test GPU")
@@ -116,7 +116,7 @@ def test_a_million_launches_from_two_threads(driver: Driver, path: Path) -> None
     assert path.stat().st_size / len(kernels) < 20
 
 
-def test_ops(driver: Driver, path: Path) -> None:
+def test_ops_are_recorded_with_times_and_inputs(driver: Driver, path: Path) -> None:
     driver("ops")
     trace = read(path)
     step, mm = trace.ops
@@ -138,7 +138,7 @@ def test_ops(driver: Driver, path: Path) -> None:
     assert gemm_flops(trace).tolist() == [2.0 * 2 * 4 * 3 * 5]
 
 
-def test_summary(driver: Driver, path: Path) -> None:
+def test_the_summary_counts_records(driver: Driver, path: Path) -> None:
     driver("ops")
     summary = count_records(read(path))
     assert summary.counts[RecordKind.OP] == summary.launches == summary.library_calls == 1
@@ -226,7 +226,7 @@ def test_records_round_trip(driver_program: Path, path: Path, records: list[tupl
 # ---- when the program or the disk fails ----
 
 
-def test_cut_anywhere_in_its_last_blocks(driver: Driver, path: Path) -> None:
+def test_a_trace_cut_anywhere_in_its_last_blocks_is_read_up_to_there(driver: Driver, path: Path) -> None:
     driver("launch", RECORDS_PER_BLOCK + 10)
     data = path.read_bytes()
     *_, full_block_end, last_records_end, end = block_offsets(data)
@@ -259,7 +259,7 @@ def assert_launches(trace: Trace, count: int) -> None:
     assert all(trace.signature(number)["grid"] for number in np.unique(trace.records["signature"]))
 
 
-def test_killed(driver: Driver, path: Path) -> None:
+def test_a_killed_program_leaves_a_readable_trace(driver: Driver, path: Path) -> None:
     driver("killed", 10_000, expect=-signal.SIGKILL)
     trace = read(path)
     assert not trace.complete
@@ -267,7 +267,7 @@ def test_killed(driver: Driver, path: Path) -> None:
     assert_launches(trace, 2 * RECORDS_PER_BLOCK)
 
 
-def test_flushed_before_it_was_killed(driver: Driver, path: Path) -> None:
+def test_a_flushed_trace_survives_a_kill(driver: Driver, path: Path) -> None:
     driver("flush", 10_000, expect=-signal.SIGKILL)
     assert_launches(read(path), 10_000)
 
@@ -277,14 +277,14 @@ def test_a_slow_program_is_written_every_second(driver: Driver, path: Path) -> N
     assert len(read(path).records) == 2
 
 
-def test_exit_without_handlers(driver: Driver, path: Path) -> None:
+def test_a_program_that_exits_without_handlers_leaves_its_trace(driver: Driver, path: Path) -> None:
     driver("_exit", 10_000)
     trace = read(path)
     assert trace.complete
     assert_launches(trace, 10_000)
 
 
-def test_full_disk(driver: Driver, path: Path) -> None:
+def test_a_full_disk_ends_the_trace_and_not_the_program(driver: Driver, path: Path) -> None:
     done = driver("limited", 100_000, 100_000)
     assert done.stdout == "the program went on\n"
     (message,) = done.stderr.splitlines()
@@ -298,7 +298,7 @@ def test_full_disk(driver: Driver, path: Path) -> None:
     assert_launches(Trace(path, trace.header, trace.records[:300], trace.strings, False, ""), 300)
 
 
-def test_full_disk_from_the_first_byte(driver: Driver) -> None:
+def test_a_disk_that_is_full_from_the_first_byte_is_reported(driver: Driver) -> None:
     done = driver("launch", 10_000, trace=Path("/dev/full"))
     (message,) = done.stderr.splitlines()
     assert "/dev/full" in message
@@ -332,14 +332,14 @@ def test_output_does_not_go_into_the_trace_when_stderr_is_closed(driver: Driver,
     assert_launches(read(path), 10)
 
 
-def test_missing_folder(driver: Driver, tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(driver: Driver, tmp_path: Path) -> None:
     wanted = tmp_path / "missing" / "rank.trace"
     (message,) = driver("launch", 10_000, trace=wanted).stderr.splitlines()
     assert str(wanted) in message
     assert os.strerror(errno.ENOENT) in message
 
 
-def test_descriptor_closed_by_the_program(driver: Driver, path: Path, tmp_path: Path) -> None:
+def test_a_descriptor_closed_by_the_program_ends_the_trace(driver: Driver, path: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     (message,) = driver("closed", victim).stderr.splitlines()
     assert str(path) in message
@@ -349,7 +349,7 @@ def test_descriptor_closed_by_the_program(driver: Driver, path: Path, tmp_path: 
     assert os.strerror(errno.EBADF) in trace.problem
 
 
-def test_without_memory(driver: Driver, path: Path) -> None:
+def test_a_recorder_without_memory_keeps_launches_without_signatures(driver: Driver, path: Path) -> None:
     """Whichever allocation is the first to fail: the launches are all there, the later ones without a signature."""
     for allocation in range(6):
         (message,) = driver("no-memory", allocation).stderr.splitlines()
@@ -361,7 +361,7 @@ def test_without_memory(driver: Driver, path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"BARE": "1"}, {"TRACE": ""}])
-def test_not_recording(driver: Driver, path: Path, more: dict[str, str]) -> None:
+def test_nothing_is_written_where_nothing_is_recorded(driver: Driver, path: Path, more: dict[str, str]) -> None:
     driver("two-threads", 1000, **more)
     assert list(path.parent.iterdir()) == []
 
@@ -383,20 +383,20 @@ def test_forked_child_has_its_own_trace(driver: Driver, path: Path, leave: str) 
     assert childs.records["host_ns"].max() < 10**9, "its time begins with itself"
 
 
-def test_forked_child_that_does_not_record(driver: Driver, path: Path) -> None:
+def test_a_forked_child_without_records_leaves_no_trace(driver: Driver, path: Path) -> None:
     driver("fork", "silently")
     assert list(path.parent.iterdir()) == [path]
     assert len(read(path).records) == 20
 
 
-def test_vfork(driver: Driver, path: Path) -> None:
+def test_a_vforked_child_leaves_the_trace_alone(driver: Driver, path: Path) -> None:
     driver("vfork")
     trace = read(path)
     assert trace.complete
     assert len(trace.records) == 20
 
 
-def test_another_process_with_the_same_settings(driver: Driver, path: Path) -> None:
+def test_another_process_with_the_same_settings_has_its_own_trace(driver: Driver, path: Path) -> None:
     other = path.with_name(f"rank3.child-{driver('sibling').stdout.strip()}.trace")
     assert len(read(path).records) == 20
     assert_launches(read(other), 5)
@@ -414,13 +414,13 @@ def test_an_old_trace_is_replaced(driver: Driver, path: Path) -> None:
     ("name", "child"),
     [("trace", "trace.child-{}"), (".trace", ".trace.child-{}"), ("a.b/trace", "a.b/trace.child-{}")],
 )
-def test_name_of_the_child_without_an_extension(driver: Driver, tmp_path: Path, name: str, child: str) -> None:
+def test_the_trace_of_a_child_is_named_after_its_parent(driver: Driver, tmp_path: Path, name: str, child: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     number = driver("fork", "exit", trace=tmp_path / name).stdout.strip()
     assert (tmp_path / child.format(number)).exists()
 
 
-def test_another_version(driver: Driver, path: Path) -> None:
+def test_a_trace_of_another_version_is_refused(driver: Driver, path: Path) -> None:
     driver("launch", 1)
     data = bytearray(path.read_bytes())
     data[8:12] = struct.pack("<I", 7)
@@ -429,7 +429,7 @@ def test_another_version(driver: Driver, path: Path) -> None:
         read(path)
 
 
-def test_header_cut_short_or_damaged(driver: Driver, path: Path) -> None:
+def test_a_truncated_or_damaged_header_is_refused(driver: Driver, path: Path) -> None:
     driver("launch", 1)
     data = path.read_bytes()
     for length in range(len(trace_format.MAGIC), trace_format.HEADER.size):
@@ -450,7 +450,7 @@ def shown(path: Path, **options: object) -> list[str]:
     return list(trace_lines(read(path), **options))  # type: ignore[arg-type]
 
 
-def test_show(driver: Driver, path: Path) -> None:
+def test_show_prints_records_and_ops(driver: Driver, path: Path) -> None:
     driver("ops")
     lines = shown(path)
     head, listing = lines[: lines.index("")], lines[lines.index("") + 2 :]
@@ -469,7 +469,7 @@ def test_show(driver: Driver, path: Path) -> None:
     assert kernel.endswith("5 kernel kernel<1> grid 1x1x1 block 128x1x1 shared 0 (from a graph)")
 
 
-def test_show_a_part(driver: Driver, path: Path) -> None:
+def test_show_prints_a_part(driver: Driver, path: Path) -> None:
     driver("ops")
     lines = shown(path, kinds=parse_kinds(["op", "annotation", "made-up-read"]), limit=1, ops=False)
     assert lines[-2].endswith("aten::mm(bfloat16[2, 3] strides [1, 2], bfloat16[3, 4], None, [1, 2]) op 2 sequence 17")
@@ -477,14 +477,14 @@ def test_show_a_part(driver: Driver, path: Path) -> None:
     assert "_ZN2at6native6kernelILi1EEEvPf grid" in shown(path, demangle=False)[-1]
 
 
-def test_show_incomplete(driver: Driver, path: Path) -> None:
+def test_show_says_that_a_trace_is_incomplete(driver: Driver, path: Path) -> None:
     driver("killed", 5000, expect=-signal.SIGKILL)
     assert (
         "ended    early: the program that wrote it crashed or is still running; the records before that are complete"
     ) in shown(path)
 
 
-def test_show_summary(driver: Driver, path: Path) -> None:
+def test_show_prints_a_summary(driver: Driver, path: Path) -> None:
     driver("launch", 900)
     lines = shown(path, summary=True, demangle=False)
     assert lines[-1].split() == ["3", "1", "kernel", "_ZN2at6native6kernelILi9EEEvPf"]

@@ -70,9 +70,9 @@ def waits_of_watchdog(program: Path, ranks_per_processor: int) -> int:
     return int(subprocess.check_output([program], env=environment, timeout=60, text=True))
 
 
-def test_a_watchdog_looks_seldom_where_many_ranks_share_a_processor(program: Path) -> None:
+def test_a_watchdog_polls_rarely_where_many_ranks_share_a_processor(program: Path) -> None:
     assert waits_of_watchdog(program, 16 * 20) < 30  # five, and one more when it is told to end
 
 
-def test_a_watchdog_looks_as_often_as_torch_wants_where_there_are_few(program: Path) -> None:
+def test_a_watchdog_polls_as_torch_asks_where_ranks_are_few(program: Path) -> None:
     assert waits_of_watchdog(program, 16) > 50

@@ -63,7 +63,7 @@ def test_a_symbol_belongs_to_the_library_of_its_longest_prefix(symbol: str, stem
     assert owners == ([stem] if stem else [])
 
 
-def test_what_is_built_though_torch_does_not_link_it() -> None:
+def test_libraries_with_sources_are_built_even_if_torch_does_not_link_them() -> None:
     imports = torch_object(["libcudart.so.12", "libc.so.6", "libcurl.so.4"])
     assert [item.soname for item in required_libraries([imports], 12, [])] == [
         "libcuda.so.1",
@@ -86,7 +86,7 @@ def test_bundled_libraries_are_renamed_but_known() -> None:
     assert "libcublas.so.12" not in found  # only one of NVIDIA's own libraries asks for it
 
 
-def test_the_table_is_consistent() -> None:
+def test_the_table_of_libraries_is_consistent() -> None:
     for values in zip(*((item.stem, item.soname_stem) for item in KNOWN_LIBRARIES), strict=True):
         assert len(set(values)) == len(values)
     for library in KNOWN_LIBRARIES:
@@ -112,7 +112,7 @@ def test_a_torch_without_cuda_is_refused_with_the_remedy(tmp_path: Path, text: s
     assert "pip install" in str(refusal.value)
 
 
-def test_no_torch_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rank_runtime.build.torch_install.find_spec", lambda name: None)
     with pytest.raises(BuildError, match="torch is not installed"):
         find_torch()

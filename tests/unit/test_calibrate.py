@@ -74,23 +74,14 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "a40.npz"
 
 
-def test_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    file = write(tmp_path / "a40.csv", list(some_works()))
-    result = calibrate(file, "--gpu", "a40", "--out", tmp_path / "a40.npz")
-    assert result.exit_code == 1
-    assert "Learning kernel times needs sklearn" in result.output
-    assert "pip install 'maya-torchrun[train]'" in result.output
-
-
-def test_what_was_measured_is_answered_as_measured(pack: Path) -> None:
+def test_a_measured_shape_gets_its_measured_time(pack: Path) -> None:
     works = list(some_works())
     for work, estimate in zip(works, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
         assert estimate.origin is Origin.MEASURED
         assert estimate.ns == pytest.approx(half_as_fast(work) * 1e3, abs=1)
 
 
-def test_what_was_not_measured_is_close(pack: Path) -> None:
+def test_a_shape_between_measurements_gets_a_close_time(pack: Path) -> None:
     works = [gemm_kernel(2048, 5120, 2048), gemm_kernel(512, 7168, 6144, layout="NT")]
     works.append(attention_kernel(2, 20, 3072, 64, causal=True, implementation="efficient"))
     works.append(Kernel(KernelClass.ELEMENTWISE, "fp32", 0.0, 4e7, 2e7, {}, "vectorized"))
@@ -101,13 +92,13 @@ def test_what_was_not_measured_is_close(pack: Path) -> None:
         assert abs(new.ns - half_as_fast(work) * 1e3) < abs(old.ns - half_as_fast(work) * 1e3)
 
 
-def test_measurements_of_one_gpu_are_not_those_of_another(pack: Path) -> None:
+def test_measurements_of_one_gpu_leave_other_gpus_alone(pack: Path) -> None:
     work = gemm_kernel(1024, 1024, 1024)
     assert Estimator(load_device("h100"), [pack]).estimate([work])[0].origin is Origin.MODEL
     assert Estimator(load_device("h100"), [pack]).estimate([work]) == Estimator(load_device("h100")).estimate([work])
 
 
-def test_the_pack_says_where_it_comes_from(pack: Path) -> None:
+def test_the_pack_names_its_sources(pack: Path) -> None:
     opened = Pack(pack)
     about = opened.models["gemm/bf16"]
     assert (about["source"], about["licence"], about["date"]) == ("a40.csv", "CC0", "2026-01-02")
@@ -123,7 +114,7 @@ def test_the_same_measurements_give_the_same_pack(pack: Path, tmp_path: Path) ->
     assert again.read_bytes() == pack.read_bytes()
 
 
-def test_the_wrong_gpu_is_noticed(tmp_path: Path) -> None:
+def test_measurements_of_another_gpu_are_noticed(tmp_path: Path) -> None:
     file = write(tmp_path / "x.csv", list(some_works())[-3:], device="NVIDIA T4")
     result = calibrate(file, "--gpu", "a40", "--out", tmp_path / "x.npz")
     assert result.exit_code == 0
@@ -143,7 +134,7 @@ def test_the_wrong_gpu_is_noticed(tmp_path: Path) -> None:
         (",".join(COLUMNS) + "\nx,gemm,TN,bf16,m=1 n=1 k=1,1,much,1,1\n", "bytes_read is 'much'"),
     ],
 )
-def test_files_that_are_not_right_are_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_malformed_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(MeasurementsError) as caught:
@@ -156,7 +147,7 @@ def test_files_that_are_not_right_are_refused(text: str, message: str, tmp_path:
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_the_pack_has_to_be_a_file_that_can_be_written(tmp_path: Path) -> None:
+def test_a_pack_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     file = write(tmp_path / "x.csv", list(some_works())[-3:])
     for out, message in ((tmp_path / "x.txt", ".npz"), (tmp_path / "no" / "x.npz", "no folder")):
         result = calibrate(file, "--gpu", "a40", "--out", out)

@@ -73,7 +73,7 @@ def write(folder: Path, text: str, name: str = "log.txt") -> Path:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def test_todays_nccl_tests(tmp_path: Path) -> None:
+def test_output_of_current_nccl_tests_is_read(tmp_path: Path) -> None:
     found = read_measurements(write(tmp_path, NEW.replace("{ranks}", RANKS)))
     assert found == [
         Measurement("all_reduce", 8, 2, 8, 15.3, "float32"),
@@ -81,7 +81,7 @@ def test_todays_nccl_tests(tmp_path: Path) -> None:
     ]
 
 
-def test_old_nccl_tests_without_root_and_name_of_the_operation(tmp_path: Path) -> None:
+def test_output_of_old_nccl_tests_without_root_and_operation_is_read(tmp_path: Path) -> None:
     """Gatherings have no redop: the column is empty, and everything after it is one to the left."""
     path = write(tmp_path, OLD)
     assert read_measurements(path, operation="all_gather") == [Measurement("all_gather", 32, 1, 2, 34.3, "float32")]
@@ -89,17 +89,17 @@ def test_old_nccl_tests_without_root_and_name_of_the_operation(tmp_path: Path) -
         read_measurements(path)
 
 
-def test_alltoall_over_nodes_with_values_not_available(tmp_path: Path) -> None:
+def test_alltoall_output_with_missing_values_is_read(tmp_path: Path) -> None:
     assert read_measurements(write(tmp_path, ALLTOALL)) == [Measurement("all_to_all", 2**24, 2, 2, 391.0, "float16")]
 
 
-def test_several_programs_in_one_file(tmp_path: Path) -> None:
+def test_output_of_several_programs_in_one_file_is_read(tmp_path: Path) -> None:
     text = NEW.replace("{ranks}", RANKS) + NEW.replace("{ranks}", RANKS).replace("all_reduce_perf", "sendrecv_perf")
     operations = [each.operation for each in read_measurements(write(tmp_path, text))]
     assert operations == ["all_reduce", "all_reduce", "send_recv", "send_recv"]
 
 
-def test_csv_with_columns_in_any_order(tmp_path: Path) -> None:
+def test_csv_is_read_with_columns_in_any_order(tmp_path: Path) -> None:
     text = (
         "size_bytes,time_us_oop,op,gpu,nodes,gpus_per_node,nranks,algo,proto,dtype\n"
         "1024,12.5,alltoall,H100,2,8,16,auto,,half\n"
@@ -124,7 +124,7 @@ def test_csv_with_columns_in_any_order(tmp_path: Path) -> None:
         ("hello\n", "no measurements; expected nccl-tests' output, or CSV"),
     ],
 )
-def test_files_that_are_not_right(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(MeasurementError, match=re.escape(message)):
         read_measurements(write(tmp_path, text, "bad.csv"))
 
@@ -191,7 +191,7 @@ def test_the_same_data_gives_the_same_fit_and_outliers_do_not_spoil_it(machine: 
     assert large.median < 0.05
 
 
-def test_what_the_data_says_nothing_about_stays(machine: Cluster) -> None:
+def test_parameters_without_data_keep_their_values(machine: Cluster) -> None:
     inside = [each for each in sweep(machine, noise=0.0) if each.nodes == 1 and each.operation == "all_gather"]
     fit = fit_cluster(load_cluster("dgx-a100"), inside)
     before, after = load_cluster("dgx-a100").parameters, fit.parameters
@@ -200,7 +200,7 @@ def test_what_the_data_says_nothing_about_stays(machine: Cluster) -> None:
     assert after.p2p == pytest.approx(before.p2p) or after.p2p.launch_ns == pytest.approx(before.p2p.launch_ns)
 
 
-def test_held_out_are_sizes_and_a_group_size_that_training_never_sees(machine: Cluster) -> None:
+def test_sizes_and_a_group_size_are_held_out_of_the_fit(machine: Cluster) -> None:
     measured = sweep(machine, noise=0.0)
     train, held_out = split(measured)
     assert len(train) + len(held_out) == len(measured)
@@ -213,7 +213,7 @@ def test_held_out_are_sizes_and_a_group_size_that_training_never_sees(machine: C
     )
 
 
-def test_columns_and_plans_agree(machine: Cluster) -> None:
+def test_the_fit_agrees_with_the_plans_of_collectives(machine: Cluster) -> None:
     """The fit evaluates all measurements with array operations; the answers are those of the plans."""
     measured = [each for each in sweep(machine, noise=0.0) if each.size >= 2**20]
     columns = structure_of(machine, measured).predicted(to_vector(machine.parameters))
@@ -222,7 +222,7 @@ def test_columns_and_plans_agree(machine: Cluster) -> None:
     assert (ratio > 1 - 1e-3).all()  # a plan takes no less than smaller messages did; columns know nothing of those
 
 
-def test_too_little_data_and_the_wrong_cluster() -> None:
+def test_too_little_data_and_the_wrong_cluster_are_refused() -> None:
     cluster = load_cluster("dgx-h100")
     with pytest.raises(ValueError, match="measurements to fit on; at least 10 are needed"):
         fit_cluster(cluster, [Measurement("all_reduce", 2**20, 1, 8, 20.0)])
@@ -234,7 +234,7 @@ def test_too_little_data_and_the_wrong_cluster() -> None:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def test_parameters_survive_being_written(tmp_path: Path, machine: Cluster) -> None:
+def test_parameters_round_trip_through_a_file(tmp_path: Path, machine: Cluster) -> None:
     text = cluster_path("dgx-a100").read_text()
     parameters = replace(machine.parameters, origin="fitted", data="a file", error="small")
     once = with_calibration(text, parameters)
@@ -258,7 +258,7 @@ def test_parameters_survive_being_written(tmp_path: Path, machine: Cluster) -> N
         ("calibration = 3", "calibration is 3; expected a table"),
     ],
 )
-def test_calibrations_that_are_not_right(tmp_path: Path, table: str, message: str) -> None:
+def test_malformed_calibrations_are_refused(tmp_path: Path, table: str, message: str) -> None:
     text = cluster_path("dgx-h100").read_text()
     text = text[: text.index("[calibration]")]
     wrong = f"{table}\n{text}" if table.startswith("calibration") else f"{text}\n{table}\n"
@@ -292,7 +292,7 @@ def test_maya_net_fit_writes_a_cluster_that_loads(tmp_path: Path, machine: Clust
     assert small.median < 0.05
 
 
-def test_a_cluster_nobody_measured_has_the_figures_of_its_generation(tmp_path: Path) -> None:
+def test_an_unmeasured_cluster_has_the_parameters_of_its_generation(tmp_path: Path) -> None:
     text = cluster_path("dgx-h100").read_text()
     bare = text[: text.index("[calibration]")].replace('gpu = "h100"', 'gpu = "a100-80"')
     found = load_cluster(str(write(tmp_path, bare, "bare.toml"))).parameters
@@ -302,7 +302,7 @@ def test_a_cluster_nobody_measured_has_the_figures_of_its_generation(tmp_path: P
     assert part.ll == replace(found.ll, launch_ns=1000.0)
 
 
-def test_maya_net_fit_says_what_is_wrong(tmp_path: Path) -> None:
+def test_maya_net_fit_explains_errors(tmp_path: Path) -> None:
     empty = write(tmp_path, "nothing here\n")
     result = CliRunner().invoke(main, ["net", "fit", "dgx-a100", str(empty)])
     assert result.exit_code == 1

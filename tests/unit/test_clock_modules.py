@@ -35,11 +35,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ("rank_runtime.zygote.process", True),
     ],
 )
-def test_who_has_real_time(module: str, real: bool) -> None:
+def test_only_modules_of_the_system_get_real_time(module: str, real: bool) -> None:
     assert is_real(module) is real
 
 
-def test_the_clocks_look_like_pythons_own() -> None:
+def test_the_replaced_clock_functions_look_like_the_originals() -> None:
     """In a process that stands where the zygote stands: before there is a rank."""
     script = """
         import copy, functools, os, pickle, sys, time

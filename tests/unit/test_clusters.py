@@ -41,13 +41,13 @@ def test_every_preset_says_what_it_stands_for_and_where_its_figures_come_from(na
     build_topology(cluster, 2048)
 
 
-def test_a_preset_has_its_figures() -> None:
+def test_a_preset_has_the_figures_of_its_data_sheet() -> None:
     cluster = load_cluster("DGX-H100")
     assert (cluster.gpus_per_node, cluster.gpu_link_rate, cluster.nic_rate) == (8, 450 * 10**9, 50 * 10**9)
     assert load_cluster("gb200-nvl72").gpu_link_nodes * load_cluster("gb200-nvl72").gpus_per_node == 72
 
 
-def test_a_file_of_the_users_own(tmp_path: Path) -> None:
+def test_a_cluster_file_of_the_user_is_loaded(tmp_path: Path) -> None:
     cluster = load_text(tmp_path, _FILE)
     assert (cluster.key, cluster.gpus_per_node, cluster.gpu_link_nodes) == ("mine", 2, 1)
     fabric = cluster.fabric
@@ -68,7 +68,7 @@ def test_rates_follow_from_generations(tmp_path: Path) -> None:
     assert (cluster.gpu_link_rate, round(cluster.pcie_rate / 1e9, 1)) == (900 * 10**9, 31.5)
 
 
-def test_faults_in_a_file(tmp_path: Path) -> None:
+def test_faults_in_a_cluster_file_are_read(tmp_path: Path) -> None:
     more = """
 [[faults]]
 link = "node0/nic0"
@@ -145,7 +145,7 @@ def test_a_gpu_file_next_to_the_cluster_file(tmp_path: Path) -> None:
         ("name =", "not valid TOML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_in_a_file_are_explained(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ClusterError) as caught:
         load_text(tmp_path, text)
     assert message in str(caught.value)
@@ -158,11 +158,11 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     assert "did you mean dgx-h100" in str(caught.value)
 
 
-def test_times_have_units() -> None:
+def test_times_are_parsed_with_units() -> None:
     assert [NANOSECONDS.parse(text) for text in ("250ns", "1.3us", "2ms", "0s")] == [250, 1300, 2 * 10**6, 0]
     assert [format_nanoseconds(count) for count in (250, 1300, 2 * 10**6)] == ["250 ns", "1.3 us", "2 ms"]
 
 
-def test_rates_for_people() -> None:
+def test_rates_are_formatted_with_units() -> None:
     assert [format_rate(rate) for rate in (450 * 10**9, 25_600 * 10**9)] == ["450 GB/s", "25.6 TB/s"]
     assert [format_rate(rate * 10**9, bits=True) for rate in (50, 400)] == ["400 Gbps", "3200 Gbps"]

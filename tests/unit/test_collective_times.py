@@ -101,7 +101,7 @@ def test_sharp_is_used_only_where_switches_have_it_and_users_ask() -> None:
         ("allgather:ring", "simple;allreduce:^simple,ll", "ring/ll128"),
     ],
 )
-def test_nccl_algo_and_proto_as_users_write_them(algo: str, proto: str, expected: str) -> None:
+def test_nccl_algo_and_nccl_proto_are_read_as_nccl_reads_them(algo: str, proto: str, expected: str) -> None:
     net = network("dgx-h100", 8, NCCL_ALGO=algo, NCCL_PROTO=proto)
     assert way(ask(net, "all_reduce", 64 * MB, range(8))) == expected
 
@@ -116,7 +116,7 @@ def test_nccl_algo_and_proto_as_users_write_them(algo: str, proto: str, expected
         ("NCCL_MAX_NCHANNELS", "many", "expected a whole number"),
     ],
 )
-def test_settings_that_nccl_would_refuse(setting: str, value: str, message: str) -> None:
+def test_settings_that_nccl_refuses_are_refused(setting: str, value: str, message: str) -> None:
     with pytest.raises(NcclSettingsError, match=re.escape(message)):
         read_settings({setting: value})
 
@@ -229,7 +229,7 @@ def test_members_of_an_nvl72_rack_need_no_network() -> None:
     assert kinds == {LinkKind.NVLINK}
 
 
-def test_pxn_takes_messages_to_the_rail_of_their_target() -> None:
+def test_pxn_routes_sends_to_the_rail_of_their_target() -> None:
     net, without = network("dgx-h100", 32), network("dgx-h100", 32, NCCL_PXN_DISABLE="1")
     call = Collective("send_recv", 64 * MB, (0, 13), transfers=(Transfer(0, 1, 64 * MB),))
     relay = Collective("send_recv", 64 * MB, (0, 5, 13), transfers=(Transfer(0, 2, 64 * MB),))
@@ -238,7 +238,7 @@ def test_pxn_takes_messages_to_the_rail_of_their_target() -> None:
     assert all(net.topology.kind[link] != LinkKind.NVLINK for link in net.plan(call).flows[0].links)  # nobody to relay
 
 
-def test_groups_of_messages() -> None:
+def test_sends_of_a_group_share_a_direction_and_not_both() -> None:
     net = network("dgx-h100", 16)
     one = Collective("send_recv", 64 * MB, (0, 8), transfers=(Transfer(0, 1, 64 * MB),))
     both = Collective("send_recv", 128 * MB, (0, 8), transfers=(Transfer(0, 1, 64 * MB), Transfer(1, 0, 64 * MB)))
@@ -272,7 +272,7 @@ def test_both_trees_reach_everyone_and_share_the_work(count: int) -> None:
         assert not (inner[0] & inner[1]) or count == 2
 
 
-def test_one_member_and_wrong_calls() -> None:
+def test_malformed_collectives_are_refused_and_one_member_is_cheap() -> None:
     net = network("dgx-h100", 8)
     assert 0 < ask(net, "all_reduce", GB, range(1)).ns < 50_000
     with pytest.raises(ValueError, match='"allreduce" is not an operation'):
@@ -313,7 +313,9 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("cluster", "operation", "gpus", "size", "expected", "ns"), GOLDEN)
-def test_golden_times(cluster: str, operation: str, gpus: int, size: int, expected: str, ns: int) -> None:
+def test_times_of_presets_stay_the_same(
+    cluster: str, operation: str, gpus: int, size: int, expected: str, ns: int
+) -> None:
     estimate = ask(network(cluster, gpus), operation, size, range(gpus))
     assert (way(estimate), estimate.ns) == (expected, ns)
 
@@ -327,7 +329,7 @@ def bench(*arguments: str) -> str:
     return result.output
 
 
-def test_bench_prints_nccl_tests_table() -> None:
+def test_bench_prints_the_table_of_nccl_tests() -> None:
     output = bench(
         "dgx-h100", "--op", "all_reduce", "--gpus", "8", "--minbytes", "1M", "--maxbytes", "1G", "--stepfactor", "4"
     )
@@ -342,7 +344,7 @@ def test_bench_prints_nccl_tests_table() -> None:
         assert part in output
 
 
-def test_bench_against_a_measured_file(tmp_path: Path) -> None:
+def test_bench_compares_with_a_measured_file(tmp_path: Path) -> None:
     measured, chart = tmp_path / "measured.csv", tmp_path / "chart.svg"
     measured.write_text(
         "op,nranks,nodes,size_bytes,time_us\n"
@@ -367,13 +369,13 @@ def test_bench_against_a_measured_file(tmp_path: Path) -> None:
         (("nowhere", "--op", "all_reduce", "--gpus", "8"), 'unknown cluster "nowhere"'),
     ],
 )
-def test_bench_says_what_is_wrong(arguments: tuple[str, ...], message: str) -> None:
+def test_bench_explains_errors(arguments: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(main, ["net", "bench", *arguments])
     assert result.exit_code != 0
     assert message in result.output
 
 
-def test_the_documentation_shows_what_is() -> None:
+def test_the_documentation_shows_the_current_output() -> None:
     text = (Path(__file__).parents[2] / "docs" / "network.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```\n\$ maya ([^\n]*)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     assert len(shown) == 3
@@ -385,7 +387,7 @@ def test_the_documentation_shows_what_is() -> None:
     assert out.getvalue() == printed
 
 
-def test_bench_counts_the_environment_as_nccl_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_reads_the_environment_variables_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("NCCL_PROTO", "Simple")
     output = bench("dgx-h100", "--op", "all_reduce", "--members", "0:64:8", "--minbytes", "1K", "--maxbytes", "1M")

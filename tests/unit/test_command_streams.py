@@ -22,13 +22,13 @@ def maya(*words: str, **streams: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_the_reader_has_seen_enough(words: tuple[str, ...]) -> None:
+def test_a_command_ends_quietly_when_its_reader_has_gone(words: tuple[str, ...]) -> None:
     with broken_pipe() as pipe:
         done = maya(*words, stdout=pipe, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
 
 
-def test_the_output_of_a_command_is_lost() -> None:
+def test_lost_output_fails_the_command() -> None:
     with Path("/dev/full").open("w") as full:
         done = maya("gpus", stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 1
@@ -36,5 +36,5 @@ def test_the_output_of_a_command_is_lost() -> None:
         assert maya("gpus", "no-such-gpu", stdout=full, stderr=full).returncode == 1
 
 
-def test_a_command_without_streams() -> None:
+def test_a_command_runs_without_standard_streams() -> None:
     assert maya("gpus", preexec_fn=close_standard_streams).returncode == 0

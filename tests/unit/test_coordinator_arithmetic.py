@@ -61,7 +61,7 @@ def _contributions(draw: st.DrawFn, data_types: Sequence[DataType]) -> tuple[Dat
     return data_type, [row.copy().view(stored) for row in bits], order
 
 
-def test_sizes_of_elements() -> None:
+def test_every_data_type_has_its_size() -> None:
     assert [ITEM_BYTES[data_type] for data_type in DataType] == [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
 
 
@@ -70,7 +70,7 @@ def test_sizes_of_elements() -> None:
 
 @given(_contributions(list(INTEGERS)), st.sampled_from(Reduction))
 @settings(deadline=None)
-def test_integers_wrap(given_: tuple[DataType, list[Array], list[int]], reduction: Reduction) -> None:
+def test_integers_wrap_around(given_: tuple[DataType, list[Array], list[int]], reduction: Reduction) -> None:
     data_type, contributions, order = given_
     stacked = np.stack(contributions)
     expected_of: dict[Reduction, Callable[[], Any]] = {
@@ -166,7 +166,7 @@ def test_maximum_and_minimum_prefer_numbers_to_nan() -> None:
         (DataType.FLOAT8_E5M2, 0x3C, 0x7B, 0x7C, 0x7F, 0x7B),
     ],
 )
-def test_ends_of_the_narrow_types(
+def test_narrow_floats_round_and_saturate_at_their_limits(
     data_type: DataType, one: int, largest: int, infinite: int | None, not_a_number: int, too_large: int
 ) -> None:
     """Too large is infinite in 16 bits and the largest number in 8, where infinity becomes that, too."""
@@ -191,7 +191,7 @@ def test_ends_of_the_narrow_types(
 # ---- memory ----
 
 
-def test_little_is_held_at_a_time() -> None:
+def test_a_reduction_holds_little_memory() -> None:
     members, count = 256, 1 << 15
     one = 4 * count
     reducer = Reducer(members, count, DataType.FLOAT32, Reduction.SUM)

@@ -170,7 +170,7 @@ def test_a_thousand_ranks_connect_at_once_and_nothing_is_lost(make_job: Callable
     assert all(client.has_nothing() for client in clients[::100])
 
 
-def test_answers_of_one_turn_are_one_batch(make_job: Callable[..., Job]) -> None:
+def test_answers_of_one_poll_are_one_batch(make_job: Callable[..., Job]) -> None:
     job = make_job(2)
     (first, second), number = job.everybody(2)
     before = second.batches
@@ -182,7 +182,7 @@ def test_answers_of_one_turn_are_one_batch(make_job: Callable[..., Job]) -> None
     assert second.batches == before + 1
 
 
-def test_large_payloads(make_job: Callable[..., Job]) -> None:
+def test_large_payloads_arrive_whole(make_job: Callable[..., Job]) -> None:
     job = make_job(3)
     clients, number = job.everybody(3)
     count = 1 << 20
@@ -194,7 +194,7 @@ def test_large_payloads(make_job: Callable[..., Job]) -> None:
         assert client.receive() == (Done(0, [0, 4 * count], True), expected)
 
 
-def test_a_rank_that_does_not_read_holds_up_nobody_and_misses_nothing(make_job: Callable[..., Job]) -> None:
+def test_a_rank_that_does_not_read_delays_no_other_rank_and_loses_nothing(make_job: Callable[..., Job]) -> None:
     """More than any socket buffer holds waits for it; the others go on."""
     job = make_job(2)
     (slow, quick), number = job.everybody(2)
@@ -233,7 +233,7 @@ def test_strangers_are_ignored_and_counted(make_job: Callable[..., Job]) -> None
     assert [client.receive() for client in clients] == [done(0)] * 2
 
 
-def test_another_version_is_told_both(make_job: Callable[..., Job]) -> None:
+def test_a_version_mismatch_names_both_versions(make_job: Callable[..., Job]) -> None:
     job = make_job(1)
     client = job.stranger()
     client.socket.send(msgpack.packb([[1, 99, SECRET, "fields of the future"], [77, {}]]))
@@ -294,7 +294,7 @@ def test_a_rank_may_have_one_process_after_the_other(make_job: Callable[..., Job
         [msgpack.packb({"a": 1})],
     ],
 )
-def test_garbage_of_a_rank_is_refused_and_does_no_harm(make_job: Callable[..., Job], frames: list[bytes]) -> None:
+def test_malformed_messages_of_a_rank_are_refused(make_job: Callable[..., Job], frames: list[bytes]) -> None:
     job = make_job(2)
     clients, number = job.everybody(2)
     clients[0].socket.send_multipart(frames)
@@ -319,7 +319,7 @@ def test_bytes_that_are_not_zeromq_do_no_harm(make_job: Callable[..., Job]) -> N
     assert [client.receive() for client in clients] == [done(0)] * 2
 
 
-def test_messages_that_are_not_a_ranks_do_no_harm(make_job: Callable[..., Job]) -> None:
+def test_messages_that_only_coordinators_send_do_no_harm(make_job: Callable[..., Job]) -> None:
     job = make_job(2)
     clients, number = job.everybody(2)
     clients[0].send(Welcome(VERSION), Hello(VERSION, SECRET, 1, 1), Failed(1, 2, "no"), post(number, 0))
@@ -351,7 +351,7 @@ def test_a_dead_rank_is_noticed_and_the_others_go_on(make_job: Callable[..., Job
     assert str(wait) == f"rank 0 waits for ranks 1-2: all_reduce of 1 fp32 sum (1 on communicator {everybody})"
 
 
-def test_what_a_process_had_sent_counts_even_if_its_end_is_told_first(make_job: Callable[..., Job]) -> None:
+def test_messages_sent_before_the_end_of_a_process_count(make_job: Callable[..., Job]) -> None:
     job = make_job(2)
     (first, second), number = job.everybody(2)
     first.send(post(number, 0, b"1234", call=Call.ALL_GATHER), payloads=[b"1234"])
@@ -363,7 +363,7 @@ def test_what_a_process_had_sent_counts_even_if_its_end_is_told_first(make_job: 
     assert second.receive() == (Done(0, [0, 8], True), b"1234abcd")
 
 
-def test_a_process_that_never_came_may_end(make_job: Callable[..., Job]) -> None:
+def test_a_process_that_never_connected_may_end(make_job: Callable[..., Job]) -> None:
     job = make_job(2)
     job.server.exited(1)
     assert (job.server.state.joined, job.server.state.ended) == (0, 1)
@@ -378,7 +378,7 @@ def test_silent_ranks_are_known(make_job: Callable[..., Job]) -> None:
     assert job.server.silent_since(moment) == [1]
 
 
-def test_an_endpoint_that_cannot_be(make_job: Callable[..., Job]) -> None:
+def test_an_invalid_endpoint_is_an_error(make_job: Callable[..., Job]) -> None:
     job = make_job(1)
     with pytest.raises(ServerError, match=r"the coordinator cannot listen at ipc://@maya-.*: Address already in use"):
         Server(1, SECRET, job.server.endpoint)

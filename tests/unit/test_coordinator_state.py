@@ -261,7 +261,7 @@ def test_the_same_payload_is_not_copied_for_every_rank() -> None:
 # ---- send and receive ----
 
 
-def test_small_sends_do_not_wait_for_their_receives() -> None:
+def test_small_sends_complete_before_their_receives() -> None:
     ranks = Ranks(2)
     both = ranks.join([0, 1])
     ranks.post(0, both, 0, b"1234", call=Call.SEND, peer=1)
@@ -317,7 +317,7 @@ def test_types_may_differ_if_sizes_do_not() -> None:
 
 
 @pytest.mark.parametrize("receive_first", [True, False])
-def test_sizes_that_differ(receive_first: bool) -> None:
+def test_sizes_that_differ_are_a_mismatch(receive_first: bool) -> None:
     ranks = Ranks(2)
     both = ranks.join([0, 1])
     posts: list[Callable[[], None]] = [
@@ -351,7 +351,7 @@ def test_sizes_that_differ(receive_first: bool) -> None:
         ({"call": Call.REDUCE, "peer": 2}, "reduce of 1024 fp32 sum to rank 2"),
     ],
 )
-def test_posts_that_do_not_agree(fields: dict[str, Any], text: str) -> None:
+def test_posts_that_disagree_are_a_mismatch(fields: dict[str, Any], text: str) -> None:
     ranks = Ranks(8)
     everybody = ranks.join(range(8))
     for rank in range(7):
@@ -368,7 +368,7 @@ def test_posts_that_do_not_agree(fields: dict[str, Any], text: str) -> None:
     assert [ranks.told(rank) for rank in range(8)] == [done(1)] * 8
 
 
-def test_a_mismatch_is_told_at_once_and_to_those_who_come_later() -> None:
+def test_a_mismatch_is_reported_at_once_and_to_late_ranks() -> None:
     ranks = Ranks(4)
     everybody = ranks.join([3, 2, 1, 0])
     ranks.post(3, everybody, 0)
@@ -388,7 +388,7 @@ def test_a_mismatch_is_told_at_once_and_to_those_who_come_later() -> None:
 # ---- what must not be ----
 
 
-def test_posts_that_must_not_be() -> None:
+def test_invalid_posts_are_refused() -> None:
     ranks = Ranks(3)
     pair = ranks.join([0, 1])
 
@@ -469,7 +469,7 @@ def test_instances_number_the_communicators_of_the_same_members() -> None:
     assert instances == [0, 0, 1, 1, 0, 0, 0, 0, 0, 2, 2]
 
 
-def test_joins_that_contradict_each_other() -> None:
+def test_contradictory_joins_are_refused() -> None:
     ranks = Ranks(4)
 
     def texts(*joins: tuple[int, int, int]) -> list[str]:
@@ -511,7 +511,7 @@ def test_a_gpu_of_another_node_is_another_gpu() -> None:
         assert isinstance(answer, Joined)
 
 
-def test_a_rank_alone_waits_for_nobody() -> None:
+def test_a_communicator_of_one_rank_does_not_wait() -> None:
     ranks = Ranks(1)
     ranks.say(0, join(0, b"alone", 0, 1, 9))
     assert ranks.told(0) == [(Joined(9, 1, 0, (0,), 0), None)]
@@ -521,7 +521,7 @@ def test_a_rank_alone_waits_for_nobody() -> None:
     assert ranks.told(0) == [(Done(0, (0, 4), True), b"1234")]
 
 
-def test_split() -> None:
+def test_a_split_orders_ranks_by_key_and_leaves_out_ranks_without_a_colour() -> None:
     ranks = Ranks(6)
     everybody = ranks.join([5, 4, 3, 2, 1, 0])
     colors = {5: 0, 4: 1, 3: 0, 2: 1, 1: -1, 0: 0}
@@ -566,7 +566,7 @@ def test_shrink_does_not_wait_for_the_excluded() -> None:
     assert ranks.told(0) == [(Joined(1, everybody + 1, 1, (2, 0), 0), None)]
 
 
-def test_splits_and_shrinks_that_contradict_each_other() -> None:
+def test_contradictory_splits_and_shrinks_are_refused() -> None:
     ranks = Ranks(3)
     everybody = ranks.join([0, 1, 2])
     ranks.say(0, Split(1, everybody, 0, 0, 0))
@@ -608,7 +608,7 @@ def test_an_aborted_post_is_withdrawn() -> None:
     assert failure(ranks.told(0)).endswith("it has left the communicator")
 
 
-def test_what_a_rank_posted_before_it_ended_counts() -> None:
+def test_posts_of_a_rank_that_has_ended_count() -> None:
     ranks = Ranks(2)
     both = ranks.join([0, 1])
     ranks.post(0, both, 0, b"1234", call=Call.ALL_GATHER)
@@ -686,7 +686,7 @@ def test_a_rank_that_ended_while_it_joined_is_a_member_that_never_posts() -> Non
     ]
 
 
-def test_who_waits_for_whom() -> None:
+def test_waits_name_the_waiting_and_the_missing_ranks() -> None:
     ranks = Ranks(16)
     everybody = ranks.join(range(16))
     odd = ranks.join(range(1, 16, 2))
@@ -709,7 +709,7 @@ def test_who_waits_for_whom() -> None:
     assert len(described[3]) == 2
 
 
-def test_a_new_process_of_a_rank_gets_nothing_of_its_predecessors() -> None:
+def test_a_new_process_of_a_rank_starts_afresh() -> None:
     ranks = Ranks(2)
     both = ranks.join([0, 1])
     ranks.post(0, both, 0)
@@ -721,7 +721,7 @@ def test_a_new_process_of_a_rank_gets_nothing_of_its_predecessors() -> None:
     assert failure(ranks.told(0)).endswith("it has left the communicator")
 
 
-def test_progress() -> None:
+def test_progress_counts_joined_and_ended_ranks_and_common_steps() -> None:
     ranks = Ranks(3)
     state = ranks.state
     assert (state.joined, state.ended, state.steps) == (3, 0, 0)

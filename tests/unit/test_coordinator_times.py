@@ -93,7 +93,7 @@ def _message(ranks: TimedRanks, number: int, rank: int, arrival_ns: int, size: i
 
 @pytest.mark.parametrize("sender_first", [True, False])
 @pytest.mark.parametrize("sender_is_late", [True, False])
-def test_the_sender_of_a_small_message_does_not_wait(sender_first: bool, sender_is_late: bool) -> None:
+def test_a_small_send_does_not_wait_for_its_receive(sender_first: bool, sender_is_late: bool) -> None:
     ranks = TimedRanks(2)
     number = ranks.join([0, 1])
     sent, received = (9_000, 4_000) if sender_is_late else (4_000, 9_000)
@@ -104,7 +104,7 @@ def test_the_sender_of_a_small_message_does_not_wait(sender_first: bool, sender_
 
 
 @pytest.mark.parametrize("sender_first", [True, False])
-def test_both_ends_of_a_large_message_begin_together(sender_first: bool) -> None:
+def test_a_large_send_and_its_receive_begin_together(sender_first: bool) -> None:
     ranks = TimedRanks(2)
     number = ranks.join([0, 1])
     for rank in (0, 1) if sender_first else (1, 0):
@@ -112,7 +112,7 @@ def test_both_ends_of_a_large_message_begin_together(sender_first: bool) -> None
     assert ranks.span(0) == ranks.span(1) == (9_000, 9_101 + BUFFER_BYTES)
 
 
-def test_messages_that_share_a_way_take_as_long_as_all_of_them() -> None:
+def test_sends_that_share_a_link_take_as_long_as_all_of_them() -> None:
     ranks = TimedRanks(2)
     number = ranks.join([0, 1])
     _message(ranks, number, 0, 0, 10, shared_bytes=50)
@@ -121,7 +121,7 @@ def test_messages_that_share_a_way_take_as_long_as_all_of_them() -> None:
     assert ranks.span(1) == (0, 170)
 
 
-def test_questions_of_a_turn_are_answered_together() -> None:
+def test_questions_of_one_poll_are_answered_together() -> None:
     ranks = TimedRanks(3)
     for rank, number in ((0, 1), (2, 1), (0, 2)):
         ranks.say(rank, Ask(number, RecordKind.KERNEL, "{}", "", 0))

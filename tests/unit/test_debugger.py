@@ -13,7 +13,7 @@ from maya.launcher.debugging import blamed
 DEBUGGER = ROOT / "rank_runtime" / "debugger.py"
 
 
-def test_who_is_looked_at_first() -> None:
+def test_the_debugger_opens_the_rank_that_others_wait_for() -> None:
     waits = {"state": "waits", "ranks": [0, 2], "missing": [1, 3]}
     gone = {"state": "ended", "ranks": [1], "missing": []}
     other = {"state": "stands", "ranks": [3], "missing": []}
@@ -43,7 +43,7 @@ fetch(3)
 """
 
 
-def test_all_threads_can_be_looked_at() -> None:
+def test_the_debugger_shows_all_threads() -> None:
     ours, theirs = socket.socketpair()
     with (
         ours,

@@ -68,13 +68,13 @@ def torch(version: str) -> TorchInstall:
         (doctor.check_shared_memory(None), Verdict.WARN, "tmpfs"),
     ],
 )
-def test_verdict(check: Check, verdict: Verdict, advice: str) -> None:
+def test_a_finding_gets_its_verdict_and_advice(check: Check, verdict: Verdict, advice: str) -> None:
     assert check.verdict is verdict
     assert advice in check.advice
     assert bool(check.advice) == (verdict is not Verdict.OK)
 
 
-def test_cpu_only_torch(tmp_path: Path) -> None:
+def test_a_cpu_only_torch_fails(tmp_path: Path) -> None:
     (tmp_path / "version.py").write_text("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n")
     with pytest.raises(BuildError) as problem:
         read_torch(tmp_path)
@@ -101,14 +101,14 @@ def test_a_failed_check_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> No
     assert "buy some" in result.output
 
 
-def test_machine_without_compilers(tmp_path: Path) -> None:
+def test_a_machine_without_compilers_fails(tmp_path: Path) -> None:
     ended = run_doctor(PATH=str(tmp_path), CC="", CXX="")
     assert ended.returncode == 1
     assert "install gcc" in ended.stdout
     assert "install g++" in ended.stdout
 
 
-def test_limits_are_looked_at() -> None:
+def test_limits_of_the_machine_are_checked() -> None:
     ended = run_doctor(shell="ulimit -n 300; ulimit -v 100000000; exec ")
     assert ended.returncode == 1
     assert "want 1024" in ended.stdout

@@ -17,7 +17,7 @@ def ask(words: str) -> Result:
     return estimate(*words.split())
 
 
-def test_a_product_on_two_gpus() -> None:
+def test_a_gemm_is_estimated_on_two_gpus() -> None:
     result = ask("--op gemm --m 4096 --n 4096 --k 4096 --dtype bf16 --gpu a100-80,h100")
     assert result.exit_code == 0, result.output
     described, head, a100, h100 = result.output.splitlines()
@@ -74,7 +74,7 @@ def test_an_op_of_several_kernels_is_their_sum() -> None:
         (f"--op gemm --m 8 --n 8 --k 8 --gpu h100 --pack {__file__}", "not a pack of learned kernel times"),
     ],
 )
-def test_questions_that_cannot_be_answered(words: str, expected: str) -> None:
+def test_questions_without_an_answer_are_refused(words: str, expected: str) -> None:
     result = ask(words)
     assert result.exit_code != 0
     assert expected in result.output

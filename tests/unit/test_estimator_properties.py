@@ -132,7 +132,7 @@ def test_never_faster_than_the_bound(gpu: str, works: list[Kernel]) -> None:
 
 @EXAMPLES
 @given(gpu=GPUS, works=works_of_any_kind())
-def test_origin_and_spread(gpu: str, works: list[Kernel]) -> None:
+def test_every_estimate_has_an_origin_and_a_spread(gpu: str, works: list[Kernel]) -> None:
     for found in estimator(gpu).estimate(works):
         assert 0 < found.spread <= 1.5
         assert found.origin is not Origin.DEFAULT
@@ -142,9 +142,7 @@ def test_origin_and_spread(gpu: str, works: list[Kernel]) -> None:
 
 @EXAMPLES
 @given(gpu=GPUS, shape=GEMM_SIZES, dtype=DTYPES, layout=st.sampled_from(LAYOUTS), grown=st.sampled_from([0, 1, 2]))
-def test_a_larger_product_takes_longer(
-    gpu: str, shape: tuple[int, int, int], dtype: str, layout: str, grown: int
-) -> None:
+def test_a_larger_gemm_takes_longer(gpu: str, shape: tuple[int, int, int], dtype: str, layout: str, grown: int) -> None:
     # Whole vectors: what is not aligned is slower, whatever its size.
     m, n, k = (-(-size // 8) * 8 for size in shape)
     larger = [size * (2 if at == grown else 1) for at, size in enumerate((m, n, k))]
@@ -196,7 +194,7 @@ def test_rows_too_long_for_the_cache_are_read_again(gpu: str) -> None:
 
 @EXAMPLES
 @given(gpu=GPUS, m=sizes(64, 2**14), other=sizes(64, 2**13), narrow=st.sampled_from(["n", "k"]))
-def test_products_narrower_than_any_that_was_measured_are_no_slower(gpu: str, m: int, other: int, narrow: str) -> None:
+def test_gemms_narrower_than_any_measured_one_are_no_slower(gpu: str, m: int, other: int, narrow: str) -> None:
     m, other = 8 * m, 8 * other
     times = []
     for size in (8, 16, 32):
@@ -213,7 +211,7 @@ def test_products_narrower_than_any_that_was_measured_are_no_slower(gpu: str, m:
     layout=st.sampled_from(LAYOUTS),
     grown=st.sampled_from([0, 1, 2]),
 )
-def test_a_product_of_milliseconds_grows_with_each_dimension(
+def test_a_gemm_of_milliseconds_grows_with_each_dimension(
     gpu: str, shape: tuple[int, int, int], layout: str, grown: int
 ) -> None:
     m, n, k = (-(-size // 64) * 64 for size in shape)
@@ -225,7 +223,7 @@ def test_a_product_of_milliseconds_grows_with_each_dimension(
 
 @EXAMPLES
 @given(gpu=GPUS_WITH_BF16, shape=GEMM_SIZES, layout=st.sampled_from(LAYOUTS))
-def test_a_product_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[int, int, int], layout: str) -> None:
+def test_a_gemm_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[int, int, int], layout: str) -> None:
     m, n, k = shape
     half, single = (ns(gpu, gemm_kernel(m, n, k, dtype=dtype, layout=layout)) for dtype in ("bf16", "fp32"))
     assert half <= single, (half, single)
@@ -233,7 +231,7 @@ def test_a_product_in_bf16_is_never_slower_than_in_fp32(gpu: str, shape: tuple[i
 
 @EXAMPLES
 @given(gpu=GPUS, question=moving())
-def test_moving_bf16_is_never_slower_than_fp32(
+def test_memory_bound_kernels_in_bf16_are_never_slower_than_in_fp32(
     gpu: str, question: tuple[str, str, dict[str, int | str | bool]]
 ) -> None:
     op, _, dimensions = question
@@ -257,7 +255,7 @@ def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype
 
 @settings(EXAMPLES, max_examples=10)
 @given(gpu=GPUS, works=st.lists(works_of_any_kind(), min_size=2, max_size=6))
-def test_same_question_same_answer(gpu: str, works: list[list[Kernel]]) -> None:
+def test_the_same_kernel_gets_the_same_time(gpu: str, works: list[list[Kernel]]) -> None:
     """Whoever is asked, and whatever is asked together with it."""
     flat = [work for some in works for work in some]
     together = estimator(gpu).estimate(flat)
@@ -269,7 +267,7 @@ def test_same_question_same_answer(gpu: str, works: list[list[Kernel]]) -> None:
 
 @EXAMPLES
 @given(gpu=GPUS, kind=st.sampled_from(KernelClass), amounts=st.tuples(*[st.sampled_from([0.0, 0.0, 1.0, 1e9])] * 3))
-def test_nothing_is_free(gpu: str, kind: KernelClass, amounts: tuple[float, float, float]) -> None:
+def test_every_kernel_takes_time(gpu: str, kind: KernelClass, amounts: tuple[float, float, float]) -> None:
     """Works of any kind of which next to nothing is known: no shape, no variant, perhaps not even bytes."""
     flops, read, written = amounts
     [found] = estimator(gpu).estimate([Kernel(kind, "fp32", flops, read, written)])

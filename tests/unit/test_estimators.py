@@ -44,7 +44,7 @@ sizes = st.integers(1, 4096)
 @settings(max_examples=60, deadline=None)
 @given(m=sizes, n=sizes, k=sizes, count=st.integers(1, 64), gpu=st.sampled_from(sorted(ESTIMATORS)))
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8"])
-def test_no_product_is_faster_than_the_device(dtype: str, m: int, n: int, k: int, count: int, gpu: str) -> None:
+def test_no_gemm_is_faster_than_the_device(dtype: str, m: int, n: int, k: int, count: int, gpu: str) -> None:
     work = gemm_kernel(m, n, k, batch=count, dtype=dtype)
     moved = np.array([work.bytes_read + work.bytes_written])
     bound = roofline(load_device(gpu), dtype, np.array([work.flops]), moved)
@@ -96,7 +96,7 @@ def test_bf16_is_never_slower_than_fp32(gpu: str) -> None:
 
 @pytest.mark.parametrize("dimension", ["m", "n", "k"])
 @pytest.mark.parametrize("gpu", ["a100-80", "h100", "b200"])
-def test_more_of_a_product_takes_longer_up_to_tiles(gpu: str, dimension: str) -> None:
+def test_a_larger_gemm_takes_longer_up_to_tiles(gpu: str, dimension: str) -> None:
     works = products(1000, smallest=1e8)
     larger = []
     for work in works:
@@ -109,7 +109,7 @@ def test_more_of_a_product_takes_longer_up_to_tiles(gpu: str, dimension: str) ->
     assert ratio.max() < 6.0
 
 
-def test_a_product_of_llama_reaches_what_these_devices_reach() -> None:
+def test_a_gemm_of_llama_reaches_the_measured_efficiency() -> None:
     """Far inside what was measured: some 70 to 85 % of the peak of A100 and H100, less of B200's."""
     work = gemm_kernel(8192, 14336, 4096)
     rates = {gpu: work.flops / seconds(gpu, work)[0] / 1e12 for gpu in ("a100-80", "h100", "b200")}
@@ -145,7 +145,7 @@ def test_flash_attention_2_is_slower_than_cudnn_on_hopper_and_not_on_ampere() ->
     assert seconds("a100-80", flash)[0] == seconds("a100-80", cudnn)[0]
 
 
-def test_pairs_of_masks() -> None:
+def test_causal_and_window_masks_count_their_pairs() -> None:
     assert causal_pairs(4, 4) == 10
     assert causal_pairs(2, 4) == 3
     assert causal_pairs(4, 2) == 1 + 2 + 2 + 2
@@ -153,7 +153,7 @@ def test_pairs_of_masks() -> None:
     assert window_pairs(4, 9) == causal_pairs(4, 4)
 
 
-def test_origins() -> None:
+def test_an_estimate_names_its_origin() -> None:
     product = gemm_kernel(4096, 4096, 4096)
     own = ESTIMATORS["h100"].estimate([product])[0]
     assert (own.origin, own.note) == (Origin.MODEL, "")
@@ -191,7 +191,7 @@ def test_every_device_of_the_catalogue_has_times_for_everything(name: str) -> No
         assert 0 < estimate.ns < 10**9, (work, estimate)
 
 
-def test_estimates_are_in_the_order_of_the_works_and_the_same_alone() -> None:
+def test_a_batch_gives_the_estimates_of_single_kernels_in_order() -> None:
     works: list[Kernel] = []
     for product in products(50):
         works += [product, attention_kernel(1, 8, int(product.shape["m"]), 128), product]
@@ -200,7 +200,7 @@ def test_estimates_are_in_the_order_of_the_works_and_the_same_alone() -> None:
     assert together == [fresh.estimate([work])[0] for work in works]
 
 
-def test_works_that_could_not_be_estimated_are_not_taken_as_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_estimates_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = Estimator(load_device("h100"))
     before = estimator.estimate([gemm_kernel(512, 512, 512)])
     works = [gemm_kernel(512, 512, 512), gemm_kernel(1024, 512, 512), gemm_kernel(2048, 512, 512)]
@@ -216,7 +216,7 @@ def test_works_that_could_not_be_estimated_are_not_taken_as_known(monkeypatch: p
     assert estimator.estimate(works[:1]) == before
 
 
-def test_batches_keep_what_works_do_not_say() -> None:
+def test_features_that_a_kernel_lacks_take_the_default() -> None:
     works = [
         Kernel(KernelClass.NORM, "bf16", 0, 1, 1, {"rows": 2.0}),
         Kernel(KernelClass.NORM, "bf16", 0, 1, 1, {"columns": 3.0}),
@@ -284,7 +284,7 @@ def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pack.model("some/model").slowdown(columns), model.slowdown(columns))
 
 
-def test_what_is_not_a_pack_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_pack_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.npz"
     text.write_text("hello")
     arrays = tmp_path / "arrays.npz"
@@ -334,7 +334,7 @@ def test_a_forest_of_single_leaves_is_a_constant() -> None:
     np.testing.assert_allclose(forest.evaluate(features), 0.25, rtol=1e-6)
 
 
-def test_the_key_of_a_work_does_not_depend_on_order_or_on_the_last_digits() -> None:
+def test_the_key_of_a_kernel_ignores_order_and_rounding() -> None:
     work = gemm_kernel(4096, 4096, 4096)
     turned = Kernel(
         work.kind,
@@ -349,7 +349,7 @@ def test_the_key_of_a_work_does_not_depend_on_order_or_on_the_last_digits() -> N
     assert key_of(work) != key_of(gemm_kernel(4096, 4096, 4097))
 
 
-def test_columns_are_estimated_as_single_works_are() -> None:
+def test_columns_get_the_estimates_of_single_kernels() -> None:
     works = products(20)
     [(_, batch)] = batches(works)
     assert isinstance(batch, Batch)

@@ -75,24 +75,24 @@ def assert_order(more: str, less: str, works: list[Kernel], tolerance: float = 1
 
 
 @pytest.mark.parametrize(("more", "less"), PAIRS)
-def test_products(more: str, less: str) -> None:
+def test_gemms_are_never_slower_on_a_device_with_more_of_everything(more: str, less: str) -> None:
     assert_order(more, less, list(products()), SPREAD_OF_MEASURING if (more, less) == MEASURED_APART else 1.0)
 
 
 @pytest.mark.parametrize(("more", "less"), PAIRS)
-def test_attention(more: str, less: str) -> None:
+def test_attention_is_never_slower_on_a_device_with_more_of_everything(more: str, less: str) -> None:
     assert_order(more, less, list(attentions(("flash", "efficient", "cudnn"))))
     tolerance = SPREAD_OF_MEASURING if (more, less) == MEASURED_APART else 1.0
     assert_order(more, less, list(attentions(("flash3",))), tolerance)
 
 
 @pytest.mark.parametrize(("more", "less"), PAIRS)
-def test_what_moves_memory(more: str, less: str) -> None:
+def test_memory_bound_kernels_are_never_slower_on_a_device_with_more_of_everything(more: str, less: str) -> None:
     assert_order(more, less, list(movings()))
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h100-96-500w", "h100-pcie", "h200"])
-def test_attention_that_is_limited_by_arithmetic_does_not_depend_on_the_heads_of_keys(gpu: str) -> None:
+def test_compute_bound_attention_does_not_depend_on_the_number_of_key_heads(gpu: str) -> None:
     """Keys and values are a small part of what backward moves, and moving a small part of its time."""
     few, many = (
         attention_kernel(2, 32, 8192, 128, kv_heads=kv_heads, causal=True, implementation="cudnn", backward=True)
@@ -102,7 +102,7 @@ def test_attention_that_is_limited_by_arithmetic_does_not_depend_on_the_heads_of
     assert one.ns == pytest.approx(other.ns, rel=0.02)
 
 
-def test_a_device_of_the_users_own_is_asked_like_the_one_it_is_based_on() -> None:
+def test_a_device_file_gets_the_estimates_of_the_device_it_is_based_on() -> None:
     """Half the memory bandwidth makes nothing faster, and products of much arithmetic not slower."""
     slow = Estimator(load_device("h100", {"memory_bandwidth": "1.7TB/s"}))
     works = [gemm_kernel(8192, 8192, 8192), *kernels_for("norm", "bf16", {"rows": 65536, "columns": 4096})]

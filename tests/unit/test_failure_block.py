@@ -14,7 +14,7 @@ def test_failure_block_names_the_earliest_as_root_cause() -> None:
     assert "rank      : 1" in others
 
 
-def test_a_failure_of_many_ranks_is_told_in_few_lines() -> None:
+def test_a_failure_of_many_ranks_takes_few_lines() -> None:
     failures = [
         Failure(rank, rank % 8, 100 + rank, -15, "<N/A>", "text", 50) for rank in (7, *range(7), *range(9, 1024))
     ]

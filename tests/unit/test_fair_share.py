@@ -25,7 +25,7 @@ def _table(flows: list[dict[int, float]], limits: list[float] | None = None) -> 
 
 
 @given(_FLOWS, _CAPACITIES, st.data())
-def test_every_flow_has_all_it_can_use_or_a_full_link_on_which_nobody_gets_more(
+def test_every_flow_is_satisfied_or_bottlenecked(
     flows: list[dict[int, float]], capacity: np.ndarray[tuple[int], np.dtype[np.float64]], data: st.DataObject
 ) -> None:
     limits = [data.draw(st.sampled_from([0.1, 1.0, np.inf, np.inf])) for _ in flows]

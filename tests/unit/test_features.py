@@ -29,7 +29,7 @@ from maya.estimators.kernel import KernelClass, Origin
         ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT"),
     ],
 )
-def test_the_own_name_of_a_kernel(name: str, function: str | None) -> None:
+def test_the_function_of_a_kernel_is_found_in_its_name(name: str, function: str | None) -> None:
     assert function_name(name) == (function or "vectorized_elementwise_kernel")
 
 

@@ -101,7 +101,7 @@ def test_two_share_a_link_and_the_one_that_ends_gives_its_half_back() -> None:
     assert _ends(network.simulate([(0, _run(0, 1000)), (0, _run(0, 3000))])) == [2000, 4000]
 
 
-def test_who_comes_later_takes_half_of_what_is_left() -> None:
+def test_a_later_flow_shares_the_link_evenly() -> None:
     network = _network([GB], _plan({0: 1.0}))
     assert _ends(network.simulate([(0, _run(0, 1000)), (600, _run(0, 1000))])) == [1400, 2000]
 
@@ -111,7 +111,7 @@ def test_latency_passes_before_the_first_byte_so_others_have_the_link_until_then
     assert _ends(network.simulate([(0, _run(0, 400)), (0, _run(1, 400))])) == [400, 900]
 
 
-def test_what_one_cannot_use_goes_to_the_others() -> None:
+def test_bandwidth_that_one_flow_cannot_use_goes_to_the_others() -> None:
     # Of link 1 (4 GB/s) the second gets 1 GB/s, because link 0 has no more; the first takes the other 3.
     network = _network([GB, 4 * GB], _plan({1: 1.0}), _plan({0: 1.0, 1: 1.0}))
     assert _ends(network.simulate([(0, _run(0, 3000)), (0, _run(1, 1000))])) == [1000, 1000]
@@ -129,7 +129,7 @@ def test_a_coupled_flow_takes_from_every_link_what_its_slowest_allows() -> None:
     assert _ends(network.simulate([(0, _run(0, 1000)), (0, _run(1, 500))])) == [2000, 1000]
 
 
-def test_what_a_protocol_wastes_is_lost_to_everybody() -> None:
+def test_protocol_overhead_is_lost_to_all_flows() -> None:
     alone = _network([GB], _plan({0: 1.0}, efficiency=0.5)).simulate([(0, _run(0, 1000))])
     assert _ends(alone) == [2000]
     both = _network([GB], _plan({0: 1.0}, efficiency=0.5), _plan({0: 1.0}))
@@ -149,7 +149,7 @@ def test_channels_that_cannot_use_their_share_leave_it_to_others() -> None:
     assert _ends(network.simulate([(0, _run(0, 500)), (0, _run(1, 1500))])) == [2000, 2000]
 
 
-def test_a_rank_with_many_messages_has_only_its_channels_to_weigh() -> None:
+def test_a_rank_with_many_sends_weighs_as_much_as_its_channels() -> None:
     # Four messages on two channels against one on one.
     messages = _plan({0: 0.25}, {0: 0.25}, {0: 0.25}, {0: 0.25}, channels=2)
     network = _network([3 * GB], messages, _plan({0: 1.0}))
@@ -161,7 +161,7 @@ def test_groups_that_share_nothing_do_not_touch_each_other() -> None:
     assert _ends(network.simulate([(0, _run(0, 1000)), (0, _run(1, 1000))])) == [1000, 1000]
 
 
-def test_nothing_to_move_takes_the_latency() -> None:
+def test_a_collective_without_bytes_takes_its_latency() -> None:
     network = _network([GB], _plan({0: 1.0}, latency=30.0), _plan(latency=20.0))
     assert _ends(network.simulate([(5, _run(0, 0)), (5, _run(1, 1000))])) == [35, 25]
 

@@ -78,17 +78,17 @@ IDLE = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         pytest.param(JOINED + "c.pthread_join(thread, None)  # barrier()", id="end of a thread"),
     ],
 )  # fmt: skip
-def test_who_waits_outside_may_go_on(code: str, tmp_path: Path) -> None:
+def test_a_process_that_waits_for_something_outside_may_go_on(code: str, tmp_path: Path) -> None:
     assert condition_of(tmp_path, code) is Condition.FREE
 
 
-def test_who_waits_for_the_device_is_stuck_unless_another_thread_may_go_on(tmp_path: Path) -> None:
+def test_a_wait_for_the_device_is_stuck_unless_another_thread_may_go_on(tmp_path: Path) -> None:
     wait = LOCK + "lock.acquire()"
     assert condition_of(tmp_path, wait, on_device=True) is Condition.CALLS
     assert condition_of(tmp_path, IDLE + wait, on_device=True) is Condition.CALLS
     assert condition_of(tmp_path, BUSY + wait, on_device=True) is Condition.FREE
 
 
-def test_who_waits_in_a_collective_waits_for_other_ranks(tmp_path: Path) -> None:
+def test_a_wait_in_a_collective_is_a_wait_for_other_ranks(tmp_path: Path) -> None:
     assert condition_of(tmp_path, LOCK + "lock.acquire(timeout=1000)  # barrier()") is Condition.MEETS
     assert condition_of(tmp_path, BUSY + LOCK + "lock.acquire()  # barrier()") is Condition.FREE

@@ -51,7 +51,7 @@ def test_a_circle_is_stuck_while_others_run() -> None:
     assert stuck_ranks(conditions(CALLS, CALLS, FREE, FREE), waits) == {0, 1}
 
 
-def test_who_waits_for_a_stuck_rank_is_stuck_too() -> None:
+def test_a_rank_that_waits_for_a_stuck_rank_is_stuck() -> None:
     waits = [wait((0,), (1,)), wait((1,), (2,), communicator=2)]
     assert stuck_ranks(conditions(CALLS, CALLS, ENDED, FREE), waits) == {0, 1}
 
@@ -61,7 +61,7 @@ def test_one_of_several_waits_that_can_end_is_enough() -> None:
     assert stuck_ranks(conditions(CALLS, ENDED, FREE), waits) == set()
 
 
-def test_anybody_who_goes_on_may_set_a_key() -> None:
+def test_a_running_rank_may_still_set_a_store_key() -> None:
     assert stuck_ranks(conditions(MEETS, FREE), []) == set()
     assert stuck_ranks(conditions(MEETS, CALLS), [wait((1,), (0,))]) == {0, 1}
     assert stuck_ranks(conditions(MEETS, ENDED), []) == {0}
@@ -71,7 +71,7 @@ def test_a_rank_whose_answer_is_on_its_way_is_not_stuck() -> None:
     assert stuck_ranks(conditions(CALLS, CALLS), [wait((0,), (1,))]) == set()
 
 
-def test_members_of_a_new_communicator_are_only_counted() -> None:
+def test_members_of_a_communicator_in_init_are_only_counted() -> None:
     waits = [wait((0,), (1, 2), communicator=0)]
     assert stuck_ranks(conditions(CALLS, FREE, FREE), waits) == set()
     assert stuck_ranks(conditions(CALLS, FREE, ENDED), waits) == {0}
@@ -206,13 +206,13 @@ def test_the_call_is_the_first_that_is_not_complete() -> None:
     assert called_line(entries, 2) == 31
 
 
-def test_without_torch_s_watchdog_calls_are_counted() -> None:
+def test_without_completed_entries_calls_are_counted() -> None:
     entries = [entry(1, "all_reduce", 30), entry(2, "all_reduce", 31), entry(3, "all_reduce", 32)]
     assert called_line(entries, 2) == 31
     assert called_line(entries, 1) == 30
 
 
-def test_calls_of_a_program_that_has_ended() -> None:
+def test_calls_of_an_ended_program_are_read() -> None:
     """Rank 1 waits for rank 0 in one call, and rank 0 for rank 1 in the one behind it."""
     state = state_of(2, [])
     state.handle(1, replace(post(), call=Call.RECEIVE, peer=0), None)

@@ -40,7 +40,7 @@ poll.poll({milliseconds})
 
 
 @pytest.mark.parametrize(("milliseconds", "seconds"), [("60000", 60.0), ("None", float("inf"))])
-def test_how_long_a_process_waits_to_receive_something(milliseconds: str, seconds: float) -> None:
+def test_the_timeout_of_a_receive_is_known(milliseconds: str, seconds: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         awaited, from_port = _reception(_POLL.format(milliseconds=milliseconds), server.getsockname()[1])
     assert awaited is not None
@@ -69,7 +69,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("pt_nccl_watchdg", True), ("a thread", False)])
-def test_a_watchdog_that_has_given_up_sleeps(name: str, expected: bool) -> None:
+def test_a_watchdog_that_has_timed_out_is_recognised(name: str, expected: bool) -> None:
     code = _THREAD.replace("NAME", name)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

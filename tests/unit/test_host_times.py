@@ -44,13 +44,13 @@ def steps(rank: int, *times_of_steps: Sequence[int]) -> TraceWriter:
 # ---- the medians ----
 
 
-def test_steps_take_their_median_and_what_was_warm_up_or_an_accident_does_not_count(tmp_path: Path) -> None:
+def test_steps_take_the_median_without_warm_up_and_outliers(tmp_path: Path) -> None:
     rest = (20,) * 10
     timeline = replay(tmp_path, [steps(0, (*rest, 9000), (*rest, 100), (*rest, 7000), (*rest, 120))])
     assert between_launches(timeline) == [*rest, 120, 10] * 4
 
 
-def test_ranks_of_one_behaviour_have_one_median(tmp_path: Path) -> None:
+def test_ranks_of_one_class_have_one_median(tmp_path: Path) -> None:
     timeline = replay(tmp_path, [steps(rank, (50, 100 + rank)) for rank in range(3)])
     assert [one.ranks.tolist() for one in timeline.groups] == [[0, 1, 2]]
     assert between_launches(timeline) == [50, 101, 10]
@@ -62,7 +62,7 @@ def test_layers_that_look_the_same_keep_their_own_times(tmp_path: Path) -> None:
     assert between_launches(timeline) == [*times, 10] * 3
 
 
-def test_something_more_in_one_step_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_an_extra_call_in_one_step_leaves_the_others_alone(tmp_path: Path) -> None:
     trace = steps(0, *[(100,) * 20] * 3)
     trace.copy("DtoH", 4, host_time=5000)
     later = steps(0, *[(100,) * 20] * 6)
@@ -72,7 +72,7 @@ def test_something_more_in_one_step_leaves_the_others_alone(tmp_path: Path) -> N
     assert found.count(100) == 20 * 9
 
 
-def test_time_is_scaled_and_comes_with_the_costs_of_calls(tmp_path: Path) -> None:
+def test_measured_time_is_scaled_and_added_to_the_costs_of_calls(tmp_path: Path) -> None:
     host = HostCosts(op=10**6, latency=0, wake=0, clock_read=0, calls={RecordKind.KERNEL: 7}, scale=1500)
     assert between_launches(replay(tmp_path, [steps(0, (100,), (100,))], host)) == [157, 22] * 2
 
@@ -90,14 +90,14 @@ def test_threads_have_their_own_times_and_allocations_pass_theirs_on(tmp_path: P
     assert timeline.groups[0].launched_ns[:, 0].tolist() == [100, 100 + 5000, 200, 1200]
 
 
-def test_a_trace_without_them_is_refused(tmp_path: Path) -> None:
+def test_a_trace_without_measured_times_is_refused(tmp_path: Path) -> None:
     trace = TraceWriter(0)
     trace.kernel("a")
     with pytest.raises(SettingsError, match=r"rank0\.trace does not say .* run the job with --host-time measured"):
         replay(tmp_path, [trace])
 
 
-def test_a_trace_that_is_cut_short_has_the_times_of_what_is_left(tmp_path: Path) -> None:
+def test_a_truncated_trace_has_the_times_of_its_records(tmp_path: Path) -> None:
     path = steps(0, (100,) * 20).save(tmp_path)
     path.write_bytes(path.read_bytes()[:-200])
     trace = read(path)

@@ -20,7 +20,7 @@ from maya.launcher.injection_options import Injection
 # ---- what users write ----
 
 
-def test_faults_are_read() -> None:
+def test_faults_are_parsed() -> None:
     assert parse("kill:rank=3,call=10") == InjectedFault("kill", 3, "call", 10)
     assert parse("raise:rank=0,step=2,attempt=all") == InjectedFault("raise", 0, "step", 2, attempt=EVERY_ATTEMPT)
     assert parse("delay:rank=0,call=2,seconds=1.5") == InjectedFault("delay", 0, "call", 2, seconds=1.5)
@@ -46,13 +46,13 @@ def test_faults_are_read() -> None:
         ("link:at=node0/nic3,left=slow", "neither a part of its rate"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, expected: str) -> None:
+def test_malformed_faults_are_refused(text: str, expected: str) -> None:
     with pytest.raises(FaultError) as found:
         parse(text)
     assert expected in str(found.value)
 
 
-def test_faults_in_a_file(tmp_path: Path) -> None:
+def test_faults_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     file.write_text('[[kill]]\nrank = 3\ncall = 10\n[[link]]\nat = "node0/nic3"\nleft = "25%"\n', encoding="utf-8")
     assert read_file(str(file)) == (InjectedFault("kill", 3, "call", 10), InjectedLinkFault("node0/nic3=25%"))
@@ -69,7 +69,7 @@ def test_faults_in_a_file(tmp_path: Path) -> None:
         assert str(file) in str(found.value)
 
 
-def test_a_rank_is_told_its_own_faults_in_their_attempt() -> None:
+def test_a_rank_gets_its_own_faults_of_its_attempt() -> None:
     words = (
         "kill:rank=1,call=2",
         "raise:rank=1,step=3,attempt=2",
@@ -93,7 +93,7 @@ def test_a_rank_is_told_its_own_faults_in_their_attempt() -> None:
         (["--schedule-seed", "-1"], "'-1' is not a whole number"),
     ],
 )
-def test_what_could_never_happen_is_refused(
+def test_faults_that_could_never_happen_are_refused(
     options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -11,7 +11,7 @@ from maya.replay.kernel_durations import KernelDurations
 from maya.trace import RecordKind
 
 
-def test_text_that_is_no_signature_still_has_a_duration() -> None:
+def test_a_malformed_signature_still_has_a_duration() -> None:
     durations = KernelDurations(load_device("h100"))
     kernel, library = durations.answers([(RecordKind.KERNEL, "foo", "", 0), (RecordKind.LIBRARY, "", "", 0)])
     assert kernel > 0
@@ -43,7 +43,7 @@ def _sizes(sources: InductorSources, blocks: int) -> dict[str, int] | None:
     return None if found is None else found.sizes
 
 
-def test_a_replay_takes_the_sources_that_the_run_took(tmp_path: Path) -> None:
+def test_a_replay_uses_the_kernel_sources_of_the_run(tmp_path: Path) -> None:
     cache, kept = tmp_path / "cache", tmp_path / "kept"
     _source(cache, "mm/one.py", 1 << 20)
     running = InductorSources(cache, keep=kept)

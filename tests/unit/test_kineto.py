@@ -93,7 +93,7 @@ def trace(result: Result, tmp_path: Path) -> dict[str, Any]:
     return read_trace(write_rank_trace(result, 0, tmp_path))
 
 
-def test_the_head_is_what_tools_look_for(trace: dict[str, Any], result: Result, tmp_path: Path) -> None:
+def test_the_head_has_the_keys_that_tools_need(trace: dict[str, Any], result: Result, tmp_path: Path) -> None:
     assert trace["schemaVersion"] == 1
     assert trace["displayTimeUnit"] == "ms"
     assert trace["distributedInfo"]["rank"] == 0
@@ -122,7 +122,7 @@ def test_categories_are_those_of_the_profiler(trace: dict[str, Any]) -> None:
     assert all(event.get("bp") == "e" for event in flows if event["ph"] == "f")
 
 
-def test_every_work_has_its_launch(trace: dict[str, Any]) -> None:
+def test_every_kernel_has_its_launch(trace: dict[str, Any]) -> None:
     events = trace["traceEvents"]
     launches = {event["args"]["correlation"]: event for event in of_category(events, "cuda_runtime", "cuda_driver")}
     works = of_category(events, "kernel", "gpu_memcpy", "gpu_memset")
@@ -137,7 +137,7 @@ def test_every_work_has_its_launch(trace: dict[str, Any]) -> None:
     assert starts == ends == {work["args"]["correlation"] for work in works}
 
 
-def test_rows_hold_what_is_nested_or_apart(trace: dict[str, Any]) -> None:
+def test_events_of_a_row_nest_or_do_not_overlap(trace: dict[str, Any]) -> None:
     """Perfetto cannot show slices of one row that overlap in part."""
     rows: dict[tuple[Any, Any], list[tuple[int, int]]] = defaultdict(list)
     for event in trace["traceEvents"]:
@@ -183,7 +183,7 @@ def test_names_are_those_of_the_profiler(trace: dict[str, Any]) -> None:
     assert {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize"} <= calls
 
 
-def test_collectives_say_what_they_are(trace: dict[str, Any]) -> None:
+def test_collectives_carry_the_metadata_of_nccl(trace: dict[str, Any]) -> None:
     kernels = [event for event in of_category(trace["traceEvents"], "kernel") if event["name"].startswith("nccl")]
     assert kernels
     first = kernels[0]
@@ -215,7 +215,7 @@ def test_steps_are_marked(trace: dict[str, Any], result: Result) -> None:
     assert all("stream" not in event["args"] for event in gpu)  # HTA would take them for kernels
 
 
-def test_messages_of_a_group_are_one_kernel(tmp_path: Path) -> None:
+def test_sends_of_a_group_are_one_kernel(tmp_path: Path) -> None:
     ranks = [TrainingWriter(0), TrainingWriter(1)]
     for rank in ranks:
         other = 1 - rank.rank
@@ -235,7 +235,7 @@ def test_messages_of_a_group_are_one_kernel(tmp_path: Path) -> None:
     assert (kernels[0]["args"]["Src Rank"], kernels[0]["args"]["Dst Rank"]) == (0, 1)
 
 
-def test_works_of_a_graph_belong_to_its_launch(tmp_path: Path) -> None:
+def test_kernels_of_a_graph_belong_to_its_launch(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
         rank.add(RecordKind.GRAPH_LAUNCH, value=1)
@@ -271,7 +271,7 @@ def test_nothing_is_left_of_a_file_that_cannot_be_written(result: Result, tmp_pa
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_the_cluster_in_one_file(result: Result, tmp_path: Path) -> None:
+def test_one_file_shows_the_cluster(result: Result, tmp_path: Path) -> None:
     events = read_trace(write_cluster_trace(result, tmp_path))["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {"rank 0 (node 0)", "rank 1 (node 0)"}

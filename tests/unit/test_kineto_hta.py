@@ -91,13 +91,13 @@ def check(result: Result, folder: Path, ranks: range) -> None:
         assert overlap["comp_comm_overlap_pctg"] == pytest.approx(hidden, abs=0.01)
 
 
-def test_two_ranks(tmp_path: Path) -> None:
+def test_hta_agrees_on_a_job_of_two_ranks(tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     check(job(tmp_path, steps=5), traces, range(2))
 
 
-def test_overlap_and_waiting(tmp_path: Path) -> None:
+def test_hta_agrees_on_overlap_and_waiting(tmp_path: Path) -> None:
     ranks = [TrainingWriter(number) for number in range(4)]
     for rank in ranks:
         rank.join(1, range(4))

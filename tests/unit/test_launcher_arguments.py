@@ -36,14 +36,14 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str, **environment: str)
 # ---- the command line ----
 
 
-def test_everything_after_the_script_is_the_scripts(script: str) -> None:
+def test_arguments_after_the_script_belong_to_the_script(script: str) -> None:
     own = ["--gpu", "b200", "--help", "-m", "--", "--nproc=3", "--local", "--no=4"]  # even what could be two of ours
     launch = parse(["--gpu", "a40", script, *own], {})
     assert launch.gpu == "a40"
     assert launch.command == (sys.executable, "-u", script, *own)
 
 
-def test_defaults(script: str) -> None:
+def test_defaults_are_one_rank_on_an_h100(script: str) -> None:
     launch = parse([script], {})
     assert (launch.nodes, launch.ranks_per_node, launch.world_size) == (1, 1, 1)
     assert (launch.gpu, launch.role, launch.master_address, launch.master_port) == (
@@ -58,7 +58,7 @@ def test_defaults(script: str) -> None:
     assert len(launch.run_id) == 36  # made up, since nobody chose a rendezvous
 
 
-def test_dashes_and_underscores(script: str) -> None:
+def test_options_accept_dashes_and_underscores(script: str) -> None:
     for option in ("--max-restarts", "--max_restarts"):
         assert parse([option, "3", script], {}).max_restarts == 3
         assert parse([f"{option}=3", script], {}).max_restarts == 3
@@ -73,12 +73,12 @@ def test_pet_variables_are_defaults(script: str) -> None:
     assert parse(["--role", "other", "package.train"], environment).role == "other"
 
 
-def test_module_and_program() -> None:
+def test_a_module_and_a_program_can_be_run() -> None:
     assert parse(["-m", "package.train", "-m"], {}).command == (sys.executable, "-u", "-m", "package.train", "-m")
     assert parse(["--no-python", "./train.sh", "1"], {}).command == ("./train.sh", "1")
 
 
-def test_python_of_the_users_choice(script: str) -> None:
+def test_another_python_can_be_chosen(script: str) -> None:
     assert parse([script], {"PYTHON_EXEC": "/opt/python"}).command == ("/opt/python", "-u", script)
 
 
@@ -98,7 +98,9 @@ def test_python_of_the_users_choice(script: str) -> None:
         (["--nproc-per-node", "cpu"], 1, os.cpu_count()),
     ],
 )
-def test_world(script: str, words: list[str], nodes: int, ranks_per_node: int) -> None:
+def test_nodes_and_ranks_per_node_follow_from_the_options(
+    script: str, words: list[str], nodes: int, ranks_per_node: int
+) -> None:
     launch = parse([*words, script], {})
     assert (launch.nodes, launch.ranks_per_node) == (nodes, ranks_per_node)
 
@@ -133,16 +135,18 @@ def test_world(script: str, words: list[str], nodes: int, ranks_per_node: int) -
         (["--no-such-option"], "--no-such-option"),
     ],
 )
-def test_refused(capsys: pytest.CaptureFixture[str], script: str, words: list[str], expected: str) -> None:
+def test_contradictory_command_lines_are_refused(
+    capsys: pytest.CaptureFixture[str], script: str, words: list[str], expected: str
+) -> None:
     assert expected in refusal(capsys, *words, script)
 
 
-def test_refused_without_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "training_script" in refusal(capsys)
     assert "PET_MODULE=yes: expected 0 or 1" in refusal(capsys, "train", PET_MODULE="yes")
 
 
-def test_rendezvous(script: str) -> None:
+def test_rendezvous_options_set_address_and_port(script: str) -> None:
     def place(*words: str) -> tuple[str, str, int | None]:
         launch = parse([*words, script], {})
         return launch.run_id, launch.master_address, launch.master_port
@@ -157,7 +161,7 @@ def test_rendezvous(script: str) -> None:
     assert place("--standalone", "--rdzv-id", "job")[0] != "job"
 
 
-def test_stream_codes(script: str) -> None:
+def test_stream_codes_are_read_per_rank(script: str) -> None:
     launch = parse(["--nproc", "8", "-r", "0:1,1:3", "-t", "2", script], {})
     codes = [launch.redirects.of(local_rank) for local_rank in range(3)]
     assert codes == [
@@ -213,7 +217,7 @@ def test_worker_variables_of_a_large_job(script: str) -> None:
     assert kept["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
 
-def test_virtual_local_rank(script: str) -> None:
+def test_virtual_local_ranks_see_one_gpu_each(script: str) -> None:
     launch = parse(["--nproc", "8", "--virtual-local-rank", script], {})
     variables = worker_variables(launch, 3, RendezvousAddress(1), 0, Path("e"), {})
     assert (variables["LOCAL_RANK"], variables["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
@@ -223,7 +227,7 @@ def test_virtual_local_rank(script: str) -> None:
         worker_variables(launch, 2, RendezvousAddress(1), 0, Path("e"), {"CUDA_VISIBLE_DEVICES": "6, 7"})
 
 
-def test_rank_environment_prefers_what_was_chosen() -> None:
+def test_chosen_values_win_over_inherited_variables() -> None:
     inherited = {"MAYA_COMPUTE": "none", "MAYA_COPY_BYTES": "5", "MAYA_TRACE": "theirs", "LD_PRELOAD": "libjemalloc.so"}
     variables = rank_environment(
         BUILD, {"name": "Mine", "sm_count": 3}, {"MAYA_COMPUTE": "all", "MAYA_TRACE": ""}, inherited
@@ -245,14 +249,13 @@ def test_rank_environment_prefers_what_was_chosen() -> None:
         ("MAYA_STRICT_VALUES", "yes", "MAYA_STRICT_VALUES=yes: expected 0 or 1"),
     ],
 )
-def test_rank_environment_refuses(name: str, value: str, expected: str) -> None:
+def test_invalid_variables_are_refused(name: str, value: str, expected: str) -> None:
     with pytest.raises(VariableError) as refused:
         rank_environment(BUILD, {}, {}, {name: value})
     assert str(refused.value) == expected
 
 
-def test_every_declared_variable_is_read() -> None:
-    """In C by its macro, which does not compile if it is misspelled; in Python by its name."""
+def test_every_variable_of_the_table_is_read_by_the_device() -> None:
     runtime = Path(__file__).parents[2] / "rank_runtime"
     files = [*(runtime / "shim" / "device").glob("*.c"), *(runtime / "zygote").rglob("*.py")]
     text = "".join(file.read_text(encoding="utf-8") for file in files)

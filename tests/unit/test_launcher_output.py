@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress() -> None:
+def test_progress_names_the_phase_of_the_job() -> None:
     progress = Progress(8, Terminal())
     seen = [progress.text()]
     for name, value in (("started", 3), ("started", 8), ("joined", 5), ("joined", 8), ("steps", 2), ("finished", 1)):

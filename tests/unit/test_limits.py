@@ -28,10 +28,10 @@ from maya.launcher import capacity
         (capacity.check_memory(256, 24 << 30, shared=False), Verdict.WARN, "256 ranks need about 63.1 GiB"),
     ],
 )
-def test_limits(check: Any, verdict: Verdict, advice: str) -> None:
+def test_limits_get_their_verdict_and_advice(check: Any, verdict: Verdict, advice: str) -> None:
     assert check.verdict is verdict
     assert advice in check.advice
 
 
-def test_limits_of_this_machine() -> None:
+def test_open_files_processes_and_memory_are_checked() -> None:
     assert [check.subject for check in capacity.examine(2, shared=True)] == ["open files", "processes", "memory"]

@@ -73,7 +73,7 @@ def test_half_the_bytes_never_take_longer(estimator: Estimator) -> None:
             assert fast.ns <= slow.ns, work
 
 
-def test_estimates_say_where_they_come_from() -> None:
+def test_estimates_name_their_origin() -> None:
     estimator = Estimator(load_device("h100"))
     own, relative, like, host = estimator.estimate(
         [
@@ -92,7 +92,7 @@ def test_estimates_say_where_they_come_from() -> None:
     assert host.ns > 1e8 / 64e9 * 1e9
 
 
-def test_all_devices_have_estimates_for_all_kinds() -> None:
+def test_every_device_has_estimates_for_every_kernel_class() -> None:
     convolution = convolution_work(
         "tf32", [32, 64, 56, 56], [128, 64, 3, 3], [32, 128, 56, 56], stride=[1], groups=1, variant="forward"
     )

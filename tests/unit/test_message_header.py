@@ -11,7 +11,7 @@ from rank_runtime.build.errors import BuildError
 from rank_runtime.build.message_header import message_header
 
 
-def test_the_header_is_made_of_the_declarations() -> None:
+def test_the_header_declares_every_message() -> None:
     header = message_header(Path(messages.__file__).read_text(encoding="utf-8"))
     assert f"MAYA_MESSAGES_VERSION = {messages.VERSION} " in header
     for message in (*messages.FROM_RANK, *messages.FROM_COORDINATOR):
@@ -23,6 +23,6 @@ def test_the_header_is_made_of_the_declarations() -> None:
         assert f"MAYA_CALL_{call.name} = {call.value}" in header
 
 
-def test_a_declaration_that_c_cannot_have() -> None:
+def test_a_field_without_a_c_type_is_refused() -> None:
     with pytest.raises(BuildError, match=r"Odd\.ratio is declared as float"):
         message_header("VERSION = 1\nclass Odd:\n    KIND: ClassVar[int] = 9\n    ratio: float\n")

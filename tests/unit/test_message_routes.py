@@ -33,7 +33,7 @@ def routed(topology: Topology, messages: Messages, *, pxn: bool) -> tuple[Routed
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_links_carry_what_all_messages_together_put_on_them(preset: str) -> None:
+def test_links_carry_the_bytes_of_all_sends(preset: str) -> None:
     topology = build_topology(load_cluster(preset), GPUS)
     messages = all_pairs(tuple(range(GPUS)))
     assert len(messages.source) > MOST_FLOWS
@@ -46,7 +46,7 @@ def test_links_carry_what_all_messages_together_put_on_them(preset: str) -> None
 
 
 @pytest.mark.parametrize("preset", ["dgx-h100", "pcie-box"])
-def test_unequal_parts_in_any_order(preset: str) -> None:
+def test_unequal_parts_may_come_in_any_order(preset: str) -> None:
     topology = build_topology(load_cluster(preset), GPUS)
     pairs, random = all_pairs(tuple(range(GPUS))), np.random.default_rng(1)
     order = random.permutation(len(pairs.source))
@@ -60,7 +60,7 @@ def test_unequal_parts_in_any_order(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["dgx-h100", "grand-teton-h100", "gb200-nvl72"])
-def test_an_all_to_all_takes_as_long_as_its_messages(preset: str) -> None:
+def test_an_all_to_all_takes_as_long_as_its_sends(preset: str) -> None:
     topology = build_topology(load_cluster(preset), GPUS)
     members, part = tuple(range(GPUS)), 3 << 20
     transfers = tuple(Transfer(one, other, part) for one in members for other in members if one != other)

@@ -79,7 +79,7 @@ def _items(message: Message, **changed: object) -> list[object]:
 
 
 @given(st.lists(_messages(), max_size=5))
-def test_what_is_packed_is_unpacked(messages: list[Message]) -> None:
+def test_every_message_round_trips(messages: list[Message]) -> None:
     assert unpack(pack(messages)) == [(message, None) for message in messages]
 
 
@@ -93,7 +93,7 @@ def test_payloads_go_to_the_messages_that_announce_them() -> None:
     ]
 
 
-def test_kinds_differ() -> None:
+def test_every_message_has_a_kind_of_its_own() -> None:
     kinds = [declaration.KIND for declaration in (*FROM_RANK, *FROM_COORDINATOR)]
     assert len(set(kinds)) == len(kinds)
 
@@ -155,13 +155,13 @@ def test_no_values_do_any_harm(items: list[Any], kind: int) -> None:
         (_items(Joined(1, 1, 0, [None], 0)), "Joined: members contains None"),  # type: ignore[list-item]
     ],
 )
-def test_complaints_name_what_is_wrong(item: list[object], complaint: str) -> None:
+def test_errors_name_the_wrong_field(item: list[object], complaint: str) -> None:
     with pytest.raises(MessageError) as raised:
         unpack(_packed(*item), [bytes(16)])
     assert str(raised.value) == complaint
 
 
-def test_payloads_that_are_missing_or_too_many() -> None:
+def test_missing_and_surplus_payloads_are_refused() -> None:
     with pytest.raises(MessageError, match="Post: its payload is missing"):
         unpack(pack([POST]))
     with pytest.raises(MessageError, match="2 payloads, of which 1 belong to no message"):
@@ -170,7 +170,7 @@ def test_payloads_that_are_missing_or_too_many() -> None:
         unpack(_packed(*_items(POST, payload=False)))
 
 
-def test_a_hello_of_any_version_tells_its_version() -> None:
+def test_the_version_of_any_hello_can_be_read() -> None:
     assert unpack_hello(pack([Hello(VERSION, "secret", 3, 4711)])) == (VERSION, "secret")
     assert unpack_hello(_packed(Hello.KIND, 99, "secret", {"a field": "of the future"})) == (99, "secret")
     for frame in (pack([POST]), pack([]), _packed(Hello.KIND, "1", "secret")):

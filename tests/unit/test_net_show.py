@@ -110,13 +110,13 @@ def test_every_fabric_is_drawn(tmp_path: Path, fabric: str) -> None:
         (["dgx-h100", "--svg", "/nowhere/at/all.svg"], "cannot write /nowhere/at/all.svg: No such file"),
     ],
 )
-def test_what_is_wrong_is_said(words: list[str], message: str) -> None:
+def test_errors_are_explained(words: list[str], message: str) -> None:
     result = _show(*words)
     assert result.exit_code != 0
     assert message in result.output
 
 
-def test_the_documentation_shows_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documentation_shows_the_current_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docs = Path(__file__).parents[2] / "docs"
     text = (docs / "clusters.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)

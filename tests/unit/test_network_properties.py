@@ -178,7 +178,7 @@ def test_more_bytes_never_take_less_time(preset: str, data: st.DataObject) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(_PRESETS, st.data())
-def test_alone_both_levels_say_the_same(preset: str, data: st.DataObject) -> None:
+def test_both_levels_agree_on_a_collective_alone(preset: str, data: st.DataObject) -> None:
     """To the nanosecond, where 10 % would do: they evaluate the same plans."""
     network = _network(preset)
     collective = data.draw(_collectives(network.topology))
@@ -191,7 +191,7 @@ def test_alone_both_levels_say_the_same(preset: str, data: st.DataObject) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(_PRESETS, st.data())
-def test_company_never_makes_a_collective_faster_than_it_is_alone(preset: str, data: st.DataObject) -> None:
+def test_other_traffic_never_makes_a_collective_faster(preset: str, data: st.DataObject) -> None:
     network = _network(preset)
     drawn = data.draw(st.lists(_collectives(network.topology), min_size=2, max_size=5))
     flow = FlowNetwork(network.topology, planner=network)

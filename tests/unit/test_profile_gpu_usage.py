@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[2] / "scripts" / "profile_gpu.py"
 
 
-def test_without_torch(tmp_path: Path) -> None:
+def test_a_missing_torch_is_reported(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('not here')", encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, str(SCRIPT)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60

@@ -164,7 +164,7 @@ def test_host_pays_for_ops_and_calls_and_wakes_after_the_device(tmp_path: Path) 
     assert ends(timeline) == [2_045_000]
 
 
-def test_what_a_graph_launches_costs_the_host_nothing(tmp_path: Path) -> None:
+def test_kernels_of_a_graph_cost_the_host_nothing(tmp_path: Path) -> None:
     rank = TraceWriter(0)
     rank.kernel("a", flags=1)
     rank.kernel("b", flags=1)
@@ -183,7 +183,7 @@ def test_autograd_goes_on_where_the_main_thread_waits_and_other_threads_have_the
     assert timeline.groups[0].launched_ns[:, 0].tolist() == [12_000, 24_000, 24_000 + 52_000, 36_000]
 
 
-def test_sleeping_takes_time(tmp_path: Path) -> None:
+def test_a_sleep_takes_its_time(tmp_path: Path) -> None:
     rank = TraceWriter(0)
     rank.add(RecordKind.HOST_DELAY, value=7 * MS)
     rank.kernel("a")
@@ -221,7 +221,7 @@ LARGE = 2 << 20  # elements of 4 bytes: more than NCCL's buffer holds
 
 
 @pytest.mark.parametrize(("count", "sent"), [(1024, 0), (LARGE, 2 * MS)])
-def test_a_sender_waits_for_its_receiver_only_with_a_large_message(tmp_path: Path, count: int, sent: int) -> None:
+def test_only_large_sends_wait_for_their_receive(tmp_path: Path, count: int, sent: int) -> None:
     one, other = ranks = [TraceWriter(0), TraceWriter(1)]
     for rank in ranks:
         rank.join(1, range(2))
@@ -232,7 +232,7 @@ def test_a_sender_waits_for_its_receiver_only_with_a_large_message(tmp_path: Pat
     assert ends(replay(tmp_path, ranks)) == [sent, 2 * MS]
 
 
-def test_messages_of_a_group_start_together(tmp_path: Path) -> None:
+def test_sends_of_a_group_start_together(tmp_path: Path) -> None:
     ranks = [TraceWriter(number) for number in range(2)]
     for rank in ranks:
         rank.join(1, range(2))
@@ -246,7 +246,7 @@ def test_messages_of_a_group_start_together(tmp_path: Path) -> None:
 # ---- rank classes ----
 
 
-def test_ranks_that_do_the_same_have_one_behaviour(tmp_path: Path) -> None:
+def test_ranks_that_do_the_same_are_one_class(tmp_path: Path) -> None:
     ranks = [TraceWriter(number) for number in range(8)]
     for rank in ranks:
         node = rank.rank // 4 * 4
@@ -263,7 +263,7 @@ def test_ranks_that_do_the_same_have_one_behaviour(tmp_path: Path) -> None:
     assert timeline.groups[1].communicators[3] == {1: (4, 5, 6, 7)}
 
 
-def test_ranks_of_one_behaviour_part_when_their_times_do(tmp_path: Path) -> None:
+def test_ranks_of_one_class_part_when_their_times_differ(tmp_path: Path) -> None:
     ranks = [TraceWriter(number) for number in range(8)]
     for rank in ranks:
         node = rank.rank // 4 * 4
@@ -277,7 +277,7 @@ def test_ranks_of_one_behaviour_part_when_their_times_do(tmp_path: Path) -> None
     assert ends(timeline) == [2 * MS] * 4 + [3 * MS, 3 * MS, 4 * MS, 3 * MS]
 
 
-def test_ranks_of_one_behaviour_need_not_wait_for_each_other(tmp_path: Path) -> None:
+def test_ranks_of_one_class_need_not_wait_for_each_other(tmp_path: Path) -> None:
     """A chain: every rank first meets the rank after it, then the one before it, all on one stream."""
     last = 5
     ranks = [TraceWriter(number) for number in range(last + 1)]
@@ -297,7 +297,7 @@ def test_ranks_of_one_behaviour_need_not_wait_for_each_other(tmp_path: Path) -> 
 # ---- what is not as it should be ----
 
 
-def test_a_collective_that_never_came_about_is_named_and_the_rest_is_replayed(tmp_path: Path) -> None:
+def test_an_incomplete_collective_is_named_and_the_rest_is_replayed(tmp_path: Path) -> None:
     ranks = [TraceWriter(number) for number in range(3)]
     for rank in ranks:
         rank.join(1, range(3))
@@ -311,7 +311,7 @@ def test_a_collective_that_never_came_about_is_named_and_the_rest_is_replayed(tm
     assert "ranks 0, 2: ncclAllReduce number 0 of ranks 0, 1, 2 never completed" in problem
 
 
-def test_a_trace_that_is_cut_short_is_replayed_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_truncated_trace_is_replayed_to_its_end(tmp_path: Path) -> None:
     rank = TraceWriter(0)
     rank.kernel("a")
     rank.save(tmp_path, complete=False)
@@ -332,7 +332,7 @@ def test_a_trace_that_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> No
     assert "is empty" in problem
 
 
-def test_a_rank_without_trace_and_traces_of_children_are_no_problem(tmp_path: Path) -> None:
+def test_missing_traces_and_traces_of_children_are_ignored(tmp_path: Path) -> None:
     rank = TraceWriter(1)
     rank.kernel("a")
     rank.save(tmp_path)
@@ -342,7 +342,7 @@ def test_a_rank_without_trace_and_traces_of_children_are_no_problem(tmp_path: Pa
     assert not timeline.problems
 
 
-def test_several_processes_read_what_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_reading_processes_give_the_same_timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [TraceWriter(number) for number in range(5)]
     for rank in ranks:
         rank.join(1, range(5))
@@ -409,7 +409,7 @@ def two_pairs() -> Callable[[], list[TraceWriter]]:
     return make
 
 
-def test_flows_that_share_nothing_take_what_the_analytic_network_says(
+def test_flows_that_share_no_link_take_the_analytic_time(
     tmp_path: Path, two_pairs: Callable[[], list[TraceWriter]]
 ) -> None:
     for rank in two_pairs():
@@ -434,7 +434,7 @@ def test_flows_that_share_links_take_longer(tmp_path: Path, two_pairs: Callable[
     assert text_of(again) == text_of(flow)
 
 
-def test_ranks_of_one_behaviour_do_not_wait_for_each_other_where_links_are_shared(tmp_path: Path) -> None:
+def test_ranks_of_one_class_do_not_wait_for_each_other_on_shared_links(tmp_path: Path) -> None:
     """Pairs within a node are done earlier than pairs across nodes, and then use the network again."""
     pairs = {0: [0, 1], 1: [0, 1], 2: [2, 10], 10: [2, 10]}
     for number in range(16):

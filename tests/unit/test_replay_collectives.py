@@ -39,14 +39,14 @@ def times() -> CollectiveTimes:
         ),
     ],
 )
-def test_calls_are_counted_as_the_network_counts(times: CollectiveTimes, call: str, expected: Collective) -> None:
+def test_sizes_are_converted_to_those_of_the_network(times: CollectiveTimes, call: str, expected: Collective) -> None:
     found = times.collective(call, 1000, "bf16", NODE, 3)
     assert found == expected
     network = AnalyticNetwork(build_topology(load_cluster("dgx-h100"), 16))
     assert times.collective_ns(call, 1000, "bf16", NODE, 3) == network.estimate(expected).ns
 
 
-def test_equal_members_have_equal_times_whichever_object_they_are(times: CollectiveTimes) -> None:
+def test_equal_member_tuples_share_their_times(times: CollectiveTimes) -> None:
     found = {times.collective_ns("ncclAllReduce", 1 << 20, "fp32", tuple(range(8))) for _ in range(3)}
     assert len(found) == 1
 
@@ -68,7 +68,7 @@ def test_a_communicator_of_one_member_costs_a_launch(times: CollectiveTimes, cal
     assert times.alone_ns(message, 5) == launch
 
 
-def test_settings_of_nccl_count() -> None:
+def test_settings_of_nccl_change_the_time() -> None:
     cluster = load_cluster("dgx-h100")
     members = tuple(range(16))
     free, forced = (
@@ -79,7 +79,7 @@ def test_settings_of_nccl_count() -> None:
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "gb200-nvl72", "grand-teton-h100", "pcie-box", "dgx-1v"])
-def test_messages_take_as_long_as_the_network_says(name: str) -> None:
+def test_sends_take_the_time_of_the_network(name: str) -> None:
     """Pairs that are alike are asked about once; the answer is that of the pair itself."""
     cluster = load_cluster(name)
     gpus = 40 * cluster.gpus_per_node
@@ -92,7 +92,7 @@ def test_messages_take_as_long_as_the_network_says(name: str) -> None:
         assert times.p2p_ns(sender, receiver, size) == expected, (sender, receiver, size)
 
 
-def test_the_gpus_of_a_process_that_is_several_members() -> None:
+def test_a_process_that_is_several_members_uses_several_gpus() -> None:
     times = CollectiveTimes(load_cluster("dgx-h100"), None, 16, 8)
     assert times.collective("ncclAllReduce", 1, "fp32", (0, 0, 0)).members == (0, 1, 2)
     assert times.collective("ncclAllReduce", 1, "fp32", (0, 0, 1, 1)).members == (0, 1, 2, 3)

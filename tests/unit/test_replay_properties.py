@@ -157,7 +157,7 @@ def folder_of(ranks: Sequence[TraceWriter]) -> Iterator[Path]:
 
 @settings(max_examples=60, deadline=None)
 @given(world=st.integers(1, 6), steps=STEPS, costs=COSTS)
-def test_the_replay_does_what_the_definition_says(world: int, steps: list[Step], costs: HostCosts) -> None:
+def test_the_replay_agrees_with_the_reference(world: int, steps: list[Step], costs: HostCosts) -> None:
     with folder_of(write_job(world, steps)) as folder:
         timeline = simulate(
             folder,
@@ -180,7 +180,7 @@ def test_the_replay_does_what_the_definition_says(world: int, steps: list[Step],
 
 @settings(max_examples=20, deadline=None)
 @given(world=st.integers(2, 6), steps=STEPS, costs=COSTS, slow=st.integers(0, 5), factor=st.integers(1000, 5000))
-def test_a_straggler_never_makes_a_job_faster_and_runs_are_alike(
+def test_a_straggler_never_makes_a_job_faster_and_replays_are_deterministic(
     world: int, steps: list[Step], costs: HostCosts, slow: int, factor: int
 ) -> None:
     costs = HostCosts(**{**vars(costs), "overlap": 0})  # a rank that comes late may overlap less

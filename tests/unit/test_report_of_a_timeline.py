@@ -13,7 +13,7 @@ from maya.report import collect
 from maya.results import conclude
 
 
-def test_messages_of_one_group_are_one_event(tmp_path: Path) -> None:
+def test_sends_of_one_group_are_one_event(tmp_path: Path) -> None:
     """As they are one kernel."""
     for rank in (0, 1):
         trace = TraceWriter(rank)
@@ -30,7 +30,7 @@ def test_messages_of_one_group_are_one_event(tmp_path: Path) -> None:
     assert content.activities[network.events[2]].name == "communication × 2"
 
 
-def test_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     result = maya("report", tmp_path)
     assert result.exit_code == 1
     assert "is not the folder of a run" in result.output

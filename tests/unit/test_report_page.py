@@ -58,15 +58,15 @@ def test_page_draws_itself(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_texts_of_a_run_are_only_text(tmp_path: Path) -> None:
-    opened = open_page(page(example_content(2, title=HOSTILE)), tmp_path)
+def test_texts_of_a_run_are_escaped(tmp_path: Path) -> None:
+    opened = open_page(page(made_up_content(2, title=HOSTILE)), tmp_path)
     assert opened.complaints == []
     assert opened.text_of("title") == HOSTILE
     assert "<title>hacked" not in opened.dom
 
 
 @needs_browser
-def test_keys_work(tmp_path: Path) -> None:
+def test_keys_move_and_zoom(tmp_path: Path) -> None:
     actions = """
       const press = (id, ...keys) => keys.forEach((key) =>
         document.getElementById(id).dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })));

@@ -76,14 +76,14 @@ def test_ranks_that_add_up_activations_share_their_tokens(tmp_path: Path) -> Non
     assert speed.samples.per_step == 4 * 16
 
 
-def test_tokens_and_a_price_that_were_given(tmp_path: Path) -> None:
+def test_given_tokens_and_prices_are_used(tmp_path: Path) -> None:
     speed = conclude(training(tmp_path), Options(tokens_per_step=1000, price_per_gpu_hour=3.0)).throughput
     assert speed.samples is not None
     assert (speed.samples.per_step, speed.samples.source) == (1000, "given")
     assert speed.price_per_step == pytest.approx(3 * speed.gpu_hours_per_step)
 
 
-def test_no_tokens_are_made_up(tmp_path: Path) -> None:
+def test_without_token_inputs_no_tokens_are_claimed(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     rank.train(steps=3)
     result = conclude(timeline_of(tmp_path, [rank]))
@@ -176,7 +176,7 @@ def test_tokens_of_optimizers_that_take_turns_are_not_known(tmp_path: Path) -> N
     assert "2 optimizers take turns" in speed.no_samples
 
 
-def test_tokens_that_compiled_code_looks_up(tmp_path: Path) -> None:
+def test_tokens_of_compiled_code_are_found(tmp_path: Path) -> None:
     """How many is not seen, and the user is told what to do."""
     rank = TrainingWriter(0)
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_images_are_what_the_first_convolution_gets(tmp_path: Path) -> None:
     assert (samples.per_step, samples.unit) == (32, "images")
 
 
-def test_utilisation_with_recomputation(tmp_path: Path) -> None:
+def test_utilisation_counts_recomputation_apart(tmp_path: Path) -> None:
     """Forward 1 product, backward 2, and the forward one again: a quarter of the work is not the model's."""
     rank = TrainingWriter(0)
     inputs = [tensor(512, 512), tensor(512, 512)]
@@ -232,7 +232,7 @@ def test_utilisation_with_recomputation(tmp_path: Path) -> None:
 # ---- memory ----
 
 
-def test_memory_of_a_rank(tmp_path: Path) -> None:
+def test_peak_memory_of_a_rank_is_found(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     rank.join(1, range(2))
     first = rank.allocate(1 << 20, segment=2 << 20)
@@ -259,7 +259,7 @@ def test_memory_of_a_rank(tmp_path: Path) -> None:
     assert int(memory_curve(timeline, 0, most_points=2).allocated.max()) == 16 << 20
 
 
-def test_memory_that_expandable_segments_map(tmp_path: Path) -> None:
+def test_memory_mapped_by_expandable_segments_counts(tmp_path: Path) -> None:
     """It is reserved when its physical memory is made, in several pieces before a block is handed out."""
     rank = TrainingWriter(0)
 
@@ -282,7 +282,7 @@ def test_memory_that_expandable_segments_map(tmp_path: Path) -> None:
     assert (peak.allocated, peak.reserved, peak.workspaces) == (90 << 20, 100 << 20, 20 << 20)
 
 
-def test_memory_that_is_reserved_without_a_record(tmp_path: Path) -> None:
+def test_memory_reserved_without_a_record_counts(tmp_path: Path) -> None:
     """As by PyTorch's allocator on cudaMallocAsync: blocks are handed out that no cudaMalloc has taken."""
     rank = TrainingWriter(0)
     rank.allocate(64 << 20)
@@ -302,7 +302,7 @@ def test_nccl_buffers_follow_the_variables() -> None:
 # ---- traffic and origins ----
 
 
-def test_traffic_between_ranks(tmp_path: Path) -> None:
+def test_traffic_is_a_matrix_of_ranks(tmp_path: Path) -> None:
     ranks = [TrainingWriter(number) for number in range(3)]
     for rank in ranks:
         rank.join(1, range(3))
@@ -338,14 +338,14 @@ def test_many_ranks_have_a_matrix_of_nodes(tmp_path: Path) -> None:
     assert len(lines_of(result)) <= 19
 
 
-def test_origins(tmp_path: Path) -> None:
+def test_origins_of_times_add_up_to_one(tmp_path: Path) -> None:
     origins = conclude(training(tmp_path)).origins
     assert list(origins.kernels) == [Origin.DEFAULT]
     assert list(origins.network) == ["null"]
     assert sum(origins.shares().values()) == pytest.approx(1.0)
 
 
-def test_what_takes_most_time(tmp_path: Path) -> None:
+def test_the_top_items_are_the_longest_ops(tmp_path: Path) -> None:
     result = conclude(training(tmp_path, network_ns=10 * MS))
     items = top_items(result.timeline, result.steps, 0)
     assert (items[0].what, items[0].times, items[0].ns) == ("ncclAllReduce", 1, 10 * MS)
@@ -356,7 +356,7 @@ def test_what_takes_most_time(tmp_path: Path) -> None:
 # ---- terminal text and JSON ----
 
 
-def test_lines_say_what_matters(tmp_path: Path) -> None:
+def test_the_terminal_shows_the_main_figures_in_order(tmp_path: Path) -> None:
     result = conclude(training(tmp_path))
     text = lines_of(result)
     assert len(text) <= 19
@@ -392,7 +392,7 @@ def test_an_unknown_option_is_refused_by_name() -> None:
     assert Options.of({"tokens_per_step": 7}).table() == {"tokens_per_step": 7}
 
 
-def test_ranks_as_users_write_them() -> None:
+def test_rank_ranges_are_parsed() -> None:
     assert parse_ranks("3,0-1,1", 8) == [0, 1, 3]
     with pytest.raises(OptionError, match="there is no rank 8, only 0 to 7"):
         parse_ranks("6-8", 8)

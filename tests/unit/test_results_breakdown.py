@@ -33,7 +33,7 @@ def of_rank(breakdown: TimeBreakdown, rank: int) -> dict[str, int]:
     return {name.value: ns // MS for name, ns in breakdown.of_rank(rank).items() if ns}
 
 
-def test_a_rank_alone(tmp_path: Path) -> None:
+def test_the_time_of_a_rank_alone_is_divided_by_class(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
         rank.copy("HtoD", 1 << 20)
@@ -80,7 +80,7 @@ def test_a_straggler_is_waited_for(tmp_path: Path) -> None:
     assert breakdown.median_rank == 0
 
 
-def test_a_stage_waits_for_messages(tmp_path: Path) -> None:
+def test_a_pipeline_stage_waits_for_its_receives(tmp_path: Path) -> None:
     first, second = TrainingWriter(0), TrainingWriter(1)
     for rank in (first, second):
         rank.join(1, range(2))

@@ -122,7 +122,7 @@ def test_an_optimizer_for_each_parameter_that_steps_during_backward(tmp_path: Pa
         ("", [], True),
     ],
 )
-def test_turns(sequence: str, lengths: list[int], regular: bool) -> None:
+def test_turns_of_optimizers_are_found(sequence: str, lengths: list[int], regular: bool) -> None:
     turns = find_turns(sequence)
     assert [len(each) for each in turns.iterations] == lengths
     assert turns.regular == regular
@@ -273,7 +273,7 @@ def test_steps_from_an_annotation(tmp_path: Path) -> None:
     assert find_steps(timeline, "ProfilerStep#1").count == 1
 
 
-def test_an_annotation_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_annotation_is_named(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     with rank.annotated("generate"):
         rank.product()
@@ -306,7 +306,7 @@ def test_ranks_that_step_less_often(tmp_path: Path) -> None:
         ([900, 800, 700, 600], 3),
     ],
 )
-def test_warm_up(lengths: list[int], warm_up: int) -> None:
+def test_warm_up_steps_are_found(lengths: list[int], warm_up: int) -> None:
     assert warm_up_of(lengths) == warm_up
 
 
@@ -328,7 +328,7 @@ def test_a_step_counts_if_every_rank_recorded_it(tmp_path: Path) -> None:
     assert all(steps.lengths_ns)
 
 
-def test_no_step_that_every_rank_recorded(tmp_path: Path) -> None:
+def test_a_run_without_a_common_step_is_refused(tmp_path: Path) -> None:
     """Not steps that take no time: the first rank waits for the second for ever."""
     timeline = timeline_of(tmp_path, _data_parallel(0))
     with pytest.raises(ValueError, match="no step was recorded to its end: rank 0: ncclAllReduce number 0 of ranks"):

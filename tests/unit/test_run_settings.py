@@ -26,7 +26,7 @@ def settings(**fields: object) -> RunSettings:
     return RunSettings(**given).with_host()  # type: ignore[arg-type]
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_settings_round_trip_through_a_file(tmp_path: Path) -> None:
     saved = settings(
         network="flow",
         nccl={"NCCL_ALGO": "Ring"},
@@ -55,7 +55,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
         ({"host": {"calls": {}, "op": -1}}, "op is -1; expected whole nanoseconds"),
     ],
 )
-def test_a_run_file_that_is_not_right_is_refused(tmp_path: Path, change: Mapping[str, object], complaint: str) -> None:
+def test_a_malformed_run_file_is_refused(tmp_path: Path, change: Mapping[str, object], complaint: str) -> None:
     settings().save(tmp_path)
     content = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**content, **change}))
@@ -70,7 +70,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         RunSettings.load(tmp_path)
 
 
-def test_changes_reach_what_they_are_about() -> None:
+def test_changes_apply_to_their_settings() -> None:
     changed = settings(changes={"node.nic_rate": "200Gbps", "memory_bandwidth": "4TB/s", "host.calls.kernel": "7us"})
     assert changed.load_cluster().nic_rate == 25 * 10**9
     assert changed.device().memory_bandwidth == 4 * 10**12
@@ -105,14 +105,14 @@ def test_a_run_can_be_moved() -> None:
         ({"host.scale": "0"}, "expected a factor, e.g. 1.2"),
     ],
 )
-def test_changes_that_cannot_be_meant_are_refused(changes: Mapping[str, str], complaint: str) -> None:
+def test_contradictory_changes_are_refused(changes: Mapping[str, str], complaint: str) -> None:
     with pytest.raises((ClusterError, DeviceError, HostError)) as raised:
         settings().changed(changes=changes)
     assert complaint in str(raised.value)
 
 
-def test_a_clusters_file_may_say_what_its_hosts_take(tmp_path: Path) -> None:
-    preset = Path(load_cluster.__code__.co_filename).parent / "catalogue" / "dgx-h100.toml"
+def test_a_cluster_file_may_set_host_costs(tmp_path: Path) -> None:
+    preset = Path(load_cluster.__code__.co_filename).parent / "clusters" / "dgx-h100.toml"
     file = tmp_path / "mine.toml"
     file.write_text(preset.read_text() + '\n[host]\nop = "3us"\n[host.calls]\nkernel = "9us"\n')
     costs = settings(cluster=str(file)).host
@@ -124,7 +124,7 @@ def test_a_clusters_file_may_say_what_its_hosts_take(tmp_path: Path) -> None:
         settings(cluster=str(file))
 
 
-def test_a_host_of_ones_own_needs_only_what_differs(tmp_path: Path) -> None:
+def test_a_host_file_needs_only_the_differences(tmp_path: Path) -> None:
     file = tmp_path / "slow.toml"
     file.write_text('name = "slow"\nop = "50us"\n')
     device = load_device("h100")
@@ -143,7 +143,7 @@ def test_costs_for_the_ranks_side_name_every_kind_of_call() -> None:
     }
 
 
-def test_only_variables_that_decide_are_kept() -> None:
+def test_only_variables_that_change_the_prediction_are_kept() -> None:
     environment = {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO", "HOME": "/", "NCCL_PROTO": " "}
     assert nccl_variables(environment) == {"NCCL_ALGO": "Ring"}
 

@@ -9,7 +9,7 @@ from maya.launcher.summary_file import FinishedRun as FinishedRun
 from maya.launcher.terminal_summary import summary
 
 
-def test_a_rank_that_could_not_open_its_trace(tmp_path: Path) -> None:
+def test_a_rank_that_could_not_open_its_trace_is_named(tmp_path: Path) -> None:
     """It is not taken for one that asked nothing of its GPU: its clock has moved."""
     run = FinishedRun(
         script="train.py",

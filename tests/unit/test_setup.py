@@ -86,21 +86,21 @@ def test_success_is_remembered(project: Path) -> None:
     assert "making .venv" not in said
 
 
-def test_without_a_c_compiler(project: Path) -> None:
+def test_a_missing_c_compiler_is_reported(project: Path) -> None:
     code, said = setup(project)
     assert code == 1
     assert "no C compiler (gcc)" in said
     assert "Install gcc" in said
 
 
-def test_without_a_cxx_compiler(project: Path) -> None:
+def test_a_missing_cxx_compiler_is_reported(project: Path) -> None:
     add_program(project, "gcc")
     code, said = setup(project)
     assert code == 1
     assert "no C++ compiler (g++)" in said
 
 
-def test_without_python(project: Path) -> None:
+def test_without_python_the_message_names_the_remedy(project: Path) -> None:
     add_program(project, "gcc")
     add_program(project, "g++")
     code, said = setup(project)
@@ -109,14 +109,14 @@ def test_without_python(project: Path) -> None:
     assert "apt-get install python3 python3-venv" in said
 
 
-def test_with_an_old_python(project: Path) -> None:
+def test_an_old_python_is_refused(project: Path) -> None:
     add_compilers_and_python(project)
     code, said = setup(project, MAYA_PYTHON="python3", FAKE_VERSION="1")
     assert code == 1
     assert "(MAYA_PYTHON=python3 is not)" in said
 
 
-def test_without_a_package_index(project: Path) -> None:
+def test_an_unreachable_package_index_is_reported(project: Path) -> None:
     add_compilers_and_python(project)
     code, said = setup(project, FAKE_PIP="1")
     assert code == 1
@@ -125,7 +125,7 @@ def test_without_a_package_index(project: Path) -> None:
     assert "Is the package index reachable" in said
 
 
-def test_with_a_cpu_only_torch(project: Path) -> None:
+def test_a_cpu_only_torch_is_refused(project: Path) -> None:
     add_compilers_and_python(project)
     code, said = setup(project, MAYA_TORCH_VERSION="2.13.0", FAKE_TORCH="1")
     assert code == 1
@@ -135,14 +135,14 @@ def test_with_a_cpu_only_torch(project: Path) -> None:
     assert "installing torch 2.13.0" in said, "a setup that failed must not count as done"
 
 
-def test_libraries_that_do_not_build(project: Path) -> None:
+def test_a_failed_build_fails_the_setup(project: Path) -> None:
     add_compilers_and_python(project)
     code, said = setup(project, FAKE_BUILD="1")
     assert code == 1
     assert "the fake CUDA libraries were not built; see above" in said
 
 
-def test_two_at_once(project: Path) -> None:
+def test_two_setups_wait_for_each_other(project: Path) -> None:
     add_compilers_and_python(project)
     with (project / ".setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -159,7 +159,7 @@ def test_two_at_once(project: Path) -> None:
     assert "ready" in said
 
 
-def test_a_version_that_pyenv_keeps(project: Path) -> None:
+def test_a_python_of_pyenv_is_found(project: Path) -> None:
     add_compilers_and_python(project)
     (project / "pyenv" / "versions" / "3.13.0" / "bin").mkdir(parents=True)
     kept = project / "pyenv" / "versions" / "3.13.0" / "bin" / "python3.13"

@@ -80,7 +80,7 @@ def test_a_slow_nic_slows_its_own_group_down_and_leaves_others_more() -> None:
     assert all(finished[place].ns <= healthy[place].ns for place in others)
 
 
-def test_a_lost_uplink_slows_down_those_who_used_it() -> None:
+def test_a_lost_uplink_slows_the_collectives_that_used_it() -> None:
     whole = _run(_planned("fat-tree-1to1"), *_data_parallel())
     lost = _run(_planned("fat-tree-1to1", "leaf0:spine0"), *_data_parallel())
     slower = [place for place in range(32) if lost[place].ns > whole[place].ns * 1.01]
@@ -98,7 +98,7 @@ def test_rails_keep_rings_of_one_local_rank_away_from_uplinks() -> None:
     )
 
 
-def test_a_message_beside_an_all_reduce_shares_the_nic() -> None:
+def test_a_send_beside_an_all_reduce_shares_the_nic() -> None:
     network = AnalyticNetwork(build_topology(load_cluster("dgx-h100"), 16))
     message = Collective("send_recv", _SIZE, (0, 8), transfers=(Transfer(0, 1, _SIZE),))
     all_reduce = Collective("all_reduce", 8 * _SIZE, tuple(range(16)))
@@ -108,7 +108,7 @@ def test_a_message_beside_an_all_reduce_shares_the_nic() -> None:
     assert beside[1].ns > beside[1].alone_ns
 
 
-def test_what_ends_gives_its_bandwidth_back() -> None:
+def test_a_collective_that_ends_gives_its_bandwidth_back() -> None:
     """All groups start together; the larger ones go on faster once the smaller ones are through."""
     network = _planned("fat-tree-4to1")
     mixed = [replace(collective, size=_SIZE * (1 + place % 2)) for place, collective in enumerate(_data_parallel())]
@@ -118,7 +118,7 @@ def test_what_ends_gives_its_bandwidth_back() -> None:
     assert max(one.ns for one in small) * 1.2 < max(one.ns for one in both) < max(one.ns for one in large) * 0.8
 
 
-def test_twice_the_same() -> None:
+def test_the_same_traffic_ends_at_the_same_times() -> None:
     network = _planned("fat-tree-1to1-ecmp")
     assert [one.end_ns for one in _run(network, *_data_parallel())] == [
         one.end_ns for one in _run(network, *_data_parallel())
@@ -136,7 +136,7 @@ def test_the_command_prints_a_row_for_each_cluster() -> None:
     assert [line.split()[0] for line in lines[4:]] == ["fat-tree-1to1", "fat-tree-4to1"]
 
 
-def test_the_documentation_shows_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documentation_shows_the_current_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first table; the others are made alike."""
     text = (_EXAMPLES.parents[2] / "docs" / "network-what-if.md").read_text(encoding="utf-8")
     shown = re.search(r"^```\n\$ maya net ([^\n]*)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
@@ -156,7 +156,7 @@ def test_the_documentation_shows_what_is(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
     ],
 )
-def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> None:
+def test_the_command_explains_errors(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(net, ["together", "dgx-h100", *arguments])
     assert result.exit_code == 1
     assert message in result.output

@@ -13,7 +13,7 @@ from maya.launcher.arguments import fitting_cluster, parse
 from netmodel.cluster import load_cluster
 
 
-def test_defaults() -> None:
+def test_defaults_are_the_virtual_clock_and_the_host_model() -> None:
     timing = parse(["train.py"], {}).timing
     assert (timing.clock, timing.host_time, timing.network, timing.timeline) == ("virtual", "model", "analytic", True)
     assert (timing.changes, timing.results, timing.packs) == ({}, {}, ())
@@ -46,7 +46,7 @@ def test_without_traces_the_clock_is_the_walls() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradictory_options_are_refused(
     words: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -65,7 +65,7 @@ def test_what_cannot_be_meant_is_refused(
         (["--pack", "none.npz"], "--pack none.npz: no such file"),
     ],
 )
-def test_what_is_found_out_later_is_refused_too(maya_run: MayaRun, words: Sequence[str], complaint: str) -> None:
+def test_unknown_names_and_keys_are_refused(maya_run: MayaRun, words: Sequence[str], complaint: str) -> None:
     run = maya_run("print('ran')", *words)
     assert (run.exit_code, run.stdout) == (2, "")
     assert complaint in run.stderr
@@ -76,12 +76,12 @@ def test_what_is_found_out_later_is_refused_too(maya_run: MayaRun, words: Sequen
     ("gpu", "cluster"),
     [("h100", "dgx-h100"), ("b200", "dgx-b200"), ("gb200", "gb200-nvl72"), ("l40s", "pcie-box"), ("a40", "pcie-box")],
 )
-def test_without_a_cluster_one_is_assumed_that_fits_the_gpu(gpu: str, cluster: str) -> None:
-    assert fitting_cluster(load_device(gpu)) == cluster
+def test_without_a_cluster_the_one_of_the_gpu_is_assumed(gpu: str, cluster: str) -> None:
+    assert fitting_cluster(gpu, load_device(gpu)) == cluster
     assert parse(["--nproc", "16", "--gpu", gpu, "train.py"], {}).ranks_per_node == load_cluster(cluster).gpus_per_node
 
 
-def test_a_gpu_of_ones_own_gets_the_cluster_of_its_kind(tmp_path: Path) -> None:
+def test_a_gpu_file_gets_the_cluster_of_its_base(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('based_on = "a100-40"\nmemory = "60GiB"\n')
     assert fitting_cluster(load_device(str(file))) == "dgx-a100"

@@ -148,7 +148,7 @@ def test_a_rack_of_nvl72_is_one_domain() -> None:
     assert (topology.domain_of(71), topology.domain_of(72)) == (0, 1)
 
 
-def test_nics_are_the_nearest() -> None:
+def test_a_gpu_uses_its_nearest_nic() -> None:
     assert _topology("dgx-1v", 16).nics_of(13) == (2,)
     assert _topology("aws-p5", 16).nics_of(9) == (4, 5, 6, 7)
     assert _topology("pcie-box", 16).nics_of(9) == (0,)
@@ -218,7 +218,7 @@ def test_adaptive_routing_sees_all_cables_as_one() -> None:
     assert with_loss.rate[with_loss.path(0, 47)[4]] == 150 * 10**9
 
 
-def test_oversubscription_is_what_is_wired() -> None:
+def test_oversubscription_follows_the_wiring() -> None:
     topology = _topology("oversubscribed", 48)  # twelve ports: eight down, four up
     names = [vertex.name for vertex in topology.vertices]
     leaf = names.index("leaf0")
@@ -261,7 +261,7 @@ def test_a_dragonfly_takes_at_most_one_cable_between_groups() -> None:
         assert len(groups) <= 4
 
 
-def test_a_graph_of_the_users_own() -> None:
+def test_a_graph_file_of_the_user_is_built() -> None:
     topology = _topology("graph", 48)
     taken = {_stations(topology, topology.path(0, 47, flow=flow))[3] for flow in range(30)}
     assert taken == {"over", "under"}
@@ -301,13 +301,13 @@ def test_a_lost_uplink_is_avoided_and_a_slow_one_is_slow() -> None:
         assert slow.rate[list(path)].min() == expected
 
 
-def test_one_of_several_cables() -> None:
+def test_one_of_several_cables_can_be_lost() -> None:
     topology = _topology("graph", 48, "left:over#1")
     assert sum(topology.lost) == 2
     assert "over" in {_stations(topology, topology.path(0, 47, flow=flow))[3] for flow in range(30)}
 
 
-def test_the_halves_of_a_cluster() -> None:
+def test_bisection_bandwidth_follows_the_wiring() -> None:
     assert bisection_rate(_topology("dgx-h100", 8)) is None
     nics = 6 * 2 * 50 * 10**9
     assert bisection_rate(_topology("two-levels", 48)) == (nics, nics)
@@ -332,7 +332,7 @@ def test_the_halves_of_a_cluster() -> None:
         ("default", 0, "at least 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(fabric: str, gpus: int, message: str) -> None:
+def test_fabrics_that_do_not_fit_the_gpus_are_refused(fabric: str, gpus: int, message: str) -> None:
     with pytest.raises(ClusterError) as caught:
         build_topology(_cluster(fabric), gpus)
     assert message in str(caught.value)
@@ -354,7 +354,7 @@ def test_what_does_not_fit_is_refused(fabric: str, gpus: int, message: str) -> N
         ("graph", ["left:over#3"], "3 cables are said to fail, but there are 2"),
     ],
 )
-def test_what_cannot_be_reached_is_refused(fabric: str, faults: list[str], message: str) -> None:
+def test_unreachable_gpus_are_refused(fabric: str, faults: list[str], message: str) -> None:
     with pytest.raises(ClusterError) as caught:
         build_topology(with_faults(_cluster(fabric), [parse_fault(fault) for fault in faults]), 48)
     assert message in str(caught.value)
@@ -370,7 +370,7 @@ def test_a_graph_in_two_parts_is_refused(tmp_path: Path) -> None:
         build_topology(load_text(tmp_path, text), 8)
 
 
-def test_faults_in_one_word() -> None:
+def test_faults_are_parsed_from_text() -> None:
     assert parse_fault("node3/nic5") == parse_fault("node3/nic5=lost") == NetworkFault(("node3/nic5",), 0.0)
     assert parse_fault("leaf0:spine1#2=12.5%") == NetworkFault(("leaf0", "spine1"), 0.125, 2)
     for text in ("", "a:b:c", "a=", "a=50", "a=100%", "a=0%", "a#0"):
@@ -378,7 +378,7 @@ def test_faults_in_one_word() -> None:
             parse_fault(text)
 
 
-def test_a_thousand_gpus() -> None:
+def test_a_topology_of_a_thousand_gpus_is_built() -> None:
     topology = _topology("dgx-b200", 1024)
     assert topology.nodes == 128
     assert topology.paths(np.arange(1024), (np.arange(1024) + 8) % 1024).shape[0] == 1024

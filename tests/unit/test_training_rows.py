@@ -43,7 +43,7 @@ def test_long_steps_follow_from_short_ones() -> None:
     assert job.step_ms([900.0, 110.0, 190.0]) == pytest.approx(110 + 20 * 252)
 
 
-def test_rows_that_say_too_little_are_refused_with_a_reason() -> None:
+def test_incomplete_rows_are_refused_with_a_reason() -> None:
     with pytest.raises(NotExpressible, match="heads"):
         job_of(0, {**ROW, "heads": ""})
     with pytest.raises(NotExpressible, match="no mapping"):

@@ -59,7 +59,7 @@ def h100_ns(work: Kernel) -> int:
     return Estimator(load_device("h100")).estimate([work])[0].ns
 
 
-def test_a_product_of_a_template_has_its_sizes() -> None:
+def test_a_gemm_template_has_its_sizes() -> None:
     work = launched(product(), (7168, 1, 1))
     assert work.kind is WorkKind.GEMM
     assert work.variant == "TN_triton"
@@ -75,7 +75,7 @@ def test_a_size_that_is_an_argument_follows_from_the_pointers() -> None:
     assert launched(product("ks0"), (7168, 1, 1), pointers) == fixed
 
 
-def test_autotuning_prefers_tiles_that_fit_the_product() -> None:
+def test_autotuning_prefers_tiles_that_fit_the_gemm() -> None:
     large = {tile: h100_ns(launched(product(tile=tile), (1, 1, 1))) for tile in (16, 32, 64, 128)}
     assert large[16] > large[32] > large[64] > large[128]
 
@@ -92,7 +92,7 @@ GROUPED = HEAD.format(signature="'arg_a_ptr': '*bf16', 'arg_b_ptr': '*bf16', 'ou
 )
 
 
-def test_a_grouped_product_shares_out_its_rows() -> None:
+def test_a_grouped_gemm_divides_its_rows() -> None:
     work = launched(GROUPED, (132, 1, 1))
     assert work.kind is WorkKind.GEMM
     assert work.flops == 2 * 16384 * 2048 * 1024
@@ -117,7 +117,7 @@ CONVOLUTION = HEAD.format(signature="'arg_X': '*fp16', 'arg_W': '*fp16', 'out_pt
 )
 
 
-def test_a_convolution_of_a_template_has_its_sizes() -> None:
+def test_a_convolution_template_has_its_sizes() -> None:
     work = launched(CONVOLUTION, (1, 1, 1))
     assert work.kind is WorkKind.CONVOLUTION
     assert work.flops == 2 * 32 * 28 * 28 * 128 * 64 * 9
@@ -163,7 +163,7 @@ BLOCKS = 65536 // 128
         ("tmp1 = somebody.knows(m)\n", "tmp1", 1.0, False),
     ],
 )
-def test_what_a_mask_leaves(assignments: str, result: str, share: float, exact: bool) -> None:
+def test_a_mask_leaves_its_share_of_the_pairs(assignments: str, result: str, share: float, exact: bool) -> None:
     found = visible(MASK.format(assignments=assignments.rstrip(), result=result), 65536, 65536, 128, 128)
     assert found.share == pytest.approx(share, rel=0.01)
     assert found.exact is exact
@@ -203,7 +203,7 @@ def test_flex_attention_over_long_sequences_is_not_nearly_free() -> None:
     assert h100_ns(full) == pytest.approx(2 * h100_ns(causal), rel=0.1)
 
 
-def test_flex_attention_of_dynamic_shapes() -> None:
+def test_flex_attention_of_dynamic_shapes_has_its_sizes() -> None:
     sizes = (2 * 32 * 65536 * 128, 2 * 8 * 65536 * 128, 2 * 8 * 65536 * 128, 2 * 32 * 65536 * 128)
     dynamic = launched(flex(queries="ks0", keys="ks1"), (512, 1, 32), sizes)
     assert dynamic == launched(flex(), (512, 1, 32))

@@ -32,7 +32,7 @@ IMMORTAL = """
 """
 
 
-def test_objects_that_are_not_counted_any_more() -> None:
+def test_objects_become_immortal() -> None:
     """Python goes on as before, and its end deletes what was made since."""
     command = [sys.executable, "-c", textwrap.dedent(IMMORTAL)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -42,7 +42,7 @@ def test_objects_that_are_not_counted_any_more() -> None:
     assert done.stdout.splitlines() == [f"{can} {can}", "2 [1, 'two'] 10000", *deleted]
 
 
-def test_imports_of_a_source() -> None:
+def test_imports_are_found_in_a_source() -> None:
     text = """
         import a.b, c as d
         from e import f, g as h
@@ -81,7 +81,7 @@ def test_imports_of_a_source() -> None:
     assert parse("if:") is None
 
 
-def test_assignments_of_a_source() -> None:
+def test_assignments_are_found_in_a_source() -> None:
     text = """
         import os
         os.environ["A"] = "1"
@@ -102,7 +102,7 @@ def test_assignments_of_a_source() -> None:
     assert Assignment("H", "8") in assignments_before(tree, frozenset())
 
 
-def test_a_module_that_did_not_end_is_not_shared() -> None:
+def test_a_module_whose_import_did_not_end_is_not_shared() -> None:
     """Nor what belongs to it: the probe was given up in the middle of the package."""
     whole = {"name": "package.part", "origin": "part.py", "imports": ["package"]}
     lines = ["package", "missing", None, "package.part", whole, "package.slow"]
@@ -115,7 +115,7 @@ def test_a_module_that_did_not_end_is_not_shared() -> None:
     }
 
 
-def test_what_imports_something_unshared_is_not_shared() -> None:
+def test_a_module_that_imports_an_unshared_one_is_not_shared() -> None:
     records = [
         ModuleRecord("leaf", "leaf.py"),
         ModuleRecord("bad", "bad.py", effects=["prints"]),
