@@ -1,1 +1,1 @@
-"""What tests of several files share: writers of traces, launchers of jobs, reference models."""
+"""Helpers for tests of several files: writers of traces, launchers of jobs, reference models."""

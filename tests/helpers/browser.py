@@ -1,4 +1,4 @@
-"""Opens a page in headless Chromium, if there is one, and says what became of it."""
+"""Opens a page in headless Chromium, where it is installed, and reads the page and its console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of a job as the coordinator's state machine sees them: what they say, and what they are told. No sockets."""
+"""Ranks of a job as the coordinator's state machine sees them: their messages and the answers. No sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a job that hangs, or looks as if it did, and keeps what is left of it."""
+"""Runs a job that hangs, or seems to hang, and reads its reports."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def hold(stream: Stream) -> threading.Event:
 
 
 class Buffer:
-    """Device memory with an array's bytes, or, with none, that nobody has written to."""
+    """Device memory with an array's bytes, or unwritten memory if there is no array."""
 
     def __init__(self, values: Any = None, *, count: int = 0, dtype: Any = np.float32) -> None:
         array = None if values is None else np.ascontiguousarray(values)

@@ -1,4 +1,4 @@
-"""An invented report of any size, for tests of the page: an FSDP-like job, one slow rank, deterministic."""
+"""A synthetic report of any size, for tests of the page: an FSDP-like job, one slow rank, deterministic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 2**30
 SLOW = 5  # a rank
 
 
-def example_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str = "train_gpt.py") -> Content:
+def synthetic_content(ranks: int, *, layers: int = 32, steps: int = 10, title: str = "train_gpt.py") -> Content:
     """Ranks beyond eight are on more nodes."""
     per_node = min(ranks, 8)
     nodes = -(-ranks // per_node)

@@ -1,4 +1,4 @@
-"""A timeline as text: who did what when. Golden files hold such texts."""
+"""A timeline as text: the kernels and collectives of each rank with their times. Golden files hold such texts."""
 
 from __future__ import annotations
 

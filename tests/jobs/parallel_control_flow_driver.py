@@ -156,7 +156,7 @@ def counters() -> None:
 
 
 def work_on_demand() -> None:
-    """Rank 0 hands out work to whoever asks, one after the other, until none is left."""
+    """Rank 0 hands out tasks to the ranks that ask, one after the other, until none is left."""
     if RANK == 0:
         answers = []
         for round_number in range(3):

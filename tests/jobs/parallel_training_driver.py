@@ -193,7 +193,7 @@ def main() -> None:
     for way in args.ways:
         train = WAYS[way](args, device)
         losses = [train(step) for step in range(args.steps)]
-        # Whoever has the last stage of a pipeline knows its losses; elsewhere everybody does, and rank 0 tells.
+        # The last stage of a pipeline prints the losses; elsewhere all ranks know them, and rank 0 prints.
         if losses[0] is not None and (way.startswith("pp") or rank == 0):
             print(f"{way}:", *(repr(loss.item()) for loss in losses), flush=True)
     if dist.is_initialized():

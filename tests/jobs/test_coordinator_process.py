@@ -1,4 +1,4 @@
-"""The coordinator as a process of its own: what it reports, how it starts, how it ends."""
+"""The coordinator as a process of its own: its start, its reports, its end."""
 
 from __future__ import annotations
 

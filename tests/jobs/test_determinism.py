@@ -1,4 +1,4 @@
-"""The same job gives the same prediction, byte for byte, however this machine orders what its threads and ranks do."""
+"""The same job gives the same prediction, byte for byte, in any order of the machine's threads and processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rank_runtime.build import Build
 
 RANKS = 4
 
-# What the ranks hold of 64 MiB that nobody waited for: after the device is done, and after another tenth of a second of
-# the rank's time, each time with the next collective. A torch without watchdogs looks itself, at every call.
+# How much the ranks hold of 64 MiB without a wait: after the device is done, and after another tenth of a second of the
+# rank's time, each time with the next collective. A torch without watchdogs polls at every call.
 UNWAITED = """
 import os, time, torch, torch.distributed as dist
 from pathlib import Path
@@ -36,7 +36,7 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 """
 
-# Two events behind a collective that nobody waited for, asked for in turn, and a group that ends before its collective.
+# Two events behind a collective without a wait, polled in turn, and a group that ends before its collective.
 ASKED = """
 import os, torch, torch.distributed as dist
 
@@ -52,7 +52,7 @@ dist.all_reduce(torch.empty(16 << 20, device="cuda"), async_op=True)
 dist.destroy_process_group()
 """
 
-# Memory that another stream used is given back when an event there is past.
+# The allocator takes back memory that another stream used when an event on that stream is past.
 OTHER_STREAM = """
 import os, torch, torch.distributed as dist
 
@@ -80,7 +80,7 @@ for waits in (False, True):
     let_go()
     if waits:
         other.synchronize()
-    small = torch.empty(1, device="cuda")  # the allocator looks what it can have back
+    small = torch.empty(1, device="cuda")  # the allocator looks for memory to reclaim
     held.append(active() - before >> 20)
     del small
 if dist.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""What follows a hang."""
+"""`--on-hang wait` and `--on-hang abort`."""
 
 from __future__ import annotations
 

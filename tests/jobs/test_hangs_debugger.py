@@ -1,4 +1,4 @@
-"""`--on-hang pdb`: a terminal, a job that hangs, and what a user types."""
+"""`--on-hang pdb`: a session on a terminal with a job that hangs."""
 
 from __future__ import annotations
 

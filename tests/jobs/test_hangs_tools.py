@@ -1,4 +1,4 @@
-"""torch's own tools against hangs find under Maya what they find on a cluster, and what Maya's report says."""
+"""torch's own tools against hangs find the same under Maya as on a cluster, and agree with Maya's report."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_torchs_watchdog_dumps_and_names_the_absent_rank_and_ends_the_others(run
     assert "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE" in ended.output
     assert "[1] finished collective #1, but didn't join collective #2" in ended.output
     assert "script.py:14" in ended.output
-    assert -6 in (ended.exit_codes[0], ended.exit_codes[2])  # who is first ends the others
+    assert -6 in (ended.exit_codes[0], ended.exit_codes[2])  # the first to time out ends the others
     assert ended.report is None, "who sleeps is not stuck"
     for rank in range(3):
         assert (tmp_path / f"dump_{rank}").stat().st_size > 0

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: --inject, in words or in a file, and --schedule-seed."""
+"""Injected faults (--inject) and perturbed event orders (--schedule-seed) in jobs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ for size in (2 << 30, 1 << 30):
 
 
 def test_an_injected_out_of_memory_error_is_pytorchs_own(build: Build, tmp_path: Path) -> None:
-    """The numbers fit together, and a program that asks for less goes on. With one rank, too."""
+    """The numbers fit together, and a program that asks for less goes on. One rank is enough."""
     ended = run(tmp_path, "--inject", "oom:rank=0,allocation=2", script=OUT_OF_MEMORY, ranks=1)
     assert ended.returncode == 0, ended.stderr
     assert (
@@ -167,7 +167,7 @@ def test_an_injected_network_error_fails_the_communicator(build: Build, tmp_path
 
 @pytest.mark.slow
 def test_an_injected_delay_shows_in_all_clocks_and_in_the_prediction(build: Build, tmp_path: Path) -> None:
-    """In a replay, too: the delay is in the trace. A rank that sleeps is no hang."""
+    """The delay is in the trace, so a replay has it as well. A rank that sleeps is no hang."""
     ended = run(tmp_path, "--inject", "delay:rank=1,call=7,seconds=2.5", "--inject", "kill:rank=1,call=99")
     assert ended.returncode == 0, ended.stderr
     assert not (tmp_path / "out" / "hang.json").exists()

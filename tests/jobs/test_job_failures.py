@@ -350,7 +350,7 @@ def test_a_disk_that_is_full_from_the_start_is_reported(start: Start, small_disk
         while True:
             filler.write(bytes(4096))
             filler.flush()
-    for number in range(200):  # nodes for files are limited, too
+    for number in range(200):  # the number of inodes is limited
         try:
             (small_disk / f"file{number}").touch()
         except OSError:

@@ -1,4 +1,4 @@
-"""Small values are right however much a program copies; large contents that are not kept are reported placeholders."""
+"""Small values are right in any program; large contents that are not kept are reported as placeholders."""
 
 from __future__ import annotations
 

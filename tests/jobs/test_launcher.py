@@ -327,7 +327,7 @@ def log(run: ScriptRun, name: str) -> str:
 
 
 def is_running(process: int) -> bool:
-    """Whether it is there and not merely waiting to be collected by whoever adopted it."""
+    """Whether the process runs, and is not a zombie that waits for its new parent."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -61,7 +61,7 @@ def test_splits(splits: RankOutcomes, check: str) -> None:
 
 
 def test_shrinking_needs_no_excluded_rank(ranks: Ranks) -> None:
-    """A rank that is excluded need not even be there."""
+    """The excluded rank may have ended."""
     ranks(
         3,
         """

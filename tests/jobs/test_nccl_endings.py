@@ -116,7 +116,7 @@ def test_ranks_forked_by_one_process_communicate(build: Build, tmp_path: Path) -
 
 @pytest.mark.parametrize("ends", ["killed", "refuses", "absent"])
 def test_a_rank_without_a_coordinator_cannot_initialise_communicators(build: Build, tmp_path: Path, ends: str) -> None:
-    """One message says what is the matter, and NCCL's results say so, too."""
+    """One message names the cause, and NCCL's results are errors."""
     coordinator = Coordinator(2)
     script = tmp_path / "program.py"
     script.write_text(

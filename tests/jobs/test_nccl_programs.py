@@ -1,4 +1,4 @@
-"""NCCL between several ranks: whatever a program does with it, every rank receives what numpy says."""
+"""NCCL between several ranks: in random programs, every rank receives what numpy computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of any size travel between ranks as vectors of bytes and arrive; those that are too large are refused."""
+"""Pickled objects arrive at other ranks up to a limit on their size; larger ones are refused."""
 
 from __future__ import annotations
 

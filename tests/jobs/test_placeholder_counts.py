@@ -1,4 +1,4 @@
-"""Tokens that a router sends to experts: which ones is made up, but how many has to add up on every rank."""
+"""Tokens that a router sends to experts: the choice is a placeholder, but the counts add up on every rank."""
 
 from __future__ import annotations
 

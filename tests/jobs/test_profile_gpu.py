@@ -1,4 +1,4 @@
-"""scripts/profile_gpu.py on virtual GPUs: its times mean nothing there, everything else does."""
+"""scripts/profile_gpu.py runs on virtual GPUs, where only its times mean nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python's clocks tell a script: virtual time; and what must stay real does."""
+"""Python's clocks tell a script virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`maya report`: the page of a recorded run shows what the run's results say."""
+"""`maya report`: the page of a recorded run shows the run's results."""
 
 from __future__ import annotations
 

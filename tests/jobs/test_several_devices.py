@@ -1,4 +1,4 @@
-"""One process that drives several GPUs: nn.DataParallel, and whatever else calls NCCL for all its devices itself."""
+"""One process that drives several GPUs: nn.DataParallel, and NCCL called for all devices of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/examples/train_gpt.py: the ways to cut a model train alike."""
+"""scripts/examples/train_gpt.py: all ways to divide a model train alike."""
 
 from __future__ import annotations
 

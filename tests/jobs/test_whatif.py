@@ -1,4 +1,4 @@
-"""`maya whatif`: a recorded run replayed on other settings, and what is said about it."""
+"""`maya whatif`: a recorded run replayed on other settings, and the comparison that is printed."""
 
 from __future__ import annotations
 

@@ -397,7 +397,7 @@ def test_exit_handlers_of_a_shared_module_run_in_every_rank(tmp_path: Path, buil
 
 
 def test_operators_of_a_reimported_module_can_be_registered_again(tmp_path: Path, build: Build) -> None:
-    """Torch lets nobody register the same operator twice."""
+    """torch does not let a program register the same operator twice."""
     script = """
         import os, torch
         torch.set_default_dtype(torch.float64)

@@ -171,7 +171,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no compiler chosen by whoever runs the tests."""
+    """An empty cache, and no compiler chosen in the environment."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("MAYA_CACHE", str(folder))
     monkeypatch.delenv("CC", raising=False)
@@ -299,7 +299,7 @@ def test_the_virtual_device_says_the_name_of_a_stub_once(make: Builder, root: Pa
 def test_a_library_exports_its_functions_and_nothing_else(built: tuple[Build, list[str]]) -> None:
     libraries = {path.name: read_imports(path) for path in built[0].libraries}
     runtime = libraries["libcudart.so.13"]
-    version = {"libcudart.so.13"}  # the version itself is a symbol, too
+    version = {"libcudart.so.13"}  # the version itself is a symbol
     assert runtime.exported == {"cudaGetDevice", "cudaExtra", "cudaMalloc", "cudaGetErrorString"} | version
     assert libraries["libcuda.so.1"].exported == {"cuInit"}
     for soname, imports in libraries.items():

@@ -1,4 +1,4 @@
-"""The programs of scripts/examples on a virtual GPU: each trains to its end; its trace has what is typical of it."""
+"""The programs of scripts/examples on a virtual GPU: each trains, and its trace has the calls typical of it."""
 
 from __future__ import annotations
 

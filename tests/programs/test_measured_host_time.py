@@ -1,4 +1,4 @@
-"""--host-time measured: what the program itself takes on the processor, and nothing that it does not."""
+"""--host-time measured: the step has the processor time of the program, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: PyTorch's own allocator finds a device on which its rules give the numbers that they give on a real one."""
+"""Memory: PyTorch's own allocator behaves on the virtual device as on a real one, to the byte."""
 
 from __future__ import annotations
 

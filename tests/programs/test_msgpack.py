@@ -1,4 +1,4 @@
-"""The ranks' own msgpack, against the Python package: what one writes the other reads, and nothing is read too far."""
+"""The msgpack of the ranks, in C, against the Python package: each reads the other's bytes, and not beyond the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors live as long as they do without Maya: boxing an op's arguments leaves Python's counts of references alone."""
+"""Tensors live as long as they do without Maya: boxing an op's arguments leaves reference counts alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole path on one rank, in seconds: an unmodified script on a virtual GPU, and what is known of it afterwards."""
+"""The whole path on one rank, in seconds: an unmodified script on a virtual GPU, its trace and its summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace of a real program says: all of its matrix products, an op behind every kernel, nothing lost."""
+"""The trace of a real program: all of its matmuls, an op behind every kernel, nothing lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that are compiled at run time: what a launch records, what a template has to do, and what cannot be known."""
+"""Kernels that are compiled at run time: a launch is recorded with the sizes of its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch's threads that look after communicators: seldom where many ranks share a processor, else as torch has it."""
+"""torch's watchdog threads poll rarely where many ranks share a processor, and as torch asks elsewhere."""
 
 from __future__ import annotations
 

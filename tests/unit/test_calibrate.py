@@ -1,4 +1,4 @@
-"""`maya calibrate` learns from measurements: what was measured is answered as measured, the rest is close to it."""
+"""`maya calibrate` learns from measurements: measured shapes get their measured times, others get close ones."""
 
 from __future__ import annotations
 

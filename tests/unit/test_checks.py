@@ -1,4 +1,4 @@
-"""The helper that runs several checks in one program: one that fails does not hide the others."""
+"""The helper that runs several checks in one program: a failed check does not hide the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters: the catalogue and files of the user's own, and what is said about a file that is not right."""
+"""Clusters: the catalogue, the files of users, and the errors for malformed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long collectives take at the analytic level: what NCCL would choose, what users force, where the members are."""
+"""Times of collectives at the analytic level: NCCL's own choices, choices of users, and the places of the members."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_pxn_routes_sends_to_the_rail_of_their_target() -> None:
     relay = Collective("send_recv", 64 * MB, (0, 5, 13), transfers=(Transfer(0, 2, 64 * MB),))
     assert any(net.topology.kind[link] == LinkKind.NVLINK for link in net.plan(relay).flows[0].links)
     assert all(net.topology.kind[link] != LinkKind.NVLINK for link in without.plan(relay).flows[0].links)
-    assert all(net.topology.kind[link] != LinkKind.NVLINK for link in net.plan(call).flows[0].links)  # nobody to relay
+    assert all(net.topology.kind[link] != LinkKind.NVLINK for link in net.plan(call).flows[0].links)  # no GPU relays
 
 
 def test_sends_of_a_group_share_a_direction_and_not_both() -> None:

@@ -169,7 +169,7 @@ def test_maximum_and_minimum_prefer_numbers_to_nan() -> None:
 def test_narrow_floats_round_and_saturate_at_their_limits(
     data_type: DataType, one: int, largest: int, infinite: int | None, not_a_number: int, too_large: int
 ) -> None:
-    """Too large is infinite in 16 bits and the largest number in 8, where infinity becomes that, too."""
+    """Numbers beyond the range become infinity in 16 bits; in 8 bits they and infinity become the largest number."""
     bits = np.uint16 if ITEM_BYTES[data_type] == 2 else np.uint8
     sign = 0x8000 if bits is np.uint16 else 0x80
 

@@ -1,4 +1,4 @@
-"""The coordinator's socket, with real ZeroMQ clients: who gets in, what is lost (nothing), and what does no harm."""
+"""The coordinator's socket, with real ZeroMQ clients: only ranks get in, nothing is lost, no message does harm."""
 
 from __future__ import annotations
 

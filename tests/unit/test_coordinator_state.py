@@ -1,4 +1,4 @@
-"""The coordinator's state machine: whatever order posts arrive in, every rank gets what an oracle says, once."""
+"""The coordinator's state machine: in any order of posts, every rank gets the oracle's answer, once."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _contribution(random: np.random.Generator, count: int, data_type: DataType, 
     known = np.zeros(count * stored.itemsize, bool)
     if is_sent:
         known[:] = True
-        if random.random() < 0.3:  # some of it is made up
+        if random.random() < 0.3:  # some of it is random
             first = int(random.integers(0, len(known) + 1))
             known[first : int(random.integers(first, len(known) + 1))] = False
     return Contribution(values, known, is_sent)
@@ -620,7 +620,7 @@ def test_posts_of_a_rank_that_has_ended_count() -> None:
     ranks.post(1, both, 0, call=Call.RECEIVE, peer=0, token=1)
     ranks.post(1, both, 1, call=Call.RECEIVE, peer=0, token=2, count=BUFFER_BYTES)
     assert ranks.told(1) == [(Done(0, [0, 8], True), b"1234abcd"), (Done(1, [0, 4], True), b"5678"), *done(2)]
-    assert ranks.told(0) == []  # nobody would read it
+    assert ranks.told(0) == []  # it would not be read
     ranks.post(1, both, 1)
     assert ranks.state.describe() == {1: [PendingWait("all_reduce of 1 fp32 sum", both, 1, (1,), (0,))]}
 
@@ -762,7 +762,7 @@ def test_memory_stays_flat() -> None:
     try:
         for number in range(300):
             if number == 100:
-                gc.collect()  # empties the interpreter's own free lists, too
+                gc.collect()  # empties the interpreter's own free lists as well
                 before = tracemalloc.get_traced_memory()[0]
             _everything_once(ranks, everybody, number)
         gc.collect()

@@ -1,4 +1,4 @@
-"""The time that the coordinator gives: collectives start with their last member, messages as NCCL's buffer allows."""
+"""Times that the coordinator gives: collectives start with their last member, sends as NCCL's buffer allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`maya doctor`: the verdict for each thing it may find, and the command as a whole."""
+"""`maya doctor`: the verdict for each finding, and the command as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`maya estimate`: one op from the command line, and a whole trace."""
+"""`maya estimate`: one op from the command line."""
 
 from __future__ import annotations
 

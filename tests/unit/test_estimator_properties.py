@@ -1,4 +1,4 @@
-"""What holds for every estimate, whatever the shape and the device: bounds, order, and that nothing is free."""
+"""Properties of every estimate, for any shape and device: bounds, order, and no free kernel."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype
 @settings(EXAMPLES, max_examples=10)
 @given(gpu=GPUS, works=st.lists(works_of_any_kind(), min_size=2, max_size=6))
 def test_the_same_kernel_gets_the_same_time(gpu: str, works: list[list[Kernel]]) -> None:
-    """Whoever is asked, and whatever is asked together with it."""
+    """From any estimator, alone or in a batch."""
     flat = [work for some in works for work in some]
     together = estimator(gpu).estimate(flat)
     again = Estimator(estimator(gpu).device)

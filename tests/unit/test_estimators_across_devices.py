@@ -1,4 +1,4 @@
-"""Devices of one chip: the one with more of everything is never the slower one, whatever it is asked."""
+"""Devices of one chip: the one with more of everything is never slower."""
 
 from __future__ import annotations
 

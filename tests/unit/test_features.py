@@ -1,4 +1,4 @@
-"""From a trace to works: a program that uses one of everything, and kernels by the names they have in profiles."""
+"""From kernel names, as they appear in traces and profiles, to kernels with sizes."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_time_does_not_go_back() -> None:
 
 
 def test_slowing_one_down_can_speed_a_third_up() -> None:
-    """As on real networks: who is held up on one link leaves more of another. But nobody beats having it all."""
+    """As on real networks: a flow that one link slows leaves more of another, but never more than all of it."""
     through, beside, newcomer = _plan({0: 1.0, 1: 1.0}), _plan({1: 1.0}), _plan({0: 1.0}, channels=2)
     starts = [(0, _run(0, 1000)), (0, _run(1, 1000)), (0, _run(2, 4000))]
     before = _network([GB, GB], through, beside, newcomer).simulate(starts[:2])

@@ -1,4 +1,4 @@
-"""What a standing process waits for, read from its stacks and from /proc."""
+"""The reason why a process stands still, read from its stacks and from /proc."""
 
 from __future__ import annotations
 

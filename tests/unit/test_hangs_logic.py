@@ -1,4 +1,4 @@
-"""Who can never go on, and how it is said: without any processes."""
+"""Which ranks are stuck, and the report that says so: without any processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def conditions(*each: Condition) -> dict[int, Condition]:
     return dict(enumerate(each))
 
 
-# ---- who is stuck ----
+# ---- stuck ranks ----
 
 
 def test_ranks_that_wait_for_one_that_runs_are_not_stuck() -> None:

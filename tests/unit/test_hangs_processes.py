@@ -1,4 +1,4 @@
-"""What can be seen of a process that stands still, from outside: with real processes."""
+"""A process that stands still, seen from outside: its receives and its watchdog. With real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations by what a rank asks are those by what its trace says; sources of compiled kernels are kept for replays."""
+"""Durations of kernels by signature, and the sources of compiled kernels that a run keeps for replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of ranks and of the cluster: what Perfetto and HTA need is there, and right."""
+"""Traces of ranks and of the cluster, as Perfetto and HTA need them."""
 
 from __future__ import annotations
 

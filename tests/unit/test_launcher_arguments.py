@@ -55,7 +55,7 @@ def test_defaults_are_one_rank_on_an_h100(script: str) -> None:
     assert [s.name for s in launch.signals] == ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"]
     assert launch.shutdown_seconds == 30
     assert launch.variables == {}
-    assert len(launch.run_id) == 36  # made up, since nobody chose a rendezvous
+    assert len(launch.run_id) == 36  # generated, since no rendezvous was chosen
 
 
 def test_options_accept_dashes_and_underscores(script: str) -> None:

@@ -1,4 +1,4 @@
-"""What maya-torchrun shows while a job runs: the ranks' logs, line by line, and its progress."""
+"""The output of maya-torchrun while a job runs: the ranks' logs, line by line, and its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of kernels that move memory, of convolutions, recurrent layers, transforms and linear algebra."""
+"""Estimates of memory-bound kernels, convolutions, recurrent layers, Fourier transforms and linear algebra."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def estimator(request: pytest.FixtureRequest) -> Estimator:
 
 
 def families(elements: float, size: int) -> list[Kernel]:
-    """One work of each sort, of so many elements."""
+    """One kernel of each class, with this number of elements."""
     dtype = {2: "bf16", 4: "fp32"}[size]
     moved = elements * size
     rows, columns = max(elements / 4096, 1.0), min(elements, 4096.0)

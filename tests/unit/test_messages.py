@@ -1,4 +1,4 @@
-"""The messages between ranks and the coordinator: what is packed is unpacked, and no bytes whatever do any harm."""
+"""The messages between ranks and the coordinator: they round-trip, and no bytes do any harm."""
 
 from __future__ import annotations
 

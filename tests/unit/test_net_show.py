@@ -1,4 +1,4 @@
-"""`maya net show`: what a user sees of a cluster."""
+"""`maya net show`: the picture of a cluster in the terminal and as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timelines of small traces: what happens when, with a cost model that shows the order of things alone."""
+"""Timelines of small traces, with a cost model that shows nothing but the order of events."""
 
 from __future__ import annotations
 

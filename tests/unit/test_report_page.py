@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from helpers.browser import needs_browser, open_page, take_picture
-from helpers.report_content import example_content
+from helpers.report_content import synthetic_content
 
 from maya.report.write import page, write_page
 
@@ -15,25 +15,25 @@ HOSTILE = "</script><script>document.title='hacked'</script>{{style}}<b>&"
 
 
 def test_same_content_same_bytes(tmp_path: Path) -> None:
-    write_page(example_content(8), tmp_path / "one.html")
-    write_page(example_content(8), tmp_path / "two.html")
+    write_page(synthetic_content(8), tmp_path / "one.html")
+    write_page(synthetic_content(8), tmp_path / "two.html")
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
 
 
 def test_page_loads_nothing_else() -> None:
-    text = page(example_content(8))
+    text = page(synthetic_content(8))
     assert not re.search(r"(?:src|href)\s*=\s*[\"'](?!#)", text)
     assert not re.search(r"https?://|@import|url\(", text)
     assert "default-src 'none'" in text
 
 
 def test_page_of_a_thousand_ranks_is_small() -> None:
-    assert len(page(example_content(1024)).encode()) < 2_000_000
+    assert len(page(synthetic_content(1024)).encode()) < 2_000_000
 
 
 def test_content_is_in_the_page_as_json() -> None:
-    content = example_content(8, title=HOSTILE)
+    content = synthetic_content(8, title=HOSTILE)
     text = page(content)
     found = re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL)
     assert found is not None
@@ -42,7 +42,7 @@ def test_content_is_in_the_page_as_json() -> None:
 
 @needs_browser
 def test_page_draws_itself(tmp_path: Path) -> None:
-    opened = open_page(page(example_content(8)), tmp_path)
+    opened = open_page(page(synthetic_content(8)), tmp_path)
     assert opened.complaints == []
     assert 'data-ready="true"' in opened.dom
     assert opened.text_of("title") == "train_gpt.py"
@@ -59,7 +59,7 @@ def test_page_draws_itself(tmp_path: Path) -> None:
 
 @needs_browser
 def test_texts_of_a_run_are_escaped(tmp_path: Path) -> None:
-    opened = open_page(page(made_up_content(2, title=HOSTILE)), tmp_path)
+    opened = open_page(page(synthetic_content(2, title=HOSTILE)), tmp_path)
     assert opened.complaints == []
     assert opened.text_of("title") == HOSTILE
     assert "<title>hacked" not in opened.dom
@@ -74,7 +74,7 @@ def test_keys_move_and_zoom(tmp_path: Path) -> None:
       press("traffic-map", "ArrowRight");
       press("ranks-map", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight");
     """
-    opened = open_page(page(example_content(8)), tmp_path, actions=actions)
+    opened = open_page(page(synthetic_content(8)), tmp_path, actions=actions)
     assert opened.complaints == []
     assert "rank 5" in opened.text_of("ranks-details")
     assert "Streams shown below: rank 5" in opened.text_of("ranks-details")
@@ -90,7 +90,7 @@ def test_events_are_found_and_described(tmp_path: Path) -> None:
       const chart = document.getElementById("streams-chart");
       chart.dispatchEvent(new KeyboardEvent("keydown", { key: "n" }));
     """
-    opened = open_page(page(example_content(8)), tmp_path, actions=actions)
+    opened = open_page(page(synthetic_content(8)), tmp_path, actions=actions)
     assert opened.complaints == []
     said = opened.text_of("streams-details")
     assert "stream 7: flash_fwd_kernel" in said
@@ -100,12 +100,12 @@ def test_events_are_found_and_described(tmp_path: Path) -> None:
 
 @needs_browser
 def test_clicks_sort_tables_and_switch_the_theme(tmp_path: Path) -> None:
-    light = open_page(page(example_content(1)), tmp_path)  # a job of one rank is drawn, too
+    light = open_page(page(synthetic_content(1)), tmp_path)  # a job of one rank is drawn as well
     assert light.complaints == []
     assert 'data-theme="light"' in light.dom
     sort_twice = "document.querySelectorAll('#kernels-table th button')[4].click();" * 2
     actions = sort_twice + "document.getElementById('theme').click();"
-    opened = open_page(page(example_content(8)), tmp_path, actions=actions)
+    opened = open_page(page(synthetic_content(8)), tmp_path, actions=actions)
     rows = opened.text_of("kernels-table")
     assert rows.index("vectorized_elementwise") < rows.index("flash_fwd") < rows.index("s16816gemm")
     assert 'aria-sort="ascending"' in opened.dom
@@ -114,7 +114,7 @@ def test_clicks_sort_tables_and_switch_the_theme(tmp_path: Path) -> None:
 
 @needs_browser
 def test_a_thousand_ranks_are_drawn(tmp_path: Path) -> None:
-    opened = open_page(page(example_content(1024)), tmp_path)
+    opened = open_page(page(synthetic_content(1024)), tmp_path)
     assert opened.complaints == []
     assert 'data-ready="true"' in opened.dom
     assert "as 1,023 ranks" in opened.text_of("streams-rank")
@@ -122,7 +122,7 @@ def test_a_thousand_ranks_are_drawn(tmp_path: Path) -> None:
 
 @needs_browser
 def test_page_becomes_a_picture(tmp_path: Path) -> None:
-    write_page(example_content(8), tmp_path / "report.html")
+    write_page(synthetic_content(8), tmp_path / "report.html")
     take_picture(tmp_path / "report.html", tmp_path / "report.png", "--window-size=1280,3000")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "report.png").stat().st_size > 50_000

@@ -27,7 +27,7 @@ VOCABULARY, WIDTH = 1000, 8
 
 
 def look_up(rank: TrainingWriter, batch: int, sequence: int, table: int = VOCABULARY) -> None:
-    """An embedding of so many tokens."""
+    """An embedding of this number of tokens."""
     inputs = [tensor(table, WIDTH), tensor(batch, sequence, dtype="int64")]
     with rank.opened("aten::embedding", inputs):
         rank.elementwise("indexSelect")
@@ -274,7 +274,7 @@ def test_memory_mapped_by_expandable_segments_counts(tmp_path: Path) -> None:
     for handle in (4, 5, 6):
         piece(RecordKind.MALLOC, handle)
     rank.allocate(90 << 20)
-    piece(RecordKind.MALLOC, 7)  # symmetric memory: nobody is given a block of it
+    piece(RecordKind.MALLOC, 7)  # symmetric memory: no block of it is handed out
     rank.product()
     peak = conclude(timeline_of(tmp_path, [rank])).memory.of_rank(0)
     assert peak is not None

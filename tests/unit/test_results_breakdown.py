@@ -1,4 +1,4 @@
-"""Where the time of a step goes: every nanosecond is in one class, and in the right one."""
+"""The anatomy of a step: every nanosecond is in one time class, and in the right one."""
 
 from __future__ import annotations
 

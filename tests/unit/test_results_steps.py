@@ -1,4 +1,4 @@
-"""Training steps are found by optimizers, or else by backward passes, whatever the script's loop looks like."""
+"""Training steps are found by optimizers, or else by backward passes, in training loops of many kinds."""
 
 from __future__ import annotations
 

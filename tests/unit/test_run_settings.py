@@ -1,4 +1,4 @@
-"""run.json: what a run was made on, read back exactly; other settings for a replay; what cannot be meant is refused."""
+"""run.json: the settings of a run round-trip, can be changed for a replay, and are refused if contradictory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/setup where it cannot succeed: each time a message that says what to do. A stand-in plays the interpreter."""
+"""scripts/setup where it cannot succeed: each message names the remedy. A stand-in plays the interpreter."""
 
 from __future__ import annotations
 

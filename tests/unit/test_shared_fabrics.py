@@ -1,4 +1,4 @@
-"""The flow level on whole clusters: what shares which links shows in the times."""
+"""The flow level on whole clusters: collectives that share links take longer."""
 
 from __future__ import annotations
 

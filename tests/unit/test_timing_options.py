@@ -1,4 +1,4 @@
-"""Options of maya-torchrun about time: what they mean, what contradicts itself, what is kept in the folder of a run."""
+"""Options of maya-torchrun about time: their meaning, and contradictions between them."""
 
 from __future__ import annotations
 

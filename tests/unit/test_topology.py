@@ -1,4 +1,4 @@
-"""Topologies: the paths of every kind of fabric, links that are lost or slow, and what cannot be built."""
+"""Topologies: the paths of every kind of fabric, lost and slow links, and fabrics that cannot be built."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Whichever of two reductions is seen to end first decides what a rank calls next. Usually that is the one that was
-called first, on all ranks; nobody has promised it."""
+called first, on all ranks; nothing guarantees it."""
 
 import time
 
