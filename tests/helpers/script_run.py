@@ -1,4 +1,4 @@
-"""Runs maya-torchrun on a script given as text.
+"""Runs a script given as text, on virtual GPUs by maya-torchrun or in plain Python.
 
 In: the script, the launcher's options, the script's arguments. Out: exit code, output and the run's folder.
 """
@@ -59,3 +59,15 @@ def runner_in(folder: Path) -> MayaRun:
         return ScriptRun(ended.returncode, ended.stdout, ended.stderr, out)
 
     return run
+
+
+def run_plain_python(text: str, environment: Mapping[str, str] | None = None) -> ScriptRun:
+    """Runs a script in a Python process of its own, without Maya."""
+    ended = subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return ScriptRun(ended.returncode, ended.stdout, ended.stderr, Path())

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from helpers.checks import Checks, Outcomes
-from helpers.script_run import ScriptRun
-
-
-def plain_python(text: str) -> ScriptRun:
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
-    return ScriptRun(ended.returncode, ended.stdout, ended.stderr, Path())
+from helpers.script_run import run_plain_python
 
 
 def outcomes_of(text: str) -> Outcomes:
-    return Checks(text).run(plain_python)
+    return Checks(text).run(run_plain_python)
 
 
 THREE = """

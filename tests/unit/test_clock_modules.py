@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from helpers.checks import Checks, Outcomes
+from helpers.script_run import run_plain_python
 
 from rank_runtime.zygote.python_clock import is_real
 
@@ -39,58 +37,87 @@ def test_only_modules_of_the_system_get_real_time(module: str, real: bool) -> No
     assert is_real(module) is real
 
 
-def test_the_replaced_clock_functions_look_like_the_originals() -> None:
-    """In a process that stands where the zygote stands: before there is a rank."""
-    script = """
-        import copy, functools, os, pickle, sys, time
-        real = {name: getattr(time, name) for name in ("time", "perf_counter", "sleep", "localtime", "strftime")}
-        from rank_runtime.zygote.python_clock import PythonClock
-        clock = PythonClock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
-        del sys.path[0]
+# A process in the state of the zygote: there is no rank yet.
+REPLACED_CLOCKS = Checks(
+    """
+    import copy, functools, os, pickle, queue, sys, threading, time
 
+    real = {name: getattr(time, name) for name in ("time", "perf_counter", "sleep", "localtime", "strftime")}
+    from rank_runtime.zygote.clock import Clock
+    clock = Clock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
+    del sys.path[0]
+
+    def the_time_of_day_is_the_start_of_the_run():
         assert (time.time(), time.time_ns()) == (1.7e9, 1_700_000_000_000_000_000)
+        assert time.clock_gettime(time.CLOCK_REALTIME) == 1.7e9
+
+    def other_clocks_begin_at_zero():
         assert time.perf_counter() == time.monotonic() == time.process_time() == time.thread_time() == 0.0
         assert time.perf_counter_ns() == time.monotonic_ns() == time.process_time_ns() == time.thread_time_ns() == 0
-        assert time.clock_gettime(time.CLOCK_REALTIME) == 1.7e9 and time.clock_gettime_ns(time.CLOCK_MONOTONIC) == 0
-        assert time.strftime("%Y") == "2023" and time.strftime("%Y", time.gmtime(0)) == "1970"
-        assert time.localtime() == time.localtime(1.7e9) and time.ctime() == time.ctime(1.7e9) == time.asctime()
+        assert time.clock_gettime_ns(time.CLOCK_MONOTONIC) == 0
 
+    def calendar_functions_take_the_virtual_time():
+        assert time.strftime("%Y") == "2023" and time.localtime() == time.localtime(1.7e9)
+        assert time.ctime() == time.ctime(1.7e9) == time.asctime()
+
+    def calendar_functions_take_a_given_time():
+        assert time.strftime("%Y", time.gmtime(0)) == "1970"
+
+    def a_clock_in_a_class_does_not_become_a_method():  # no built-in function does
         class Timer:
-            clock = time.perf_counter  # a built-in function does not become a method
+            clock = time.perf_counter
 
         assert Timer().clock() == 0.0
+
+    def names_and_texts_are_those_of_the_originals():
         for name, function in real.items():
             now = getattr(time, name)
             assert repr(now) == repr(function) and now.__name__ == name and now.__doc__ == function.__doc__
-            assert now.__module__ == "time" and pickle.loads(pickle.dumps(now)) is now is copy.deepcopy(now)
+            assert now.__module__ == "time"
             assert functools.wraps(now)(lambda: None).__name__ == name
+
+    def clocks_can_be_pickled_and_copied():
+        for name in real:
+            now = getattr(time, name)
+            assert pickle.loads(pickle.dumps(now)) is now is copy.deepcopy(now)
+
+    def wrong_arguments_are_refused():
         for wrong in (lambda: time.sleep(), lambda: time.sleep(-1), lambda: time.time(1), lambda: time.sleep("1")):
             try:
                 wrong()
             except (TypeError, ValueError):
                 continue
-            raise AssertionError("it did not complain")
+            raise AssertionError("no error was raised")
 
-        import queue, threading
+    def waits_of_threads_take_real_time():
         assert not threading.Event().wait(0.01)
         try:
             queue.Queue().get(timeout=0.01)
         except queue.Empty:
             pass
 
+    def a_forked_child_has_real_time():
         process = os.fork()
         if process == 0:
             os._exit(0 if time.time() > 1.7e9 + 1e6 and time.perf_counter() > 0 else 1)
         assert os.waitpid(process, 0)[1] == 0
-        clock.begin()  # no fake libraries here: real time
+
+    def without_the_fake_libraries_a_rank_has_real_time():
+        clock.begin()
         assert time.time() > 1.7e9 + 1e6
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+)
+
+
+@pytest.fixture(scope="module")
+def replaced_clocks() -> Outcomes:
+    return REPLACED_CLOCKS.run(run_plain_python, environment={"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("check", REPLACED_CLOCKS.names)
+def test_replaced_clocks(replaced_clocks: Outcomes, check: str) -> None:
+    replaced_clocks.require(check)
+
+
+def test_replaced_clocks_print_nothing(replaced_clocks: Outcomes) -> None:
+    assert replaced_clocks.run.stderr == ""
