@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from helpers.script_run import MayaRun
+import pytest
+from helpers.checks import Checks, Outcomes
+from helpers.script_run import MayaRun, runner_in
 
 from maya.trace import count_records, read
+from rank_runtime.build import Build
 
 FULL = "contents of large floating-point copies become placeholders (zeros) from here on"
 
@@ -42,50 +45,77 @@ def test_copying_a_model_leaves_small_values_alone(maya_run: MayaRun) -> None:
     assert none.exit_code == 0, none.output
 
 
-def test_integers_displace_floating_point_contents(maya_run: MayaRun) -> None:
-    run = maya_run(
-        """
-        import torch
+# The room is 1,000,000 bytes.
+DISPLACED = Checks(
+    """
+    import torch
 
-        BYTES = 1_000_000
-        weights = [torch.ones(50_000).cuda() for _ in range(7)]  # 200,000 bytes each
-        tokens = torch.arange(100_000).cuda()  # 800,000 bytes
-        assert torch.equal(tokens.cpu(), torch.arange(100_000))
-        last = torch.ones(50_000, dtype=torch.int32).cuda()
-        assert last.cpu().all()
+    # ---- integers and floating-point contents compete for the room ----
+
+    weights = [torch.ones(50_000).cuda() for _ in range(7)]  # 200,000 bytes each
+    held = {"tokens": torch.arange(100_000).cuda()}  # 800,000 bytes
+    held["last"] = torch.ones(50_000, dtype=torch.int32).cuda()
+
+    def integers_are_kept():
+        assert torch.equal(held["tokens"].cpu(), torch.arange(100_000))
+        assert held["last"].cpu().all()
+
+    def floating_point_contents_make_room_for_integers():
         assert not any(weight.cpu().any() for weight in weights)  # GIVEN UP
 
-        # there is no more room, and integers say so
+    def integers_without_room_are_placeholders():
         more = torch.ones(50_000, dtype=torch.int32).cuda()
         assert not more[7:9].cpu().any()  # GIVEN UP
-        # what is freed makes room again, and so does what is replaced, by hand or by a graph
-        del tokens, last, more
-        weight = torch.ones(200_000).cuda()
-        assert weight.cpu().all()
+
+    def freed_contents_make_room():
+        held.clear()
+        held["weight"] = torch.ones(200_000).cuda()
+        assert held["weight"].cpu().all()
+
+    def replaced_contents_make_room():
         for number in range(3):
-            weight.copy_(torch.full((200_000,), float(number + 1)))
-            assert (weight.cpu() == number + 1).all()
+            held["weight"].copy_(torch.full((200_000,), float(number + 1)))
+            assert (held["weight"].cpu() == number + 1).all()
+
+    def contents_replaced_by_a_graph_make_room():
         source, graph = torch.full((200_000,), 7.0).pin_memory(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            weight.copy_(source, non_blocking=True)
+            held["weight"].copy_(source, non_blocking=True)
         graph.replay()
-        assert (weight.cpu() == 7).all()
-        # a copy on the device takes room as well
-        other = weight.clone()
-        assert (weight.cpu() == 7).all()
+        assert (held["weight"].cpu() == 7).all()
+
+    def a_copy_on_the_device_takes_room():
+        other = held["weight"].clone()
+        assert (held["weight"].cpu() == 7).all()
         assert not other[:10].cpu().any() and not other.cpu().any()  # GIVEN UP
-        """,
-        environment=room(1_000_000),
-    )
-    assert run.exit_code == 0, run.output
-    assert run.stderr.count(FULL) == 1
-    assert run.stderr.count("200000 bytes of integers written to the GPU become placeholders (zeros)") == 1
-    lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
-    reads = count_records(read(run.trace)).made_up_reads
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def displaced(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    return DISPLACED.run(runner_in(tmp_path_factory.mktemp("displaced")), environment=room(1_000_000))
+
+
+@pytest.mark.parametrize("check", DISPLACED.names)
+def test_room_for_contents(displaced: Outcomes, check: str) -> None:
+    displaced.require(check)
+
+
+def test_lost_contents_are_warned_of_once(displaced: Outcomes) -> None:
+    said = displaced.run.stderr
+    assert said.count(FULL) == 1
+    assert said.count("200000 bytes of integers that were written to the GPU are placeholders (zeros)") == 1
+    assert "some of these reads are of large copies whose contents were not kept: " in said
+
+
+def test_reads_of_lost_contents_are_counted_with_their_lines(displaced: Outcomes) -> None:
+    lines = (displaced.run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
+    reads = count_records(read(displaced.run.trace)).made_up_reads
+    assert reads
     for made_up in reads:
         assert "GIVEN UP" in lines[int(made_up.at.rpartition(":")[2]) - 1]
         assert made_up.given_up == made_up.times
-    assert "some of these reads are of large copies whose contents were not kept: " in run.stderr
 
 
 PROPERTY = """

@@ -11,6 +11,7 @@ from helpers.script_run import MayaRun, ScriptRun, runner_in
 
 from maya.report.collect import collect
 from maya.results.predict import predict
+from maya.results.prediction_json import prediction_json
 from rank_runtime.build import Build
 
 TRAINING = """
@@ -91,7 +92,7 @@ def test_the_cluster_has_a_trace(job: ScriptRun) -> None:
 def test_a_replay_predicts_the_same_and_writes_the_same_bytes(job: ScriptRun, summary: dict[str, Any]) -> None:
     trace = job.folder / "traces" / "rank0_trace.json.gz"
     before = trace.read_bytes()
-    assert json.loads(json.dumps(document(predict(job.folder).result))) == summary["prediction"]
+    assert json.loads(json.dumps(prediction_json(predict(job.folder).result))) == summary["prediction"]
     assert trace.read_bytes() == before
 
 

@@ -497,38 +497,63 @@ def test_variables_set_before_the_import_of_torch_take_effect(tmp_path: Path, bu
 # ---- children of ranks ----
 
 
-def test_children_of_a_rank_have_virtual_gpus(tmp_path: Path, build: Build) -> None:
-    text = """
-        import multiprocessing, os, subprocess, sys
-        import torch
-        from torch.utils.data import DataLoader, Dataset
+CHILDREN = """
+    import json, multiprocessing, os, subprocess, sys
+    import torch
+    from torch.utils.data import DataLoader, Dataset
 
-        def seen(queue):
-            queue.put((torch.cuda.device_count(), os.environ["RANK"], torch.ones(2, device="cuda").tolist()))
+    def seen(queue):
+        queue.put((torch.cuda.device_count(), os.environ["RANK"], torch.ones(2, device="cuda").tolist()))
 
-        class Numbers(Dataset):
-            def __len__(self): return 8
-            def __getitem__(self, index): return torch.tensor([index, int(os.environ["RANK"])])
+    class Numbers(Dataset):
+        def __len__(self): return 8
+        def __getitem__(self, index): return torch.tensor([index, int(os.environ["RANK"])])
 
-        if __name__ == "__main__":
-            me = os.environ["RANK"]
-            loader = DataLoader(Numbers(), batch_size=4, num_workers=2)
-            assert [batch.tolist() for batch in loader] == [[[n, int(me)] for n in range(b, b + 4)] for b in (0, 4)]
-            for method in ("spawn", "forkserver", "fork"):
-                context = multiprocessing.get_context(method)
-                queue = context.SimpleQueue()
-                child = context.Process(target=seen, args=(queue,))
-                child.start()
-                assert queue.get() == (8, me, [1.0, 1.0])
-                child.join()
-                assert child.exitcode == 0, (method, child.exitcode)
-            values = "torch.cuda.device_count(), os.environ['RANK'], 'MAYA_ZYGOTE' in os.environ"
-            program = f"import os, torch; print({values})"
-            output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-            assert output == f"8 {me} False\\n", output
-            assert os.popen("echo $RANK").read() == me + "\\n"
-            print("fine")
-    """
-    write(tmp_path, {"train.py": text})
-    ended = launch(tmp_path, "--nproc", "2", "train.py")
-    assert (ended.exit_code, ended.outputs) == (0, ["fine\n"] * 2), ended.errors
+    def from_process(method):
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        child = context.Process(target=seen, args=(queue,))
+        child.start()
+        answer = queue.get()
+        child.join()
+        return [*answer, child.exitcode]
+
+    if __name__ == "__main__":
+        values = "torch.cuda.device_count(), os.environ['RANK'], 'MAYA_ZYGOTE' in os.environ"
+        program = f"import os, torch; print({values})"
+        plain = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        print(json.dumps({
+            "loader": [batch.tolist() for batch in DataLoader(Numbers(), batch_size=4, num_workers=2)],
+            **{method: from_process(method) for method in ("spawn", "forkserver", "fork")},
+            "plain": plain.stdout,
+            "shell": os.popen("echo $RANK").read(),
+        }))
+"""
+
+
+@pytest.fixture(scope="module")
+def children(build: Build, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """For each of two ranks, the answers of its children."""
+    folder = tmp_path_factory.mktemp("children")
+    write(folder, {"train.py": CHILDREN})
+    ended = launch(folder, "--nproc", "2", "train.py")
+    assert ended.exit_code == 0, ended.errors
+    return [json.loads(output) for output in ended.outputs]
+
+
+def test_workers_of_a_data_loader_run(children: list[dict[str, Any]]) -> None:
+    for rank, answers in enumerate(children):
+        assert answers["loader"] == [[[n, rank] for n in range(first, first + 4)] for first in (0, 4)]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_processes_of_multiprocessing_have_virtual_gpus(children: list[dict[str, Any]], method: str) -> None:
+    assert [answers[method] for answers in children] == [[8, str(rank), [1.0, 1.0], 0] for rank in range(2)]
+
+
+def test_a_plain_python_child_has_virtual_gpus(children: list[dict[str, Any]]) -> None:
+    assert [answers["plain"] for answers in children] == [f"8 {rank} False\n" for rank in range(2)]
+
+
+def test_a_shell_child_has_the_environment_of_its_rank(children: list[dict[str, Any]]) -> None:
+    assert [answers["shell"] for answers in children] == [f"{rank}\n" for rank in range(2)]

@@ -600,7 +600,7 @@ def test_the_installed_torch_has_what_maya_takes_the_place_of(build: Build) -> N
     assert not replaced.difference(*(read_imports(path).exported for path in find_torch().shared_objects))
 
 
-@pytest.mark.parametrize("missing", [None, *ANNOUNCEMENTS])
+@pytest.mark.parametrize("missing", [None, *RECORD_FUNCTION])
 def test_a_torch_without_one_record_function_callback_is_observed_plainly(
     build: Build, tmp_path: Path, missing: str | None
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from maya.cli.main import main
-from maya.devices import device_names
 from maya.hosts import host_names
 from maya.version import __version__
 from netmodel.cluster import cluster_names, cluster_path

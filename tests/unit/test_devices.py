@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from maya.devices import Device, DeviceError, device_names, load_device
-from maya.launcher.arguments import fitting_cluster
-from maya.launcher.option_parser import GPU
 from maya.util.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
-from netmodel.cluster import cluster_names
 
 CATALOGUE = device_names()
 DEVICE_HEADER = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device" / "device.h"

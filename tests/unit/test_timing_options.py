@@ -77,7 +77,7 @@ def test_unknown_names_and_keys_are_refused(maya_run: MayaRun, words: Sequence[s
     [("h100", "dgx-h100"), ("b200", "dgx-b200"), ("gb200", "gb200-nvl72"), ("l40s", "pcie-box"), ("a40", "pcie-box")],
 )
 def test_without_a_cluster_the_one_of_the_gpu_is_assumed(gpu: str, cluster: str) -> None:
-    assert fitting_cluster(gpu, load_device(gpu)) == cluster
+    assert fitting_cluster(load_device(gpu)) == cluster
     assert parse(["--nproc", "16", "--gpu", gpu, "train.py"], {}).ranks_per_node == load_cluster(cluster).gpus_per_node
 
 
