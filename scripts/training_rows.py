@@ -171,7 +171,7 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
     vocabulary = _number(row, "vocab") if row["vocab"] else 50257
     tensor = int(row["tp"])
     if not row["heads"]:
-        raise NotExpressible("heads are not said")
+        raise NotExpressible("the number of heads is not given")
     dtype = row["dtype"] or "fp16"
     options = ["--family", "gpt", *_shape(row, _megatron_vocabulary(vocabulary, tensor))]
     options += ["--attention", "unfused", "--dropout", "0.1", "--recompute", "all", "--megatron"]
@@ -217,7 +217,7 @@ def _bert(number: int, row: Row) -> TrainingJob:
     if "V100" in row["gpu_type"]:
         raise NotExpressible("torch for CUDA 13 has no kernels for V100")
     if row["seq"] == "512":  # more tokens a second than with 128, on V100 more operations than its peak
-        raise NotExpressible("padding was not computed, and how much of the sequences it is, is not said")
+        raise NotExpressible("padding was not computed, and its share of the sequences is not given")
     dtype = {"amp fp16": "fp16", "tf32": "tf32"}[row["dtype"]]
     options = ["--family", "bert", *_shape(row, _number(row, "vocab")), "--tied", "--dropout", "0.1"]
     options += ["--attention", "unfused", "--dtype", dtype, "--data", "ddp"]
@@ -244,11 +244,11 @@ def _torchtitan(number: int, row: Row) -> TrainingJob:
 
 def _megatron_bridge(number: int, row: Row) -> TrainingJob:
     _refuse_unknown(row)
-    raise NotExpressible("options of the recipe are not said")
+    raise NotExpressible("options of the recipe are not given")
 
 
 def _convolutions(number: int, row: Row) -> TrainingJob:
-    raise NotExpressible("the batch size is not said")
+    raise NotExpressible("the batch size is not given")
 
 
 _FRAMEWORKS: dict[str, Callable[[int, Row], TrainingJob]] = {
