@@ -126,7 +126,7 @@ def test_commands_refuse_an_empty_trace(nothing: ScriptRun, command: str) -> Non
     assert "is empty: the disk was full" in said.output
 
 
-CUT = f"the trace of rank 1 ends after {CUT_AT} whole steps: the limit on file sizes was reached (File too large)"
+CUT = f"the trace of rank 1 ends after {CUT_AT} complete steps: the limit on file sizes was reached (File too large)"
 
 
 def test_the_whole_steps_of_all_ranks_are_predicted(one_of_two: ScriptRun) -> None:

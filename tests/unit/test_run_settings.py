@@ -18,7 +18,7 @@ from maya.replay.run_settings import (
     nccl_variables,
 )
 from maya.trace import RecordKind
-from netmodel.cluster import ClusterError, load_cluster
+from netmodel.cluster import ClusterError, cluster_path, load_cluster
 
 
 def settings(**fields: object) -> RunSettings:
@@ -112,7 +112,7 @@ def test_contradictory_changes_are_refused(changes: Mapping[str, str], complaint
 
 
 def test_a_cluster_file_may_set_host_costs(tmp_path: Path) -> None:
-    preset = Path(load_cluster.__code__.co_filename).parent / "clusters" / "dgx-h100.toml"
+    preset = cluster_path("dgx-h100")
     file = tmp_path / "mine.toml"
     file.write_text(preset.read_text() + '\n[host]\nop = "3us"\n[host.calls]\nkernel = "9us"\n')
     costs = settings(cluster=str(file)).host
