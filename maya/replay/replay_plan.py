@@ -96,21 +96,21 @@ class Segment:
 class ReplayPlan:
     """A trace, compiled for replay. Positions are those of records in the trace."""
 
-    position: Integers  # of each node
-    duration: Integers  # of each node; of a collective 0
-    launched: Integers  # of each node, from its segment's beginning
-    segment_of: npt.NDArray[np.int32]  # of each node
+    position: Integers  # for each node
+    duration: Integers  # for each node; 0 for a collective
+    launched: Integers  # for each node, from its segment's beginning
+    segment_of: npt.NDArray[np.int32]  # for each node
     collectives: npt.NDArray[np.intp]  # nodes
-    queues: dict[int, list[QueueItem]]  # of each stream
+    queues: dict[int, list[QueueItem]]  # for each stream
     reached_by: dict[int, int]  # node that something waits for -> place of its item in the stream's queue
     mark_at: list[tuple[int, int]]  # for each mark, its stream and its place in the queue
-    collectives_on: dict[int, Integers]  # of each stream: nodes
-    kernels_on: dict[int, Integers]  # of each stream: nodes that overlapping collectives slow down
+    collectives_on: dict[int, Integers]  # for each stream: nodes
+    kernels_on: dict[int, Integers]  # for each stream: nodes that overlapping collectives slow down
     segments: list[Segment]
-    host_segment: npt.NDArray[np.int32]  # of each record
-    host_offset: Integers  # of each record: host cursor after it, from its segment's beginning
-    host_own: Integers  # of each record: time of the script's own code before it
-    streams: Integers  # of each node
+    host_segment: npt.NDArray[np.int32]  # for each record
+    host_offset: Integers  # for each record: host cursor after it, from its segment's beginning
+    host_own: Integers  # for each record: time of the script's own code before it
+    streams: Integers  # for each node
 
     def stream_of(self, node: int) -> int:
         return int(self.streams[node])

@@ -28,9 +28,9 @@ class GroupTimeline:
     ranks: npt.NDArray[np.int32]  # of the job, ascending
     rank_class: RankClass
     launched_ns: Integers  # the host cursor at the launch
-    start_ns: Integers  # of a collective: the arrival of its last member
+    start_ns: Integers  # for a collective: the arrival of its last member
     end_ns: Integers
-    arrival_ns: Integers  # of a collective: the arrival of this rank; of other rows start_ns
+    arrival_ns: Integers  # for a collective: the arrival of this rank; for other rows start_ns
     # Rows that the replay never reached, because the job stalled or a trace is cut short, start and end when the rank
     # ends.
     reached: npt.NDArray[np.bool_]  # for each row

@@ -109,23 +109,23 @@ def drawn_ranks(result: Result) -> list[int]:
     breakdown = result.breakdown
     special = [breakdown.median_rank, breakdown.slowest.rank, breakdown.fastest_rank, result.memory.worst_rank]
     first = [int(min(of_group[0] for of_group in ranks)) for ranks in _ranks_of_classes(result)]
-    with_trace = {rank for one in result.timeline.groups for rank in one.ranks.tolist()}
+    with_trace = {rank for group in result.timeline.groups for rank in group.ranks.tolist()}
     chosen = dict.fromkeys(rank for rank in (*special[:2], *first, *special[2:]) if rank in with_trace)
     return sorted(list(chosen)[:_MOST_RANKS])
 
 
 def _ranks_of_classes(result: Result) -> list[list[npt.NDArray[np.int32]]]:
     found: dict[int, list[npt.NDArray[np.int32]]] = {}
-    for one in result.timeline.groups:
-        found.setdefault(id(one.rank_class), []).append(one.ranks)
+    for group in result.timeline.groups:
+        found.setdefault(id(group.rank_class), []).append(group.ranks)
     return list(found.values())
 
 
 def _group_of(result: Result, rank: int) -> tuple[int, int]:
     """The number of a rank's replay group, and its column in it."""
-    for number, one in enumerate(result.timeline.groups):
-        at = int(np.searchsorted(one.ranks, rank))
-        if at < len(one.ranks) and int(one.ranks[at]) == rank:
+    for number, group in enumerate(result.timeline.groups):
+        at = int(np.searchsorted(group.ranks, rank))
+        if at < len(group.ranks) and int(group.ranks[at]) == rank:
             return number, at
     raise KeyError(rank)
 
@@ -133,7 +133,7 @@ def _group_of(result: Result, rank: int) -> tuple[int, int]:
 def _subtitle(result: Result) -> str:
     settings, device = result.timeline.settings, result.timeline.device
     nodes = -(-settings.world_size // settings.ranks_per_node)
-    torch = next((one.rank_class.trace.header.torch_version for one in result.timeline.groups), "")
+    torch = next((group.rank_class.trace.header.torch_version for group in result.timeline.groups), "")
     parts = [
         f"{_number(settings.world_size, 'rank')} on {_number(nodes, 'node')} of {settings.load_cluster().name}",
         device.name,
@@ -193,22 +193,22 @@ def _streams(result: Result, drawn: Sequence[int], labels: ActivityLabels) -> li
     found = []
     for rank in drawn:
         number, column = _group_of(result, rank)
-        one = result.timeline.groups[number]
+        group = result.timeline.groups[number]
         bounds = result.steps.groups[number].bounds_ns.tolist()
-        first, last = _span(result.steps.typical, len(bounds) - 1, bounds, one, column, budget)
+        first, last = _span(result.steps.typical, len(bounds) - 1, bounds, group, column, budget)
         ends = [(step, bounds[step + 1]) for step in range(max(0, first - 1), last)]
-        found.append(streams_of(one, column, (bounds[first], bounds[last]), ends, labels, budget))
+        found.append(streams_of(group, column, (bounds[first], bounds[last]), ends, labels, budget))
     return found
 
 
 def _span(
-    typical: int, count: int, bounds: Sequence[int], one: GroupTimeline, column: int, budget: int
+    typical: int, count: int, bounds: Sequence[int], group: GroupTimeline, column: int, budget: int
 ) -> tuple[int, int]:
     """The first and the last boundary of the steps to show."""
     first, last = typical, typical + 1
     while last - first < _MOST_STEPS:
         wider = (first, last + 1) if last < count else (first - 1, last)
-        if wider[0] < 0 or count_events(one, column, (bounds[wider[0]], bounds[wider[1]])) > budget:
+        if wider[0] < 0 or count_events(group, column, (bounds[wider[0]], bounds[wider[1]])) > budget:
             break
         first, last = wider
     return first, last

@@ -31,7 +31,7 @@ class _Event:
 
 
 def streams_of(
-    one: GroupTimeline,
+    group: GroupTimeline,
     column: int,
     span: tuple[int, int],
     steps: Sequence[tuple[int, int]],
@@ -40,38 +40,40 @@ def streams_of(
 ) -> StreamsView:
     """The streams of one rank between two times. `steps` are numbers of steps and their end times."""
     first, last = span
-    tracks = {stream: _grouped(events) for stream, events in _events(one, column, first, last, labels).items()}
+    tracks = {stream: _grouped(events) for stream, events in _events(group, column, first, last, labels).items()}
     joined = 0
     while sum(map(len, tracks.values())) > most_events:
         joined = joined * 2 or _FIRST_JOINED_NS
         tracks = {stream: _joined(events, joined) for stream, events in tracks.items()}
     drawn = [Track(f"stream {stream}", _numbers(events, first, labels)) for stream, events in sorted(tracks.items())]
-    return StreamsView(int(one.ranks[column]), first, last, tuple(steps), drawn, joined)
+    return StreamsView(int(group.ranks[column]), first, last, tuple(steps), drawn, joined)
 
 
-def count_events(one: GroupTimeline, column: int, span: tuple[int, int]) -> int:
+def count_events(group: GroupTimeline, column: int, span: tuple[int, int]) -> int:
     """The number of events between two times."""
-    return int(_inside(one, column, *span).sum())
+    return int(_inside(group, column, *span).sum())
 
 
-def _inside(one: GroupTimeline, column: int, first: int, last: int) -> Booleans:
-    found: Booleans = (one.end_ns[:, column] > first) & (one.start_ns[:, column] < last)
+def _inside(group: GroupTimeline, column: int, first: int, last: int) -> Booleans:
+    found: Booleans = (group.end_ns[:, column] > first) & (group.start_ns[:, column] < last)
     return found
 
 
-def _events(one: GroupTimeline, column: int, first: int, last: int, labels: ActivityLabels) -> dict[int, list[_Event]]:
-    rank_class = one.rank_class
-    kernels, calls = labels.of_kernels(rank_class), labels.of_calls(rank_class, one.communicators[column])
-    rows = np.flatnonzero(_inside(one, column, first, last))
+def _events(
+    group: GroupTimeline, column: int, first: int, last: int, labels: ActivityLabels
+) -> dict[int, list[_Event]]:
+    rank_class = group.rank_class
+    kernels, calls = labels.of_kernels(rank_class), labels.of_calls(rank_class, group.communicators[column])
+    rows = np.flatnonzero(_inside(group, column, first, last))
     streams = rank_class.trace.records["stream"][rank_class.records[rows]]
     table = zip(
         streams.tolist(),
-        np.maximum(one.start_ns[rows, column], first).tolist(),
-        np.minimum(one.end_ns[rows, column], last).tolist(),
+        np.maximum(group.start_ns[rows, column], first).tolist(),
+        np.minimum(group.end_ns[rows, column], last).tolist(),
         rank_class.kernel[rows].tolist(),
         rank_class.call[rows].tolist(),
-        one.launched_ns[rows, column].tolist(),
-        one.arrival_ns[rows, column].tolist(),
+        group.launched_ns[rows, column].tolist(),
+        group.arrival_ns[rows, column].tolist(),
         strict=True,
     )
     found: dict[int, list[_Event]] = {}

@@ -39,12 +39,14 @@ class _Sum:
 def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels, most: int | None = _MOST_KERNELS) -> Table:
     """Kernels, library calls, copies and memsets."""
     sums: dict[Activity, _Sum] = {}
-    for one, rows in _of_step(timeline, steps):
-        mine = rows[one.rank_class.kernel[rows] >= 0]
-        numbers, launches, ns = _by_number(one.rank_class.kernel[mine], one.end_ns[mine, 0] - one.start_ns[mine, 0])
-        activities = labels.of_kernels(one.rank_class)
+    for group, rows in _of_step(timeline, steps):
+        mine = rows[group.rank_class.kernel[rows] >= 0]
+        numbers, launches, ns = _by_number(
+            group.rank_class.kernel[mine], group.end_ns[mine, 0] - group.start_ns[mine, 0]
+        )
+        activities = labels.of_kernels(group.rank_class)
         for number, count, total in zip(numbers, launches, ns, strict=True):
-            sums.setdefault(activities[number], _Sum()).add(total * len(one.ranks), count * len(one.ranks))
+            sums.setdefault(activities[number], _Sum()).add(total * len(group.ranks), count * len(group.ranks))
     everything = sum(each.ns for each in sums.values()) or 1
     ordered = sorted(sums.items(), key=lambda entry: (-entry[1].ns, entry[0].name, entry[0].detail))
     return Table(
@@ -61,15 +63,15 @@ def kernel_table(timeline: Timeline, steps: Steps, labels: ActivityLabels, most:
 def collective_table(timeline: Timeline, steps: Steps, most: int | None = _MOST_COLLECTIVES) -> Table:
     """Collectives, sends and recvs, by size and number of members."""
     sums: dict[tuple[str, int, int], _Sum] = {}
-    for one, rows in _of_step(timeline, steps):
-        mine = rows[one.rank_class.call[rows] >= 0]
-        calls = one.rank_class.call[mine]
-        numbers, launches, ns = _by_number(calls, one.end_ns[mine, 0] - one.start_ns[mine, 0])
-        waited = _by_number(calls, one.start_ns[mine, 0] - one.arrival_ns[mine, 0])[2]
+    for group, rows in _of_step(timeline, steps):
+        mine = rows[group.rank_class.call[rows] >= 0]
+        calls = group.rank_class.call[mine]
+        numbers, launches, ns = _by_number(calls, group.end_ns[mine, 0] - group.start_ns[mine, 0])
+        waited = _by_number(calls, group.start_ns[mine, 0] - group.arrival_ns[mine, 0])[2]
         for number, count, total, waited_ns in zip(numbers, launches, ns, waited, strict=True):
-            call = one.rank_class.calls[number]
-            key = call_name(call), call.size, members_of(call, one.communicators[0])
-            ranks = len(one.ranks)
+            call = group.rank_class.calls[number]
+            key = call_name(call), call.size, members_of(call, group.communicators[0])
+            ranks = len(group.ranks)
             sums.setdefault(key, _Sum()).add(total * ranks, count * ranks, waited_ns * ranks)
     ordered = sorted(sums.items(), key=lambda entry: (-entry[1].ns - entry[1].waited_ns, entry[0]))
     return Table(
@@ -87,8 +89,8 @@ def collective_table(timeline: Timeline, steps: Steps, most: int | None = _MOST_
 def _of_step(timeline: Timeline, steps: Steps) -> Iterator[tuple[GroupTimeline, npt.NDArray[np.intp]]]:
     """For each replay group, the rows that were launched in the typical step."""
     step = steps.typical
-    for one, own in zip(timeline.groups, steps.groups, strict=True):
-        yield one, np.arange(int(own.rows[step]), int(own.rows[step + 1]), dtype=np.intp)
+    for group, own in zip(timeline.groups, steps.groups, strict=True):
+        yield group, np.arange(int(own.rows[step]), int(own.rows[step + 1]), dtype=np.intp)
 
 
 def _by_number(numbers: npt.NDArray[np.int32], ns: npt.NDArray[np.int64]) -> tuple[list[int], list[int], list[int]]:

@@ -51,37 +51,37 @@ def drawn_ranks(result: Result) -> list[int]:
     first = [
         result.breakdown.median_rank,
         result.breakdown.slowest.rank,
-        *(int(one.ranks[0]) for one in _largest(result)),
+        *(int(group.ranks[0]) for group in _largest(result)),
     ]
     seen: dict[int, int] = {}  # by replay group
     for rank in first:
-        one = next((one for one in result.timeline.groups if rank in one.ranks), None)
-        if one is not None and len(seen) < MOST_RANKS:
-            seen.setdefault(id(one), rank)
+        group = next((group for group in result.timeline.groups if rank in group.ranks), None)
+        if group is not None and len(seen) < MOST_RANKS:
+            seen.setdefault(id(group), rank)
     return sorted(seen.values())
 
 
 def _largest(result: Result) -> list[GroupTimeline]:
     """The replay groups, largest first."""
-    return sorted(result.timeline.groups, key=lambda one: (-len(one.ranks), int(one.ranks[0])))
+    return sorted(result.timeline.groups, key=lambda group: (-len(group.ranks), int(group.ranks[0])))
 
 
 def _events(result: Result) -> Iterator[Event]:
     measured = result.steps.measured
     steps = range(max(measured[0], measured[-1] - _MOST_STEPS + 1), measured[-1] + 1)
-    number_of = {id(one): number for number, one in enumerate(result.timeline.groups)}
+    number_of = {id(group): number for number, group in enumerate(result.timeline.groups)}
     for rank in drawn_ranks(result):
-        one = group_of(result.timeline, rank)
-        others = len(one.ranks) - 1
-        label = f"like it: {ranges(one.ranks.tolist())}" if others else ""
+        group = group_of(result.timeline, rank)
+        others = len(group.ranks) - 1
+        label = f"like it: {ranges(group.ranks.tolist())}" if others else ""
         node = rank // result.timeline.settings.ranks_per_node
         yield from process(rank, f"rank {rank} (node {node})" + (f" and {others} more" if others else ""), label, rank)
-        bounds = result.steps.groups[number_of[id(one)]].bounds_ns
+        bounds = result.steps.groups[number_of[id(group)]].bounds_ns
         yield from thread(rank, _STEPS_THREAD, "steps", _STEPS_THREAD)
         for step in steps:
             times = int(bounds[step]), int(bounds[step + 1])
             yield span("step", f"step {step}", rank, _STEPS_THREAD, *times, _times_by_class(result, rank, step))
-        yield from _streams(one, rank, int(bounds[steps.start]), int(bounds[steps.stop]))
+        yield from _streams(group, rank, int(bounds[steps.start]), int(bounds[steps.stop]))
 
 
 def _times_by_class(result: Result, rank: int, step: int) -> Event:
@@ -90,9 +90,9 @@ def _times_by_class(result: Result, rank: int, step: int) -> Event:
     return {TITLES[name]: ns / 1000 for name, ns in found if ns}
 
 
-def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Event]:
-    rank_class = one.rank_class
-    arrival, start, stop = (array[:, 0] for array in (one.arrival_ns, one.start_ns, one.end_ns))
+def _streams(group: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Event]:
+    rank_class = group.rank_class
+    arrival, start, stop = (array[:, 0] for array in (group.arrival_ns, group.start_ns, group.end_ns))
     inside = np.flatnonzero((stop > begin) & (arrival < end) & (stop > arrival))
     streams = rank_class.trace.records["stream"][rank_class.records]
     classes = classify(rank_class)
@@ -101,7 +101,7 @@ def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Ev
         rows = inside[streams[inside] == stream]
         yield from thread(rank, row, f"stream {row}", row)
         is_call = rank_class.call[rows] >= 0
-        yield from _joined_kernels(rank, row, rows[~is_call], classes, one)
+        yield from _joined_kernels(rank, row, rows[~is_call], classes, group)
         for at in rows[is_call].tolist():
             call = rank_class.calls[int(rank_class.call[at])]
             if start[at] > arrival[at]:
@@ -112,12 +112,12 @@ def _streams(one: GroupTimeline, rank: int, begin: int, end: int) -> Iterator[Ev
 
 
 def _joined_kernels(
-    rank: int, stream: int, rows: Indices, classes: npt.NDArray[np.int8], one: GroupTimeline
+    rank: int, stream: int, rows: Indices, classes: npt.NDArray[np.int8], group: GroupTimeline
 ) -> Iterator[Event]:
     """Kernels that follow each other closely, as one event. The distance grows until the events are few enough."""
     if not len(rows):
         return
-    start, stop, kinds = one.start_ns[rows, 0], one.end_ns[rows, 0], classes[rows]
+    start, stop, kinds = group.start_ns[rows, 0], group.end_ns[rows, 0], classes[rows]
     gaps = start[1:] - stop[:-1]
     closely = _CLOSELY
     while (gaps > closely).sum() > _MOST_EVENTS:

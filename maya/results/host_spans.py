@@ -29,7 +29,7 @@ class HostSpans:
 
     begin: Integers
     end: Integers
-    opened: Indices  # of an op or annotation: the first record inside it; of others the record itself
+    opened: Indices  # for an op or annotation: the first record inside it; for others the record itself
 
 
 def host_spans(trace: Trace, host_ns: Integers, own_ns: Integers, costs: HostCosts) -> HostSpans:

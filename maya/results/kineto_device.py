@@ -37,9 +37,9 @@ class DeviceEvents:
 
     def kernels(self) -> Iterator[Event]:
         """Kernels, copies, memsets and collectives, with flows from their launches."""
-        one, rank_class = self.group, self.group.rank_class
+        group, rank_class = self.group, self.group.rank_class
         records = rank_class.trace.records
-        start, end, arrival = (array[:, 0] for array in (one.start_ns, one.end_ns, one.arrival_ns))
+        start, end, arrival = (array[:, 0] for array in (group.start_ns, group.end_ns, group.arrival_ns))
         groups = self._groups()
         for row in self._in_order():
             position = int(rank_class.records[row])

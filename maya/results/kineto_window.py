@@ -75,7 +75,7 @@ class KinetoWindow:
     @cached_property
     def _step_rows(self) -> Indices:
         """For all steps of the run, the rows at which they begin, and where the last one ends."""
-        number = next(at for at, one in enumerate(self.result.timeline.groups) if one is self.group)
+        number = next(at for at, group in enumerate(self.result.timeline.groups) if group is self.group)
         return self.result.steps.groups[number].rows
 
     @cached_property

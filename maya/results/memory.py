@@ -91,8 +91,8 @@ def find_memory(timeline: Timeline, variables: Mapping[str, str] | None = None) 
         id(rank_class): _peak(_levels(rank_class.trace, variables), timeline.device.context_bytes)
         for rank_class in timeline.rank_classes
     }
-    peaks = tuple(by_rank_class[id(one.rank_class)] for one in timeline.groups)
-    return MemoryUse(timeline.device.memory_bytes, peaks, tuple(one.ranks for one in timeline.groups))
+    peaks = tuple(by_rank_class[id(group.rank_class)] for group in timeline.groups)
+    return MemoryUse(timeline.device.memory_bytes, peaks, tuple(group.ranks for group in timeline.groups))
 
 
 def _peak(levels: _Levels, context: int) -> Peak:
@@ -116,12 +116,12 @@ def _peak(levels: _Levels, context: int) -> Peak:
 
 def memory_curve(timeline: Timeline, rank: int, most_points: int = 2000) -> MemoryCurve:
     """Memory of a rank over time, in at most `most_points` points that include the peaks."""
-    one = next((one for one in timeline.groups if rank in one.ranks), None)
-    if one is None:
+    group = next((group for group in timeline.groups if rank in group.ranks), None)
+    if group is None:
         nothing = np.zeros(0, dtype=np.int64)
         return MemoryCurve(nothing, nothing, nothing)
-    levels = _levels(one.rank_class.trace, timeline.settings.nccl)
-    ns = _host_ns(timeline, one, rank, levels.records)
+    levels = _levels(group.rank_class.trace, timeline.settings.nccl)
+    ns = _host_ns(timeline, group, rank, levels.records)
     if len(ns) > most_points:
         pieces = np.array_split(np.arange(len(ns)), most_points)
         chosen = np.array([piece[levels.allocated[piece].argmax()] for piece in pieces])
@@ -130,14 +130,14 @@ def memory_curve(timeline: Timeline, rank: int, most_points: int = 2000) -> Memo
     return MemoryCurve(ns[chosen], levels.allocated[chosen], levels.reserved[chosen])
 
 
-def _host_ns(timeline: Timeline, one: GroupTimeline, rank: int, positions: Indices) -> Integers:
+def _host_ns(timeline: Timeline, group: GroupTimeline, rank: int, positions: Indices) -> Integers:
     """When the host reached these records: from the rank's detail, or else the launch before each of them."""
     detail = timeline.details.get(rank)
     if detail is not None:
         found: Integers = np.maximum.accumulate(detail.host_ns[positions]) if len(positions) else detail.host_ns[:0]
         return found
-    launched = np.concatenate((np.zeros(1, dtype=np.int64), one.launched_ns[:, 0]))
-    before = np.searchsorted(one.rank_class.records, positions, side="right")
+    launched = np.concatenate((np.zeros(1, dtype=np.int64), group.launched_ns[:, 0]))
+    before = np.searchsorted(group.rank_class.records, positions, side="right")
     return np.maximum.accumulate(launched)[before]
 
 

@@ -57,15 +57,15 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
     network = 0
     spread = 0.0
     count = len(steps.measured)
-    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
+    for group, own_steps in zip(timeline.groups, steps.groups, strict=True):
         for step in steps.measured:
             rows = _rows(own_steps, step)
-            durations = (one.end_ns[rows, 0] - one.start_ns[rows, 0]) * len(one.ranks)
-            kernel = one.rank_class.kernel[rows]
-            totals = np.zeros(max(len(one.rank_class.kernels), 1), dtype=np.int64)
+            durations = (group.end_ns[rows, 0] - group.start_ns[rows, 0]) * len(group.ranks)
+            kernel = group.rank_class.kernel[rows]
+            totals = np.zeros(max(len(group.rank_class.kernels), 1), dtype=np.int64)
             np.add.at(totals, kernel[kernel >= 0], durations[kernel >= 0])
             network += int(durations[kernel < 0].sum())
-            for estimate, ns in zip(one.rank_class.estimates, totals.tolist(), strict=False):
+            for estimate, ns in zip(group.rank_class.estimates, totals.tolist(), strict=False):
                 kernels[estimate.origin] += ns
                 spread += estimate.spread * ns
     total = sum(kernels.values())
@@ -79,21 +79,21 @@ def find_origins(timeline: Timeline, steps: Steps) -> Origins:
 def top_items(timeline: Timeline, steps: Steps, group_number: int, most: int = 20) -> list[OriginItem]:
     """The items that take most time on a replay group's first rank in the typical step. Kernels of one shape are one
     item."""
-    one, own_steps = timeline.groups[group_number], steps.groups[group_number]
+    group, own_steps = timeline.groups[group_number], steps.groups[group_number]
     rows = _rows(own_steps, steps.typical)
-    durations = one.end_ns[rows, 0] - one.start_ns[rows, 0]
-    classes = classify(one.rank_class)
+    durations = group.end_ns[rows, 0] - group.start_ns[rows, 0]
+    classes = classify(group.rank_class)
     items = []
-    for at, (times, ns) in _sums(one.rank_class.kernel[rows], durations).items():
-        item, estimate = one.rank_class.kernels[at], one.rank_class.estimates[at]
-        first = int(np.flatnonzero(one.rank_class.kernel == at)[0])
+    for at, (times, ns) in _sums(group.rank_class.kernel[rows], durations).items():
+        item, estimate = group.rank_class.kernels[at], group.rank_class.estimates[at]
+        first = int(np.flatnonzero(group.rank_class.kernel == at)[0])
         name = item.launch.function if item.launch.what == "kernel" else item.launch.name
         items.append(
             OriginItem(name, item.launch.op, CLASSES[classes[first]], times, ns, estimate.origin.value, _shape(item))
         )
-    for at, (times, ns) in _sums(one.rank_class.call[rows], durations).items():
-        call = one.rank_class.calls[at]
-        detail = f"{call.size} B {call.dtype}, {_ranks(one, call.communicator)} ranks"
+    for at, (times, ns) in _sums(group.rank_class.call[rows], durations).items():
+        call = group.rank_class.calls[at]
+        detail = f"{call.size} B {call.dtype}, {_ranks(group, call.communicator)} ranks"
         items.append(OriginItem(call.call, "", TimeClass.COMMUNICATION, times, ns, timeline.network_origin, detail))
     return sorted(items, key=lambda item: (-item.ns, item.what, item.op, item.detail))[:most]
 
@@ -116,6 +116,6 @@ def _shape(item: TracedKernel) -> str:
     return " ".join(filter(None, [item.work.kind.value, item.work.variant, item.work.dtype, sizes]))
 
 
-def _ranks(one: GroupTimeline, communicator: int) -> int:
-    first: Sequence[int] = one.communicators[0].get(communicator, ()) if one.communicators else ()
+def _ranks(group: GroupTimeline, communicator: int) -> int:
+    first: Sequence[int] = group.communicators[0].get(communicator, ()) if group.communicators else ()
     return len(first)

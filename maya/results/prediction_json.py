@@ -147,14 +147,16 @@ def _peak(peak: Peak | None) -> dict[str, Any] | None:
 def _first_groups(result: Result) -> list[int]:
     """The number of the first replay group of each rank class."""
     first: dict[int, int] = {}
-    for number, one in enumerate(result.timeline.groups):
-        first.setdefault(id(one.rank_class), number)
+    for number, group in enumerate(result.timeline.groups):
+        first.setdefault(id(group.rank_class), number)
     return list(first.values())
 
 
 def _rank_class(result: Result, number: int) -> dict[str, Any]:
     groups = result.timeline.groups
-    ranks = sorted(rank for one in groups if one.rank_class is groups[number].rank_class for rank in one.ranks.tolist())
+    ranks = sorted(
+        rank for group in groups if group.rank_class is groups[number].rank_class for rank in group.ranks.tolist()
+    )
     return {
         "ranks": ranks,
         "most_time": [

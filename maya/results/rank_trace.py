@@ -98,7 +98,7 @@ def _steps(window: KinetoWindow) -> Iterator[Event]:
 
 
 def device_properties(device: Device, number: int) -> Event:
-    """As CUDA reports them."""
+    """The device properties that CUDA reports."""
     return {
         "id": number,
         "name": device.name,

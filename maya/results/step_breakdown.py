@@ -26,7 +26,7 @@ class StepWindow:
     length: int
     number: npt.NDArray[np.int8]  # of the time class
     p2p: Booleans  # send or recv
-    arrival: Integers  # of a collective, send or recv: when the rank arrived; of other rows the start
+    arrival: Integers  # for a collective, send or recv: when the rank arrived; for other rows the start
     start: Integers
     end: Integers
     ready: Integers  # when the launch reached the device

@@ -54,7 +54,7 @@ class Steps:
     """The steps of a job."""
 
     source: str  # OPTIMIZER, UPDATE, REDUCTION, BACKWARD, REPETITION, WHOLE_RUN, or the name of the annotation
-    lengths_ns: tuple[int, ...]  # of each step of the job: between the ends of the last rank
+    lengths_ns: tuple[int, ...]  # for each step of the job: between the ends of the last rank
     warm_up: int  # steps at the beginning that are not measured
     skipped: tuple[int, ...]  # steps with batches after which the optimizer was not called (by a gradient scaler)
     groups: tuple[GroupSteps, ...]  # for each of timeline.groups
@@ -92,17 +92,17 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
         if any(rank_class.trace.remedy for rank_class in timeline.rank_classes):
             raise ValueError(_no_whole_step(timeline))
         return _whole_run(timeline)
-    marks = [by_rank_class[id(one.rank_class)] for one in timeline.groups]
+    marks = [by_rank_class[id(group.rank_class)] for group in timeline.groups]
     counts = [len(found) for found in marks if found]
     if source == REPETITION:  # found from the end on, so a rank may lack some at the beginning
         marks = [found[-min(counts) :] for found in marks]
-    count = min(_replayed(one, found) for one, found in zip(timeline.groups, marks, strict=True) if found)
+    count = min(_replayed(group, found) for group, found in zip(timeline.groups, marks, strict=True) if found)
     if not count:
         raise ValueError(_no_whole_step(timeline))
     begin, first_rows = _beginning(timeline)
     found_steps: list[GroupSteps | None] = [
-        _group_steps(one, found[:count], begin, row) if found else None
-        for one, found, row in zip(timeline.groups, marks, first_rows, strict=True)
+        _group_steps(group, found[:count], begin, row) if found else None
+        for group, found, row in zip(timeline.groups, marks, first_rows, strict=True)
     ]
     latest: Integers = np.max(np.stack([one.bounds_ns for one in found_steps if one is not None]), axis=0)
     complete = tuple(
@@ -117,7 +117,7 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     if len(set(counts)) > 1:
         notes.append(f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count")
     whole_steps = {
-        rank: len(found) for one, found in zip(timeline.groups, marks, strict=True) for rank in one.ranks.tolist()
+        rank: len(found) for group, found in zip(timeline.groups, marks, strict=True) for rank in group.ranks.tolist()
     }
     return Steps(
         source,
@@ -180,14 +180,14 @@ def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
         ]
         found = np.flatnonzero(np.array(begins or [False])[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
         first_of[id(rank_class)] = int(found[0]) if len(found) else None
-    rows = [first_of[id(one.rank_class)] for one in timeline.groups]
-    starts = [int(one.start_ns[row, 0]) for one, row in zip(timeline.groups, rows, strict=True) if row is not None]
+    rows = [first_of[id(group.rank_class)] for group in timeline.groups]
+    starts = [int(group.start_ns[row, 0]) for group, row in zip(timeline.groups, rows, strict=True) if row is not None]
     return min(starts, default=0), [row or 0 for row in rows]
 
 
-def _replayed(one: GroupTimeline, marks: Sequence[StepMark]) -> int:
+def _replayed(group: GroupTimeline, marks: Sequence[StepMark]) -> int:
     """How many steps the replay completed."""
-    missing = (at for at, mark in enumerate(marks) if not one.reached[_rows_ending(mark)].all())
+    missing = (at for at, mark in enumerate(marks) if not group.reached[_rows_ending(mark)].all())
     return next(missing, len(marks))
 
 
@@ -197,9 +197,9 @@ def _rows_ending(mark: StepMark) -> Indices:
     return rows if len(rows) else np.arange(mark.last)  # an optimizer that launched nothing: all rows before it
 
 
-def _group_steps(one: GroupTimeline, marks: Sequence[StepMark], begin: int, first_row: int) -> GroupSteps:
+def _group_steps(group: GroupTimeline, marks: Sequence[StepMark], begin: int, first_row: int) -> GroupSteps:
     bounds = np.zeros(len(marks) + 1, dtype=np.int64)
-    end = one.end_ns[:, 0]
+    end = group.end_ns[:, 0]
     for step, mark in enumerate(marks):
         bounds[step + 1] = end[_rows_ending(mark)].max(initial=0)
     np.maximum.accumulate(bounds, out=bounds)
@@ -208,19 +208,19 @@ def _group_steps(one: GroupTimeline, marks: Sequence[StepMark], begin: int, firs
     return GroupSteps(bounds, np.concatenate((np.array([min(first_row, int(ends[0]))], dtype=np.intp), ends)))
 
 
-def _without_marks(one: GroupTimeline, latest: Integers) -> GroupSteps:
+def _without_marks(group: GroupTimeline, latest: Integers) -> GroupSteps:
     """The steps of ranks without marks: those of the other ranks."""
-    launched = np.maximum.accumulate(one.launched_ns[:, 0]) if len(one.launched_ns) else np.zeros(0, dtype=np.int64)
+    launched = np.maximum.accumulate(group.launched_ns[:, 0]) if len(group.launched_ns) else np.zeros(0, dtype=np.int64)
     return GroupSteps(latest, np.searchsorted(launched, latest))
 
 
 def _whole_run(timeline: Timeline) -> Steps:
     groups = tuple(
         GroupSteps(
-            np.array([0, int(timeline.end_ns[one.ranks[0]])], dtype=np.int64),
-            np.array([0, len(one.rank_class.records)], dtype=np.intp),
+            np.array([0, int(timeline.end_ns[group.ranks[0]])], dtype=np.int64),
+            np.array([0, len(group.rank_class.records)], dtype=np.intp),
         )
-        for one in timeline.groups
+        for group in timeline.groups
     )
     length = int(timeline.end_ns.max(initial=0))
     return Steps(WHOLE_RUN, (length,), 0, (), groups, f"{NO_STEPS}, so the whole run counts as one step")

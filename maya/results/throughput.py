@@ -84,19 +84,19 @@ def find_throughput(
             no_samples = str(reason)
     flops = ideal = again = ideal_again = 0.0
     by_rank_class: dict[int, tuple[Floats, Floats, Booleans]] = {}
-    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
-        if id(one.rank_class) not in by_rank_class:
-            repeats = recomputed(one.rank_class, own_steps.rows)
-            by_rank_class[id(one.rank_class)] = *_flops(one.rank_class, timeline), repeats
-        per_row, ideal_per_row, repeated = by_rank_class[id(one.rank_class)]
+    for group, own_steps in zip(timeline.groups, steps.groups, strict=True):
+        if id(group.rank_class) not in by_rank_class:
+            repeats = recomputed(group.rank_class, own_steps.rows)
+            by_rank_class[id(group.rank_class)] = *_flops(group.rank_class, timeline), repeats
+        per_row, ideal_per_row, repeated = by_rank_class[id(group.rank_class)]
         for step in steps.measured:
             rows = slice(int(own_steps.rows[step]), int(own_steps.rows[step + 1]))
-            flops += float(per_row[rows].sum()) * len(one.ranks)
-            ideal += float(ideal_per_row[rows].sum()) * len(one.ranks)
-            again += float(per_row[rows][repeated[rows]].sum()) * len(one.ranks)
-            ideal_again += float(ideal_per_row[rows][repeated[rows]].sum()) * len(one.ranks)
+            flops += float(per_row[rows].sum()) * len(group.ranks)
+            ideal += float(ideal_per_row[rows].sum()) * len(group.ranks)
+            again += float(per_row[rows][repeated[rows]].sum()) * len(group.ranks)
+            ideal_again += float(ideal_per_row[rows][repeated[rows]].sum()) * len(group.ranks)
     count = len(steps.measured)
-    gpus = timeline.world_size + sum((_devices(one.rank_class) - 1) * len(one.ranks) for one in timeline.groups)
+    gpus = timeline.world_size + sum((_devices(group.rank_class) - 1) * len(group.ranks) for group in timeline.groups)
     available = steps.median_ns * gpus * count
     used = ideal / available if ideal and available else None
     return Throughput(

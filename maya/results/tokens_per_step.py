@@ -90,23 +90,23 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples:
     if steps.batches > 1:
         raise SamplesUnknown(f"{steps.batches} optimizers take turns in a step, each after its own forward pass")
     by_rank_class: dict[int, _RankSamples | None] = {}
-    for one, of in zip(timeline.groups, steps.groups, strict=True):
-        if id(one.rank_class) not in by_rank_class:
-            by_rank_class[id(one.rank_class)] = _rank_samples(one.rank_class, of, steps)
-    seen = [by_rank_class[id(one.rank_class)] for one in timeline.groups]
+    for group, of in zip(timeline.groups, steps.groups, strict=True):
+        if id(group.rank_class) not in by_rank_class:
+            by_rank_class[id(group.rank_class)] = _rank_samples(group.rank_class, of, steps)
+    seen = [by_rank_class[id(group.rank_class)] for group in timeline.groups]
     for unit in ("tokens", "images"):
-        found = [(one, what) for one, what in zip(timeline.groups, seen, strict=True) if what and what.unit == unit]
+        found = [(group, what) for group, what in zip(timeline.groups, seen, strict=True) if what and what.unit == unit]
         if found:
             total = 0
             counted: set[int] = set()
-            for one, what in found:
-                sharing = _sharing_communicators(one.rank_class, what)
-                for column, rank in enumerate(one.ranks.tolist()):
+            for group, what in found:
+                sharing = _sharing_communicators(group.rank_class, what)
+                for column, rank in enumerate(group.ranks.tolist()):
                     if rank in counted:
                         continue
                     total += what.per_step
                     for number in sharing:
-                        counted.update(one.communicators[column].get(number, ()))
+                        counted.update(group.communicators[column].get(number, ()))
             first = found[0][1]
             return Samples(total, unit, first.op, first.batch)
     if _has_compiled_embedding(timeline):
@@ -116,8 +116,8 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples:
 
 def _has_compiled_embedding(timeline: Timeline) -> bool:
     """Whether torch.compile fused an embedding into a kernel that was launched."""
-    for one in timeline.groups:
-        trace = one.rank_class.trace
+    for group in timeline.groups:
+        trace = group.rank_class.trace
         for number in np.unique(trace.select(RecordKind.KERNEL)["signature"]).tolist():
             name = str(trace.signature(number).get("kernel", ""))
             if name.startswith("triton_") and "_embedding" in name:

@@ -47,8 +47,8 @@ def find_traffic(timeline: Timeline, steps: Steps) -> Traffic:
     count = len(steps.measured)
     totals: Counter[str] = Counter()
     volume: Counter[str] = Counter()
-    for one, own_steps in zip(timeline.groups, steps.groups, strict=True):
-        rank_class = one.rank_class
+    for group, own_steps in zip(timeline.groups, steps.groups, strict=True):
+        rank_class = group.rank_class
         if not rank_class.calls:
             continue
         times = np.zeros(len(rank_class.calls), dtype=np.int64)
@@ -58,9 +58,9 @@ def find_traffic(timeline: Timeline, steps: Steps) -> Traffic:
         for call, number in zip(rank_class.calls, times.tolist(), strict=True):
             if not number:
                 continue
-            totals[call.call] += number * len(one.ranks)
-            volume[call.call] += number * call.size * len(one.ranks)
-            for rank, communicators in zip(one.ranks.tolist(), one.communicators, strict=True):
+            totals[call.call] += number * len(group.ranks)
+            volume[call.call] += number * call.size * len(group.ranks)
+            for rank, communicators in zip(group.ranks.tolist(), group.communicators, strict=True):
                 members = communicators.get(call.communicator, ())
                 for target, sent in _sent(call, rank, members):
                     moved = sent * number

@@ -140,7 +140,7 @@ def same_timeline(one: Timeline, other: Timeline) -> bool:
 
 
 def count_events(timeline: Timeline) -> int:
-    return sum(len(one.rank_class.records) * len(one.ranks) for one in timeline.groups)
+    return sum(len(group.rank_class.records) * len(group.ranks) for group in timeline.groups)
 
 
 def _milliseconds(ns: float) -> str:
@@ -156,7 +156,7 @@ def _same_class(one: GroupTimeline, other: GroupTimeline) -> bool:
 
 
 def _by_rank(timeline: Timeline) -> dict[int, GroupTimeline]:
-    return {rank: one for one in timeline.groups for rank in one.ranks.tolist()}
+    return {rank: group for group in timeline.groups for rank in group.ranks.tolist()}
 
 
 def _row(name: str, before: float, after: float, written: Callable[[Any], str], whole: float = 0) -> ComparedRow:
