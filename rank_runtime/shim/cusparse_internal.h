@@ -40,7 +40,7 @@ typedef enum { FORMAT_CSR = 1, FORMAT_COO = 3 } sparse_format; /* the numbers ar
 typedef struct {
     sparse_format format;
     int64_t rows, columns, nonzeros;
-    void *row_data; /* CSR: rows + 1 offsets; COO: one row index a value */
+    void *row_data; /* CSR: rows + 1 offsets; COO: one row index per value */
     void *column_indices;
     void *values;
     int row_index_type, column_index_type;

@@ -102,7 +102,7 @@ sparse_pattern *pattern_of_sum(const csr_indices *a, const csr_indices *b) {
     return builder_finish(&result);
 }
 
-/* Pairs of values that meet, or -1 when there are too many to follow. */
+/* The number of pairs of values that are multiplied; -1: more than PATTERN_LIMIT. */
 static int64_t count_products(const csr_indices *a, const csr_indices *b) {
     int64_t products = 0;
     for (int64_t i = 0; i < a->nonzeros; i++) {

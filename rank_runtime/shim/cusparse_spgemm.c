@@ -53,7 +53,7 @@ MAYA_API int cusparseSpGEMM_workEstimation(cusparse_handle *handle, int transa, 
     if (status != CUSPARSE_SUCCESS) return status;
     if (buffer != NULL) return record(handle, "cusparseSpGEMM_workEstimation", a, b, c);
     if (bytes == NULL) return CUSPARSE_INVALID_VALUE;
-    *bytes = 1024 + 8 * ((size_t)a->rows + 1); /* an estimate: one count a row */
+    *bytes = 1024 + 8 * ((size_t)a->rows + 1); /* an estimate: one count per row */
     return CUSPARSE_SUCCESS;
 }
 

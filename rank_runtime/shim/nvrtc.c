@@ -1,7 +1,7 @@
 /* libnvrtc: CUDA C++ source in, an image for cuModuleLoadData out.
  *
  * The source is not compiled, because kernels do not compute: syntax errors are not found. The image is a text that
- * begins with "maya nvrtc image" and lists the kernels it stands for, one a line: the __global__ functions of the
+ * begins with "maya nvrtc image" and lists the kernels that it stands for, one per line: the __global__ functions of the
  * source and the lowered names of the name expressions. PTX and CUBIN are the same text. The module loader accepts any
  * kernel name, so a launch is recorded under the name the program asks for.
  *
