@@ -86,75 +86,102 @@ def test_every_matmul_of_handwritten_attention_is_recorded(maya_run: MayaRun) ->
     assert batches == {1, BATCH * HEADS}
 
 
-def test_ops_are_recorded_with_inputs_and_source_lines(maya_run: MayaRun) -> None:
-    run = maya_run(
-        """
-        import torch
+OPS = """
+    import torch
 
-        layer = torch.nn.Linear(96, 80).cuda()
-        x = torch.randn(64, 96, device="cuda", requires_grad=True)
-        y = torch.tanh(layer(x))
-        half = y.to(torch.bfloat16)
-        with torch.profiler.record_function("the interesting part"):
-            z = (half.t()[:, ::2] * 3).sum()
-        z.backward()
-        total = torch._foreach_add([x.detach(), y.detach()], [x.detach(), y.detach()], alpha=2)
-        picked = y.detach()[torch.tensor([3, 1], device="cuda")]
-        torch.cat([x.detach(), x.detach()], dim=1)
-        """
-    )
+    layer = torch.nn.Linear(96, 80).cuda()
+    x = torch.randn(64, 96, device="cuda", requires_grad=True)
+    y = torch.tanh(layer(x))
+    half = y.to(torch.bfloat16)
+    with torch.profiler.record_function("the interesting part"):
+        z = (half.t()[:, ::2] * 3).sum()
+    z.backward()
+    total = torch._foreach_add([x.detach(), y.detach()], [x.detach(), y.detach()], alpha=2)
+    picked = y.detach()[torch.tensor([3, 1], device="cuda")]
+    torch.cat([x.detach(), x.detach()], dim=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def ops_trace(maya_run_once: MayaRun) -> Trace:
+    run = maya_run_once(OPS)
     assert run.exit_code == 0, run.output
-    trace = read(run.trace)
-    ops = trace.ops
-    assert len(np.unique(ops["op"])) == len(ops)
+    return read(run.trace)
 
-    def one(name: str) -> np.void:
-        found: np.void
-        (found,) = ops[ops["name"] == name]
-        return found
 
-    def tensor(shape: list[int], dtype: str, strides: list[int]) -> dict[str, Any]:
-        return {"shape": shape, "dtype": dtype, "strides": strides}
+def _op(trace: Trace, name: str) -> np.void:
+    found: np.void
+    (found,) = trace.ops[trace.ops["name"] == name]
+    return found
 
-    x = tensor([64, 96], "float32", [96, 1])
-    y = tensor([64, 80], "float32", [80, 1])
-    transposed = tensor([96, 80], "float32", [1, 96])
-    assert one("aten::addmm")["inputs"][:3] == [tensor([80], "float32", [1]), x, transposed]
-    assert one("aten::tanh")["inputs"] == [y]
-    forward_product, backward_product = ops[ops["name"] == "aten::mul"]
-    assert forward_product["inputs"][0] == tensor([80, 32], "bfloat16", [1, 160])
-    assert backward_product["inputs"][0] == tensor([80, 32], "bfloat16", [0, 0])
-    assert one("aten::_foreach_add")["inputs"][:2] == [[x, y], [x, y]]
-    assert one("aten::index")["inputs"] == [y, [tensor([2], "int64", [1])]]
-    assert one("aten::cat")["inputs"] == [[x, x], 1]
 
-    # ops nest: within an annotation, within a node of the backward pass
-    part = one("the interesting part")
+def _tensor(shape: list[int], dtype: str, strides: list[int]) -> dict[str, Any]:
+    return {"shape": shape, "dtype": dtype, "strides": strides}
+
+
+X = _tensor([64, 96], "float32", [96, 1])
+Y = _tensor([64, 80], "float32", [80, 1])
+
+
+def test_every_op_has_a_number_of_its_own(ops_trace: Trace) -> None:
+    assert len(np.unique(ops_trace.ops["op"])) == len(ops_trace.ops)
+
+
+def test_inputs_of_ops_are_recorded_with_shapes_and_strides(ops_trace: Trace) -> None:
+    transposed = _tensor([96, 80], "float32", [1, 96])
+    assert _op(ops_trace, "aten::addmm")["inputs"][:3] == [_tensor([80], "float32", [1]), X, transposed]
+    assert _op(ops_trace, "aten::tanh")["inputs"] == [Y]
+    forward, backward = ops_trace.ops[ops_trace.ops["name"] == "aten::mul"]
+    assert forward["inputs"][0] == _tensor([80, 32], "bfloat16", [1, 160])
+    assert backward["inputs"][0] == _tensor([80, 32], "bfloat16", [0, 0])
+
+
+def test_lists_of_inputs_are_recorded(ops_trace: Trace) -> None:
+    assert _op(ops_trace, "aten::_foreach_add")["inputs"][:2] == [[X, Y], [X, Y]]
+    assert _op(ops_trace, "aten::index")["inputs"] == [Y, [_tensor([2], "int64", [1])]]
+    assert _op(ops_trace, "aten::cat")["inputs"] == [[X, X], 1]
+
+
+def test_ops_nest_in_annotations(ops_trace: Trace) -> None:
+    part = _op(ops_trace, "the interesting part")
+    forward, _ = ops_trace.ops[ops_trace.ops["name"] == "aten::mul"]
     assert part["kind"] == RecordKind.ANNOTATION
-    assert forward_product["parent"] == part["op"]
-    assert part["start_ns"] <= forward_product["start_ns"]
-    assert forward_product["duration_ns"] <= part["duration_ns"]
-    assert backward_product["parent"] == one("MulBackward0")["op"]
+    assert forward["parent"] == part["op"]
+    assert part["start_ns"] <= forward["start_ns"]
+    assert forward["duration_ns"] <= part["duration_ns"]
 
-    # an op in backward has the number of its forward op, and runs in another thread
-    for forward, node, backward in (
+
+def test_ops_nest_in_nodes_of_the_backward_pass(ops_trace: Trace) -> None:
+    _, backward = ops_trace.ops[ops_trace.ops["name"] == "aten::mul"]
+    assert backward["parent"] == _op(ops_trace, "MulBackward0")["op"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "node", "backward"),
+    [
         ("aten::addmm", "AddmmBackward0", "aten::mm"),
         ("aten::tanh", "TanhBackward0", "aten::tanh_backward"),
-    ):
-        sequence = one(forward)["sequence"]
-        assert sequence >= 0
-        assert one(node)["sequence"] == sequence
-        inner = ops[ops["name"] == backward]
-        assert len(inner) > 0
-        assert (inner["sequence"] == sequence).all(), backward
-        assert (inner["thread"] != one(forward)["thread"]).all()
+    ],
+)
+def test_a_backward_op_has_the_number_of_its_forward_op(
+    ops_trace: Trace, forward: str, node: str, backward: str
+) -> None:
+    sequence = _op(ops_trace, forward)["sequence"]
+    assert sequence >= 0
+    assert _op(ops_trace, node)["sequence"] == sequence
+    inner = ops_trace.ops[ops_trace.ops["name"] == backward]
+    assert len(inner) > 0
+    assert (inner["sequence"] == sequence).all()
+    assert (inner["thread"] != _op(ops_trace, forward)["thread"]).all()
 
-    # where the kernels of an op went
-    (kernel,) = trace.kernels()[trace.kernels()["op"] == one("aten::tanh")["op"]]
-    signature = trace.signature(kernel["signature"])
+
+def test_a_kernel_is_recorded_with_its_op_and_grid(ops_trace: Trace) -> None:
+    tanh = _op(ops_trace, "aten::tanh")
+    (kernel,) = ops_trace.kernels()[ops_trace.kernels()["op"] == tanh["op"]]
+    signature = ops_trace.signature(kernel["signature"])
     assert "tanh" in signature["kernel"]
     assert np.prod(signature["grid"]) * np.prod(signature["block"]) <= 64 * 80
-    assert kernel["thread"] == one("aten::tanh")["thread"]
+    assert kernel["thread"] == tanh["thread"]
 
 
 def test_nodes_of_backward_nest_and_stay_visible_to_the_profiler(maya_run: MayaRun) -> None:
