@@ -43,8 +43,8 @@ REPLACED_CLOCKS = Checks(
     import copy, functools, os, pickle, queue, sys, threading, time
 
     real = {name: getattr(time, name) for name in ("time", "perf_counter", "sleep", "localtime", "strftime")}
-    from rank_runtime.zygote.clock import Clock
-    clock = Clock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
+    from rank_runtime.zygote.python_clock import PythonClock
+    clock = PythonClock({"MAYA_CLOCK": "virtual", "MAYA_CLOCK_START": "1700000000000000000"})
     del sys.path[0]
 
     def the_time_of_day_is_the_start_of_the_run():
