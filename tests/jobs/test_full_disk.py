@@ -97,7 +97,7 @@ def test_steps_take_the_same_time_after_the_disk_is_full(half: ScriptRun) -> Non
 def test_the_program_goes_on_when_its_trace_ends(name: str, request: pytest.FixtureRequest) -> None:
     run: ScriptRun = request.getfixturevalue(name)
     assert run.exit_code == 0, run.stderr
-    assert "File too large; the trace ends here, the program and its clocks go on" in run.stderr
+    assert "File too large. The trace ends here; the program and its clocks continue" in run.stderr
 
 
 def test_whole_steps_of_half_a_trace_are_predicted(half: ScriptRun) -> None:

@@ -71,7 +71,7 @@ def test_a_job_is_restarted_after_an_injected_exception(build: Build, tmp_path: 
     """As under torchrun: the exception is in the rank's error file, the others are ended, and all begin again."""
     ended = run(tmp_path, "--no-trace", "--max-restarts", "1", "--inject", "raise:rank=1,call=6")
     assert ended.returncode == 0, ended.stderr
-    reason = "call 6 of rank 1 fails, as --inject raise:rank=1,call=6 asks for"
+    reason = "call 6 of rank 1 fails because of --inject raise:rank=1,call=6"
     (error_file,) = (tmp_path / "out").rglob("attempt_0/1/error.json")
     message = json.loads(error_file.read_text(encoding="utf-8"))["message"]
     assert message["message"].startswith("DistBackendError: NCCL error")
@@ -89,7 +89,7 @@ def test_a_job_is_restarted_after_an_injected_exception(build: Build, tmp_path: 
     [
         ("kill:rank=1,step=2", -signal.SIGKILL, "Signal 9 (SIGKILL) received by PID"),
         ("kill:rank=1,call=6", -signal.SIGKILL, "Signal 9 (SIGKILL) received by PID"),
-        ("raise:rank=1,step=2", 1, "RuntimeError: rank 1 fails after step 2, as --inject raise:rank=1,step=2 asks for"),
+        ("raise:rank=1,step=2", 1, "RuntimeError: rank 1 fails after step 2 because of --inject raise:rank=1,step=2"),
         ("oom:rank=1,step=2", 1, "OutOfMemoryError: CUDA out of memory. Tried to allocate"),
         ("oom:rank=1,allocation=2", 1, "OutOfMemoryError: CUDA out of memory. Tried to allocate"),
     ],

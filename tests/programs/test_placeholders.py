@@ -237,7 +237,7 @@ def test_reads_of_placeholders_are_warned_of(placeholders: ScriptRun) -> None:
 def test_strict_values_make_a_placeholder_an_error_that_names_the_line(maya_run: MayaRun) -> None:
     run = maya_run(PLACEHOLDERS, "--strict-values")
     assert run.exit_code == 1
-    assert f"reads 4 bytes that were not computed, at {_line_of(run, 'LOSS')}" in run.stderr
+    assert f"reads 4 bytes of placeholder values, at {_line_of(run, 'LOSS')}" in run.stderr
     assert "loss.item(),  # LOSS" in run.stderr, "Python's own traceback shows the line"
 
 

@@ -1,4 +1,4 @@
-/* What a device says about itself, attribute by attribute. */
+/* Device attributes, one by one. */
 
 #include "attributes.h"
 
@@ -93,7 +93,7 @@ int maya_device_attribute_of(int device, int attribute) {
     return maya_device_attribute(attribute);
 }
 
-/* The node is found from the environment itself. */
+/* Reads the node's number from the environment, because the settings do not have it. */
 void maya_device_uuid(int physical_device, unsigned char uuid[16]) {
     const char *node_text = getenv("GROUP_RANK");
     uint64_t node = node_text ? strtoull(node_text, NULL, 10) + 1 : 1, device = (uint64_t)physical_device;

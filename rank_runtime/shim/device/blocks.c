@@ -1,8 +1,8 @@
-/* Blocks: the memory that PyTorch's caching allocator hands out and takes back.
+/* Blocks: memory that PyTorch's caching allocator allocates and frees.
  *
- * The allocator reports every block to the profiler through one exported function of libc10.so, whose name and signature
- * are the same in torch 2.8 and 2.15. This library is loaded before libc10.so, so its function of that name is the one
- * that is called; it notes the block and passes the call on. */
+ * The allocator reports every block to the profiler through one exported function of libc10.so, whose name and signature are
+ * the same from torch 2.8 to 2.15. This library is loaded before libc10.so, so its function of that name is called; it records
+ * the block and passes the call on. */
 
 #define _GNU_SOURCE
 #include "internal.h"
@@ -36,16 +36,16 @@ static report_function real_report(void) {
 
 /* ---- blocks in use: number by address ---- */
 
-/* Most blocks are given back soon. What was handed out last is in a small table, one block per slot, which the processor has at
- * hand; a block that loses its slot to a newer one goes to the open hash table that has room for all. */
+/* Most blocks are freed soon. The newest blocks are in a small table that fits into the cache, one block per slot; a block that
+ * loses its slot to a newer one moves to the open-addressing table that has room for all. */
 
 typedef struct {
     uintptr_t address; /* 0: never used */
-    uint64_t number;   /* 0: given back */
+    uint64_t number;   /* 0: freed */
     uint64_t bytes;
 } block;
 
-/* Changed under the recorder's lock, all of them. */
+/* All under the recorder's lock. */
 static block *blocks;
 static size_t capacity;
 static size_t occupied; /* slots that were ever used since the table was made */
@@ -96,7 +96,7 @@ static uint64_t number_of_next(uintptr_t address, size_t bytes) {
     return block_count;
 }
 
-/* NULL: it was handed out before there was a trace. */
+/* NULL: it was allocated before recording began. */
 static block *block_at(uintptr_t address) {
     block *slot = recent_slot_of(address);
     if (slot->address != address || slot->number == 0) slot = capacity ? slot_of(address) : NULL;
@@ -128,13 +128,13 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
     pthread_mutex_unlock(&maya_recorder_lock);
 }
 
-pthread_mutex_t maya_blocks_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what is given back */
+pthread_mutex_t maya_blocks_lock = PTHREAD_MUTEX_INITIALIZER; /* guards `given_back` in forget_values */
 
-/* A block starts and ends its life without known bytes. While streams are held up, work that still uses the bytes may be
- * queued: then those of a block that is given back wait until nothing is, and one that is handed out keeps what its previous
- * owner left, until something is written there in stream order. */
+/* A block has no known bytes when it is allocated and when it is freed. While streams have queued work, that work may still use
+ * the bytes: then a freed block is cleared only when no work is queued any more, and a newly allocated one keeps the bytes of
+ * its previous owner until they are overwritten in stream order. */
 static void forget_values(void *address, size_t bytes, bool handed_out) {
-    static maya_intervals given_back; /* while streams were held up */
+    static maya_intervals given_back; /* freed while work was queued */
     static _Atomic bool any;          /* is there something in it? */
     uintptr_t start = (uintptr_t)address;
     if (!any && !maya_work_is_queued()) {

@@ -1,8 +1,9 @@
-/* How long work takes (clock_internal.h): a table of what was met, and questions to the coordinator about what is new.
+/* Durations of kernels, copies and local collectives (clock_internal.h): a table of all that occurred, and questions to the
+ * coordinator about new ones.
  *
- * In: work as the trace describes it: kind, signature, signature of its op, bytes of copies and memsets. Out: durations,
- * known at once or when the coordinator has answered. Questions gather until there are enough of them or somebody waits.
- * maya/estimators/features/from_trace.py tells works apart in the same way. */
+ * In: records: kind, signature, signature of the op, bytes of copies and memsets. Out: durations, known at once or when the
+ * coordinator has answered. Questions are collected until there are enough of them or a thread waits. Python distinguishes
+ * kernels by the same keys (maya/estimators/features/from_trace.py). */
 
 #define _GNU_SOURCE
 #include "clock_internal.h"
@@ -22,7 +23,7 @@ const clock_duration clock_nothing = {.known = true};
 
 static MAYA_VECTOR(clock_duration *) chunks; /* durations by number, CHUNK in each, so that they do not move */
 static uint32_t duration_count;
-static uint32_t asked; /* numbers below this the coordinator has been asked for */
+static uint32_t asked; /* the coordinator has been asked for all numbers below this */
 static _Atomic uint32_t unasked;
 static bool lost;
 
@@ -64,7 +65,7 @@ static const clock_duration *find(const clock_duration *key) {
     return numbered(*number - 1);
 }
 
-/* ---- works ---- */
+/* ---- records ---- */
 
 const clock_duration *clock_duration_of(maya_thread *thread, const maya_trace_record *record) {
     clock_duration key = {.kind = record->kind, .signature = record->signature};
@@ -88,7 +89,7 @@ static maya_bytes text_of(uint32_t number) {
     return string ? (maya_bytes){string->text, string->length} : (maya_bytes){"", 0};
 }
 
-/* Up to `room` questions that nobody has asked. */
+/* Up to `room` questions that have not been asked yet. */
 static size_t take_questions(maya_ask *questions, size_t room) {
     size_t count = 0;
     pthread_mutex_lock(&maya_recorder_lock);

@@ -1,6 +1,7 @@
-/* Times that may not be known yet, and events, which have such times (clock_internal.h).
+/* Futures (times that may not be known yet), and events, which have such times (clock_internal.h).
  *
- * In: what is set, kept and let go by the other files of the clock. Out: who is to be told that a time has become known. */
+ * In: futures that the other files of the clock make, set and release. Out: the callbacks that are due because a time became
+ * known. */
 
 #include "clock_internal.h"
 #include "table.h"
@@ -9,7 +10,7 @@
 
 static clock_future *due;
 
-/* ---- moments ---- */
+/* ---- futures ---- */
 
 clock_future *clock_new_future(void) {
     clock_future *future = must_alloc(calloc(1, sizeof *future));

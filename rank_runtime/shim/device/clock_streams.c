@@ -1,9 +1,10 @@
-/* The streams by the virtual clock (clock_internal.h): the time up to which each is occupied, and what stands before that.
+/* The streams on the virtual clock (clock_internal.h): the time up to which each is busy, and its queue.
  *
- * In: work, events, waits and collectives in the order of the trace. Out: times. A stream's cursor moves at once when nothing
- * is in the way. It stands still at a collective that has not ended, at work of unknown duration, and at an event of a
- * stream that stands still; what comes after queues, and clock_advance goes on with it when something has become known. An
- * entry only ever depends on earlier records, so going round the streams gets everywhere that can be got to. */
+ * In: kernels, copies, events, waits and collectives in the order of the trace. Out: times. A stream's cursor moves at once if
+ * all times are known. It is blocked at a collective that has not ended, at work of unknown duration, and at an event of a
+ * blocked stream; later entries queue, and clock_advance continues when another time becomes known. An entry depends on earlier
+ * records only, so visiting all streams in turn resolves everything that can be resolved. docs/timeline.md specifies the rules,
+ * which the replay in Python follows as well (virtual_clock.h). */
 
 #include "clock_internal.h"
 
@@ -15,11 +16,11 @@ typedef enum { WORK, MARK, WAIT, COLLECTIVE } entry_kind;
 
 typedef struct {
     uint8_t kind;
-    bool counts;          /* WORK: takes longer beside a collective */
+    bool counts;          /* WORK: slows down beside a collective */
     uint32_t other;       /* WAIT: the stream of the event */
-    uint64_t collectives; /* WAIT: how many that stream had been given when the event was recorded */
+    uint64_t collectives; /* WAIT: how many collectives that stream had when the event was recorded */
     clock_host_time ready;
-    const clock_duration *duration; /* WORK, COLLECTIVE of this rank alone */
+    const clock_duration *duration; /* WORK, local COLLECTIVE */
     union {
         clock_future *future; /* MARK: is set; WAIT: is waited for */
         maya_ticket *ticket;  /* COLLECTIVE */
@@ -47,14 +48,14 @@ typedef struct {
 typedef struct {
     uint64_t cursor;
     uint32_t home;  /* the default stream of its device */
-    bool blocking;  /* waits for that stream, and it for this one */
-    entry *entries; /* what stands before: a ring */
+    bool blocking;  /* waits for that stream, and that stream for this one */
+    entry *entries; /* the queue: a ring */
     size_t first, count, capacity;
-    clock_future *last_arrival; /* at the collective that was recorded last */
+    clock_future *last_arrival; /* when the rank arrives at the collective recorded last */
     uint64_t collectives;       /* recorded so far */
-    clock_unsynced *unsynced;   /* of them, and of those that were waited for */
+    clock_unsynced *unsynced;   /* its own collectives, and those it has waited for */
     spans works, collective_spans;
-    /* by stream: of how many of its collectives the overlap with our work is accounted for */
+    /* by other stream: how many of its collectives have been charged for their overlap with this stream's kernels */
     MAYA_VECTOR(settled_pair) settled;
 } clock_stream;
 
@@ -88,7 +89,7 @@ uint32_t clock_home_of(uint32_t number) {
 
 static uint64_t later(uint64_t one, uint64_t other) { return one > other ? one : other; }
 
-/* ---- collectives that run beside work ---- */
+/* ---- collectives that run beside kernels ---- */
 
 static void remember(spans *spans, size_t limit, uint64_t start, uint64_t end) {
     if (spans->count == spans->capacity && spans->capacity < limit) {
@@ -104,7 +105,7 @@ static uint64_t oldest(const spans *spans) { return spans->count > spans->capaci
 
 static uint64_t overlap(const spans *works, const span *collective) {
     uint64_t low = oldest(works), high = works->count, total = 0;
-    while (low < high) { /* works are in order, and none begins before its predecessor has ended */
+    while (low < high) { /* kernels are in order, and none begins before its predecessor has ended */
         uint64_t middle = low + (high - low) / 2;
         if (span_at(works, middle)->end <= collective->start) low = middle + 1;
         else high = middle;
@@ -126,8 +127,8 @@ static uint64_t *settled_of(clock_stream *stream, uint32_t other) {
     return &added->collectives;
 }
 
-/* The stream waits for an event of `other`, before which that had been given `collectives` collectives: what ran beside
- * those took longer. */
+/* The stream waits for an event of `other` that comes after its first `collectives` collectives: charges the slowdown of the
+ * kernels that ran beside those. */
 static void settle(clock_stream *stream, uint32_t other, uint64_t collectives) {
     uint64_t cost = maya_get_settings()->costs.overlap;
     if (cost == 0 || stream == streams.items[other] || collectives == 0) return;
@@ -209,7 +210,7 @@ static bool run_collective(clock_stream *stream, entry *head) {
     return true;
 }
 
-/* false: the stream stands still here. */
+/* false: the stream is blocked here. */
 static bool run_head(clock_stream *stream) {
     entry *head = &stream->entries[stream->first];
     switch ((entry_kind)head->kind) {
@@ -257,7 +258,7 @@ clock_future *clock_stream_future(uint32_t number, uint64_t *ns) {
     return future;
 }
 
-/* What comes next on `number` comes after what the other stream has been given. */
+/* Orders later work of `number` after all work that the other stream has so far. */
 static void join(uint32_t number, uint32_t other_number) {
     clock_unsynced *unsynced = clock_stream_unsynced(other_number);
     clock_stream *stream = stream_of(number);
@@ -273,7 +274,7 @@ static void join(uint32_t number, uint32_t other_number) {
         clock_set(future, ns);
     }
     entry *wait = push(stream, WAIT);
-    wait->other = number; /* no collectives are accounted for */
+    wait->other = number; /* charges no overlap */
     wait->future = future;
 }
 
@@ -313,7 +314,7 @@ void clock_add_event(uint32_t number, clock_host_time ready, uint32_t event_numb
     recorded->collectives = stream->collectives;
     clock_unsynced_release(recorded->unsynced);
     recorded->unsynced = clock_unsynced_keep(stream->unsynced);
-    if (recorded->future == NULL || recorded->future->references > 1) { /* somebody else still wants the time before */
+    if (recorded->future == NULL || recorded->future->references > 1) { /* the previous time is still in use elsewhere */
         clock_release(recorded->future);
         recorded->future = clock_new_future();
     }

@@ -1,11 +1,11 @@
-/* Collectives whose end the host has not seen (clock_internal.h).
+/* Collectives that the host has not synchronized with (clock_internal.h).
  *
- * A program asks whether an event is past, and steers by the answer: torch's allocator gives memory out again. When a
- * collective with other ranks ends is known here at a future that depends on this machine, so an answer that took it into
- * account would be another one in every run. The answer is therefore no until the host has waited for something that comes
- * after the collective. In: the collectives that streams are given, what streams and the host wait for, in the order of the
- * program. Out: sets of what is unsynced behind a stream or an event; whether the host has seen all of a set, and whether
- * torch's watchdogs have, who look at moments of virtual time (watchdogs.c). */
+ * A program that queries an event acts on the answer: torch's allocator, for one, reuses memory. The real time at which the end
+ * of a collective becomes known depends on this machine, so an answer based on it would differ from run to run. Therefore the
+ * answer is "not ready" until the host has waited for work that comes after the collective. In: the collectives of streams, and
+ * what streams and the host wait for, in program order. Out: the sets of unsynchronized collectives before a stream's end or an
+ * event; whether the host has synchronized with a whole set, and whether torch's watchdogs, which poll at multiples of an
+ * interval of virtual time (watchdogs.c), have found it complete. */
 
 #include "clock_internal.h"
 #include "vector.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of each of some streams, its first so many collectives. Sets are shared and never change. */
+/* For each of some streams, its first `collectives` collectives. Sets are shared and never change. */
 struct clock_unsynced {
     uint32_t references, count;
     struct {
@@ -22,10 +22,10 @@ struct clock_unsynced {
     } parts[];
 };
 
-/* By stream: how many of its collectives the host, and the watchdogs, have seen the end of. */
+/* By stream: how many of its collectives the host has synchronized with, and how many the watchdogs have found complete. */
 typedef MAYA_VECTOR(uint64_t) counts;
 static counts seen, noticed;
-static bool is_unnoticed; /* the watchdogs have something to learn */
+static bool is_unnoticed; /* a poll of the watchdogs would find something new */
 
 static bool is_seen(const counts *by, uint32_t stream, uint64_t collectives) {
     return stream < by->count && by->items[stream] >= collectives;
@@ -47,7 +47,7 @@ void clock_unsynced_release(clock_unsynced *set) {
     if (set && --set->references == 0) free(set);
 }
 
-/* An empty set with room for so many. */
+/* An empty set with room for `most` streams. */
 static clock_unsynced *new_set(uint32_t most) {
     clock_unsynced *made = must_alloc(malloc(sizeof *made + most * sizeof *made->parts));
     *made = (clock_unsynced){.references = 1};
@@ -55,7 +55,7 @@ static clock_unsynced *new_set(uint32_t most) {
 }
 
 static void add(clock_unsynced *set, uint32_t stream, uint64_t collectives) {
-    if (is_seen(&seen, stream, collectives)) return; /* and will be for ever */
+    if (is_seen(&seen, stream, collectives)) return; /* and will stay so */
     uint32_t i = 0;
     while (i < set->count && set->parts[i].stream != stream) i++;
     if (i == set->count) {

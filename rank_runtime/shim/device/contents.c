@@ -1,7 +1,7 @@
-/* Contents that a program writes to device memory: copies, fills, and what collectives bring.
+/* Contents that a program writes to device memory: copies, fills, and the results of collectives.
  *
- * In: bytes from the host, from elsewhere on the device or from other ranks. Out: the same bytes, known, or, where large
- * contents have no room (kept.h), placeholders that are marked as given up. */
+ * In: bytes from the host, from device memory or from other ranks. Out: the same bytes, known, or, if large contents have no
+ * room (kept.h), placeholders that are marked as given up. */
 
 #include "internal.h"
 #include "kept.h"
@@ -54,7 +54,7 @@ static void give_up(uintptr_t start, uintptr_t end) {
     maya_values_mark(&maya_given_up, start, end);
 }
 
-/* Floating-point contents make room for `size` bytes. While some are in use, they stay, and give way another time. */
+/* Gives up floating-point contents to make room for `size` bytes, unless some thread holds them; then they go another time. */
 static void give_way(size_t size) {
     maya_interval victim;
     if (pthread_rwlock_trywrlock(&maya_hold_lock) != 0) return;
@@ -75,7 +75,7 @@ static bool may_be_copied(size_t whole, maya_content content) {
            (content == MAYA_CONTENT_OBJECT && (int64_t)whole <= settings->object_bytes);
 }
 
-/* Is there room, or can there be? The lock is held. */
+/* Whether there is room, or room can be made. The lock is held. */
 static bool make_room(size_t size, maya_content *content) {
     maya_kept_answer answer = maya_kept_room(size, content);
     if (answer == MAYA_KEPT_FITS_IF_OTHERS_GIVE_WAY) give_way(size);
@@ -107,8 +107,7 @@ void maya_values_give_up(void *address, size_t size, size_t whole, maya_content 
     pthread_mutex_unlock(&maya_values_lock);
 }
 
-/* Contents are about to be written to [start, end), a part of `whole` bytes. true: end_write has to follow. false: there is no
- * room for them. */
+/* Begins to write contents to [start, end), a part of `whole` bytes. true: end_write must follow. false: there is no room. */
 static bool begin_write(uintptr_t start, uintptr_t end, size_t whole, maya_content *content) {
     if (!is_small(whole)) {
         pthread_mutex_lock(&maya_values_lock);
@@ -145,8 +144,8 @@ static void copy_in(char *destination, const char *source, size_t size, size_t w
 
 /* ---- copies from device memory ---- */
 
-/* The parts of [start, end) for which there is no room at the destination, and for each kind of large contents the kind as
- * which they are kept there. */
+/* Finds the parts of [start, end) that have no room at the destination and, for each kind of large contents, the kind under
+ * which the destination keeps them. */
 static void find_left_out(uintptr_t start, uintptr_t end, maya_intervals *left_out, maya_content kept_as[MAYA_CONTENTS]) {
     maya_interval part;
     for (int content = 0; content < MAYA_CONTENTS; content++) {
@@ -170,7 +169,7 @@ static void copy_marks(maya_intervals *set, uintptr_t start, uintptr_t end, uint
     }
 }
 
-/* As copy_to_host. What is large takes room at its new place as well. */
+/* As copy_to_host. Large contents also take room at the destination. */
 static void copy_on_device(uintptr_t start, uintptr_t end, uintptr_t shift, size_t whole) {
     maya_intervals left_out = {0};
     maya_content kept_as[MAYA_CONTENTS];
@@ -203,7 +202,7 @@ static void copy_on_device(uintptr_t start, uintptr_t end, uintptr_t shift, size
     free(left_out.items);
 }
 
-/* Only dirty parts are touched, so that copying terabytes of nothing costs nothing. */
+/* Touches dirty parts only, so that copying terabytes of placeholders is cheap. */
 static void copy_to_host(uintptr_t start, uintptr_t end, uintptr_t shift) {
     uintptr_t from = start;
     maya_interval part;
@@ -238,14 +237,14 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
     uintptr_t start = (uintptr_t)address, end = start + size;
     for (size_t i = 0; i < pattern_size; i++) zeros = zeros && ((const char *)pattern)[i] == 0;
     if (zeros && on_device) {
-        /* zeros are what made-up memory holds anyway: known, without touching a page */
+        /* placeholder memory holds zeros already, so the range becomes known without touching a page */
         pthread_mutex_lock(&maya_values_lock);
         maya_values_forget(start, end);
         maya_values_mark(&maya_known, start, end);
         pthread_mutex_unlock(&maya_values_lock);
         return;
     }
-    maya_content content = MAYA_CONTENT_FLOATING; /* one value, however large: integers need the room more */
+    maya_content content = MAYA_CONTENT_FLOATING; /* a single repeated value; integers need the room more */
     if (on_device && !begin_write(start, end, whole, &content)) {
         maya_values_give_up(address, size, whole, content);
         return;

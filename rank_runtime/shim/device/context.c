@@ -1,4 +1,4 @@
-/* The calling thread's device, and what it costs a process to use one. */
+/* The calling thread's device, and the memory that a process pays for the context of a device. */
 
 #include "internal.h"
 #include "process.h"
@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-static __thread int current_device __attribute__((tls_model("initial-exec"))); /* asked for at every other call */
+static __thread int current_device __attribute__((tls_model("initial-exec"))); /* read by every other call */
 pthread_mutex_t maya_context_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool in_use[MAYA_MAX_DEVICES];
 static _Atomic bool observer_considered;
@@ -41,7 +41,7 @@ void maya_load_observer(void) {
     call_observer("maya_observer_start");
 }
 
-/* Called by the launcher before it forks ranks: they share what the observer knows of torch. */
+/* Called by the zygote before it forks ranks, so that they share the observer's tables about torch. */
 MAYA_API void maya_prepare_observer(void) {
     if (observer_is_wanted()) call_observer("maya_observer_prepare");
 }

@@ -1,7 +1,7 @@
-/* Copies and fills: submitted to a stream, recorded, and done with real bytes as far as values.c keeps them.
+/* Copies and fills: submitted to a stream, recorded, and carried out on the bytes that are known (values.c).
  *
- * A copy to the host is where a program looks at the device. If the bytes it gets are made up, that is counted and recorded
- * with the op and the source line, and with --strict-values it is an error. */
+ * A copy to the host is where a program reads the device. A read of placeholders is counted and recorded with its op and source
+ * line; with --strict-values it is an error. */
 
 #include "internal.h"
 #include "vector.h"
@@ -11,10 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The addresses tell. */
 typedef enum { MAYA_HTOH = 0, MAYA_HTOD = 1, MAYA_DTOH = 2, MAYA_DTOD = 3 } maya_copy_kind;
 
-/* Who looks at the device. */
+/* The op and the source line of a read. */
 typedef struct {
     char op[256], line[512];
 } maya_reader;
@@ -23,13 +22,13 @@ typedef struct {
     maya_copy copy;
     maya_copy_kind kind;
     bool snapshot;        /* source is our own copy of pageable memory, taken when the copy was submitted */
-    bool unread;          /* source is pageable memory that is too large to keep, and may be gone by the time of the copy */
+    bool unread;          /* source is pageable memory that is too large to keep and may be gone when the copy runs */
     maya_content content; /* of a copy from the host */
-    bool armed;           /* made-up values read as `answer` (maya_answer_next_read) */
+    bool armed;           /* placeholders read as `answer` (maya_answer_next_read) */
     bool is_guess;
     int64_t answer;
     maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
-    bool made_up;        /* out: the host got bytes that nothing produced ... */
+    bool placeholder;    /* out: the host read placeholders ... */
     bool given_up;       /* ... because contents of large copies are not kept */
     bool at_once;        /* out: the submitting thread ran it */
     _Atomic bool done;   /* out: it ran */
@@ -60,28 +59,28 @@ const char *maya_op_name(void) { return op_namer ? op_namer() : ""; }
 
 /* ---- copies ---- */
 
-/* What the calling thread is doing. */
+/* The op and the source line of the calling thread. */
 static void find_reader(maya_reader *reader) {
-    enum { LINES_FOUND = 10000 }; /* finding the line takes Python's lock; a program that polls should not pay for ever */
+    enum { LINES_FOUND = 10000 }; /* finding the line takes the GIL, and a polling program should not pay for it forever */
     static _Atomic int reads;
     *reader = (maya_reader){0};
     snprintf(reader->op, sizeof reader->op, "%s", maya_op_name());
     if (source_finder && reads++ < LINES_FOUND) source_finder(reader->line, sizeof reader->line);
 }
 
-static void report_made_up(const copy_job *job, const maya_reader *reader) {
+static void report_placeholder_read(const copy_job *job, const maya_reader *reader) {
     char text[1024];
     size_t size = job->copy.width * job->copy.rows;
     int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line, size,
                           job->given_up ? ",\"given_up\":true" : "");
     maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(text, (size_t)length), size, 0);
     if (maya_get_settings()->strict_values) {
-        maya_message("--strict-values: %s reads %zu bytes that were not computed%s%s", *reader->op ? reader->op : "the program",
+        maya_message("--strict-values: %s reads %zu bytes of placeholder values%s%s", *reader->op ? reader->op : "the program",
                      size, *reader->line ? ", at " : "", reader->line);
     }
 }
 
-/* The copy may run in another thread: what the submitting one has been promised goes with it. */
+/* The copy may run in another thread, so it takes the submitting thread's armed answer along. */
 static void take_answer(copy_job *job) {
     if (armed_count <= 0 || job->kind != MAYA_DTOH || job->copy.width > sizeof job->answer) return;
     armed_count--;
@@ -102,11 +101,12 @@ static void run_copy(void *argument) {
         if (job->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
         if (job->armed) memcpy(destination, &job->answer, copy->width);
         if (job->armed && !job->is_guess) continue;
-        job->made_up = true;
+        job->placeholder = true;
         job->given_up = job->given_up || maya_values_were_given_up(source, copy->width);
     }
-    if (pthread_equal(job->submitter, pthread_self())) job->at_once = true; /* it reports what it can see itself */
-    else if (job->made_up && !copy->blocking) report_made_up(job, job->reader ? job->reader : &(maya_reader){0});
+    if (pthread_equal(job->submitter, pthread_self()))
+        job->at_once = true; /* then the submitting thread reports the read itself */
+    else if (job->placeholder && !copy->blocking) report_placeholder_read(job, job->reader ? job->reader : &(maya_reader){0});
     job->done = true;
 }
 
@@ -145,7 +145,7 @@ static uint32_t copy_signature(maya_copy_kind kind, bool pageable, bool between_
     return maya_intern(text, (size_t)length);
 }
 
-/* What the host gets to see in a bare run: nothing is kept, so zeros. */
+/* In a bare run nothing is kept, so the host reads zeros. */
 static int copy_bare(const maya_copy *copy) {
     for (size_t row = 0; row < copy->rows && maya_address_device(copy->destination) < 0; row++) {
         memset((char *)copy->destination + row * copy->destination_pitch, 0, copy->width);
@@ -175,15 +175,15 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
         job->kind == MAYA_DTOD && maya_address_device(copy->source) != maya_address_device(copy->destination);
     size_t bytes = copy->width * copy->rows;
     bool waits = copy->blocking && !capturing;
-    /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes its own. */
+    /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes a snapshot. */
     bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
     job->content = job->kind == MAYA_HTOD && content_finder ? content_finder() : MAYA_CONTENT_OTHER;
     bool is_kept = !from_pageable || maya_values_room_for(copy->destination, bytes, job->content);
     job->unread = !is_kept;
     if (from_pageable && is_kept && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
-    /* The thread that runs the copy later must not look for the line itself: that takes Python's lock, and a thread that has
-     * it may be waiting for this stream. */
+    /* The thread that runs the copy later must not search for the line itself: that takes the GIL, and a thread that holds it
+     * may be waiting for this stream. */
     if (job->kind == MAYA_DTOH && !capturing && !waits && !maya_stream_is_idle(stream)) {
         job->reader = must_alloc(malloc(sizeof *job->reader));
         find_reader(job->reader);
@@ -198,12 +198,12 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
                       .value = bytes};
     int status = maya_submit(stream, &work);
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
-    /* The stream was idle when we looked, and yet something stood before the copy. */
+    /* The stream was idle when checked, but other work got in before the copy. */
     if (from_pageable && !job->snapshot && !job->unread && !job->done) maya_stream_drain(stream);
-    if (status == CUDA_OK && !capturing && (waits || job->at_once) && job->made_up) {
+    if (status == CUDA_OK && !capturing && (waits || job->at_once) && job->placeholder) {
         maya_reader reader;
         find_reader(&reader);
-        report_made_up(job, &reader);
+        report_placeholder_read(job, &reader);
         if (maya_get_settings()->strict_values) status = CUDA_NOT_PERMITTED;
     }
     release_copy(job);
@@ -226,7 +226,7 @@ static void run_fill(void *argument) {
     }
 }
 
-/* Nearly all fill with zeros. */
+/* Remembers the last pattern: nearly all fills write zeros. */
 static uint32_t fill_signature(uint32_t pattern) {
     static __thread uint32_t last_pattern, last_signature;
     if (last_signature == 0 || last_pattern != pattern) {

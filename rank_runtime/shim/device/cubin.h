@@ -1,4 +1,4 @@
-/* What a cubin (an ELF file with machine code for a GPU) says about its kernels. */
+/* Properties of the kernels in a cubin (an ELF file with machine code for a GPU). */
 #pragma once
 
 #include "device.h"

@@ -1,15 +1,15 @@
 /* Collectives that are still queued when the rank's program ends.
  *
- * A GPU goes on while its process ends: the host has run ahead, and peers may still be on their way to collectives that this
- * rank has called. Here real time says nothing about how far apart ranks are, so a rank that ends with status 0 first completes
- * the collectives that its streams hold. A rank that fails does not.
+ * A real GPU keeps running while its process ends: the host runs ahead, and peers may not have reached collectives that this
+ * rank has called. Here, real time does not tell how far apart ranks are, so a rank that ends with status 0 first completes the
+ * collectives queued in its streams. A rank that fails does not.
  *
- * In: the end of the program, from three places. Python's own end calls maya_complete_collectives() while the interpreter, its
- * process groups and their watchdogs still live (rank_runtime/zygote/rank_exit.py); exit() and _exit() do so for what is left.
- * Out: a Drain to the coordinator, which answers calls that can never complete with Abandoned; the coordinator's watcher finds
- * ranks that wait for each other, since a drain counts as the host waiting for its streams.
+ * In: the end of the program, from three places. Python's shutdown calls maya_complete_collectives() while the interpreter, its
+ * process groups and their watchdogs still exist (rank_runtime/zygote/rank_exit.py); exit() and _exit() complete the rest. Out: a
+ * Drain to the coordinator, which answers calls that can never complete with Abandoned. The coordinator's hang detection sees a
+ * drain as the host waiting for its streams.
  *
- * A signal ends the wait: its handler, if it is Python's, can only run when the wait is over. */
+ * A signal ends the wait, because a Python signal handler can only run after it. */
 
 #define _GNU_SOURCE
 #include "coordinator_client.h"
@@ -25,7 +25,7 @@ static sem_t completed;
 static bool is_waiting;
 static _Atomic bool given_up;
 
-/* The process may end in a signal handler, where the lock may be held by the thread that it interrupted. */
+/* The process may end in a signal handler that interrupted the thread which holds the lock. */
 static bool engine_answers(void) {
     for (int attempt = 0; attempt < 1000; attempt++) {
         if (pthread_mutex_trylock(&maya_engine_lock) == 0) {
@@ -53,7 +53,7 @@ static void *wait_for_streams(void *unused) {
     return NULL;
 }
 
-/* Returns when no collective is queued any more. false: a signal came first; call it again, or give up. */
+/* Returns when no collective is queued any more. false: a signal came first; call it again or give up. */
 MAYA_API bool maya_complete_collectives(void) {
     MAYA_OWN_TIME;
     enum { STACK = 64 << 10 };
@@ -63,8 +63,8 @@ MAYA_API bool maya_complete_collectives(void) {
         is_waiting = maya_start_thread(wait_for_streams, NULL, STACK);
         if (!is_waiting) {
             maya_message(
-                "cannot start a thread, so collectives that are queued at the end of the program are lost; raise the "
-                "process limit (ulimit -u)");
+                "cannot start a thread, so collectives still queued at the end of the program are lost: raise the process "
+                "limit (ulimit -u)");
             return true;
         }
     }
@@ -73,10 +73,10 @@ MAYA_API bool maya_complete_collectives(void) {
     return true;
 }
 
-/* The process ends, whatever is queued. */
+/* The process ends without its queued collectives. */
 MAYA_API void maya_give_up_collectives(void) { given_up = true; }
 
 void maya_drain_at_exit(int status) {
-    if (!maya_client_is_connected()) return; /* also in a vfork child, which has our memory but is not us */
+    if (!maya_client_is_connected()) return; /* also in a child of vfork, which shares our memory */
     if (status != 0 || maya_is_stream_worker() || !maya_complete_collectives()) maya_give_up_collectives();
 }

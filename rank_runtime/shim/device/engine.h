@@ -1,4 +1,4 @@
-/* What stream.c and graph.c share: streams, captured work, and the one lock of the engine. */
+/* Declarations shared by stream.c and graph.c: streams, captured work, and the one lock of the engine. */
 #pragma once
 
 #include "process.h"
@@ -6,7 +6,7 @@
 
 typedef struct queued_work {
     maya_work work;
-    uint64_t position;    /* which of the stream's pieces of work this is */
+    uint64_t position;    /* 1, 2, ... in its stream */
     maya_stream *awaited; /* not NULL: wait until `awaited` has completed `awaited_position` */
     uint64_t awaited_position;
     const void *watched; /* not NULL: wait until this memory compares with `value` */
@@ -29,9 +29,9 @@ struct maya_stream {
     uint64_t last_collective;      /* position of the last asynchronous work */
     uint64_t host_waits_for;       /* the lowest position that a host thread waits for; UINT64_MAX: none does */
     bool executing;                /* some thread runs the work at the head, or it was started and is not done yet */
-    queued_work *head, *tail;      /* what could not run at once */
-    uint32_t host_functions;       /* of the user's own, so far */
-    uint32_t awaiting;             /* pieces of work in queues of other streams that wait for this one */
+    queued_work *head, *tail;      /* queued work */
+    uint32_t host_functions;       /* how many host functions of the user so far */
+    uint32_t awaiting;             /* entries in queues of other streams that wait for this one */
     maya_capture *capture;         /* not NULL: work goes into a graph */
     struct maya_stream *next;      /* all streams of the process; a stream's memory is kept, as events may point to it */
 };
@@ -48,7 +48,7 @@ struct maya_event {
     struct shared_event *shared; /* not NULL: exported to or opened from another process */
 };
 
-/* The part of an interprocess event that all its processes see. */
+/* The part of an interprocess event that all its processes share. */
 typedef struct shared_event {
     _Atomic uint64_t recorded, completed; /* how often */
 } shared_event;
@@ -61,15 +61,15 @@ int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_a
 void maya_shared_event_record(shared_event *shared, maya_stream *stream);
 void maya_shared_event_close(shared_event *shared);
 
-/* Collectives (asynchronous work) that streams have been given and not completed; wait for those given so far. */
+/* Whether streams have incomplete collectives (asynchronous work); wait for all collectives submitted so far. */
 bool maya_streams_hold_collectives(void);
 void maya_streams_complete_collectives(void);
-/* Whether the calling thread carries out work of streams. */
+/* Whether the calling thread is one of the workers. */
 bool maya_is_stream_worker(void);
 
-/* Numbers of streams that a host thread waits for: how many, of which the first `most` are written. */
+/* Writes the numbers of up to `most` streams that a host thread waits for; returns how many. */
 uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most);
-/* What a host thread waits on until a stream has come far enough. */
+/* The condition that host threads wait on for a stream. */
 const pthread_cond_t *maya_streams_condition(void);
 
 /* graph.c; all called with maya_engine_lock held except where said */

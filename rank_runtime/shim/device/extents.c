@@ -1,9 +1,9 @@
-/* Extents: how many bytes lie behind the pointers that a kernel gets.
+/* Extents: how many bytes a kernel's pointer arguments point to.
  *
- * In: the addresses that the program has asked tensors for since the thread's last launch, with the bytes of each tensor
- * (observer/data_pointer.cpp; Triton's and Inductor's launchers ask so for every tensor that they pass), and the blocks of
- * PyTorch's caching allocator (blocks.c). Out: the bytes behind a pointer. A tensor's own bytes are exact; a block may be
- * up to 1 MiB larger than the tensor in it, and tells only about tensors at its beginning. */
+ * In: the tensors whose data_ptr() the program has called since the thread's last launch, with their bytes
+ * (observer/data_pointer.cpp; Triton's and Inductor's launchers do so for every tensor that they pass), and the blocks of
+ * PyTorch's caching allocator (blocks.c). Out: the bytes that a pointer points to. A tensor's own bytes are exact; a block may
+ * be up to 1 MiB larger than its tensor, and is known only by its first address. */
 
 #include "internal.h"
 #include "process.h"
@@ -11,7 +11,7 @@
 enum { NOTED = 128 }; /* more tensors than any kernel takes */
 
 typedef struct {
-    uint32_t count; /* of notes since the last launch; the newest are kept */
+    uint32_t count; /* notes since the last launch; the newest are kept */
     struct {
         uintptr_t address;
         uint64_t bytes;

@@ -1,4 +1,4 @@
-/* Faults that are made on purpose (faults.h). */
+/* Injected faults (faults.h). */
 
 #define _GNU_SOURCE
 #include "faults.h"
@@ -32,16 +32,16 @@ typedef struct {
     char text[128]; /* as the launcher wrote it */
 } fault;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* around all of the following; nothing else is taken under it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of the following; no other lock is taken under it */
 static MAYA_VECTOR(fault) faults;
 static uint64_t reached[POINTS]; /* calls, steps, allocations so far */
 static size_t exhausted_size;    /* not 0: allocations of this size fail */
 static pid_t rank_process;
 
-/* ---- what was asked for ---- */
+/* ---- reading MAYA_FAULTS ---- */
 
 static void __attribute__((noreturn)) refuse(const char *text) {
-    fprintf(stderr, "maya: MAYA_FAULTS has %s, which is no fault; start the program with maya-torchrun --inject\n", text);
+    fprintf(stderr, "maya: MAYA_FAULTS: %s is not a fault; start the program with maya-torchrun --inject\n", text);
     _exit(2);
 }
 
@@ -107,9 +107,9 @@ void maya_faults_after_fork(void) {
     faults.count = exhausted_size = 0;
 }
 
-/* ---- what happens ---- */
+/* ---- NCCL calls ---- */
 
-/* The next fault at this point, which happens now; false: there is none. */
+/* Takes the next fault that is due at this point; false: there is none. */
 static bool take(fault *taken, bool (*is_due)(const fault *candidate, uint64_t now), uint64_t now) {
     for (size_t i = 0; i < faults.count; i++) {
         if (faults.items[i].happened || !is_due(&faults.items[i], now)) continue;
@@ -122,20 +122,20 @@ static bool take(fault *taken, bool (*is_due)(const fault *candidate, uint64_t n
 
 static bool is_at_call(const fault *candidate, uint64_t now) { return candidate->at == CALL && candidate->number == now; }
 
-/* Memory that runs out after a step does so at the next allocation. */
+/* An oom fault after a step happens at the next allocation instead. */
 static bool is_at_step(const fault *candidate, uint64_t now) {
     return candidate->at == STEP && candidate->number == now && candidate->kind != EXHAUST;
 }
 
 static void say(const fault *happening) { maya_message("--inject %s: now", happening->text); }
 
-/* The program's own thread is late, by this machine's clock and by the virtual one. */
+/* Delays the calling thread in real and in virtual time. */
 static void delay(uint64_t ns) {
     maya_sleep_ns(ns);
     maya_clock_delay(ns);
 }
 
-/* What can happen anywhere. */
+/* Faults that can happen at any point. */
 static void happen(const fault *happening) {
     if (happening->kind == KILL) {
         kill(getpid(), SIGKILL);
@@ -160,7 +160,7 @@ maya_call_fault maya_fault_at_call(char *text, size_t size) {
         say(&happening);
         happen(&happening);
         result = results[happening.kind];
-        snprintf(text, size, "call %llu of rank %d fails, as --inject %s asks for", (unsigned long long)now,
+        snprintf(text, size, "call %llu of rank %d fails because of --inject %s", (unsigned long long)now,
                  maya_get_settings()->rank, happening.text);
         pthread_mutex_lock(&lock);
     }
@@ -173,7 +173,7 @@ maya_call_fault maya_fault_at_call(char *text, size_t size) {
 static void when_python_can(int (*then)(void *argument), void *argument) {
     int (*add_call)(int (*)(void *), void *) = (int (*)(int (*)(void *), void *))dlsym(RTLD_DEFAULT, "Py_AddPendingCall");
     if (add_call == NULL || add_call(then, argument) != 0) {
-        maya_message("--inject: there is no Python that could be told; it does not happen");
+        maya_message("--inject: the process does not run Python, so the fault cannot happen");
     }
 }
 
@@ -185,7 +185,7 @@ static int raise_error(void *text) {
     return type && set ? -1 : 0;
 }
 
-/* What the allocator keeps for later would satisfy the program for ever. It gives it back before it gives up, too. */
+/* Otherwise the allocator's cache could serve all further requests. The allocator also empties it before it gives up. */
 static int empty_cache(void *unused) {
     (void)unused;
     int (*run)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
@@ -212,7 +212,7 @@ void maya_fault_at_step(void) {
         happen(&happening);
         if (happening.kind == RAISE) {
             char *text = NULL;
-            if (asprintf(&text, "rank %d fails after step %llu, as --inject %s asks for", maya_get_settings()->rank,
+            if (asprintf(&text, "rank %d fails after step %llu because of --inject %s", maya_get_settings()->rank,
                          (unsigned long long)now, happening.text) < 0) {
                 abort();
             }

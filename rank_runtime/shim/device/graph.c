@@ -1,11 +1,10 @@
-/* CUDA graphs: work that is captured instead of done, and done again at every launch.
+/* CUDA graphs: captured work, which runs at every launch.
  *
- * A graph is the list of its work in the order of submission, which is one valid order; what branch a piece belongs to is
- * kept as the stream it was captured on, and captured event records and waits keep the order between branches. A launch
- * runs the list in the launching stream, and records it with the streams of the capture: first one GRAPH_LAUNCH record
- * whose signature says how many records follow, then those, flagged. Where the graph was captured on another stream than it
- * is launched on, two events of its own among these say that it comes after what that stream was given before, and before
- * what comes later. */
+ * A graph is the list of its work in submission order, which is one valid order. A node's branch is the stream it was captured
+ * on; captured event records and waits keep the order between branches. A launch runs the list in the launching stream and
+ * records it with the streams of the capture: first one GRAPH_LAUNCH record, whose signature tells how many records follow,
+ * then those, flagged. If the graph was captured on another stream than it is launched on, two events of its own order it after
+ * the launching stream's earlier work and before its later work. */
 
 #include "engine.h"
 #include "vector.h"
@@ -108,7 +107,7 @@ static const maya_graph_node *first_node(const maya_graph *graph) {
     return NULL;
 }
 
-/* What the trace has of `event` between two streams; physically all of a launch is in one. */
+/* Records that `after` waits for an event of `before`; the launch itself runs in a single stream. */
 static int record_order(maya_stream *stream, uint32_t event, uint32_t before, uint32_t after) {
     maya_work record = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
     maya_work wait = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};

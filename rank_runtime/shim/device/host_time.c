@@ -10,8 +10,9 @@
 #include "recorder_clock.h"
 #include "virtual_clock.h"
 
-/* Longer stretches are held against the thread's processor time; it is also the age at which that is read again, so that a
- * stretch of which it decides began no longer than this after a reading. A thread loses the processor for much longer. */
+/* Longer intervals are checked against the thread's processor time. That is read again when the last reading is older than
+ * this, so that a long interval begins at most this long after a reading. A thread that loses the processor loses it for
+ * longer. */
 enum { LONG_NS = 20000 };
 
 typedef struct {
@@ -23,14 +24,14 @@ typedef struct {
 
 bool maya_measures_host;
 static __thread host_time this_thread;
-static uint64_t bias_ns; /* what a stretch of nothing is measured to take */
+static uint64_t bias_ns; /* the measured time of an empty interval */
 
-/* The first thread waits while autograd's go on for it: what it spent before that comes before what they do. Guarded by the
- * recorder's lock, but for what is in `of`: the thread changes that itself while it runs. */
+/* The first thread waits while autograd's threads work for it, so the time it spent before precedes their work. Guarded by the
+ * recorder's lock, except for `*of`, which the first thread changes itself while it runs. */
 static struct {
     host_time *of; /* NULL: it has recorded nothing yet */
     clockid_t clock;
-    bool recorded_last; /* rather than one of autograd's */
+    bool recorded_last; /* the last record was the first thread's, not one of autograd's */
 } first;
 
 static uint64_t processor_time(clockid_t clock) {
@@ -44,7 +45,7 @@ static void read_processor_time(host_time *thread, clockid_t clock) {
     thread->processor_read_ns = maya_clock_ns();
 }
 
-/* How much of the time since Maya's code was left was the thread's; from now on counts anew. */
+/* The thread's share of the interval since Maya's code was left. */
 static uint64_t stretch(host_time *thread, uint64_t now_ns, clockid_t clock) {
     uint64_t ns = now_ns > thread->left_ns + bias_ns ? now_ns - thread->left_ns - bias_ns : 0;
     if (ns <= LONG_NS) return ns;
@@ -72,7 +73,7 @@ void maya_own_time_ends(void) {
 
 void maya_discount(uint64_t ns) { this_thread.spent_ns -= ns < this_thread.spent_ns ? ns : this_thread.spent_ns; }
 
-/* The least of many attempts: others share the processor. */
+/* The minimum of many attempts, because other processes share the processor. */
 static void find_bias(void) {
     enum { ATTEMPTS = 1000 };
     bias_ns = 0;
@@ -100,7 +101,7 @@ void maya_host_time_off(void) {
     this_thread = (host_time){0};
 }
 
-/* What the first thread spent before it began to wait for the calling one. */
+/* The time that the first thread spent before it began to wait for the calling one. */
 static uint64_t take_from_first(void) {
     first.recorded_last = false;
     if (first.of == NULL || first.of->depth > 0) return 0;

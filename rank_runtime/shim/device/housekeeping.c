@@ -1,13 +1,13 @@
-/* Housekeeping: torch's threads that look after communicators at fixed intervals, whatever else happens.
+/* Housekeeping: torch's threads that poll communicators at fixed intervals.
  *
- * Every process group has a watchdog, which wakes up ten times a second, and a monitor of the watchdog. That is nothing for a
- * process with a processor of its own. A thousand ranks on two processors, though, spend a fourth of all time on it: each look
- * finds the caches cold, and a step that takes a real cluster some milliseconds, in which nobody would look even once, takes
- * long enough for a hundred looks. So where many ranks share a processor these threads look less often, in proportion.
+ * Every process group has a watchdog, which wakes up ten times a second, and a monitor of the watchdog. That costs nothing in a
+ * process with a processor of its own, but a thousand ranks on two processors spend a fourth of all time on it: each poll finds
+ * cold caches, and a step of some milliseconds on a real cluster, too short for a single poll, takes long enough here for a
+ * hundred. So if many ranks share a processor, these threads poll less often, in proportion.
  *
  * In: calls of pthread_cond_timedwait, as std::condition_variable makes them; this library is loaded before the C library, so
- * its function of that name is the one that is called. Out: the same calls, those of housekeeping threads with a later
- * deadline. Whoever wakes such a thread up, to end it, wakes it up as before. */
+ * its function of that name is called. Out: the same calls, with a later deadline for housekeeping threads. Waking such a
+ * thread, to end it, works as before. */
 #define _GNU_SOURCE
 #include "internal.h"
 #include "process.h"
@@ -21,14 +21,14 @@
 #include <time.h>
 
 enum {
-    RANKS_PER_PROCESSOR = 16, /* so many do not disturb each other */
+    RANKS_PER_PROCESSOR = 16, /* up to this many need no longer intervals */
     NS_PER_SECOND = 1000000000,
 };
 
-static const int64_t LONGEST_INTERVAL_NS = NS_PER_SECOND; /* what is longer is a timeout, and real */
-static const int64_t LATEST_NS = 5LL * NS_PER_SECOND;     /* after this at most a thread looks, on the fullest machine */
+static const int64_t LONGEST_INTERVAL_NS = NS_PER_SECOND; /* a longer wait is a timeout, which stays real */
+static const int64_t LATEST_NS = 5LL * NS_PER_SECOND;     /* the longest interval, on the fullest machine */
 
-/* glibc has two functions of that name; programs of this century call the one that belongs to its structures. */
+/* glibc has two versions of this function; programs use the one for the current layout of pthread_cond_t. */
 static maya_timed_wait real_wait(void) {
     static _Atomic(maya_timed_wait) real;
     if (real == NULL) {
@@ -38,7 +38,7 @@ static maya_timed_wait real_wait(void) {
     return real;
 }
 
-/* "pt_nccl_watchdg", "pt_nccl_heartbt": they take their names before they wait for the first time. */
+/* "pt_nccl_watchdg", "pt_nccl_heartbt": these threads set their names before their first wait. */
 static bool is_housekeeping(void) {
     static __thread enum { UNKNOWN, NO, YES } known;
     if (known == UNKNOWN) {

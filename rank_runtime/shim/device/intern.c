@@ -124,7 +124,7 @@ uint32_t maya_intern(const char *text, size_t length) {
     bool must_say = !string && !out_of_memory_said;
     out_of_memory_said |= must_say;
     maya_intern_unlock();
-    if (must_say) maya_message("no memory for the strings of the trace; records from here on may lack their signature");
+    if (must_say) maya_message("out of memory for the strings of the trace: later records may lack their signature");
     return string ? string->number : 0;
 }
 

@@ -1,4 +1,4 @@
-/* What cudart.c, cuda.c and the observer need of the virtual device beyond device.h, which all libraries see. */
+/* Functions of the virtual device for cudart.c, cuda.c and the observer; device.h has those for all libraries. */
 #pragma once
 
 #include "cubin.h"
@@ -43,7 +43,7 @@ MAYA_API int maya_host_register(void *address, size_t size);
 MAYA_API int maya_host_unregister(void *address);
 /* Charge (or with a negative size give back) device memory that has no address, such as a communicator's buffers. */
 MAYA_API int maya_device_charge(int device, int64_t bytes);
-/* Once true, zeroing has to write zeros: dropping pages of a shared mapping would not clear them. */
+/* Once true, zeroing must write zeros: dropping the pages of a shared mapping would not clear them. */
 bool maya_shared_memory_exists(void);
 int maya_reserve_device_memory(int device);
 int maya_reserve_range(int device, size_t size, size_t alignment, void **address);
@@ -60,7 +60,7 @@ MAYA_API int maya_ipc_export(void *address, unsigned char handle[64]);
 MAYA_API int maya_ipc_open(const unsigned char handle[64], int device, void **address);
 MAYA_API int maya_ipc_close(void *address);
 
-/* ---- blocks.c: what PyTorch's allocator hands out ---- */
+/* ---- blocks.c: blocks of PyTorch's caching allocator ---- */
 
 void maya_record_block(const void *address, size_t size, bool handed_out, uint32_t stream_number);
 
@@ -119,7 +119,7 @@ MAYA_API int maya_vmm_describe(uint64_t handle, int *device, unsigned *handle_ty
 
 /* ---- values.c ---- */
 
-/* Written by a tiny op that was computed from made-up inputs: stays made up, but is not zero. */
+/* Written by a tiny op that was computed from placeholders: stays a placeholder, but is not zero. */
 MAYA_API void maya_values_guessed(const void *address, size_t size);
 typedef struct {
     const void *address;
@@ -127,26 +127,26 @@ typedef struct {
 } maya_range;
 
 MAYA_API void maya_values_set_placeholder_ranges(const maya_range *ranges, size_t count);
-/* A kernel whose effects are not known may have written through this pointer: known bytes from there on are so no longer,
- * but stay as they are. */
+/* A kernel with unknown effects may have written through this pointer: the known range from there on keeps its bytes but is no
+ * longer known. */
 MAYA_API void maya_values_doubt(const void *address);
-/* The result of an op that joined objects: known, and takes the room that objects have. */
+/* The result of an op that concatenated objects: known, and counted as an object. */
 MAYA_API void maya_values_joined(const void *address, size_t size);
 /* Some of these bytes are placeholders for contents that the program wrote there. */
 bool maya_values_were_given_up(const void *address, size_t size);
-/* The range is about to be unmapped: its bytes are nobody's any more. */
+/* The range is about to be unmapped, so its bytes need not be zeroed. */
 void maya_values_forget_without_zeroing(const void *address, size_t size);
 /* Raw bytes of the dirty parts, into a copy of the range that lies at `view`. */
 void maya_values_copy_dirty(void *view, const void *address, size_t size);
 
 /* ---- contents.c ---- */
 
-/* `size` bytes, of `whole` in all: a row of a fill or copy. A copy from the host has contents of the given kind. */
+/* One row of `size` bytes of a fill or copy of `whole` bytes. `content` is the kind of contents of a copy from the host. */
 void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size, size_t whole);
 void maya_values_copy_part(void *destination, const void *source, size_t size, size_t whole, maya_content content);
-/* Whether a copy of this size from the host to `address` would be kept, as things are now. */
+/* Whether a copy of this size from the host to `address` would be kept now. */
 bool maya_values_room_for(const void *address, size_t size, maya_content content);
-/* Instead of maya_values_copy_part, for what was not kept. */
+/* Instead of maya_values_copy_part, for a copy that is not kept. */
 void maya_values_give_up(void *address, size_t size, size_t whole, maya_content content);
 
 /* ---- copies.c ---- */
@@ -163,16 +163,16 @@ typedef struct {
 MAYA_API int maya_copy_submit(void *stream, const maya_copy *copy);
 MAYA_API int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t pattern_size, size_t width, size_t rows,
                               size_t pitch, bool blocking);
-/* Arms an answer for the device-to-host copies of the op the calling thread is in (see observer/): a copy of 1 to 8 made-up
- * bytes reads as `answer`. count: how many copies are answered; guessed: these reads are still reported as made up. */
+/* Arms an answer for the next `count` device-to-host copies of the calling thread's op (see observer/): a copy of 1 to 8
+ * placeholder bytes reads as `answer`. guessed: these reads are still reported as placeholder reads. */
 MAYA_API void maya_answer_next_read(int64_t answer, int count, bool guessed);
-/* Called (without any lock held) for the first reads of made-up values, to find the source line; set by the observer. */
+/* Finds the source line of a placeholder read; called without any lock, for the first reads only; set by the observer. */
 typedef void (*maya_source_finder)(char *line, size_t size);
 MAYA_API void maya_set_source_finder(maya_source_finder finder);
-/* What the op the calling thread is in writes; set by the observer. */
+/* The kind of contents that the calling thread's op writes; set by the observer. */
 typedef maya_content (*maya_content_finder)(void);
 MAYA_API void maya_set_content_finder(maya_content_finder finder);
-/* Name of the op the calling thread is in, for messages; set by the observer. */
+/* Name of the calling thread's op, for messages; set by the observer. */
 typedef const char *(*maya_op_namer)(void);
 MAYA_API void maya_set_op_namer(maya_op_namer namer);
 MAYA_API const char *maya_op_name(void);
@@ -185,16 +185,16 @@ enum { MAYA_EVENT_DISABLE_TIMING = 2, MAYA_EVENT_INTERPROCESS = 4 };
 MAYA_API int maya_stream_create(unsigned flags, int priority, void **stream);
 MAYA_API int maya_stream_destroy(void *stream);
 MAYA_API int maya_stream_query(void *stream);
-/* Has it done all its work, whatever time that takes by the virtual clock? */
+/* Whether all its work is done, regardless of the virtual clock. */
 bool maya_stream_is_idle(void *stream);
 MAYA_API int maya_stream_info(void *stream, unsigned *flags, int *priority, int *device, uint64_t *id);
 MAYA_API int maya_device_synchronize(void);
 /* The same for any device. */
 void maya_device_wait(int device);
-/* All work of a stream, or of all streams of one device, without the record of a host synchronisation. */
+/* Wait for all work of a stream, or of all streams of one device, without recording a synchronization. */
 void maya_stream_drain(void *stream);
 void maya_device_drain(int device);
-/* true while some stream is held up, so that work may happen later than it was submitted. */
+/* true while some stream has queued work, so that effects on memory may come after their submission. */
 MAYA_API bool maya_work_is_queued(void);
 
 MAYA_API int maya_event_create(unsigned flags, maya_event **event);
@@ -241,28 +241,28 @@ MAYA_API int maya_capture_exchange_mode(int *mode);
 /* true while some stream is captured. */
 MAYA_API bool maya_captures_exist(void);
 
-/* ---- extents.c: the bytes behind pointers ---- */
+/* ---- extents.c: how many bytes a kernel's pointers point to ---- */
 
 /* A tensor of `bytes` bytes at `address` may be passed to the thread's next launch. */
 MAYA_API void maya_note_pointer(const void *address, uint64_t bytes);
 /* How many notes the thread has made since its last launch. */
 MAYA_API uint32_t maya_noted_pointers(void);
-/* They were for a launch that is done. */
+/* Forgets the notes after the launch they were made for. */
 MAYA_API void maya_forget_pointers(void);
 /* Bytes behind a pointer to device memory; 0 if they are not known. */
 MAYA_API uint64_t maya_extent_of(const void *address);
-/* blocks.c: of the caching allocator's block that begins there; 0 if none does. */
+/* blocks.c: bytes of the caching allocator's block that begins there; 0: none does. */
 uint64_t maya_block_bytes(const void *address);
 
-/* ---- kernels.c: what can be launched ---- */
+/* ---- kernels.c: kernels and their launches ---- */
 
 typedef struct maya_kernel maya_kernel;
 
 MAYA_API void maya_kernel_register(const void *host_function, const char *name);
 /* By host function, or the kernel itself: since CUDA 12 most runtime calls take either. NULL: unknown. */
 MAYA_API maya_kernel *maya_kernel_of(const void *function);
-/* A kernel from a module or library image, with what a cubin says about it; NULL: it came from another image. Kernels of one
- * name differ if their cubins do. The name is copied. */
+/* A kernel from a module or library image, with its resources if the image is a cubin (else NULL). Kernels of the same name
+ * are different if their cubins are. The name is copied. */
 MAYA_API maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kernel *resources);
 MAYA_API const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel);
 typedef struct {

@@ -13,7 +13,7 @@ static size_t first_ending_after(maya_intervals *set, uintptr_t address) {
         (recent == 0 || set->items[recent - 1].end <= address)) {
         return recent;
     }
-    for (size_t left = high; left > 0;) { /* without jumps that depend on the data: nobody could foresee them */
+    for (size_t left = high; left > 0;) { /* without data-dependent branches, which would be mispredicted */
         size_t half = (left + 1) / 2;
         low = set->items[low + half - 1].end <= address ? low + half : low;
         left -= half;
@@ -37,7 +37,7 @@ static void splice(maya_intervals *set, size_t from, size_t to, const maya_inter
 
 void maya_intervals_add(maya_intervals *set, uintptr_t start, uintptr_t end) {
     if (start >= end) return;
-    /* items that only touch [start, end) are merged, too */
+    /* items that merely touch [start, end) are merged as well */
     size_t from = first_ending_after(set, start - 1), to = from;
     maya_interval merged = {start, end};
     while (to < set->count && set->items[to].start <= end) {

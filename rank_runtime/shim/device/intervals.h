@@ -13,7 +13,7 @@ typedef struct {
     maya_interval *items;
     size_t count, capacity;
     uint64_t total; /* bytes in the set */
-    size_t recent;  /* where the last search ended: the next one often ends there, too */
+    size_t recent;  /* where the last search ended; the next one often ends at the same place */
 } maya_intervals;
 
 void maya_intervals_add(maya_intervals *set, uintptr_t start, uintptr_t end);

@@ -1,7 +1,7 @@
 /* Room for large contents (kept.h): one set of ranges for each kind of contents.
  *
- * Floating-point contents never displace anything: a model that is copied to the device fills the room once and costs nothing
- * after that. Programs steer by integers, so integers displace floating-point contents, from the largest range first. */
+ * Floating-point contents never displace others: a model copied to the device fills the room once and costs nothing after
+ * that. Control flow depends on integers, so integers displace floating-point contents, from the largest range first. */
 
 #include "kept.h"
 

@@ -1,8 +1,8 @@
 /* Room for large contents: the device memory whose contents count against MAYA_KEPT_BYTES and MAYA_OBJECT_BYTES.
  *
- * In: which ranges keep contents that were copied, filled or received, each larger than `small_bytes`, and what kind they are.
- * Out: whether more fits, and which range has to give way. Small contents and computed results are not in here: they are always
- * kept. Not thread-safe; values.c locks. */
+ * In: the ranges of large contents (more than `small_bytes`) that were copied, filled or received, with their kind. Out:
+ * whether more fits, and which range must be given up. Small contents and computed results do not count: they are always kept.
+ * Not thread-safe; values.c locks. */
 #pragma once
 
 #include "device.h"
@@ -19,8 +19,8 @@ typedef enum {
     MAYA_KEPT_IS_FULL,
 } maya_kept_answer;
 
-/* Is there room for `size` more bytes? Objects that do not fit where objects are kept go where the others are: then `content`
+/* Whether there is room for `size` more bytes. Objects beyond the limit of objects count as other contents: then `content`
  * becomes MAYA_CONTENT_OTHER. */
 maya_kept_answer maya_kept_room(size_t size, maya_content *content);
-/* A range of floating-point contents that has to give way for `size` more bytes; false when none has to or there is none. */
+/* The next floating-point range to give up for `size` more bytes; false: there is room now, or no such range. */
 bool maya_kept_victim(size_t size, maya_interval *victim);

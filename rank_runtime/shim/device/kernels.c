@@ -1,6 +1,6 @@
-/* What can be launched: kernels registered by compiled code under the address of their host stub, and kernels of modules
- * that are loaded at run time, known by name. A launch becomes one record; its signature is looked up by kernel, geometry,
- * the part of its op that it does (launch_part.h) and the bytes behind its pointers, so that the text is made only once. */
+/* Kernels: those that compiled code registers under the address of their host stub, and those of modules loaded at run time,
+ * known by name. A launch becomes one record. Its signature is looked up by kernel, geometry, the part of its op that it does
+ * (launch_part.h) and the bytes that its pointers point to, so that the text is formatted only once. */
 
 #include "internal.h"
 #include "launch_part.h"
@@ -118,7 +118,7 @@ typedef struct {
     unsigned grid[3], block[3];
     size_t shared_bytes;
     maya_launch_part part;
-    uint64_t extents[2]; /* two independent hashes of the bytes behind its pointers; 0: they are not known */
+    uint64_t extents[2]; /* two independent hashes of the bytes its pointers point to; 0: unknown */
 } launch_key;
 
 typedef struct {
@@ -212,7 +212,7 @@ static uint32_t launch_signature(const launch_key *key, const maya_launch_argume
                      (uint64_t)key->part.elements << 8 ^ (uint64_t)key->part.before << 16 ^ key->extents[0];
     launch_entry *entry = &remembered[mixed * 0x9E3779B97F4A7C15u >> (64 - BITS)];
     bool is_known = memcmp(&entry->key, key, sizeof *key) == 0;
-    /* a signature of 0: nothing was recorded when it was looked for */
+    /* a signature of 0: recording was off when it was looked up */
     if (!is_known || (entry->signature == 0 && maya_is_recording())) {
         *entry = (launch_entry){*key, find_signature(key, arguments)};
     }
@@ -247,7 +247,7 @@ int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsign
     return maya_submit(stream, &work);
 }
 
-/* Blocks of that size that fit on a multiprocessor. Registers are not known, so they do not limit. */
+/* How many blocks of that size fit on a multiprocessor. Register use is unknown and does not limit them. */
 int maya_occupancy(int block_threads, size_t shared_bytes) {
     const maya_device_properties *device = &maya_get_settings()->device;
     int warps_threads = (block_threads + 31) / 32 * 32;

@@ -1,17 +1,16 @@
-/* Which part of its op a kernel launch does. torch cuts ops into several launches of one kernel: TensorIterator halves
- * tensors that 32-bit offsets do not reach across, and kernels over lists take as many tensors as fit their parameters. A
- * launch must say which part it does, because its signature decides how long it takes.
+/* Which part of its op a kernel launch does. torch splits some ops into several launches of one kernel: TensorIterator halves
+ * tensors that exceed 32-bit offsets, and kernels over lists take as many tensors as fit into their parameters. The signature
+ * of a launch determines its duration, so it must contain the part.
  *
- * In: a kernel's name, looked at once, and the arguments and geometry of each launch. Out: a maya_launch_part, which
- * kernels.c puts into the signature. Arguments of kernels that are neither named here nor compiled by torch at run time are
- * never looked at. */
+ * In: a kernel's name, examined once, and the arguments and geometry of each launch. Out: a maya_launch_part, which kernels.c
+ * puts into the signature. Arguments are read only for kernels named here or compiled by torch at run time. */
 
 #include "launch_part.h"
 #include "process.h"
 
 #include <string.h>
 
-/* ---- what kind of kernel it is ---- */
+/* ---- the kind of kernel ---- */
 
 static bool contains(const char *name, const char *part) { return strstr(name, part) != NULL; }
 
@@ -30,11 +29,11 @@ static maya_part_kind count_in_first_argument(const char *name) {
     }
 }
 
-/* CUB's kernels that torch, or CUB itself, launches for a part of all items at a time: sorts, scans, selections, and what
- * adds up. Their parameters are those of CUB in CUDA 12.8 to 13; where they are others, nothing is read. */
+/* CUB's kernels that torch, or CUB itself, launches for a part of the items at a time: sorts, scans, selections and reductions.
+ * Their parameters are those of CUB in CUDA 12.8 to 13; with other parameters nothing is read. */
 static const struct {
     const char *name, *parameters;
-    int count; /* which of them is the number of items */
+    int count; /* index of the parameter that is the number of items */
 } of_cub[] = {
     {"16DeviceScanKernelI", "EvT0_T1_T2_iT3_T4_T5_", 6},  {"23DeviceSelectSweepKernelI", "EvT0_T1_T2_T3_T4_T5_T6_T7_i", 7},
     {"29DeviceRadixSortOnesweepKernelI", "_T4_iiT6_", 8}, {"30DeviceRadixSortHistogramKernelI", "EvPT2_PKT1_S", 2},
@@ -71,7 +70,7 @@ static int64_t number_64(void *argument) {
     return value;
 }
 
-/* What a grid with a tile for each block can go through: a number outside of that is something else. */
+/* The count, or 0 if a grid of this size cannot process that many: then the argument is not a count. */
 static int64_t if_plausible(int64_t count, const unsigned grid[3], const unsigned block[3]) {
     int64_t blocks = (int64_t)grid[0] * grid[1] * grid[2], threads = (int64_t)block[0] * block[1] * block[2];
     return count > (blocks - 1) * threads && count <= blocks * threads * MOST_PER_THREAD ? count : 0;
@@ -98,14 +97,14 @@ static void read_reduction(void *argument, const unsigned grid[3], const unsigne
     }
 }
 
-/* ---- launches before, for the same op ---- */
+/* ---- earlier launches of the same op ---- */
 
 typedef struct {
     uint32_t next;
     struct {
         const void *kernel;
         uint32_t op, done;
-    } ops[8]; /* an op that is over does not come back */
+    } ops[8]; /* op numbers are never reused */
 } ops_in_parts;
 
 static uint32_t add_up(maya_thread *thread, const void *kernel, uint32_t count) {

@@ -1,8 +1,8 @@
-/* Calls of libraries that occupy the device: GEMMs, convolutions, attention, FFTs.
+/* Library calls that occupy the device: GEMMs, convolutions, attention, FFTs.
  *
- * A signature is a formatted text, and formatting costs more than everything else about a call. A program makes the same
- * few hundred calls again and again, so the format and its arguments are hashed first, and a thread remembers the numbers
- * of the texts it has made, and what each format takes. */
+ * Formatting the signature costs more than the rest of a call. A program makes the same few hundred calls over and over, so the
+ * format and its arguments are hashed first, and each thread caches the numbers of its signatures and the argument types of
+ * each format. */
 
 #include "device.h"
 #include "host_time.h"
@@ -36,7 +36,7 @@ static void add_text(call_hash *hash, const char *text) {
     add(hash, rest | (uint64_t)length << 56);
 }
 
-/* What a format takes, in the order of its conversions: a letter for each. */
+/* The arguments of a format: one letter for each conversion. */
 typedef struct {
     const char *format;
     uint8_t count;
@@ -45,7 +45,7 @@ typedef struct {
 
 enum { WORD = 'w', LONG_WORD = 'l', NUMBER = 'g', TEXT = 's' };
 
-/* false: the format has a conversion that is not known here, or too many. */
+/* false: the format has an unknown conversion, or too many. */
 static bool read_format(conversions *read, const char *format) {
     *read = (conversions){.format = NULL};
     for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
@@ -95,13 +95,13 @@ static uint32_t make_signature(const char *format, va_list arguments) {
     char text[4096];
     int length = vsnprintf(text, sizeof text, format, arguments);
     if (length < 0 || length >= (int)sizeof text) {
-        maya_message("the description of a library call is longer than %zu bytes: %.60s...", sizeof text, text);
+        maya_message("internal error: the signature of a library call is longer than %zu bytes: %.60s...", sizeof text, text);
         abort();
     }
     return maya_intern(text, (size_t)length);
 }
 
-/* Formats are literals, of which there are a few dozen; calls are what a thread made lately. */
+/* A thread's cache: formats (literals, of which there are a few dozen) and its recent calls. */
 typedef struct {
     conversions formats[16];
     struct {
@@ -124,7 +124,7 @@ static uint32_t signature_of(const char *format, va_list arguments) {
     size_t slot = hash.first % LENGTH(remembered->calls);
     uint32_t *signature = &remembered->calls[slot].signature;
     bool is_known = memcmp(&remembered->calls[slot].hash, &hash, sizeof hash) == 0;
-    /* a signature of 0: nothing was recorded when it was made */
+    /* a signature of 0: recording was off when it was made */
     if (!is_known || (*signature == 0 && maya_is_recording())) {
         *signature = make_signature(format, arguments);
         remembered->calls[slot].hash = hash;

@@ -1,8 +1,8 @@
-/* The name of the loopback address, without asking a name server.
+/* Resolves the name of the loopback address without a name server.
  *
- * torch's TCPStore puts the name of the other end into a message about every connection it makes, also where nobody reads
- * the message. Ranks reach the store as ::ffff:127.0.0.1, which no /etc/hosts has: each connection of each rank asks a name
- * server, and where that one drops some of a thousand questions, the rank stands still for the resolver's five seconds. */
+ * torch's TCPStore looks up its peer's name for a log message about every connection, even if the message is not printed. Ranks
+ * reach the store as ::ffff:127.0.0.1, which no /etc/hosts contains, so every connection of every rank asks a name server. If
+ * the server drops one of a thousand queries, that rank blocks for the resolver's timeout of five seconds. */
 
 #define _GNU_SOURCE
 #include "device.h"

@@ -1,4 +1,4 @@
-/* The memory of the virtual devices: addresses, capacity, and what every address belongs to.
+/* The memory of the virtual devices: addresses, capacity, and the allocation of every address.
  *
  * A device's memory is one large reservation of address space without physical pages behind it (MAP_NORESERVE): a page
  * that is written becomes real, all others read as zero and cost nothing. Capacity is counted as the driver does, in pages
@@ -150,7 +150,7 @@ static int allocate(int device, size_t size, maya_region_kind kind, void **addre
     return status;
 }
 
-/* A few sizes recur all the time: their texts are made once per thread. */
+/* A few sizes recur all the time, so each thread caches their signatures. */
 uint32_t maya_bytes_signature(size_t size) {
     enum { BITS = 8 };
     static __thread struct {
@@ -372,7 +372,7 @@ int maya_ipc_open(const unsigned char handle[64], int device, void **address) {
         *address = (void *)(start + in.offset);
     }
     pthread_mutex_unlock(&maya_memory_lock);
-    /* which of these bytes are known only the exporter can tell; taking them all for real is what the importer expects */
+    /* only the exporter knows which of these bytes are known; the importer expects all of them to be */
     if (status == CUDA_OK) maya_values_known((void *)start, in.size);
     return status;
 }
@@ -393,7 +393,7 @@ int maya_ipc_close(void *address) {
     return imported ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
-/* ---- what vmm.c needs of the address space ---- */
+/* ---- address ranges for vmm.c ---- */
 
 int maya_reserve_range(int device, size_t size, size_t alignment, void **address) {
     int status = maya_use_device(device);

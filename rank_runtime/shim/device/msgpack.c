@@ -130,7 +130,7 @@ bool maya_unpack_bool(maya_unpacker *unpacker, bool *value) {
     return true;
 }
 
-/* `width` bytes of a length, then so many bytes. */
+/* A length of `width` bytes, then that many bytes. */
 static bool take(maya_unpacker *unpacker, int width, uint64_t length, maya_bytes *bytes) {
     if (width > 0 && !get(unpacker, width, &length)) return false;
     if ((uint64_t)(unpacker->end - unpacker->at) < 1 + (uint64_t)width + length) return false;

@@ -1,9 +1,9 @@
-/* msgpack, as far as the messages between ranks and the coordinator use it (rank_runtime/messages.py): whole numbers, true
+/* The subset of msgpack that the messages between ranks and the coordinator use (rank_runtime/messages.py): integers, true
  * and false, texts, bytes, and arrays.
  *
- * Writing: values are appended to a buffer that grows. Reading: every function is true if the next value is of its kind, and
- * then steps over it; none reads beyond the end, whatever the bytes are. What is read points into the input, except numbers,
- * which are allocated. The functions for whole messages are made from their declarations at build time ("messages.h"). */
+ * Writing: values are appended to a growing buffer. Reading: every function returns true if the next value has its type, and
+ * then skips it; none reads beyond the end, whatever the bytes are. Results point into the input, except arrays of numbers,
+ * which are allocated. The functions for whole messages are generated from their declarations ("messages.h"). */
 #pragma once
 
 #include "device.h"

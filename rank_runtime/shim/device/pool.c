@@ -1,8 +1,8 @@
 /* Stream-ordered allocation: the default memory pool of each device, behind cudaMallocAsync and cudaFreeAsync.
  *
- * Blocks that were freed stay with the pool up to its release threshold and are handed out again to requests of nearly
- * their size. The real driver carves blocks out of larger chunks; how it does so is not documented, so what the pool keeps
- * beyond what is used is an estimate. */
+ * Freed blocks stay in the pool up to its release threshold and serve later requests of nearly their size. The real driver
+ * carves blocks out of larger chunks in an undocumented way, so the memory that the pool holds beyond the blocks in use is an
+ * estimate. */
 
 #include "internal.h"
 #include "process.h"
@@ -59,7 +59,7 @@ static block *take_cached(int device, uint64_t keep) {
     return taken;
 }
 
-/* Freeing waits for the device, whose streams may have work that needs the lock of the pool. */
+/* Frees without the pool's lock: freeing waits for the device, whose streams may have work that needs the lock. */
 void maya_pool_trim(int device, uint64_t keep) {
     pthread_mutex_lock(&maya_pool_lock);
     block *taken = take_cached(device, keep);
@@ -125,7 +125,7 @@ int maya_pool_free(void *address, void *stream) {
     maya_record_block(found->address, found->size, false, maya_stream_number(stream));
     maya_work work = {.run = give_back, .argument = found, .unrecorded = true};
     int status = maya_submit(stream, &work);
-    /* what exceeds the threshold goes back at the next synchronisation; no later point would be observable */
+    /* the driver frees memory above the threshold at the next synchronization; if the stream is idle, that is now */
     if (status == CUDA_OK && maya_stream_query(stream) == CUDA_OK)
         maya_pool_trim(found->device, pools[found->device].release_threshold);
     return status;

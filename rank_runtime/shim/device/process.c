@@ -1,4 +1,4 @@
-/* Threads and forks (process.h). Every lock is taken before a fork, and let go after it on both sides. */
+/* Threads and forks (process.h). Every lock is taken before a fork and released after it on both sides. */
 
 #include "process.h"
 #include "internal.h"
@@ -38,7 +38,7 @@ static pthread_key_t tables_key;
 static void free_tables(void *first) {
     for (thread_table *table = first, *next; table; table = next) {
         next = table->next;
-        *table->slot = NULL; /* whoever comes after us at the end of the thread makes a new one */
+        *table->slot = NULL; /* code that still runs at the end of the thread makes a new one */
         free(table);
     }
 }
@@ -98,20 +98,19 @@ static void begin_what_ranks_have(void) {
     maya_schedule_begin_rank();
 }
 
-/* A rank that was started anew, and not a program that it starts. */
+/* In a rank that was executed, not forked; programs that it starts have another process id. */
 __attribute__((constructor)) static void at_load(void) {
     const char *process = getenv(MAYA_VARIABLE_RANK_PROCESS);
     if (process && atoi(process) == (int)getpid()) begin_what_ranks_have();
 }
 
-/* Called by the launcher's child right after fork(), when the rank's environment is set and no thread but the calling one
- * exists. The settings are read again at their next use; a trace begins, under the rank's own name; no device has been used;
+/* Called by a child of the zygote right after fork(), when the rank's environment is set and only the calling thread exists.
+ * Afterwards settings are read again at their next use, a new trace begins under the rank's own name, no device is in use, and
  * there is no connection to the coordinator.
  *
- * What survives, because the parent's libraries hold on to it: registered kernels, interned strings, streams, events, graphs,
- * device allocations with their contents (charged to the rank, too), the op observer if it was loaded, and the numbers that
- * were given to all of these. A parent that has only imported torch, or initialised CUDA, leaves nothing of them but kernels.
- */
+ * The following survives, because the parent's libraries refer to it: registered kernels, interned strings, streams, events,
+ * graphs, device allocations with their contents (charged to the rank), the op observer if it was loaded, and the numbers of
+ * all of these. A parent that has only imported torch or initialized CUDA leaves nothing but kernels. */
 MAYA_API void maya_begin_rank(void) {
     maya_contexts_begin_rank(); /* first: needs the settings that the parent was charged by */
     maya_settings_begin_rank();

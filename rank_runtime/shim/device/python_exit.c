@@ -1,9 +1,9 @@
-/* The end of the Python interpreter: threads that outlive it, and leaving before all of it is taken apart.
+/* The end of the Python interpreter: threads that outlive it, and exiting before all of it is torn down.
  *
- * Autograd's threads drop a finished graph, which takes Python's lock, at about the time the program ends. On a GPU they are
- * long done by then; here nothing takes time. CPython up to 3.13 ends a thread that asks for its lock after shut-down has
- * begun with pthread_exit(), and torch's C++ frames answer the unwinding with abort(). CPython 3.14 lets such threads hang
- * instead, which is what happens here for every version. */
+ * Autograd's threads free a finished graph, which takes the GIL, at about the time the program ends. On a GPU they are done
+ * long before; here kernels take no time. CPython up to 3.13 ends a thread that asks for the GIL during shutdown with
+ * pthread_exit(), and torch's C++ frames answer the unwinding with abort(). CPython 3.14 lets such threads hang instead; this
+ * file does the same for every version. */
 
 #define _GNU_SOURCE
 #include "device.h"
@@ -38,9 +38,9 @@ static bool is_in(const void *address, const char *name) {
     return strcmp(info.dli_sname, name) == 0 && call < (const char *)info.dli_saddr + symbol->st_size;
 }
 
-/* For an atexit function: whether the interpreter ends because its main program is over, and not because of an exception
- * that asks for it. Then Py_RunMain itself takes the interpreter apart, and nothing but that stands between it and us;
- * otherwise there are also those who ran the program, met the exception and reported it. false where that cannot be seen. */
+/* For an atexit function: whether the interpreter ends because the main program returned, and not because of SystemExit or
+ * another exception. In the first case Py_RunMain itself tears down the interpreter, and the C stack between it and us holds
+ * nothing else; otherwise it also holds the functions that handle the exception. false if that cannot be determined. */
 MAYA_API bool maya_python_returned(void) {
     enum { MOST_FRAMES = 256, FINALIZER_AND_ATEXIT = 2 };
     void *frames[MOST_FRAMES];
@@ -59,8 +59,8 @@ static int leave(const char *event, void *arguments, void *data) {
     return 0;
 }
 
-/* The process will end, with status 0, as soon as the program's modules and objects have. What comes after that in CPython
- * goes through all strings, types and pools of memory there are. Needs Python's lock. */
+/* Ends the process with status 0 right after the program's modules and objects are destroyed. The rest of CPython's shutdown
+ * would visit all strings, types and memory pools. Needs the GIL. */
 MAYA_API void maya_leave_python_early(void) {
     int (*add_hook)(int (*)(const char *, void *, void *), void *) =
         (int (*)(int (*)(const char *, void *, void *), void *))dlsym(RTLD_DEFAULT, "PySys_AddAuditHook");

@@ -1,17 +1,16 @@
-/* The recorder: what the program asks the device to do becomes the trace of this rank.
+/* The recorder: turns the program's calls into the trace of this rank.
  *
- * In: records, from any thread, in the order of submission, and the strings they refer to by number (intern.c). Out:
- * the trace file (recorder_file.c), in blocks of 4096 records column by column (recorder_column.h). There is one buffer for
- * the process, under one lock, and it holds what will be written; records get there a few dozen at a time, so that each
- * column is gone to once for all of them.
+ * In: records, from any thread, in the order of submission, and the strings they refer to by number (intern.c). Out: the trace
+ * file (recorder_file.c), in blocks of 4096 records, column by column (recorder_column.h). The process has one buffer under one
+ * lock. Records are encoded into it a few dozen at a time, so that each column is visited once for all of them.
  *
- * The virtual clock hears of every record before the file does, and goes on without the file: when the file cannot be
- * written any more (a full disk), the trace ends there, and records are for the clock alone.
+ * The virtual clock sees every record before the file does and does not need the file: if the file can no longer be written (a
+ * full disk), the trace ends there, and later records go to the clock alone.
  *
- * A block goes out when it is full, when a record finds the block older than a second, on maya_record_flush, and when
- * the process exits. What a process killed by a signal had buffered is lost; the file is whole up to there. exec ends
- * the trace as a crash does. A forked child forgets what the parent buffered and records into a file of its own; it
- * knows every string the parent interned, because callers keep the numbers. */
+ * A block is written when it is full, when a record finds it older than a second, by maya_record_flush, and when the process
+ * exits. If a signal kills the process, buffered records are lost, and the file is valid up to there. exec ends the trace like
+ * a crash. A forked child drops the parent's buffer and records into a file of its own; it keeps all interned strings, because
+ * callers keep their numbers. */
 #define _GNU_SOURCE
 #include "recorder.h"
 
@@ -47,18 +46,18 @@ static _Atomic uint32_t ops_begun;
 
 typedef maya_trace_record record;
 
-pthread_mutex_t maya_recorder_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all that follows, and the file */
+pthread_mutex_t maya_recorder_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of the following, and the file */
 static record staged[STAGED];
 static maya_column columns[MAYA_COLUMNS];
 static uint64_t previous[MAYA_FIRST_COLUMN_BY_KIND];
 static uint64_t previous_by_kind[MAYA_COLUMNS - MAYA_FIRST_COLUMN_BY_KIND][KINDS];
 static uint32_t buffered;                           /* records in the columns, and ... */
 static uint32_t staged_count;                       /* ... before them, in `staged` */
-static uint64_t host_times[MAYA_RECORDS_PER_BLOCK]; /* of all of these, if they are measured */
+static uint64_t host_times[MAYA_RECORDS_PER_BLOCK]; /* of all these records, if measured */
 static uint64_t block_began_ns;
 static uint64_t last_ns;                /* of the last record that is no op */
 static const maya_string *last_written; /* the last string that is in the file */
-static bool file_is_lost;               /* it could not be opened or written, and has ended */
+static bool file_is_lost;               /* it could not be opened or written */
 static pid_t recording_process;
 maya_record_listener maya_clock_listener;
 static maya_op_signer op_signer;
@@ -77,7 +76,7 @@ uint64_t maya_now_ns(void) {
     uint64_t now = maya_clock_ns();
     if (!start) {
         if (atomic_compare_exchange_strong(&clock_start_ns, &start, now)) return 0;
-        now = maya_clock_ns(); /* another thread has begun, perhaps after we looked at the clock */
+        now = maya_clock_ns(); /* another thread has set the start, perhaps after we read the clock */
     }
     return now > start ? now - start : 0;
 }
@@ -97,7 +96,7 @@ uint32_t maya_signature_with_op(uint32_t signature) {
     if (plain == NULL || from == NULL || plain->length == 0) return signature;
     size_t kept = plain->length - 1, length = kept + sizeof between - 1 + from->length + 1;
     char *text = must_alloc(malloc(length));
-    memcpy(text, plain->text, kept); /* without its closing bracket */
+    memcpy(text, plain->text, kept); /* without its closing brace */
     memcpy(text + kept, between, sizeof between - 1);
     memcpy(text + kept + sizeof between - 1, from->text, from->length);
     text[length - 1] = '}';
@@ -217,7 +216,7 @@ static void begin_anew(void) {
 void maya_recorder_after_fork(void) {
     maya_trace_file_leave_to_parent();
     begin_anew();
-    maya_clock_listener = NULL; /* what a child of a rank does happens in real time */
+    maya_clock_listener = NULL; /* children of a rank have real time */
     maya_host_time_off();
     maya_this_thread()->is_recorded = false;
     maya_this_thread()->delay_ns = 0;
@@ -241,7 +240,7 @@ void maya_record_flush(void) {
 }
 
 void maya_record_end(void) {
-    if (state != RECORDING || recording_process != getpid()) /* a vfork child has our memory, but is not us */
+    if (state != RECORDING || recording_process != getpid()) /* a child of vfork shares our memory */
         return;
     for (int attempt = 0; pthread_mutex_trylock(&maya_recorder_lock); attempt++) {
         if (attempt == 1000) return;
@@ -254,7 +253,7 @@ void maya_record_end(void) {
     pthread_mutex_unlock(&maya_recorder_lock);
 }
 
-/* The last of the rank's libraries to be unloaded: what torch still frees while it is torn down is in the trace. */
+/* This library is unloaded last, so the trace includes memory that torch frees while it is torn down. */
 __attribute__((destructor)) static void at_unload(void) { maya_record_end(); }
 
 /* ---- recording ---- */
@@ -267,7 +266,7 @@ static void decide(void) {
     }
     static bool flushes_at_exit;
     recording_process = getpid();
-    if (!flushes_at_exit) atexit(maya_record_flush); /* a program may yet crash between here and at_unload */
+    if (!flushes_at_exit) atexit(maya_record_flush); /* the program may crash between exit handlers and at_unload */
     flushes_at_exit = true;
     maya_watch_forks();
     maya_clock_begin();
@@ -320,7 +319,7 @@ static void stage_thread(maya_thread *thread, uint64_t now_ns) {
     char name[16] = "", text[64] = "{\"thread\":\"";
     pthread_getname_np(pthread_self(), name, sizeof name);
     size_t length = strlen(text);
-    for (const char *from = name; *from; from++) /* what JSON would need an escape for is no part of a sensible name */
+    for (const char *from = name; *from; from++) /* characters that JSON would have to escape become ? */
         text[length++] = (*from >= ' ' && *from < 127 && *from != '"' && *from != '\\') ? *from : '?';
     length += (size_t)snprintf(text + length, sizeof text - length, "\"}");
     thread->is_recorded = true;
@@ -333,14 +332,14 @@ static void stage_delay(maya_thread *thread, uint64_t now_ns) {
     stage(&delay, thread, now_ns);
 }
 
-/* Times never go back in the order of submission: read under the lock, and processors may differ by a few nanoseconds. */
+/* Makes times monotonic in submission order: they are read under the lock, but processors may differ by some ns. */
 static uint64_t not_before_last(uint64_t now_ns) {
     if (now_ns > last_ns) last_ns = now_ns;
     return last_ns;
 }
 
-/* The caller holds the lock; `now_ns` is the time of the call, which for an op is not the time it began. What is known of
- * the thread and not yet written goes before the record. */
+/* The caller holds the lock; `now_ns` is the time of the call (for an op, its end). The thread's name and delay, if not yet
+ * recorded, go before the record. */
 static void append(const record *record, maya_thread *thread, uint64_t now_ns) {
     if (state != RECORDING) /* it ended while the caller waited for the lock */
         return;
@@ -361,10 +360,11 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
     MAYA_OWN_TIME;
     maya_thread *thread = maya_this_thread();
     if (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY)
-        thread->device_work++; /* also without a trace: the op observer goes by it */
+        thread->device_work++; /* also without a trace: the op observer needs it */
     if (!maya_is_recording()) return;
     if (maya_clock_listener && (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY))
-        thread->op_signature = thread->current_op && op_signer ? op_signer() : 0; /* before the lock: it may take Python's */
+        thread->op_signature =
+            thread->current_op && op_signer ? op_signer() : 0; /* before taking the lock: it may take the GIL */
     pthread_mutex_lock(&maya_recorder_lock);
     maya_record_locked(kind, stream_number, signature, value, flags);
     pthread_mutex_unlock(&maya_recorder_lock);
@@ -373,7 +373,7 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
 
 void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t signature, uint64_t value, uint8_t flags) {
     maya_thread *thread = maya_this_thread();
-    /* A block is handed out and given back amid other things: half of all records, whose time does not matter that much. */
+    /* Blocks are half of all records, and their exact time matters little: they reuse the previous record's. */
     bool is_block = kind == MAYA_RECORD_BLOCK_ALLOC || kind == MAYA_RECORD_BLOCK_FREE;
     uint64_t now_ns = is_block && last_ns ? last_ns : not_before_last(maya_now_ns());
     record record = {

@@ -1,9 +1,8 @@
 /* The time of this machine, read at every record and at both ends of every op.
  *
- * In: the processor's time stamp counter, where the kernel goes by it, too, and CLOCK_MONOTONIC. Out: nanoseconds. Asking the
- * kernel's clock takes twice as long as reading the counter, whose rate is the same at all times and on all processors. It is
- * measured between the time the library is loaded and the first question that comes a tenth of a second later: torch takes
- * longer than that to load. */
+ * In: the processor's time stamp counter, if the kernel uses it as well, and CLOCK_MONOTONIC. Out: nanoseconds. The kernel's
+ * clock takes twice as long to read as the counter, whose rate is constant and the same on all processors. The rate is measured
+ * from the time the library is loaded to the first read at least a tenth of a second later; torch takes longer to load. */
 #include "recorder_clock.h"
 
 #include <fcntl.h>
@@ -32,7 +31,7 @@ enum { TENTH_OF_A_SECOND_NS = 100000000, ATTEMPTS = 20, RATE_SHIFT = 32 };
 static reading loaded;
 static _Atomic uint64_t rate; /* nanoseconds in 2^32 ticks; 0: not known */
 
-/* Both clocks at once: of a few attempts the one that took the least, as a thread may be interrupted between two of them. */
+/* Reads both clocks at once: the fastest of a few attempts, because the thread may be interrupted between the two reads. */
 static reading read_both(void) {
     reading best = {0};
     uint64_t least = UINT64_MAX;

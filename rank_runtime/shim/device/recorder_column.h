@@ -2,8 +2,8 @@
  *
  * In: values, one a record. Out: bytes for the file. The difference (modulo 2^64) is folded so that small negative ones
  * stay small too (0, -1, 1, -2 ... become 0, 1, 2, 3 ...) and written seven bits a byte, lowest first, the top bit set
- * on all but the last byte. Zeros at the end are left out: a column that never changes costs next to nothing. Columns that
- * seldom change are written in runs: a zero is followed by how many zeros there are.
+ * on all but the last byte. Trailing zeros are omitted, so a constant column costs almost nothing. Columns that seldom change
+ * are written in runs: a zero is followed by the number of zeros.
  * maya/trace/columns.py reads this. */
 #pragma once
 
@@ -38,7 +38,7 @@ static inline uint64_t maya_fold(uint64_t value, uint64_t previous) {
     return ((uint64_t)difference << 1) ^ (uint64_t)(difference >> 63);
 }
 
-/* Where a column's next byte goes. Who appends many values keeps it at hand meanwhile, and then gives it back. */
+/* Where a column's next byte goes. Code that appends many values keeps it in a register and returns it at the end. */
 static inline uint8_t *maya_column_open(maya_column *column) { return column->bytes + column->length; }
 
 static inline void maya_column_close(maya_column *column, const uint8_t *end) {

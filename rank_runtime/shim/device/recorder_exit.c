@@ -1,8 +1,8 @@
 /* _exit, so that a process that ends without running exit handlers (os._exit, every forked child of multiprocessing)
- * still completes its collectives (drain.c), and ends its trace and its connection to the coordinator. In: the exit status.
- * Out: none, the process is gone.
+ * still completes its collectives (drain.c) and ends its trace and its connection to the coordinator. In: the exit status. Out:
+ * none, the process ends.
  *
- * This library is preloaded, so the program's calls arrive here; those that did not record go straight through. */
+ * This library is preloaded, so the program's calls arrive here. In a process that did not record, _exit ends it at once. */
 #include <sys/syscall.h>
 #include <unistd.h>
 

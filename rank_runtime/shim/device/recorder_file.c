@@ -1,7 +1,7 @@
 /* Writing the trace file (recorder_file.h).
  *
- * A write that fails (no space, a limit on file sizes, a broken disk) ends the file: a block that got there in part is taken
- * away again, and a block that says why is appended, if there is room for that much. */
+ * A write that fails (no space, a limit on file sizes, a broken disk) ends the file: a partly written block is removed, and a
+ * block with the reason is appended if there is room for it. */
 #define _GNU_SOURCE
 #include "recorder_file.h"
 
@@ -65,14 +65,14 @@ static uint32_t checksum(uint32_t so_far, const void *data, size_t length) {
     return ~crc;
 }
 
-/* The program can close descriptors it did not open (daemons do) and get the number back for a file of its own. */
+/* The program may close descriptors it did not open (daemons do) and get the number again for a file of its own. */
 static bool descriptor_is_still_ours(void) {
     struct stat status;
     return fstat(descriptor, &status) == 0 && status.st_dev == file_device && status.st_ino == file_inode;
 }
 
-/* A write beyond the limit on file sizes, or to a pipe without a reader, sends the thread a signal that would end a program
- * which does not expect it: only the error is wanted. */
+/* A write beyond the limit on file sizes, or to a pipe without a reader, sends the thread a signal that could kill the program.
+ * Blocks it, so that the write only returns the error. */
 static void hold_signals(sigset_t *held, sigset_t *before) {
     sigemptyset(held);
     sigaddset(held, SIGXFSZ);
@@ -122,7 +122,7 @@ static maya_trace_block_header header_of(maya_block_kind kind, uint32_t count, c
     return header;
 }
 
-/* Leave whole blocks, the last of which says why no more follow. */
+/* Leaves whole blocks, the last of which gives the reason for the end. */
 static void end_early(int error) {
     if (descriptor < 0) /* the program has closed it */
         descriptor = open(path, O_WRONLY | O_CLOEXEC);
@@ -133,13 +133,13 @@ static void end_early(int error) {
     maya_trace_block_header header = header_of(MAYA_BLOCK_CUT, 0, pieces + 1, 1);
     pieces[0] = (struct iovec){&header, sizeof header};
     if (write_pieces(pieces, 2) != 0 && ftruncate(descriptor, whole_bytes) < 0)
-        return; /* then the reader finds a block that is cut short */
+        return; /* the reader then finds a truncated block */
 }
 
 static bool stop(const char *what, int error) {
     maya_message(
-        "cannot %s the trace file %s: %s; the trace ends here, the program and its clocks go on (the file's folder, "
-        "maya-torchrun's --out, must exist and have room)",
+        "cannot %s the trace file %s: %s. The trace ends here; the program and its clocks continue. The folder of the file "
+        "(maya-torchrun --out) must exist and have free space",
         what, path, strerror(error));
     maya_trace_file_close();
     return false;
@@ -171,7 +171,7 @@ static void name_after_process(void) {
 /* The descriptor of an emptied file of ours, or -1 and errno; EWOULDBLOCK while another process records into it. */
 static int open_locked(void) {
     int opened = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (opened >= 0 && opened <= STDERR_FILENO) { /* the program has closed it, and may still print there */
+    if (opened >= 0 && opened <= STDERR_FILENO) { /* the program has closed its standard streams and may still write to them */
         int moved = fcntl(opened, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
         close(opened);
         opened = moved;
@@ -196,7 +196,7 @@ bool maya_trace_file_open(uint64_t started_ns) {
     if (is_forked_child) name_after_process();
     else snprintf(path, sizeof path, "%s", settings->trace_path);
     descriptor = open_locked();
-    if (descriptor < 0 && errno == EWOULDBLOCK) { /* the program started others like itself: they inherit the setting */
+    if (descriptor < 0 && errno == EWOULDBLOCK) { /* a child process inherited the setting */
         name_after_process();
         descriptor = open_locked();
     }

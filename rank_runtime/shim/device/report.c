@@ -1,4 +1,4 @@
-/* What the virtual device has to say to a person: lines on stderr that name the rank. */
+/* Messages to the user: lines on stderr that name the rank. */
 
 #include "device.h"
 #include "process.h"
@@ -17,7 +17,7 @@ static void message(const char *format, va_list arguments) {
     size_t length = (size_t)used + (size_t)(body > 0 ? body : 0);
     if (length > sizeof line - 2) length = sizeof line - 2;
     line[length] = '\n';
-    /* one write, so that lines of several ranks do not mix */
+    /* a single write, so that lines of several ranks do not mix */
     ssize_t written = write(STDERR_FILENO, line, length + 1);
     (void)written;
 }
@@ -29,7 +29,7 @@ void maya_message(const char *format, ...) {
     va_end(arguments);
 }
 
-/* true the first time it is asked about `what`. */
+/* true at the first call with this text. */
 static bool first_time(const char *what) {
     enum { LIMIT = 512 };
     static uint64_t seen[LIMIT];

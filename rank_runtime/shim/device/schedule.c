@@ -1,4 +1,4 @@
-/* Another order of events (schedule.h). */
+/* Perturbing the order of events (schedule.h). */
 
 #include "schedule.h"
 #include "process.h"
@@ -6,8 +6,8 @@
 #include <time.h>
 
 enum {
-    FEWEST = 8,         /* one of so many things waits; of as many as there are ranks, if these are more */
-    MILLISECONDS = 200, /* to twice that: less might or might not change the order, on a busy machine */
+    FEWEST = 8,         /* one event in 8 is delayed, or one in world_size if that is more */
+    MILLISECONDS = 200, /* delays are 200 to 400 ms: shorter ones would not reliably change the order on a busy machine */
 };
 
 /* The finaliser of SplitMix64: every bit of the input changes half of the output's. */

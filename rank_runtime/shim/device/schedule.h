@@ -1,10 +1,9 @@
-/* Another order of events (--schedule-seed): delays in real time at points where the order between threads, streams and ranks
- * is nobody's promise.
+/* Perturbs the order of events (--schedule-seed) by delays in real time, at points where CUDA and NCCL guarantee no order
+ * between threads, streams and ranks.
  *
- * In: MAYA_SCHEDULE_SEED, and what is about to happen. Out: how long it waits. The seed, the rank and what it is decide, and
- * nothing else: no clock, and no counter that depends on who came first. Virtual time does not know of it. Most things do not
- * wait; the others wait for so long (tenths of a second) that whatever they race with has come first, on a busy machine, too.
- */
+ * In: MAYA_SCHEDULE_SEED, and the event that is about to happen. Out: its delay. The delay depends only on the seed, the rank
+ * and the event, never on a clock or on the order of threads. Virtual time is not affected. Most events are not delayed; the
+ * others are delayed so long (tenths of a second) that all events they race with come first, even on a busy machine. */
 #pragma once
 
 #include "device.h"
@@ -16,9 +15,9 @@ typedef enum {
     MAYA_HOST_FUNCTION_BEGINS,
 } maya_scheduled;
 
-/* ns that it waits, `which` of its kind; 0 without a seed. */
+/* The delay in ns of event number `which` of its kind; 0 without a seed. */
 MAYA_API uint64_t maya_schedule_ns(maya_scheduled what, uint64_t which);
 /* The calling thread sleeps, in real time. */
 MAYA_API void maya_sleep_ns(uint64_t ns);
-/* Mixes another number into what tells one thing from another of its kind. */
+/* Mixes another number into the number of an event. */
 MAYA_API uint64_t maya_schedule_mix(uint64_t which, uint64_t number);

@@ -1,4 +1,4 @@
-/* Events that several processes see: two counters in a page of a memory file, opened by the others through /proc. */
+/* Interprocess events: two counters in a page of a memory file, which other processes open through /proc. */
 
 #define _GNU_SOURCE
 #include "engine.h"

@@ -1,23 +1,25 @@
-/* What this process does, for whoever asks: the coordinator, when nothing seems to go on.
+/* Answers questions about this process, such as the Python stacks of its threads. The coordinator asks them when the job seems
+ * to hang.
  *
- * In: connections to a local socket whose name is made from the process id and the coordinator's address, each with one line:
+ * In: connections to a local socket whose name contains the process id and a hash of the coordinator's address
+ * (rank_runtime/stacks_socket.py), each with one line:
  *
- *     stacks              which streams a host thread waits for, the conditions that threads wait on for the device, and the
+ *     stacks              the streams that a host thread waits for, the conditions that threads wait on for the device, and the
  *                         Python stacks of all threads
- *     recorder            torch's flight recorder, as torch pickles it: what has not been completed; nothing without one
- *     recorder all        the same, with what has been completed
- *     recorder all FILE   the same, into a file; the answer is its size
- *     debug PROGRAM       Python's debugger, by a program (rank_runtime/debugger.py) whose path is given in hexadecimal digits;
- *                         the connection is its terminal from then on
+ *     recorder            torch's flight recorder, as torch pickles it: incomplete collectives; empty without a recorder
+ *     recorder all        the same with completed collectives
+ *     recorder all FILE   the same into a file; the answer is its size
+ *     debug PROGRAM       starts Python's debugger through a program (rank_runtime/debugger.py), whose path is given in
+ *                         hexadecimal digits; from then on the connection is the debugger's terminal
  *
- * Out: the answer; the connection is closed after it. Every question has a thread of its own, so that one that can never be
- * answered (the flight recorder needs Python's lock) stands in nobody's way.
+ * Out: the answer; then the connection is closed. Every question has a thread of its own, so that one that can never be
+ * answered (the flight recorder needs the GIL) does not delay others.
  *
- * Who may ask may also look at the system calls that the threads are in (PR_SET_PTRACER): a futex inside one of the conditions
- * tells a thread that waits for the device from one that waits for anything else.
+ * The asking process may also inspect the system calls of the threads (PR_SET_PTRACER): a futex inside one of the conditions
+ * marks a thread that waits for the device.
  *
- * Stacks are read with Python's lock if it can be had, since threads that run change them; if it cannot, its owner stands
- * still, and they are read without. */
+ * Stacks are read with the GIL if possible, because running threads change them. If the GIL cannot be taken, its owner is
+ * blocked, and they are read without it. */
 
 #define _GNU_SOURCE
 #include "coordinator_client.h"
@@ -58,7 +60,7 @@ void maya_threads_wait_on(const pthread_cond_t *condition) {
     }
 }
 
-/* ---- Python's lock ---- */
+/* ---- the GIL ---- */
 
 typedef struct {
     sem_t taken, to_release;
@@ -89,7 +91,7 @@ static bool python_runs(void) {
     return is_initialized && is_initialized() && !(is_finalizing && is_finalizing());
 }
 
-/* Waits a moment for the lock, held by another thread of ours. NULL: no such thread can be had. */
+/* Waits briefly for the GIL, which another thread of ours takes. NULL: that thread cannot be started. */
 static python_lock *take_lock(void) {
     python_lock *lock = calloc(1, sizeof *lock);
     if (lock == NULL) return NULL;
@@ -112,7 +114,7 @@ static python_lock *take_lock(void) {
 
 static void give_lock_back(python_lock *lock) {
     if (lock == NULL) return;
-    sem_post(&lock->to_release); /* whoever has not got it yet lets it go at once */
+    sem_post(&lock->to_release); /* a thread that gets the GIL only later releases it at once */
     leave_lock(lock);
 }
 
@@ -128,7 +130,7 @@ static void write_all(int descriptor, const char *bytes, size_t size) {
     }
 }
 
-/* Python 3.13 and later keep the function to themselves. */
+/* For Python 3.13 and later, which do not export _Py_DumpTracebackThreads. */
 static void dump_by_module(int to) {
     int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
     void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
@@ -168,7 +170,7 @@ typedef struct {
     char here[16];
 } cxx_string;
 
-static cxx_string kept_recorder; /* with what has been completed */
+static cxx_string kept_recorder; /* includes completed collectives */
 
 static bool read_recorder(cxx_string *text, bool all) {
     if (!python_runs()) { /* torch needs it for the stacks */
@@ -202,7 +204,7 @@ static void answer_recorder(int to, bool all, const char *path) {
     if (text.bytes != text.here && text.bytes != kept_recorder.bytes && delete) delete(text.bytes);
 }
 
-/* For questions that come when Python has ended, and collectives are still queued. Python's lock must not be held. */
+/* Keeps the flight recorder for questions after Python has ended while collectives are still queued. Call without the GIL. */
 MAYA_API void maya_keep_recorder(void) {
     if (kept_recorder.bytes == NULL && !read_recorder(&kept_recorder, true)) kept_recorder.bytes = NULL;
 }
@@ -211,7 +213,7 @@ MAYA_API void maya_keep_recorder(void) {
 
 typedef struct {
     int connection;
-    char program[]; /* what Python is to run */
+    char program[]; /* Python code to run */
 } debugging;
 
 static void *debug(void *argument) {
@@ -229,7 +231,7 @@ static void *debug(void *argument) {
     return NULL;
 }
 
-/* In a thread that has the stack of any other: the program's own code may run there. The connection is that thread's now. */
+/* Starts a thread with a normal stack, because the program's own code may run there. It takes over the connection. */
 static void answer_debugger(int connection, const char *path) {
     static const char form[] =
         "(lambda file, scope: exec(compile(open(file, encoding='utf-8').read(), file, 'exec'), scope))"
@@ -306,7 +308,7 @@ static void *serve(void *unused) {
     }
 }
 
-/* FNV-1a of the coordinator's address: another run whose processes have the same numbers has other names. */
+/* FNV-1a of the coordinator's address: keeps runs apart that reuse a process id. */
 static uint64_t name_of_run(const char *coordinator) {
     uint64_t hash = MAYA_FNV_OFFSET;
     for (; *coordinator; coordinator++) hash = (hash ^ (unsigned char)*coordinator) * MAYA_FNV_PRIME;

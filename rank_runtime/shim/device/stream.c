@@ -1,11 +1,11 @@
 /* Streams and events, and the order in which work happens.
  *
- * Kernels take no time here, so a piece of work runs in the thread that submits it whenever nothing stands before it in
- * its stream. Something does when the stream waits for an event of a stream that is itself held up, for memory, for the
- * user's host function, for another thread that is just running this stream's work, or for asynchronous work: a collective
- * that has been started and is complete when the other ranks have come. Then work queues, and two threads (each started
- * when first needed) carry it out: one for everything, one for the user's host functions, which may block. Work that does
- * nothing to memory (a kernel launch) only leaves its record: whoever waits for it waits for what was submitted before it.
+ * Kernels take no real time, so work runs in the submitting thread if its stream is idle. A stream is blocked while it waits
+ * for an event of another blocked stream, for a value in memory, for the user's host function, for another thread that is
+ * running this stream's work, or for asynchronous work: a collective that is complete once the other ranks have arrived. Then
+ * work queues, and two threads (each started when first needed) carry it out: one for all work, one for the user's host
+ * functions, which may block. Work without an effect on memory (a kernel launch) is only recorded; waiting for it means waiting
+ * for the work submitted before it.
  *
  * maya_engine_lock is held for bookkeeping only, never while work runs or starts, and no other lock is taken under it. */
 
@@ -22,13 +22,13 @@
 #include <time.h>
 
 pthread_mutex_t maya_engine_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;       /* for host threads that wait, see wait_until */
-static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two threads */
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;       /* for host threads in wait_until */
+static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two worker threads */
 static maya_stream *all_streams;
 static uint32_t stream_count;
 static uint32_t queued_streams; /* streams with queued or asynchronous work */
-static bool any_blocking;       /* a stream that waits for the default stream, and it for that one */
-static bool workers_started[2]; /* for everything, for host functions */
+static bool any_blocking;       /* some stream synchronizes with the default stream */
+static bool workers_started[2]; /* for all work, for host functions */
 static maya_stream *legacy_streams[MAYA_MAX_DEVICES];
 static uint32_t homes[MAYA_MAX_DEVICES]; /* of devices in use: 1 + the number of the default stream */
 static bool any_home;
@@ -37,8 +37,8 @@ static __thread bool is_worker;
 
 /* ---- streams ---- */
 
-/* The record says which default stream the stream belongs to, unless that is the first one, and whether they wait for each
- * other. */
+/* The record names the default stream of the stream's device, unless that is the first one, and tells whether the two
+ * synchronize with each other. */
 static void record_creation(uint32_t number, bool blocking, int priority, uint32_t home) {
     char text[64] = "";
     if (blocking && home) snprintf(text, sizeof text, "{\"blocking\":true,\"home\":%u}", home);
@@ -48,8 +48,8 @@ static void record_creation(uint32_t number, bool blocking, int priority, uint32
     maya_clock_stream_created(number, blocking, home);
 }
 
-/* The number of a device's default stream, by which records and the clock know the device: 0 for the first device that the
- * process uses, which is the only one in most programs. */
+/* The number of a device's default stream, which identifies the device in records and for the clock: 0 for the first device
+ * that the process uses, the only one in most programs. */
 static uint32_t home_of(int device) {
     pthread_mutex_lock(&maya_engine_lock);
     bool is_new = homes[device] == 0;
@@ -93,7 +93,7 @@ static maya_stream *thread_stream(int device) {
     return thread_streams[device];
 }
 
-/* All threads have the same legacy stream, and any of them may be the first to ask for it. */
+/* All threads share the legacy stream, and any of them may be the first to use it. */
 static maya_stream *legacy_stream(int device) {
     static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&making);
@@ -142,7 +142,7 @@ int maya_stream_info(void *handle, unsigned *flags, int *priority, int *device, 
     return CUDA_OK;
 }
 
-/* ---- the queue of a stream that is held up ---- */
+/* ---- the queue of a blocked stream ---- */
 
 static bool compares(const queued_work *item) {
     uint64_t seen = item->watched_wide ? __atomic_load_n((const uint64_t *)item->watched, __ATOMIC_ACQUIRE)
@@ -162,13 +162,13 @@ static bool is_ready(const queued_work *item) {
     return item->watched == NULL || compares(item);
 }
 
-/* The stream has got as far as `position`: wake the host threads that wait for that, and the workers if there may be
- * something for them: to wake them costs more than most pieces of work. */
+/* The stream has completed `position`: wake the host threads that wait for it, and the workers only if there may be work for
+ * them, because waking them costs more than most work. */
 static void complete(maya_stream *stream, uint64_t position) {
     stream->executing = false;
     stream->completed = position;
     if (position >= stream->host_waits_for) {
-        stream->host_waits_for = UINT64_MAX; /* who waits for more says so again */
+        stream->host_waits_for = UINT64_MAX; /* a thread that waits for more sets it again */
         pthread_cond_broadcast(&progress);
     }
     if (stream->head || stream->awaiting) pthread_cond_broadcast(&work_available);
@@ -255,7 +255,7 @@ static void *work_forever(void *host_functions) {
             if (stream->head && stream->head->watched) watching = true;
         }
         if (ran) continue;
-        if (watching) { /* memory changes without telling anybody */
+        if (watching) { /* a change of memory notifies no thread */
             struct timespec soon;
             clock_gettime(CLOCK_REALTIME, &soon);
             soon.tv_nsec += 200000;
@@ -271,14 +271,14 @@ static void *work_forever(void *host_functions) {
     return NULL;
 }
 
-/* The one thread computes, with torch's CPU kernels; what the user's own functions need is not known. */
+/* The thread for all work runs torch's CPU kernels; the user's host functions may need any amount of stack. */
 static void start_worker(bool host_functions) {
     enum { COMPUTING_STACK = 1 << 20 };
     if (workers_started[host_functions]) return;
     workers_started[host_functions] = true;
     void *argument = host_functions ? "host functions" : NULL;
     if (!maya_start_thread(work_forever, argument, host_functions ? 0 : COMPUTING_STACK)) {
-        maya_message("cannot start a thread for asynchronous work; raise the process limit (ulimit -u)");
+        maya_message("cannot start a thread for asynchronous work: raise the process limit (ulimit -u)");
         abort();
     }
 }
@@ -302,7 +302,7 @@ static queued_work *append(maya_stream *stream, queued_work fields) {
 static void enqueue(maya_stream *stream, queued_work fields) {
     queued_work *item = append(stream, fields);
     start_worker(fields.work.on_host_thread);
-    bool is_next = item == stream->head && !stream->executing; /* otherwise `complete` tells when its turn has come */
+    bool is_next = item == stream->head && !stream->executing; /* otherwise `complete` wakes the workers in its turn */
     if (is_next && (item->watched || is_ready(item))) pthread_cond_broadcast(&work_available);
 }
 
@@ -310,7 +310,7 @@ bool maya_work_is_queued(void) { return __atomic_load_n(&queued_streams, __ATOMI
 
 static bool is_idle(const maya_stream *stream) { return stream->completed == stream->submitted; }
 
-/* Work of `stream` waits for all that `other` has been given so far. */
+/* Later work of `stream` waits for all work that `other` has so far. */
 static void wait_for_stream(maya_stream *stream, maya_stream *other) {
     if (is_idle(other)) return;
     const queued_work *last = stream->tail;
@@ -417,9 +417,9 @@ void maya_streams_leave_capture(const maya_capture *capture) {
     }
 }
 
-/* ---- the host waits ---- */
+/* ---- synchronization ---- */
 
-/* Records that the host waits. By the virtual clock the wait ends with maya_clock_end_wait. */
+/* Records that the host waits. On the virtual clock the wait ends with maya_clock_end_wait. */
 static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number, uint64_t value) {
     static const char *const names[] = {
         [MAYA_WAIT_STREAM] = "stream",
@@ -438,14 +438,14 @@ static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number,
     return wait;
 }
 
-/* A while, for the answer to change. */
+/* Polls for a short time. */
 static bool comes_true(bool (*is_done)(void *of), void *of) {
-    enum { LOOKS = 250, EVERY_NS = 200000 };
-    for (int i = 0; i < LOOKS && !is_done(of); i++) nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
+    enum { POLLS = 250, EVERY_NS = 200000 };
+    for (int i = 0; i < POLLS && !is_done(of); i++) nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
     return is_done(of);
 }
 
-/* A debugger looks at a rank that hangs: what can never come is an error there, and no further wait. */
+/* In a debugger on a hanging rank, waiting for work that can never complete is an error instead of another hang. */
 static bool must_not_wait(bool (*is_done)(void *of), void *of) {
     return maya_this_thread()->debugs && !comes_true(is_done, of);
 }
@@ -490,8 +490,8 @@ bool maya_stream_is_idle(void *handle) {
     return idle;
 }
 
-/* By the virtual clock, what has been done may still be ahead, and what is past is done in a moment. Whoever does nothing but
- * ask waits for it. */
+/* Work that is done in real time may be in the virtual future, and work in the virtual past will be done shortly. A thread that
+ * does nothing but poll waits for it. */
 int maya_stream_query(void *handle) {
     MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
@@ -530,7 +530,7 @@ int maya_device_synchronize(void) {
     return CUDA_OK;
 }
 
-/* ---- collectives at the end of the program ---- */
+/* ---- collectives queued at the end of the program ---- */
 
 bool maya_is_stream_worker(void) { return is_worker; }
 
@@ -607,7 +607,7 @@ static bool is_done(void *event) {
 int maya_event_query(maya_event *event) {
     MAYA_OWN_TIME;
     if (event->capture) return CUDA_CAPTURED_EVENT;
-    bool is_ours = event->stream != NULL; /* otherwise it is another process's, or was never recorded */
+    bool is_ours = event->stream != NULL; /* otherwise it belongs to another process or was never recorded */
     if (!maya_clock_is_seen() || !is_ours) {
         return is_done(event) && (!is_ours || maya_watchdog_sees(event, event->number)) ? CUDA_OK : CUDA_NOT_READY;
     }
@@ -635,7 +635,7 @@ int maya_event_elapsed(maya_event *start, maya_event *end, float *milliseconds) 
     }
     if (start->capture || end->capture || !is_done(start) || !is_done(end)) return CUDA_NOT_READY;
     int64_t ns = (int64_t)(end->host_ns - start->host_ns);
-    maya_clock_elapsed(start->number, end->number, &ns); /* by the virtual clock, if that is the program's */
+    maya_clock_elapsed(start->number, end->number, &ns); /* in virtual time if the program has the virtual clock */
     *milliseconds = (float)((double)ns / 1e6);
     return CUDA_OK;
 }
@@ -663,7 +663,7 @@ int maya_stream_wait_event(void *handle, maya_event *event) {
     return CUDA_OK;
 }
 
-/* ---- what the host waits for ---- */
+/* ---- streams that the host waits for ---- */
 
 uint32_t maya_streams_awaited(uint32_t *numbers, uint32_t most) {
     uint32_t count = 0;
@@ -680,7 +680,7 @@ const pthread_cond_t *maya_streams_condition(void) { return &progress; }
 
 /* ---- forks ---- */
 
-/* The threads that would have gone on with it are the parent's. */
+/* The threads that would continue the queued work exist only in the parent. */
 void maya_streams_after_fork(void) {
     for (maya_stream *stream = all_streams; stream; stream = stream->next) {
         stream->head = stream->tail = NULL;

@@ -1,11 +1,11 @@
-/* Which bytes of device memory are real: the sets of values_sets.h, which contents.c and the op observer write.
+/* Which bytes of device memory are known: the sets of values_sets.h, which contents.c and the op observer update.
  *
- * Device memory in none of the sets is made up and holds zeros; nobody ever reads what a freed tensor left behind.
- * Ranges on the host are none of our business: they are always real.
+ * Device memory in none of the sets holds placeholders, which are zeros; the bytes of a freed tensor are never visible again.
+ * Host memory is always known.
  *
- * Small contents (settings->small_bytes) are always kept. Large ones take room (kept.h), and floating-point contents that are
- * kept may be given up later, while another thread computes from them or is about to mark what it wrote there: such code runs
- * between maya_values_hold and maya_values_release. */
+ * Small contents (settings->small_bytes) are always kept. Large ones are limited (kept.h), and floating-point contents may be
+ * given up later. Code that computes from known bytes, or writes bytes and then marks them, must therefore run between
+ * maya_values_hold and maya_values_release. */
 
 #include "device.h"
 #include "internal.h"
@@ -29,10 +29,11 @@ void maya_values_release(void) { pthread_rwlock_unlock(&maya_hold_lock); }
 
 void maya_values_after_fork(void) { maya_hold_lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER; }
 
-/* A first answer without the lock, for the thousands of blocks a second that have no known byte: a bit for every chunk of
- * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. Who asks about memory owns it,
- * so nobody else is about to write there. The bits are changed under the lock. Small blocks lie next to each other, some with
- * values, and are looked up in chunks as small as torch's smallest block; large ones in chunks that are soon gone through. */
+/* A filter that answers without the lock, for the thousands of blocks a second without any known byte: a bit for every chunk of
+ * address space, set if the chunk may have known or dirty bytes. Chunks far apart share a bit. The caller owns the memory it
+ * asks about, so no other thread writes there at the same time. The bits change under the lock. Small blocks lie next to each
+ * other, some with values, so their chunks are as small as torch's smallest block; large blocks have large chunks, to have few
+ * of them. */
 enum { WORD = 64, SMALL_CHUNK_BITS = 9, SMALL_FILTER_BITS = 26, LARGE_CHUNK_BITS = 16, LARGE_FILTER_BITS = 21 };
 enum { SMALL = 128 << 10 }; /* bytes */
 
@@ -102,7 +103,7 @@ static bool chunk_is_empty(const filter *filter, uintptr_t chunk) {
            !maya_intervals_next(&maya_objects, start, end, &part) && !maya_intervals_next(&maya_given_up, start, end, &part);
 }
 
-/* There are no values in [start, end) any more; at its two ends, chunks reach beyond it. */
+/* [start, end) has no values any more. The chunks at its two ends reach beyond it. */
 static void clear_filter(const filter *filter, uintptr_t start, uintptr_t end) {
     if (!is_near(filter, &maya_dirty, start, end) || !is_near(filter, &maya_known, start, end) ||
         !is_near(filter, &maya_objects, start, end) || !is_near(filter, &maya_given_up, start, end)) {
@@ -292,7 +293,7 @@ size_t maya_values_known_parts(const void *address, size_t size, int64_t *offset
     maya_interval part;
     pthread_mutex_lock(&maya_values_lock);
     for (uintptr_t from = start; maya_intervals_next(&maya_known, from, end, &part); from = part.end) {
-        if (count + 2 > room) { /* the smallest of those found so far makes place, or this one is it */
+        if (count + 2 > room) { /* drop the smallest part so far, or this one if it is smaller */
             size_t smallest = 0;
             for (size_t i = 2; i < count; i += 2) {
                 if (offsets[i + 1] - offsets[i] < offsets[smallest + 1] - offsets[smallest]) smallest = i;

@@ -1,7 +1,7 @@
-/* The virtual clock (virtual_clock.h): the host's side.
+/* The virtual clock (virtual_clock.h): host threads.
  *
- * Every record costs its thread what the settings say; the work it describes goes to its stream (clock_streams.c). Threads of
- * the program have cursors of their own, except that autograd's share the first thread's, which waits for them. */
+ * Every record costs its thread the time in the settings; its work goes to its stream (clock_streams.c). Each thread of the
+ * program has a cursor of its own, except that autograd's threads share the first thread's, which waits for them. */
 
 #define _GNU_SOURCE
 #include "clock_internal.h"
@@ -15,17 +15,17 @@
 
 enum { MOST_QUEUED = 4096 };
 
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* with the recorder's lock: something has become known */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* with the recorder's lock: some time became known */
 static uint32_t waiters;
 static MAYA_VECTOR(clock_host_time) groups; /* host cursors; the first is that of thread 1 */
 static _Atomic size_t most_queued;
-static _Atomic uint64_t last_news_ns; /* by this machine's clock */
+static _Atomic uint64_t last_news_ns; /* in real time */
 
 static const maya_clock_costs *costs(void) { return &maya_get_settings()->costs; }
 
 bool maya_clock_runs(void) { return maya_clock_listener != NULL; }
 
-/* The lock is let go, and those are told that wait for something which has become known. */
+/* Releases the lock and runs the callbacks of futures whose time became known. */
 static void unlock(void) {
     clock_future *due = clock_take_due();
     pthread_mutex_unlock(&maya_recorder_lock);
@@ -58,7 +58,7 @@ static const clock_host_time *cursor_of(const maya_thread *thread) {
     return &groups.items[thread->clock_group ? thread->clock_group - 1 : 0];
 }
 
-/* As far as it is known. */
+/* The time, assuming that unknown waits end at once. */
 static uint64_t value_of(clock_host_time time) {
     uint64_t ns = time.ns;
     for (const maya_clock_wait *wait = time.after; wait; wait = wait->before.after) {
@@ -100,9 +100,9 @@ static void listen(maya_thread *thread, const maya_trace_record *record) {
     thread->clock_reads = thread->queries = thread->all_queries = 0;
     atomic_store_explicit(&last_news_ns, record->host_ns, memory_order_relaxed);
     clock_host_time *host = &groups.items[thread->clock_group - 1];
-    clock_is_known(host); /* a thread that began while the first one waited counts from the end of that */
+    clock_is_known(host); /* a thread that began during a wait of the first one starts at the end of that wait */
     host->ns += record->ops * costs()->op;
-    if (record->kind == MAYA_RECORD_OP || record->kind == MAYA_RECORD_ANNOTATION) return; /* theirs are other flags */
+    if (record->kind == MAYA_RECORD_OP || record->kind == MAYA_RECORD_ANNOTATION) return; /* their flags have other meanings */
     if (!costs_nothing(record)) host->ns += costs()->calls[record->kind];
     clock_host_time ready = {host->after, host->ns + costs()->latency};
     switch ((maya_record_kind)record->kind) {
@@ -138,10 +138,10 @@ void maya_clock_begin(void) {
     maya_clock_listener = listen;
 }
 
-/* ---- the host waits ---- */
+/* ---- synchronization ---- */
 
-/* What is queued takes memory, in a thousand ranks on one machine; CUDA, too, holds back a thread that is a thousand launches
- * ahead. Not for ever: if the program knows of another way to go on, it shall. */
+/* Holds back a thread that is far ahead: queues take memory, and a thousand ranks may share this machine. CUDA also blocks a
+ * thread that is a thousand launches ahead. The wait is bounded, in case the program can progress in another way. */
 static void hold_back(void) {
     enum { SECONDS = 30 };
     struct timespec deadline;
@@ -186,7 +186,8 @@ static void wait_for_event(maya_clock_wait *wait, uint32_t number) {
     }
 }
 
-/* The thread knows what it has waited for; of others than the first, nobody knows when it tells. */
+/* Marks the collectives of the wait as synchronized. Only the first thread's waits count: when another thread passes on what it
+ * knows cannot be told. */
 static void see(maya_clock_wait *wait) {
     if (wait->group == 0) clock_host_syncs(wait->unsynced);
     clock_unsynced_release(wait->unsynced);
@@ -198,7 +199,7 @@ static uint64_t end_of(uint64_t before, uint64_t reached) { return reached > bef
 maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number) {
     if (!maya_clock_runs()) return NULL;
     uint32_t group = maya_this_thread()->clock_group - 1;
-    maya_clock_wait wait = {.group = group, .references = 2}; /* the cursor's and the thread's */
+    maya_clock_wait wait = {.group = group, .references = 2}; /* one for the cursor, one for the thread */
     if (kind == MAYA_WAIT_STREAM) wait_for_stream(&wait, number);
     if (kind == MAYA_WAIT_EVENT) wait_for_event(&wait, number);
     bool others = kind == MAYA_WAIT_DEVICE || (kind == MAYA_WAIT_STREAM && clock_home_of(number) == number);
@@ -219,7 +220,7 @@ maya_clock_wait *maya_clock_begin_wait(maya_wait_kind kind, uint32_t number) {
     return kept;
 }
 
-/* Somebody is going to wait: the coordinator is asked what is not known. Lets the lock go meanwhile. */
+/* Sends all questions, because a thread is about to wait. Releases the lock meanwhile. */
 static void ask_now(void) {
     unlock();
     clock_ask();
@@ -256,7 +257,7 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
     wait->known = true;
     see(wait);
     clock_host_time *host = &groups.items[wait->group];
-    if (host->after == wait) { /* and nobody who shares the cursor has begun to wait meanwhile */
+    if (host->after == wait) { /* no thread that shares the cursor has begun another wait */
         *host = (clock_host_time){NULL, host->ns + wait->ns};
         clock_release_wait(wait);
     }
@@ -265,9 +266,9 @@ void maya_clock_end_wait(maya_clock_wait *wait) {
     unlock();
 }
 
-/* ---- the host asks ---- */
+/* ---- queries ---- */
 
-/* Fewer, of one thing or of several in turn, may be an allocator that looks what it can have back. */
+/* Fewer queries, of one event or of several in turn, may be an allocator that checks which blocks it can reuse. */
 enum { POLLS = 4, ALL_POLLS = 64 };
 
 bool maya_clock_is_seen(void) {
@@ -276,7 +277,7 @@ bool maya_clock_is_seen(void) {
     return thread->clock_group == 1 || (thread->clock_group == 0 && maya_clock_shares_first_cursor(thread));
 }
 
-/* With the lock held; that of an event that is complete is known when the durations before it are. */
+/* Waits for the time; the lock is held. The time of a completed event is known once the durations before it are. */
 static uint64_t time_of(clock_future *future) {
     future->references++;
     if (!future->known) ask_now();
@@ -425,7 +426,7 @@ uint64_t maya_clock_rank_ns(void) {
     return ns;
 }
 
-/* The process may end in a signal handler, where the lock may be held by the thread that it interrupted. */
+/* The process may end in a signal handler that interrupted the thread which holds the lock. */
 uint64_t maya_clock_last_ns(void) {
     if (!maya_clock_runs()) return 0;
     for (int attempt = 0; pthread_mutex_trylock(&maya_recorder_lock); attempt++) {
@@ -444,7 +445,7 @@ int maya_clock_is_virtual(void) { return maya_is_recording() && maya_clock_runs(
 
 uint64_t maya_clock_host_ns(void) {
     MAYA_OWN_TIME;
-    enum { PATIENCE = 100, IMPATIENT_NS = 10000 }; /* a loop that waits for a time reads the clock and does nothing else */
+    enum { PATIENCE = 100, IMPATIENT_NS = 10000 }; /* a loop that only reads the clock waits for a time */
     if (!maya_clock_is_virtual()) return maya_now_ns();
     maya_thread *thread = maya_this_thread();
     pthread_mutex_lock(&maya_recorder_lock);

@@ -1,7 +1,7 @@
-/* Which of the node's devices the program sees, and in which order.
+/* Which devices of the node the program sees, and in which order.
  *
- * In: CUDA_VISIBLE_DEVICES, read when CUDA is first used, as the driver does: programs set it themselves, before that. Out: the
- * devices that the CUDA libraries number 0, 1, ...; NVML counts those of the node. */
+ * In: CUDA_VISIBLE_DEVICES, read when CUDA is first used, like the driver: programs may set it themselves before. Out: the
+ * devices that the CUDA libraries number 0, 1, ...; NVML numbers those of the node. */
 
 #include "attributes.h"
 #include "internal.h"

@@ -1,9 +1,9 @@
 /* Virtual memory management: physical memory (handles) apart from addresses, as cuMemCreate, cuMemAddressReserve and
  * cuMemMap have it. PyTorch's expandable segments are built on it.
  *
- * A handle's memory is charged to its device when it is created. Mapped once, it needs nothing more than the reserved
- * addresses themselves; only when it is mapped a second time or exported does it move into a memory file. Bytes do not
- * survive in a handle that is mapped nowhere. */
+ * A handle's memory is charged to its device when it is created. While it is mapped once, the reserved addresses are enough;
+ * when it is mapped a second time or exported, it moves into a memory file. Bytes do not survive in a handle without any
+ * mapping. */
 
 #define _GNU_SOURCE
 #include "internal.h"
@@ -25,7 +25,7 @@ typedef struct physical {
     unsigned handle_types;
     int references;      /* handles held by the program */
     int file_descriptor; /* -1 while private */
-    bool imported;       /* somebody else pays for it */
+    bool imported;       /* charged to another process */
     struct physical *next;
 } physical;
 
@@ -62,7 +62,7 @@ static void record(maya_record_kind kind, const physical *memory) {
     maya_record(kind, 0, maya_intern(text, (size_t)length), memory->number, 0);
 }
 
-/* Give the memory back once nobody holds or maps it. */
+/* Frees the memory once it has no handle and no mapping. */
 static void drop_if_unused(physical *memory) {
     if (memory->references > 0 || is_mapped(memory)) return;
     if (!memory->imported) {
@@ -197,7 +197,7 @@ int maya_vmm_unmap(void *address, size_t size) {
         found = true;
         *link = map->next;
         maya_values_forget_without_zeroing((void *)map->start, map->size);
-        /* fresh zero pages in place of whatever was mapped */
+        /* fresh zero pages in place of the mapping */
         mmap((void *)map->start, map->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
              0);
         madvise((void *)map->start, map->size, MADV_NOHUGEPAGE);

@@ -1,14 +1,14 @@
-/* Torch's NCCL watchdogs by virtual time.
+/* torch's NCCL watchdogs in virtual time.
  *
- * The thread "pt_nccl_watchdg" of every process group looks ten times a second which collectives are complete. Of those that
- * nobody has waited for it lets torch free the tensors, with the next call of the group: memory depends on when it looks. So
- * what it is told is what it would have found when it looked last by the rank's clock, at a multiple of a tenth of a second, of
- * what the host has seen by then (clock_unsynced.c). When the host has passed such a time and comes to a collective, it waits
- * until the watchdogs have looked.
+ * The thread "pt_nccl_watchdg" of every process group polls its collectives ten times a second. When it finds one complete that
+ * no thread has waited for, torch frees its tensors at the group's next call, so memory depends on when the watchdog polls. To
+ * make that deterministic, watchdogs find what they would have found at their last poll in virtual time, at a multiple of a
+ * tenth of a second: the collectives that the host had synchronized with by then (clock_unsynced.c). When the host has passed
+ * such a time and comes to a collective, it waits until the watchdogs have polled.
  *
- * In: the waits of these threads between two looks (housekeeping.c), what they ask for, calls of NCCL. Out: when the waits end,
- * and what is to be answered. In between they look by the time of this machine, as ever, because timeouts are real: a rank
- * that does not go on is told what is so, and so is a watchdog that is to end, which looks without waiting. */
+ * In: the waits of these threads between two polls (housekeeping.c), their queries, and calls of NCCL. Out: when the waits end,
+ * and the answers. In between they still poll in real time, because timeouts are real. In a rank that makes no progress, and
+ * for a watchdog that is shutting down and polls without waiting, the answers are the real ones. */
 #define _GNU_SOURCE
 #include "watchdogs.h"
 
@@ -24,24 +24,25 @@
 
 enum { NS_PER_MS = 1000000, NS_PER_SECOND = 1000000000 };
 
-static const uint64_t LOOK_NS = 100 * NS_PER_MS;  /* torch's interval, in the rank's time */
-static const int64_t MARGIN_NS = NS_PER_MS;       /* torch goes by another clock, and would go on waiting */
-static const int64_t SELDOM_NS = 900 * NS_PER_MS; /* after torch's deadline: who has just looked cannot be asked to */
-static const int64_t LONGEST_LOOK_NS = 10LL * NS_PER_SECOND; /* after that something is wrong with the thread */
-static const uint64_t STANDSTILL_NS = 5ULL * NS_PER_SECOND;  /* a rank without news for so long does not go on ... */
-enum { RANKS_PER_PROCESSOR = 4 };                            /* ... if no more than these share a processor */
+static const uint64_t POLL_NS = 100 * NS_PER_MS; /* torch's interval, in virtual time */
+static const int64_t MARGIN_NS = NS_PER_MS;      /* torch reads another clock, and would continue to wait */
+static const int64_t SELDOM_NS =
+    900 * NS_PER_MS; /* after torch's deadline: a watchdog that polls all the time could not be asked to */
+static const int64_t LONGEST_POLL_NS = 10LL * NS_PER_SECOND; /* a longer poll means that the thread is stuck */
+static const uint64_t STANDSTILL_NS = 5ULL * NS_PER_SECOND;  /* a rank without news for this long makes no progress ... */
+enum { RANKS_PER_PROCESSOR = 4 };                            /* ... if at most this many share a processor */
 
 typedef struct watchdog {
     struct watchdog *next;
-    pthread_cond_t *condition; /* that it waits for; NULL: it looks */
-    uint64_t begun, ended;     /* the number of the request after which its last look began, and of the last that is over */
-    bool is_stuck;             /* a look took too long: nobody waits for it any more */
-    const void *first;         /* what it asked for first since it waited ... */
+    pthread_cond_t *condition; /* what it waits on; NULL: it polls */
+    uint64_t begun, ended;     /* the last request before its current poll, and the last request that is served */
+    bool is_stuck;             /* a poll took too long, so the host no longer waits for it */
+    const void *first;         /* the event it queried first since its last wait ... */
     uint32_t times;            /* ... and how often */
 } watchdog;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all of this; no other lock is taken under it */
-static pthread_cond_t looked = PTHREAD_COND_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of the following; no other lock is taken under it */
+static pthread_cond_t polled = PTHREAD_COND_INITIALIZER;
 static watchdog *watchdogs;
 static uint64_t requests;
 static pthread_key_t own_key;
@@ -52,7 +53,7 @@ static void leave(void *ended) {
     watchdog **at = &watchdogs;
     while (*at && *at != ended) at = &(*at)->next;
     if (*at) *at = (*at)->next;
-    pthread_cond_broadcast(&looked);
+    pthread_cond_broadcast(&polled);
     pthread_mutex_unlock(&lock);
     free(ended);
 }
@@ -61,7 +62,7 @@ static void make_key(void) {
     if (pthread_key_create(&own_key, leave)) abort();
 }
 
-/* NULL: the thread is none. It has its name before it waits for the first time. */
+/* NULL: the calling thread is not a watchdog. A watchdog has its name before its first wait. */
 static watchdog *this_watchdog(void) {
     pthread_once(&once, make_key);
     return pthread_getspecific(own_key);
@@ -84,7 +85,7 @@ static watchdog *join(void) {
 /* ---- waits of a watchdog ---- */
 
 static bool stands_still(void) {
-    uint64_t last = maya_clock_last_news_ns(), now = maya_now_ns(); /* which may be later by a moment */
+    uint64_t last = maya_clock_last_news_ns(), now = maya_now_ns(); /* `last` may be slightly later */
     uint64_t ranks = (uint64_t)maya_get_settings()->world_size, enough = RANKS_PER_PROCESSOR * (uint64_t)maya_processors();
     return now > last + (ranks > enough ? STANDSTILL_NS * ranks / enough : STANDSTILL_NS);
 }
@@ -117,20 +118,20 @@ bool maya_watchdog_waits(maya_timed_wait wait, pthread_cond_t *condition, pthrea
     own->condition = condition;
     own->first = NULL;
     bool is_asked = own->begun < requests;
-    pthread_cond_broadcast(&looked);
+    pthread_cond_broadcast(&polled);
     pthread_mutex_unlock(&lock);
     *error = wait(condition, held, is_asked ? &earliest : latest);
     pthread_mutex_lock(&lock);
     own->condition = NULL;
-    if (is_past(&earliest)) own->begun = requests; /* torch looks now; otherwise it goes on waiting, or ends */
+    if (is_past(&earliest)) own->begun = requests; /* torch polls now; otherwise it continues to wait, or ends */
     pthread_mutex_unlock(&lock);
     return true;
 }
 
-/* ---- what it asks for ---- */
+/* ---- queries of a watchdog ---- */
 
-static bool looks_without_waiting(watchdog *own, const void *event) {
-    enum { TIMES = 8 }; /* one look asks for an event a few times at the most */
+static bool polls_without_waiting(watchdog *own, const void *event) {
+    enum { TIMES = 8 }; /* one poll queries an event a few times at most */
     if (own->first == NULL) {
         own->first = event;
         own->times = 0;
@@ -142,19 +143,19 @@ static bool looks_without_waiting(watchdog *own, const void *event) {
 bool maya_watchdog_sees(const void *event, uint32_t number) {
     watchdog *own = maya_clock_runs() ? this_watchdog() : NULL;
     if (own == NULL) return true;
-    bool is_seen = looks_without_waiting(own, event) || stands_still() || maya_clock_event_is_noticed(number);
-    /* It will not ask for this one again, so that another one must tell whether it looks without waiting. */
+    bool is_seen = polls_without_waiting(own, event) || stands_still() || maya_clock_event_is_noticed(number);
+    /* It will not query this event again, so another event must reveal whether it polls without waiting. */
     if (is_seen && own->first == event) own->first = NULL;
     return is_seen;
 }
 
-/* ---- looks by the rank's time ---- */
+/* ---- polls in virtual time ---- */
 
 void maya_watchdogs_poll(void) {
-    if (watchdogs == NULL || !maya_clock_passes(LOOK_NS)) return;
+    if (watchdogs == NULL || !maya_clock_passes(POLL_NS)) return;
     struct timespec begun, turn;
     clock_gettime(CLOCK_REALTIME, &begun);
-    struct timespec last = later(&begun, LONGEST_LOOK_NS);
+    struct timespec last = later(&begun, LONGEST_POLL_NS);
     pthread_mutex_lock(&lock);
     requests++;
     for (;;) {
@@ -163,19 +164,19 @@ void maya_watchdogs_poll(void) {
             if (each->ended >= requests || each->is_stuck) continue;
             each->is_stuck = give_up;
             all = false;
-            if (each->condition) pthread_cond_broadcast(each->condition); /* the thread waits, so it is there */
+            if (each->condition) pthread_cond_broadcast(each->condition); /* valid, because the thread waits on it */
         }
         if (all || give_up) break;
-        clock_gettime(CLOCK_REALTIME, &turn); /* it may have been about to wait: it is woken up again */
+        clock_gettime(CLOCK_REALTIME, &turn); /* wake it again in case it was just about to wait */
         turn = later(&turn, 5 * NS_PER_MS);
-        pthread_cond_timedwait(&looked, &lock, &turn);
+        pthread_cond_timedwait(&polled, &lock, &turn);
     }
     pthread_mutex_unlock(&lock);
 }
 
 void maya_watchdogs_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&looked, NULL);
+    pthread_cond_init(&polled, NULL);
     watchdogs = NULL;
     requests = 0;
 }

@@ -1,4 +1,4 @@
-/* The few functions of ZeroMQ that a rank uses, from the library that pyzmq brings along (MAYA_ZMQ). Numbers are those of
+/* The few functions of ZeroMQ that a rank uses, from the library inside pyzmq (MAYA_ZMQ). Numbers are those of
  * ZeroMQ's stable interface, version 4. */
 #pragma once
 
@@ -57,5 +57,5 @@ typedef struct {
     const char *(*strerror)(int error);
 } zmq_functions;
 
-/* Loads the library and finds its functions. NULL, or what is wrong. */
+/* Loads the library and finds its functions. Returns NULL or an error message. */
 const char *maya_load_zmq(zmq_functions *functions, const char *path);
