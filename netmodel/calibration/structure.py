@@ -24,7 +24,7 @@ from netmodel.collectives.collective import Collective
 from netmodel.collectives.nccl_settings import NcclSettings
 from netmodel.collectives.plan import Plan
 from netmodel.topology import build_topology
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 _FIGURES = tuple(field.name for field in fields(Engine))
 _COMMON = ("local_step", "tree_fill", "proxy_step_ns", "gpu_channel_rate", "network_channel_rate")

@@ -6,6 +6,7 @@ the table, and for what it leaves out those of the preset with GPUs of the same 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -109,6 +110,7 @@ _GENERATION_NAMES = {
     "blackwell": ("b100", "b200", "b300", "gb200", "gb300"),
 }
 
+_TABLE = re.compile(r"\s*\[+\s*([A-Za-z0-9_-]+)")
 _TIMES = ("launch", "gpu_step", "network_step")
 _RATIOS = ("gpu_efficiency", "network_efficiency")
 _COMMON = ("local_step", "tree_fill", "proxy_step", "gpu_channel_rate", "network_channel_rate")
@@ -196,3 +198,16 @@ def written_parameters(parameters: Parameters) -> str:
             else:
                 lines.append(f"{field.name} = {value:.4g}")
     return "\n".join(lines) + "\n"
+
+
+def with_calibration(text: str, parameters: Parameters) -> str:
+    """The text of a cluster's file with a new `[calibration]` table at its end; the rest is unchanged."""
+    kept: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        table = _TABLE.match(line)
+        if table:
+            inside = table[1] == "calibration"
+        if not inside:
+            kept.append(line)
+    return "\n".join(kept).rstrip() + "\n\n" + written_parameters(parameters)

@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 from netmodel.topology.topology import Topology
 
 

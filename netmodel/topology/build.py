@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import Wiring
 from netmodel.cluster.keys import ClusterError
-from netmodel.topology.link_kind import LinkKind
-from netmodel.topology.links import LinkArrays, merge_groups, with_faults_applied
+from netmodel.topology.links import LinkArrays, LinkKind, merge_groups, with_faults_applied
 from netmodel.topology.node import NVSWITCH, NodeWiring, wire_node
 from netmodel.topology.reach import check_reach
 from netmodel.topology.route_tables import Places, make_routes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,19 @@ from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import Switch
 from netmodel.cluster.faults import NetworkFault
 from netmodel.cluster.keys import ClusterError
-from netmodel.topology.link_kind import LinkKind
+
+
+class LinkKind(IntEnum):
+    """The technology of a link. Calibration fits one efficiency per kind."""
+
+    NVLINK = 0
+    PCIE = 1
+    NETWORK = 2
 
 
 @dataclass(frozen=True)
 class LinkArrays:
-    """As in `Topology`."""
+    """One element per link; `Topology` describes each array."""
 
     source: NDArray[np.int32]
     target: NDArray[np.int32]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netmodel.cluster import Cluster
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 NVSWITCH = -1
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from netmodel.cluster import Cluster
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 from netmodel.topology.routing import Routes, find_path_parts, find_paths
 
 __all__ = ["LinkKind", "Topology", "Vertex"]

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from maya.cli.main import main
-from netmodel.calibration.cluster_file import with_calibration
 from netmodel.calibration.fit import errors, fit_cluster, split
 from netmodel.calibration.measurements import Measurement, MeasurementError, read_measurements
 from netmodel.calibration.structure import NAMES, predictions, structure_of, to_vector
@@ -23,7 +22,7 @@ from netmodel.cluster import (
     cluster_path,
     load_cluster,
 )
-from netmodel.cluster.parameters import ORIGINS, default_parameters
+from netmodel.cluster.parameters import ORIGINS, default_parameters, with_calibration
 
 RANKS = "".join(
     f"#  Rank {rank:>2} Group  0 Pid {900 + rank} on {{host{rank // 4}}} device {rank % 4} [0x0{rank % 4}]\n"

@@ -20,7 +20,7 @@ from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective, CollectiveEstimate, Transfer
 from netmodel.collectives.nccl_settings import NcclSettingsError, read_settings
 from netmodel.topology import build_topology
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 MB, GB = 2**20, 2**30
 

@@ -19,7 +19,7 @@ from netmodel.flow import Finished, FlowNetwork
 from netmodel.flow.demand import Links, demand_of
 from netmodel.flow.fair_share import fair_rates, stack
 from netmodel.topology import Topology, build_topology
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 from netmodel.topology.topology import Vertex
 
 GB = 10**9

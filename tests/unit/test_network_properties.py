@@ -23,7 +23,7 @@ from netmodel.collectives.collective import OPERATIONS, Collective, Transfer
 from netmodel.collectives.nccl_settings import read_settings
 from netmodel.flow import FlowNetwork
 from netmodel.topology import Topology, build_topology
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 _GPUS = 64
 _SYMMETRIC = [operation for operation in OPERATIONS if operation != "send_recv"]  # the order of members says nothing

@@ -24,7 +24,7 @@ from netmodel.cluster import (
 from netmodel.cluster.faults import NetworkFault, parse_fault
 from netmodel.topology import Topology, build_topology
 from netmodel.topology.bisection import bisection_rate
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 
 @cache

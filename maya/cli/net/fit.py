@@ -38,10 +38,10 @@ def fit(
     """Fit CLUSTER to the measurements in FILES: nccl-tests' output, or CSV with the columns op, nranks, nodes,
     size_bytes and time_us. Some measurements are held out of the fit; the reported error is on those.
     """
-    from netmodel.calibration.cluster_file import with_calibration
     from netmodel.calibration.fit import fit_cluster
     from netmodel.calibration.measurements import read_measurements
     from netmodel.cluster import cluster_path, load_cluster
+    from netmodel.cluster.parameters import with_calibration
 
     try:
         found = load_cluster(cluster)

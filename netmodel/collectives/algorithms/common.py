@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from netmodel.cluster.parameters import Engine, Parameters
 from netmodel.collectives.plan import Flow, LateFlows
 from netmodel.topology import Topology
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 # NCCL_BUFFSIZE: what a channel has under way at most.
 BUFFER_BYTES = 4 * 2**20

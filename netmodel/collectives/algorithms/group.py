@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from netmodel.collectives.plan import Flow
 from netmodel.topology import Topology
-from netmodel.topology.link_kind import LinkKind
+from netmodel.topology.links import LinkKind
 
 _CONNECTION_STRIDE = 4096  # between the numbers of connections: above those of channels
 
