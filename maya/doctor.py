@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import psutil
 
-from maya.util.units import format_bytes
+from maya.util.text import bytes_text
 from rank_runtime.build.errors import BuildError
 from rank_runtime.build.plain_torch import import_problem
 from rank_runtime.build.toolchain import Compiler, find_c_compiler, find_cxx_compiler
@@ -135,7 +135,7 @@ def check_address_space(soft: int) -> Check:
     if soft == resource.RLIM_INFINITY:
         return Check("address space", Verdict.OK, "unlimited")
     return Check(
-        "address space", Verdict.FAIL, format_bytes(soft), "ulimit -v unlimited: the memory of a GPU is reserved in it"
+        "address space", Verdict.FAIL, bytes_text(soft), "ulimit -v unlimited: the memory of a GPU is reserved in it"
     )
 
 
@@ -156,7 +156,7 @@ def check_maps(value: int | None) -> Check:
 
 
 def check_memory(available: int) -> Check:
-    found = f"{format_bytes(available)} available"
+    found = f"{bytes_text(available)} available"
     if available < _GIB:
         return Check(
             "memory", Verdict.FAIL, found, "free some, or raise the container's limit: a rank needs about 1 GiB"
@@ -173,10 +173,10 @@ def check_shared_memory(free: int | None) -> Check:
         return Check(
             "/dev/shm",
             Verdict.WARN,
-            f"{format_bytes(free)} free",
+            f"{bytes_text(free)} free",
             "data loaders with workers may fail; in a container: --shm-size=1g or --ipc=host",
         )
-    return Check("/dev/shm", Verdict.OK, f"{format_bytes(free)} free")
+    return Check("/dev/shm", Verdict.OK, f"{bytes_text(free)} free")
 
 
 def available_memory() -> int:

@@ -13,7 +13,7 @@ import click
 
 from maya.cli.parameter_types import CatalogueType
 from maya.cli.tables import print_table
-from maya.util.units import format_bytes, format_nanoseconds, format_rate
+from maya.util.text import bytes_text, rate_text, time_text
 
 _LINKS = {"nvswitch": "NVSwitch", "nvlink-mesh": "NVLink mesh", "pcie": "PCIe"}
 
@@ -79,14 +79,14 @@ def list_gpus() -> None:
 
     rows = [("gpu", "compute", "SMs", "memory", "bandwidth", "fp16", "NVLink", "name")]
     for device in map(load_device, device_names()):
-        nvlink = format_rate(device.nvlink_bandwidth) if device.nvlink_bandwidth else "-"
+        nvlink = rate_text(device.nvlink_bandwidth) if device.nvlink_bandwidth else "-"
         rows.append(
             (
                 device.key,
                 "sm {}.{}".format(*device.compute_capability),
                 str(device.sm_count),
-                format_bytes(device.memory_bytes),
-                format_rate(device.memory_bandwidth),
+                bytes_text(device.memory_bytes),
+                rate_text(device.memory_bandwidth),
                 f"{device.fp16_flops / 1e12:.0f} TFLOPS",
                 nvlink,
                 device.name,
@@ -106,8 +106,8 @@ def list_clusters() -> None:
                 cluster.gpu,
                 str(cluster.gpus_per_node),
                 _LINKS[cluster.gpu_link],
-                format_rate(cluster.gpu_link_rate),
-                f"{cluster.nics_per_node} × {format_rate(cluster.nic_rate, bits=True)}",
+                rate_text(cluster.gpu_link_rate),
+                f"{cluster.nics_per_node} × {rate_text(cluster.nic_rate, bits=True)}",
                 cluster.fabric.kind,
                 cluster.name,
             )
@@ -126,7 +126,7 @@ def _list_hosts(gpu: str) -> None:
         costs = load_host(name, device)
         calls = (costs.calls.get(kind, 0) for kind in (RecordKind.KERNEL, RecordKind.COLLECTIVE))
         times = (costs.op, *calls, costs.latency, costs.wake)
-        rows.append((name, *map(format_nanoseconds, times), host_title(name)))
+        rows.append((name, *map(time_text, times), host_title(name)))
     print_table(rows, right=(1, 2, 3, 4, 5))
 
 
@@ -150,4 +150,4 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _cost(key: str, value: int) -> str:
-    return f"{value / 1000:g}" if key in ("overlap", "scale") else format_nanoseconds(value)
+    return f"{value / 1000:g}" if key in ("overlap", "scale") else time_text(value)

@@ -15,6 +15,7 @@ import click
 from maya.cli.parameter_types import CatalogueType, SizeType
 from maya.cli.tables import print_table
 from maya.devices import device_names
+from maya.util.text import bytes_text, count_text, share_text, time_text
 
 if TYPE_CHECKING:
     from maya.api.op_estimate import KernelEstimate, OpEstimate
@@ -177,21 +178,21 @@ def _describe(kernel: KernelEstimate) -> str:
         f"{name}={value:g}" if value < 1e6 else f"{name}={value:.0f}" for name, value in kernel.shape.items()
     )
     return (
-        f"{kernel.kernel_class} {kernel.variant} {kernel.dtype} {shape}: {_scaled(kernel.flops)}FLOP, "
-        f"{_scaled(kernel.bytes_moved)}B moved"
+        f"{kernel.kernel_class} {kernel.variant} {kernel.dtype} {shape}: {count_text(kernel.flops, 'FLOP')}, "
+        f"{bytes_text(round(kernel.bytes_moved))} moved"
     )
 
 
 def _row(name: str, kernel: KernelEstimate) -> tuple[str, ...]:
     return (
         name,
-        _time(kernel.time_ns),
-        f"{_scaled(kernel.reached_per_second)}{kernel.reached_unit}",
-        f"{100 * kernel.reached_per_second / kernel.peak_per_second:.1f} %",
-        _time(kernel.bound_ns),
+        time_text(kernel.time_ns),
+        count_text(kernel.reached_per_second, kernel.reached_unit),
+        share_text(kernel.reached_per_second / kernel.peak_per_second),
+        time_text(kernel.bound_ns),
         kernel.limited_by,
         kernel.origin,
-        f"{100 * kernel.spread:.1f} %",
+        share_text(kernel.spread),
         kernel.note,
     )
 
@@ -201,13 +202,13 @@ def _sum_row(found: OpEstimate) -> tuple[str, ...]:
     moved = sum(kernel.bytes_moved for kernel in found.kernels)
     return (
         found.gpu,
-        _time(found.time_ns),
-        f"{_scaled(moved / found.time_ns * 1e9)}B/s",
-        f"{100 * moved / found.time_ns * 1e9 / found.memory_peak_per_second:.1f} %",
-        _time(found.bound_ns),
+        time_text(found.time_ns),
+        count_text(moved / found.time_ns * 1e9, "B/s"),
+        share_text(moved / found.time_ns * 1e9 / found.memory_peak_per_second),
+        time_text(found.bound_ns),
         "",
         found.origin,
-        f"{100 * found.spread:.1f} %",
+        share_text(found.spread),
         "all of the above",
     )
 
@@ -244,7 +245,7 @@ def _print_classes(found: Sequence[TraceEstimate]) -> None:
     for row in first.classes:
         ns = [of_gpu[row.kernel_class] for of_gpu in times]
         rows.append((row.kernel_class, str(row.launches), str(row.distinct), *_with_shares(found, ns)))
-    totals = [cell for each in found for cell in (_time(each.total_ns), "")]
+    totals = [cell for each in found for cell in (time_text(each.total_ns), "")]
     rows.append(("total", str(first.launches), str(len(first.kernels)), *totals))
     for origin in Origin:
         ns = [each.origin_ns.get(origin.value, 0) for each in found]
@@ -254,15 +255,15 @@ def _print_classes(found: Sequence[TraceEstimate]) -> None:
         rates = [
             cell
             for each in found
-            for cell in (f"{_scaled(each.flops / each.total_ns * 1e9)}FLOPS", f"{100 * each.peak_share:.1f} %")
+            for cell in (count_text(each.flops / each.total_ns * 1e9, "FLOPS"), share_text(each.peak_share))
         ]
-        rows.append((f"{_scaled(first.flops)}FLOP, of peak", "", "", *rates))
+        rows.append((f"{count_text(first.flops, 'FLOP')}, of peak", "", "", *rates))
     print_table(rows, right=range(1, len(rows[0])))
 
 
 def _with_shares(found: Sequence[TraceEstimate], times_ns: Sequence[int]) -> list[str]:
     pairs = zip(found, times_ns, strict=True)
-    return [cell for each, ns in pairs for cell in (_time(ns), f"{100 * ns / each.total_ns:.1f} %")]
+    return [cell for each, ns in pairs for cell in (time_text(ns), share_text(ns / each.total_ns))]
 
 
 def _print_slowest(found: Sequence[TraceEstimate], top: int) -> None:
@@ -274,8 +275,8 @@ def _print_slowest(found: Sequence[TraceEstimate], top: int) -> None:
         rows.append(
             (
                 f"{kernel.launches}",
-                *(_time(each.kernels[at].time_ns) for each in found),
-                f"{100 * kernel.total_ns / first.total_ns:.1f} %",
+                *(time_text(each.kernels[at].time_ns) for each in found),
+                share_text(kernel.total_ns / first.total_ns),
                 kernel.origin,
                 f"{100 * kernel.spread:.0f} %",
                 _short(kernel),
@@ -288,17 +289,3 @@ def _print_slowest(found: Sequence[TraceEstimate], top: int) -> None:
 def _short(kernel: TraceKernel) -> str:
     shape = " ".join(f"{name}={value:.0f}" for name, value in kernel.shape.items())
     return f"{kernel.kernel_class} {kernel.variant} {kernel.dtype} {shape}"
-
-
-def _time(ns: int) -> str:
-    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if ns >= factor:
-            return f"{ns / factor:.{3 if ns < 10 * factor else 2 if ns < 100 * factor else 1}f} {unit}"
-    return f"{ns} ns"
-
-
-def _scaled(value: float) -> str:
-    for unit, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.{1 if value >= 100 * factor else 2}f} {unit}"
-    return f"{value:.0f} "

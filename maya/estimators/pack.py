@@ -25,6 +25,7 @@ from maya.devices import Device, DeviceError, device_names, load_device
 from maya.estimators.batch import Batch, Floats
 from maya.estimators.kernel import Kernel, Origin
 from maya.estimators.models.forest import Forest, Trees
+from maya.util.files import atomic_replacement
 
 FORMAT = 1
 FOLDER = Path(__file__).parent / "packs"
@@ -147,14 +148,15 @@ def write_pack(
         arrays[f"{_MEASURED}/nanoseconds"] = np.array([measured[key] for key in keys], dtype=np.float64)
     contents = {"format": FORMAT, "device": device, "models": described, "curves": curves or {}}
     arrays[_CONTENTS] = np.frombuffer(json.dumps(contents, sort_keys=True, indent=1).encode(), dtype=np.uint8)
-    unfinished = path.with_name(path.name + ".tmp")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with (
+        atomic_replacement(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+    ):
         for name in sorted(arrays):
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(entry, "w") as stream:
                 np.lib.format.write_array(stream, arrays[name], allow_pickle=False)
-    unfinished.replace(path)
 
 
 class Packs:

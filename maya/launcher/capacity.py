@@ -13,7 +13,7 @@ from pathlib import Path
 
 from maya.doctor import Check, Verdict, available_memory
 from maya.util.open_files import needed_descriptors
-from maya.util.units import format_bytes
+from maya.util.text import bytes_text
 
 _MIB = 2**20
 _ZYGOTE_BYTES = 600 * _MIB  # with the coordinator
@@ -53,10 +53,10 @@ def check_processes(world_size: int, limit: int | None, source: str) -> Check:
 
 def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
     needed = _ZYGOTE_BYTES + world_size * (_RANK_BYTES if shared else _UNSHARED_RANK_BYTES)
-    found = f"{format_bytes(available)} available"
+    found = f"{bytes_text(available)} available"
     if available >= needed:
         return Check("memory", Verdict.OK, found)
-    advice = f"{world_size} ranks need about {format_bytes(needed)}, more if their batches are kept in host memory"
+    advice = f"{world_size} ranks need about {bytes_text(needed)}, more if their batches are kept in host memory"
     verdict = Verdict.FAIL if available < needed // 4 else Verdict.WARN
     return Check("memory", verdict, found, advice + ": use fewer ranks, or a machine with more memory")
 

@@ -32,7 +32,7 @@ from maya.report.top_tables import collective_table, kernel_table
 from maya.results import CLASSES, TITLES, Result, TimeClass
 from maya.results.memory import memory_curve
 from maya.util.ranks import ranges
-from maya.util.text import bytes_text, share_text, small, time_text
+from maya.util.text import bytes_text, number_text, share_text, time_text
 from maya.version import __version__
 
 _MOST_EVENTS = 40_000  # on the whole page
@@ -167,7 +167,7 @@ def _figures(result: Result) -> list[Figure]:
     hours = 1000 * throughput.gpu_hours_per_step
     price = throughput.price_per_step
     note = f"{1000 * price:,.2f} in total" if price is not None else "on all GPUs"
-    figures.append(Figure("1000 steps", f"{small(hours)} GPU h", note))
+    figures.append(Figure("1000 steps", f"{number_text(hours)} GPU h", note))
     return figures
 
 

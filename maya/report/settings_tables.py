@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from maya.devices import Device
 from maya.replay.run_settings import RunSettings
-from maya.util.units import format_bytes, format_nanoseconds, format_rate
+from maya.util.text import bytes_text, rate_text, time_text
 
 _FACTORS: dict[str, Callable[[int], str]] = {  # host costs that are factors, in thousandths
     "overlap": lambda value: f"{value / 10:g} %",
@@ -38,18 +38,18 @@ def settings_tables(settings: RunSettings, device: Device) -> Tables:
     network = [
         ("name", cluster.name),
         ("GPUs per node", str(cluster.gpus_per_node)),
-        ("GPU links", f"{cluster.gpu_link}, {format_rate(cluster.gpu_link_rate)} one way"),
-        ("NICs per node", f"{cluster.nics_per_node} × {format_rate(cluster.nic_rate, bits=True)}"),
+        ("GPU links", f"{cluster.gpu_link}, {rate_text(cluster.gpu_link_rate)} one way"),
+        ("NICs per node", f"{cluster.nics_per_node} × {rate_text(cluster.nic_rate, bits=True)}"),
         ("fabric", f"{cluster.fabric.kind}, {cluster.fabric.routing} routing"),
         ("parameters", cluster.parameters.origin),
         ("sources", cluster.sources),
     ]
     host = [
-        (key, _FACTORS[key](value) if key in _FACTORS else format_nanoseconds(value))
+        (key, _FACTORS[key](value) if key in _FACTORS else time_text(value))
         for key, value in settings.host.table().items()
         if key != "calls"
     ]
-    host += [(f"call: {kind.name.lower()}", format_nanoseconds(ns)) for kind, ns in sorted(settings.host.calls.items())]
+    host += [(f"call: {kind.name.lower()}", time_text(ns)) for kind, ns in sorted(settings.host.calls.items())]
     return [("Job", [row for row in job if row[1]]), ("Cluster", network), ("GPU", _device(device)), ("Host", host)]
 
 
@@ -67,9 +67,9 @@ def _text(name: str, value: str | int | tuple[int, int]) -> str:
     if isinstance(value, str):
         return value
     if name.endswith("_bytes"):
-        return format_bytes(value)
+        return bytes_text(value)
     if name.endswith("_bandwidth"):
-        return format_rate(value)
+        return rate_text(value)
     if name.endswith("_flops"):
         return f"{value / 1e12:g} TFLOPS"
     if name.endswith("_hz"):

@@ -10,7 +10,7 @@ from maya.results.steps_from_backward import MEANINGS
 from maya.results.time_classes import CLASSES, TITLES
 from maya.results.tokens_per_step import GIVEN
 from maya.util.ranks import ranges
-from maya.util.text import bytes_text, scaled, share_text, small, time_text
+from maya.util.text import bytes_text, count_text, number_text, share_text, time_text
 
 _LABEL = 11  # columns
 _SMALLEST_SHARE = 0.005  # of a time class with a line of its own
@@ -77,19 +77,19 @@ def _utilisation(result: Result) -> str:
         return ""
     again = speed.recomputed_flops_per_step / speed.flops_per_step if speed.flops_per_step else 0.0
     repeated = f"{share_text(again)} of FLOPs are recomputation" if again else "no recomputation"
-    per_gpu = scaled(speed.flops_per_step / speed.gpus / speed.step_ns * 1e9)
-    return f"MFU {share_text(speed.mfu)}, HFU {share_text(speed.hfu)} ({repeated}); {per_gpu}FLOPS per GPU"
+    per_gpu = count_text(speed.flops_per_step / speed.gpus / speed.step_ns * 1e9, "FLOPS")
+    return f"MFU {share_text(speed.mfu)}, HFU {share_text(speed.hfu)} ({repeated}); {per_gpu} per GPU"
 
 
 def _cost(result: Result) -> str:
     speed = result.throughput
-    parts = [f"{small(1000 * speed.gpu_hours_per_step)} GPU-hours for 1,000 steps"]
+    parts = [f"{number_text(1000 * speed.gpu_hours_per_step)} GPU-hours for 1,000 steps"]
     if speed.gpu_hours_per_billion is not None and speed.samples is not None:
-        parts.append(f"{small(speed.gpu_hours_per_billion)} for a billion {speed.samples.unit}")
+        parts.append(f"{number_text(speed.gpu_hours_per_billion)} for a billion {speed.samples.unit}")
     if speed.price_per_step is not None:
-        parts.append(f"price {small(1000 * speed.price_per_step)} for 1,000 steps")
+        parts.append(f"price {number_text(1000 * speed.price_per_step)} for 1,000 steps")
         if speed.price_per_billion is not None and speed.samples is not None:
-            parts.append(f"{small(speed.price_per_billion)} for a billion {speed.samples.unit}")
+            parts.append(f"{number_text(speed.price_per_billion)} for a billion {speed.samples.unit}")
     return ", ".join(parts)
 
 

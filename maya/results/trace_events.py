@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from maya.util.files import atomic_replacement
+
 Event = dict[str, Any]
 
 _EVENTS_AT_ONCE = 4096
@@ -68,22 +70,20 @@ def thread(pid: Any, tid: Any, name: str, place: int) -> list[Event]:
 
 def write_trace(path: Path, head: Event, events: Iterable[Event], name: str) -> None:
     """Write a file. `head` holds the keys before the events."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-            # One key a line: HTA looks for the rank line by line.
-            lines = [f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
-            file.write(("{\n" + "".join(lines) + '  "traceEvents": [').encode())
-            separator = "\n"
-            waiting: list[str] = []
-            for event in events:
-                waiting.append(separator + json.dumps(event))
-                separator = ",\n"
-                if len(waiting) == _EVENTS_AT_ONCE:
-                    file.write("".join(waiting).encode())
-                    waiting.clear()
-            file.write(("".join(waiting) + f'\n  ],\n  "traceName": {json.dumps(name)}\n}}\n').encode())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with (
+        atomic_replacement(path) as temporary,
+        temporary.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as file,
+    ):
+        # One key a line: HTA looks for the rank line by line.
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
+        file.write(("{\n" + "".join(lines) + '  "traceEvents": [').encode())
+        separator = "\n"
+        waiting: list[str] = []
+        for event in events:
+            waiting.append(separator + json.dumps(event))
+            separator = ",\n"
+            if len(waiting) == _EVENTS_AT_ONCE:
+                file.write("".join(waiting).encode())
+                waiting.clear()
+        file.write(("".join(waiting) + f'\n  ],\n  "traceName": {json.dumps(name)}\n}}\n').encode())

@@ -10,6 +10,7 @@ import numpy as np
 from maya.trace.format import Flag, RecordKind
 from maya.trace.reader import Trace
 from maya.trace.signature_names import NAMING_KEYS, readable_kernel_names, signature_name
+from maya.util.text import bytes_text
 
 OPS = (RecordKind.OP, RecordKind.ANNOTATION)
 
@@ -69,14 +70,6 @@ class Descriptions:
 def shortened(name: str, longest: int) -> str:
     """Kernel names have template arguments that can run to thousands of characters."""
     return name if len(name) <= longest else name[: longest - 1] + "…"
-
-
-def bytes_text(size: int) -> str:
-    """1536 -> 1.5 KiB."""
-    if size < 1024:
-        return f"{size} B"
-    exponent = min((size.bit_length() - 1) // 10, 4)
-    return f"{size / 1024**exponent:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[exponent - 1]}"
 
 
 def _value_text(kind: int, value: int) -> str:

@@ -12,11 +12,12 @@ from datetime import datetime, timezone
 import numpy as np
 
 from maya.trace.counts import count_records
-from maya.trace.describe import OPS, Descriptions, bytes_text, shortened
+from maya.trace.describe import OPS, Descriptions, shortened
 from maya.trace.flops import gemm_flops
 from maya.trace.format import RecordKind
 from maya.trace.reader import Records, Trace
 from maya.trace.signature_names import kind_name
+from maya.util.text import bytes_text
 
 _DESCRIPTION_WIDTH = 110
 _NAME_WIDTH = 200

@@ -1,6 +1,7 @@
-"""Quantities as people write them in configuration files: "80GiB", "1980MHz", "3352GB/s", "1.3us" -> whole base units.
+"""Parse quantities with units, as configuration files write them.
 
-Decimal prefixes count in thousands (kB, MB, GB), binary ones in 1024s (KiB, MiB, GiB), as everywhere else.
+In: text such as "80GiB", "1980MHz", "3352GB/s", "1.3us". Out: whole base units. Decimal prefixes count in thousands
+(kB, MB, GB), binary ones in 1024s (KiB, MiB, GiB). `text.py` formats quantities.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z/]+)\s*")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A kind of quantity: what it is called, an example for messages, and how many base units each unit has."""
+    """A kind of quantity: its name and an example for error messages, and how many base units each unit has."""
 
     what: str
     example: str
@@ -54,30 +55,3 @@ NANOSECONDS = Quantity(
     "1.3us",
     {"ns": Fraction(1), "us": Fraction(10**3), "ms": Fraction(10**6), "s": Fraction(10**9)},
 )
-
-
-def format_bytes(count: int) -> str:
-    """A size for people: the largest binary unit in which it is at least one, e.g. "79.1 GiB"."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        size = 2 ** {"TiB": 40, "GiB": 30, "MiB": 20, "KiB": 10}[unit]
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
-
-
-def format_rate(rate: int, *, bits: bool = False) -> str:
-    """A rate for people, in bytes ("450 GB/s") or as networks count ("400 Gbps")."""
-    amount, unit = (rate * 8, "bps") if bits else (rate, "B/s")
-    for prefix, factor in (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        # Networks are counted in Gbps up to a Tbps and beyond: 3200 Gbps, not 3.2 Tbps.
-        if amount >= factor * (10**4 if bits and prefix in "PT" else 1):
-            return f"{amount / factor:.4g} {prefix}{unit}"
-    return f"{amount} {unit}"
-
-
-def format_nanoseconds(count: int) -> str:
-    """A time for people: "250 ns", "1.3 us", "12 ms"."""
-    for unit, factor in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count} ns"

@@ -16,7 +16,7 @@ from maya.replay.run_settings import RunSettings, SettingsError, split_changes
 from maya.util.catalogue import Catalogue
 from maya.util.ranks import parse_ranks, ranges
 from maya.util.suggestions import did_you_mean
-from maya.util.units import format_bytes, format_nanoseconds, format_rate
+from maya.util.text import bytes_text, rate_text, time_text
 from netmodel.cluster import ClusterError, cluster_path
 from netmodel.cluster.faults import parse_fault
 
@@ -227,7 +227,7 @@ def _of_device(device: Device, key: str) -> str:
             value = getattr(device, each.name)
             if value is None:
                 return "not set"
-            for ending, written in (("bandwidth", format_rate), ("bytes", format_bytes)):
+            for ending, written in (("bandwidth", rate_text), ("bytes", bytes_text)):
                 if each.name.endswith(ending):
                     return written(value)
             return f"{value:,}" if isinstance(value, int) else str(value)
@@ -241,5 +241,5 @@ def _of_table(table: Mapping[str, Any], key: str, *, times: bool) -> str:
     if found is None:
         return "not set"
     if times and isinstance(found, int):
-        return format_nanoseconds(found)
+        return time_text(found)
     return str(found).lower() if isinstance(found, bool) else str(found)

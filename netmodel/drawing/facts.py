@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from maya.util.units import format_nanoseconds, format_rate
+from maya.util.text import rate_text, time_text
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import FatTree, Wiring
 from netmodel.topology import Topology
@@ -63,7 +63,7 @@ def gpu_link(cluster: Cluster) -> str:
     kind = f"PCIe{generation}" if cluster.gpu_link == "pcie" else f"NVLink{generation}"
     switch = {"nvswitch": " over NVSwitch", "nvlink-mesh": " mesh", "pcie": ""}[cluster.gpu_link]
     latency = cluster.pcie_latency if cluster.gpu_link == "pcie" else cluster.gpu_link_latency
-    return f"{kind}{switch}, {format_rate(cluster.gpu_link_rate)} per GPU each way, {format_nanoseconds(latency)} a hop"
+    return f"{kind}{switch}, {rate_text(cluster.gpu_link_rate)} per GPU each way, {time_text(latency)} a hop"
 
 
 def routing(cluster: Cluster) -> str:
@@ -101,8 +101,8 @@ def distances(topology: Topology) -> list[str]:
         for source, target, where in ends:
             path = topology.path(source, target)
             stations = [topology.vertices[topology.target[link]].name for link in path]
-            latency = format_nanoseconds(topology.path_latency(path))
-            narrowest = format_rate(int(topology.rate[list(path)].min()))
+            latency = time_text(topology.path_latency(path))
+            narrowest = rate_text(int(topology.rate[list(path)].min()))
             lines.append(
                 f"{where:<17}{latency:>8}, {narrowest:>10}: {topology.vertices[source].name} {' '.join(stations)}"
             )
@@ -116,6 +116,4 @@ def bisection(topology: Topology) -> str:
         return ""
     carried, able = rates
     share = carried / able if able else 0.0
-    return (
-        f"{format_rate(carried)} each way between the halves of the cluster, {share:.0%} of what their NICs could send"
-    )
+    return f"{rate_text(carried)} each way between the halves of the cluster, {share:.0%} of what their NICs could send"

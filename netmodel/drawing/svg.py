@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from maya.util.units import format_rate
+from maya.util.text import rate_text
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import Wiring
 from netmodel.cluster.fabrics.torus import Ring, Torus
@@ -61,7 +61,7 @@ def _draw_node(canvas: Canvas, cluster: Cluster, top: float) -> float:
     bottom = rows["host"] + 40
     canvas.panel(top, bottom)
     canvas.text("One node", (left, top + 26), size=16, bold=True)
-    words = [facts.gpu_link(cluster), f"{nics} × {format_rate(cluster.nic_rate, bits=True)}"]
+    words = [facts.gpu_link(cluster), f"{nics} × {rate_text(cluster.nic_rate, bits=True)}"]
     canvas.text(" · ".join(words), (left + 100, top + 26), size=13, colour="#57606a")
 
     gpu_columns = _spread(gpus, left, right)
@@ -179,7 +179,7 @@ def _draw_tree(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
             at[members[order]] = (column, row_of[level])
         _label_row(canvas, row_of[level], f"{len(members)} × {levels[level].name}", shown, left, right)
         if levels[level].cables_up:
-            rates = ", ".join(format_rate(rate, bits=True) for rate in levels[level].cable_rates)
+            rates = ", ".join(rate_text(rate, bits=True) for rate in levels[level].cable_rates)
             note = [f"{levels[level].cables_up} cables", rates, levels[level].oversubscription]
             for line, words in enumerate(note):
                 canvas.text(words, (MARGIN + 10, row_of[level] - 62 + 15 * line), size=11, colour="#57606a")
@@ -190,7 +190,7 @@ def _draw_tree(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
         _join(canvas, cluster, (at[lower], at[upper]), names, 0.6 + 0.3 * min(6, count), opacity)
     _draw_nodes(canvas, cluster, wiring, nodes, at, node_row, (left, right))
     _label_row(canvas, node_row, f"{topology.nodes} × node", nodes, left, right)
-    rate = format_rate(cluster.nic_rate, bits=True)
+    rate = rate_text(cluster.nic_rate, bits=True)
     for line, words in enumerate((f"{wiring.ports} cables", rate)):
         canvas.text(words, (MARGIN + 10, node_row - 58 + 15 * line), size=11, colour="#57606a")
     for place, point in at.items():
@@ -287,7 +287,7 @@ def _draw_flat(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
             label = f"node{nodes[0]}" if len(nodes) == 1 else f"node{nodes[0]}-{nodes[-1]}"
             canvas.box((point[0], point[1] + 21), width, 18, label, "node")
     rest = len(wiring.switches) - len(at)
-    rates = " and ".join(format_rate(rate, bits=True) for rate in sorted({cable.rate for cable in wiring.cables}))
+    rates = " and ".join(rate_text(rate, bits=True) for rate in sorted({cable.rate for cable in wiring.cables}))
     note = f"{len(wiring.switches)} switches, {len(wiring.cables)} cables of {rates}"
     note += f"; {rest} switches are not drawn" if rest else ""
     note += "; the cables that close each row and column are not drawn" if _has_ends(fabric) else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from maya.util.units import format_nanoseconds, format_rate
+from maya.util.text import rate_text, time_text
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import FatTree, Wiring
 from netmodel.drawing import facts
@@ -68,15 +68,13 @@ def _node(cluster: Cluster) -> list[str]:
     if cluster.gpu_link_mesh:
         lines += _mesh(cluster)
     if cluster.gpu_link != "pcie":
-        pcie = f"{format_rate(cluster.pcie_rate)} per GPU, {format_rate(cluster.nic_pcie_rate)} per NIC"
-        lines.append(f"PCIe, {pcie}, {format_nanoseconds(cluster.pcie_latency)} a hop")
+        pcie = f"{rate_text(cluster.pcie_rate)} per GPU, {rate_text(cluster.nic_pcie_rate)} per NIC"
+        lines.append(f"PCIe, {pcie}, {time_text(cluster.pcie_latency)} a hop")
     nics = _counted(cluster.nics_per_node, "NIC")
-    lines.append(
-        f"{nics} of {format_rate(cluster.nic_rate, bits=True)}, {format_nanoseconds(cluster.nic_latency)} each"
-    )
+    lines.append(f"{nics} of {rate_text(cluster.nic_rate, bits=True)}, {time_text(cluster.nic_latency)} each")
     if cluster.sockets > 1:
-        latency = format_nanoseconds(cluster.host_link_latency)
-        lines.append(f"{cluster.sockets} CPUs, {format_rate(cluster.host_link_rate)} between two, {latency}")
+        latency = time_text(cluster.host_link_latency)
+        lines.append(f"{cluster.sockets} CPUs, {rate_text(cluster.host_link_rate)} between two, {latency}")
     return lines + _pcie_tree(cluster, wire_node(cluster))
 
 
@@ -136,13 +134,11 @@ def _ranges(names: Sequence[str]) -> str:
 
 def _fabric(cluster: Cluster, wiring: Wiring, topology: Topology) -> list[str]:
     fabric = cluster.fabric
-    latencies = (
-        f"{format_nanoseconds(fabric.switch_latency)} a switch, {format_nanoseconds(fabric.link_latency)} a cable"
-    )
+    latencies = f"{time_text(fabric.switch_latency)} a switch, {time_text(fabric.link_latency)} a cable"
     lines = [f"{facts.routing(cluster)}; {latencies}" + ("; switches can reduce (SHARP)" if fabric.sharp else "")]
     for level in reversed(facts.levels(cluster, wiring)):
         lines.append(f"{level.name:<8}{_counted(level.switches, 'switch' if level.switches == 1 else 'switche')}")
-        rates = " and ".join(format_rate(rate, bits=True) for rate in level.cable_rates)
+        rates = " and ".join(rate_text(rate, bits=True) for rate in level.cable_rates)
         if level.cables_inside:
             lines.append(f"   ═    {_counted(level.cables_inside, 'cable')} of {rates} between them")
         if level.cables_up:
@@ -150,7 +146,7 @@ def _fabric(cluster: Cluster, wiring: Wiring, topology: Topology) -> list[str]:
                 f"   │    {_counted(level.cables_up, 'cable')} of {rates} up, oversubscription {level.oversubscription}"
             )
             lines.insert(len(lines) - 1 - bool(level.cables_inside), line)
-    cables = f"{_counted(wiring.ports, 'cable')} of {format_rate(cluster.nic_rate, bits=True)}"
+    cables = f"{_counted(wiring.ports, 'cable')} of {rate_text(cluster.nic_rate, bits=True)}"
     lines.append(f"   │    {cables}; {facts.attachment(cluster, wiring)}")
     lines.append(f"{'node':<8}{_counted(len(wiring.attached), 'node')} of {_counted(cluster.nics_per_node, 'NIC')}")
     if not isinstance(fabric, FatTree) and fabric.kind == "graph" and len(wiring.switches) <= _MANY_SWITCHES:
@@ -169,7 +165,7 @@ def _joints(wiring: Wiring) -> list[str]:
             if place in (cable.lower, cable.upper):
                 other = names[cable.upper if cable.lower == place else cable.lower]
                 rates.setdefault(other, []).append(cable.rate)
-        joined = [f"{other} ({len(each)} × {format_rate(max(each), bits=True)})" for other, each in rates.items()]
+        joined = [f"{other} ({len(each)} × {rate_text(max(each), bits=True)})" for other, each in rates.items()]
         nodes = [node for node, row in enumerate(wiring.attached) if place in row]
         if nodes:
             joined.append(_ranges([f"node{node}" for node in nodes]))

@@ -463,7 +463,7 @@ def test_show_prints_records_and_ops(driver: Driver, path: Path) -> None:
     gemm, copy, made_up, stream, kernel = (re.sub(r"\s+", " ", line) for line in listing)
     assert "library cublasGemmEx m=2 n=4 k=3 batch=5 a_type=bf16 aten::mm(bfloat16[2, 3] strides [1, 2], " in gemm
     assert gemm.endswith("bfloat16[3, 4], None, [1, 2]) op 2 sequence 17")
-    assert "memcpy DtoH 4.0 KiB ProfilerStep#1() op 1" in copy
+    assert "memcpy DtoH 4 KiB ProfilerStep#1() op 1" in copy
     assert "made up read aten::_local_scalar_dense at=train.py:33 bytes=4" in made_up
     assert "stream create priority -1" in stream
     assert kernel.endswith("5 kernel kernel<1> grid 1x1x1 block 128x1x1 shared 0 (from a graph)")

@@ -8,7 +8,8 @@ import pytest
 from helpers.cluster_files import FABRICS, load_text, text_of
 
 from maya.devices import load_device
-from maya.util.units import NANOSECONDS, format_nanoseconds, format_rate
+from maya.util.text import rate_text, time_text
+from maya.util.units import NANOSECONDS
 from netmodel.cluster import ClusterError, cluster_names, load_cluster
 from netmodel.cluster.fabrics import FatTree
 from netmodel.cluster.faults import NetworkFault
@@ -160,9 +161,9 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 def test_times_are_parsed_with_units() -> None:
     assert [NANOSECONDS.parse(text) for text in ("250ns", "1.3us", "2ms", "0s")] == [250, 1300, 2 * 10**6, 0]
-    assert [format_nanoseconds(count) for count in (250, 1300, 2 * 10**6)] == ["250 ns", "1.3 us", "2 ms"]
+    assert [time_text(count) for count in (250, 1300, 2 * 10**6)] == ["250 ns", "1.3 us", "2 ms"]
 
 
 def test_rates_are_formatted_with_units() -> None:
-    assert [format_rate(rate) for rate in (450 * 10**9, 25_600 * 10**9)] == ["450 GB/s", "25.6 TB/s"]
-    assert [format_rate(rate * 10**9, bits=True) for rate in (50, 400)] == ["400 Gbps", "3200 Gbps"]
+    assert [rate_text(rate) for rate in (450 * 10**9, 25_600 * 10**9)] == ["450 GB/s", "25.6 TB/s"]
+    assert [rate_text(rate * 10**9, bits=True) for rate in (50, 400)] == ["400 Gbps", "3200 Gbps"]

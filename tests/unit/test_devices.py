@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from maya.devices import Device, DeviceError, device_names, load_device
-from maya.util.units import BYTES, BYTES_PER_SECOND, HERTZ, format_bytes
+from maya.util.text import bytes_text
+from maya.util.units import BYTES, BYTES_PER_SECOND, HERTZ
 
 CATALOGUE = device_names()
 DEVICE_HEADER = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device" / "device.h"
@@ -161,5 +162,5 @@ def test_quantities_are_parsed_and_formatted_with_units() -> None:
     assert BYTES_PER_SECOND.parse("3352.32GB/s") == 3352320000000
     assert BYTES_PER_SECOND.parse("400Gbps") == 50 * 10**9
     assert HERTZ.parse("1980MHz") == HERTZ.parse("1.98GHz") == 1980000000
-    assert format_bytes(84942979072) == "79.1 GiB"
-    assert format_bytes(12) == "12 B"
+    assert bytes_text(84942979072) == "79.1 GiB"
+    assert bytes_text(12) == "12 B"

@@ -21,7 +21,7 @@ def test_a_gemm_is_estimated_on_two_gpus() -> None:
     result = ask("--op gemm --m 4096 --n 4096 --k 4096 --dtype bf16 --gpu a100-80,h100")
     assert result.exit_code == 0, result.output
     described, head, a100, h100 = result.output.splitlines()
-    assert described == "gemm TN bf16 m=4096 n=4096 k=4096 batch=1: 137.4 GFLOP, 100.7 MB moved"
+    assert described == "gemm TN bf16 m=4096 n=4096 k=4096 batch=1: 137 GFLOP, 96 MiB moved"
     assert " ".join(head.split()) == "gpu time reached of peak bound limited by origin spread note"
     assert a100.startswith("a100-80 ")
     assert h100.startswith("h100 ")

@@ -362,7 +362,7 @@ def test_the_terminal_shows_the_main_figures_in_order(tmp_path: Path) -> None:
     assert len(text) <= 19
     labels = [line.split()[0] for line in text if not line.startswith(" ")]
     assert labels == ["step", "speed", "of", "cost", "time", "stragglers", "memory", "network", "based", "no"]
-    assert text[0].startswith("step       7.000 ms, median of 2 (7.000 ms to 7.000 ms); 1 of 3 left out as warm-up")
+    assert text[0].startswith("step       7 ms, median of 2 (7 ms to 7 ms); 1 of 3 left out as warm-up")
     assert "128 tokens a step (from the embedding input, 4 x 16)" in text[1]
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from maya.util.text import axis_bytes_text
+
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 50, 50
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
@@ -50,7 +52,7 @@ def draw_chart(title: str, unit: str, series: Sequence[Series]) -> str:
     for power in range(math.ceil(low), math.floor(high) + 1, max(1, math.ceil((high - low) / 11))):
         size = 1 << power
         place = f'x="{x(size):.1f}" y="{_HEIGHT - _BOTTOM + 18}"'
-        out.append(f'<text {place} text-anchor="middle">{_size_text(size)}</text>')
+        out.append(f'<text {place} text-anchor="middle">{axis_bytes_text(size)}</text>')
     out.append(f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle">bytes</text>')
     for number, each in enumerate(series):
         colour = _COLOURS[number % len(_COLOURS)]
@@ -71,11 +73,3 @@ def _round_up(value: float) -> float:
         return 1.0
     unit = math.pow(10.0, math.floor(math.log10(value)))
     return next(unit * factor for factor in (1, 2, 4, 6, 8, 10) if unit * factor >= value * 0.999)
-
-
-def _size_text(size: int) -> str:
-    """A size for an axis: "64K", "1M"."""
-    for unit, factor in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
-        if size >= factor:
-            return f"{size / factor:g}{unit}"
-    return str(size)

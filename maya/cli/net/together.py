@@ -10,7 +10,8 @@ import click
 
 from maya.cli.common_options import fault_option
 from maya.cli.parameter_types import CatalogueType
-from maya.util.units import BYTES, format_nanoseconds
+from maya.util.text import time_text
+from maya.util.units import BYTES
 from netmodel.collectives.collective import OPERATIONS
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _print(
     for topology, finished, links in rows:
         times = sorted(one.ns for one in finished)
         alone = min(one.alone_ns for one in finished)
-        cells = "".join(f"{format_nanoseconds(ns):>10}" for ns in (alone, times[0], round(median(times)), times[-1]))
+        cells = "".join(f"{time_text(ns):>10}" for ns in (alone, times[0], round(median(times)), times[-1]))
         plan = finished[0].plan
         use = "".join(f"{link.share:4.0%}  {link.source} → {link.target}" for link in links)
         click.echo(f"{topology.cluster.key:<{width}}{cells}  {f'{plan.algorithm}, {plan.protocol}':<18}{use}".rstrip())
