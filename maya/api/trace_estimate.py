@@ -93,12 +93,12 @@ def estimate_trace(
     traced = kernels_of(trace)
     if within is not None:
         traced = only_within(trace, traced, within)
-    if not traced.works:
+    if not traced.kernels:
         raise ValueError(
             f"{trace.path}: no kernel, library call, copy or memset is in it; maya trace show lists the rest"
         )
     found = break_down(traced, device, [Path(pack) for pack in packs])
-    kernels = [_kernel(*pair) for pair in zip(traced.works, found.estimates, strict=True)]
+    kernels = [_kernel(*pair) for pair in zip(traced.kernels, found.estimates, strict=True)]
     classes = [_class(name.value, row) for name, row in found.kinds.items()]
     origins = {origin.value: ns for origin, ns in found.total.by_origin.items()}
     return TraceEstimate(trace, device.key, kernels, classes, origins, found.flops, found.peak_share)
@@ -116,7 +116,7 @@ def unknown_gpu(trace: Trace) -> str:
 
 
 def _kernel(item: TracedKernel, estimate: Estimate) -> TraceKernel:
-    kernel = item.work
+    kernel = item.kernel
     return TraceKernel(
         kernel_class=kernel.kind.value,
         variant=kernel.variant,

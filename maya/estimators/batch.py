@@ -60,18 +60,18 @@ class BatchTimes:
     note: str = ""
 
 
-def batches(works: Sequence[Kernel]) -> Iterator[tuple[npt.NDArray[np.intp], Batch]]:
+def batches(kernels: Sequence[Kernel]) -> Iterator[tuple[npt.NDArray[np.intp], Batch]]:
     """The works as batches, each with the positions of its works."""
     members: defaultdict[tuple[KernelClass, str, str], list[int]] = defaultdict(list)
-    for position, alike in enumerate(map(_ALIKE, works)):
+    for position, alike in enumerate(map(_ALIKE, kernels)):
         members[alike].append(position)
     for (kind, dtype, variant), positions in members.items():
-        yield np.array(positions, dtype=np.intp), _batch(kind, dtype, variant, [works[p] for p in positions])
+        yield np.array(positions, dtype=np.intp), _batch(kind, dtype, variant, [kernels[p] for p in positions])
 
 
-def _batch(kind: KernelClass, dtype: str, variant: str, works: list[Kernel]) -> Batch:
-    flops, read, written = _transposed(map(_SIZES, works), len(works), 3)
-    return Batch(kind, dtype, variant, flops, read, written, _columns([work.shape for work in works]))
+def _batch(kind: KernelClass, dtype: str, variant: str, kernels: list[Kernel]) -> Batch:
+    flops, read, written = _transposed(map(_SIZES, kernels), len(kernels), 3)
+    return Batch(kind, dtype, variant, flops, read, written, _columns([kernel.shape for kernel in kernels]))
 
 
 def _columns(shapes: list[dict[str, float]]) -> dict[str, Floats]:

@@ -58,16 +58,16 @@ class Breakdown:
 
 def break_down(traced: TracedKernels, device: Device, packs: Sequence[Path] = ()) -> Breakdown:
     """Estimate everything in a trace."""
-    estimates = Estimator(device, packs).estimate([item.work for item in traced.works])
+    estimates = Estimator(device, packs).estimate([item.kernel for item in traced.kernels])
     kinds: dict[KernelClass, BreakdownRow] = {}
     total = BreakdownRow()
     flops = ideal = 0.0
-    for item, estimate in zip(traced.works, estimates, strict=True):
-        kinds.setdefault(item.work.kind, BreakdownRow()).add(estimate, item.count)
+    for item, estimate in zip(traced.kernels, estimates, strict=True):
+        kinds.setdefault(item.kernel.kind, BreakdownRow()).add(estimate, item.count)
         total.add(estimate, item.count)
-        if item.work.kind in TENSOR_KINDS:
-            flops += item.work.flops * item.count
-            ideal += item.work.flops * item.count / peak_flops(device, item.work.dtype) * 1e9
+        if item.kernel.kind in TENSOR_KINDS:
+            flops += item.kernel.flops * item.count
+            ideal += item.kernel.flops * item.count / peak_flops(device, item.kernel.dtype) * 1e9
     ordered = dict(sorted(kinds.items(), key=lambda entry: (-entry[1].ns, entry[0].value)))
     return Breakdown(device, estimates, ordered, total, flops, ideal)
 
@@ -90,5 +90,7 @@ def only_within(trace: Trace, traced: TracedKernels, name: str) -> TracedKernels
         inside |= (times >= begun) & (times <= begun + lasted)
     which = traced.which[inside]
     used, renumbered, counts = np.unique(which, return_inverse=True, return_counts=True)
-    works = [replace(traced.works[at], count=count) for at, count in zip(used.tolist(), counts.tolist(), strict=True)]
-    return TracedKernels(works, traced.records[inside], renumbered.reshape(-1))
+    kernels = [
+        replace(traced.kernels[at], count=count) for at, count in zip(used.tolist(), counts.tolist(), strict=True)
+    ]
+    return TracedKernels(kernels, traced.records[inside], renumbered.reshape(-1))

@@ -49,32 +49,32 @@ class Estimator:
         self._known: dict[_Key, int] = {}  # works by what they are, to their place among the estimates
         self._estimates: list[Estimate] = []
 
-    def estimate(self, works: Sequence[Kernel]) -> list[Estimate]:
+    def estimate(self, kernels: Sequence[Kernel]) -> list[Estimate]:
         """One estimate for each work, in their order."""
         with _nothing_collected():
             known = self._known
             # Most of the time goes into hashing keys, so each is looked up and remembered in one step.
-            places = [known.setdefault(_key(work), len(known)) for work in works]
+            places = [known.setdefault(_key(kernel), len(known)) for kernel in kernels]
             if len(known) > len(self._estimates):
                 try:
-                    self._learn(works, places)
+                    self._learn(kernels, places)
                 except BaseException:
                     while len(known) > len(self._estimates):
                         known.popitem()  # the last one: what was not estimated is not known
                     raise
         return list(map(self._estimates.__getitem__, places))
 
-    def _learn(self, works: Sequence[Kernel], places: list[int]) -> None:
+    def _learn(self, kernels: Sequence[Kernel], places: list[int]) -> None:
         """Remember the estimates of works whose places are new; those follow on the ones before."""
         before = len(self._estimates)
-        new = list({place: work for place, work in zip(places, works, strict=True) if place >= before}.values())
+        new = list({place: kernel for place, kernel in zip(places, kernels, strict=True) if place >= before}.values())
         found: list[Estimate | None] = [None] * len(new)
         for positions, batch in batches(new):
             for position, estimate in zip(positions.tolist(), _estimates(self.times(batch)), strict=True):
                 found[position] = estimate
         if self.packs.measured:
-            for position, work in enumerate(new):
-                nanoseconds = self.packs.measured.get(key_of(work))
+            for position, kernel in enumerate(new):
+                nanoseconds = self.packs.measured.get(key_of(kernel))
                 if nanoseconds is not None:
                     found[position] = Estimate(max(1, round(nanoseconds)), Origin.MEASURED, _SPREAD_OF_MEASURING)
         self._estimates.extend(estimate for estimate in found if estimate is not None)
@@ -104,7 +104,7 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _key(work: Kernel) -> _Key:
-    shape = work.shape
-    sizes = (work.flops, work.bytes_read, work.bytes_written)
-    return (work.kind, work.dtype, work.variant, *sizes, *shape, *shape.values())
+def _key(kernel: Kernel) -> _Key:
+    shape = kernel.shape
+    sizes = (kernel.flops, kernel.bytes_read, kernel.bytes_written)
+    return (kernel.kind, kernel.dtype, kernel.variant, *sizes, *shape, *shape.values())

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from maya.estimators.features.library import convolution_work
+from maya.estimators.features.library import convolution_kernel
 from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models.attention import IMPLEMENTATIONS, attention_kernel
 from maya.estimators.models.bounds import BYTES_PER_ELEMENT, element_bytes
@@ -30,7 +30,7 @@ class OpError(ValueError):
 class Op:
     """What can be asked about an op."""
 
-    works: Callable[[Answers, str], list[Kernel]]
+    kernels: Callable[[Answers, str], list[Kernel]]
     needs: tuple[str, ...]
     takes: dict[str, Value] = field(default_factory=dict)  # with what is assumed
 
@@ -56,7 +56,7 @@ def kernels_for(op: str, dtype: str, given: Answers) -> list[Kernel]:
         wrong = [f"{op} needs {' '.join(f'--{_option(name)}' for name in missing)}"] if missing else []
         wrong += [f"{op} takes no {' '.join(f'--{_option(name)}' for name in foreign)}"] if foreign else []
         raise OpError(f"{' and '.join(wrong)}; write: maya estimate {known.usage(op)} --dtype {dtype} --gpu NAME")
-    return known.works({**known.takes, **given}, dtype)
+    return known.kernels({**known.takes, **given}, dtype)
 
 
 def _option(dimension: str) -> str:
@@ -81,7 +81,7 @@ def _gemm(given: Answers, dtype: str) -> list[Kernel]:
 
 def _attention(given: Answers, dtype: str) -> list[Kernel]:
     batch, heads, queries, head_dim = (_int(given, name) for name in ("batch", "heads", "queries", "head_dim"))
-    work = attention_kernel(
+    kernel = attention_kernel(
         batch,
         heads,
         queries,
@@ -93,7 +93,7 @@ def _attention(given: Answers, dtype: str) -> list[Kernel]:
         implementation=_one_of(given, "implementation", IMPLEMENTATIONS),
         backward=bool(given["backward"]),
     )
-    return [work]
+    return [kernel]
 
 
 def _convolution(given: Answers, dtype: str) -> list[Kernel]:
@@ -103,7 +103,7 @@ def _convolution(given: Answers, dtype: str) -> list[Kernel]:
     x, w, y = [batch, channels, side, side], [filters, channels // groups, window, window], [batch, filters]
     directions = ("dgrad", "wgrad") if given["backward"] else ("forward",)
     return [
-        convolution_work(dtype, x, w, [*y, result, result], stride=[stride, stride], groups=groups, variant=direction)
+        convolution_kernel(dtype, x, w, [*y, result, result], stride=[stride, stride], groups=groups, variant=direction)
         for direction in directions
     ]
 

@@ -120,12 +120,12 @@ class Pack:
 _OF_THE_LAUNCH = frozenset({"threads", "has_mean"})  # known of a trace, not of who measures an op
 
 
-def key_of(work: Kernel) -> int:
+def key_of(kernel: Kernel) -> int:
     """A number for a work, the same wherever it is described: in a trace, or in a file of measurements."""
-    shape = [(name, size) for name, size in work.shape.items() if name not in _OF_THE_LAUNCH]
-    sizes = [("flops", work.flops), ("read", work.bytes_read), ("written", work.bytes_written), *shape]
+    shape = [(name, size) for name, size in kernel.shape.items() if name not in _OF_THE_LAUNCH]
+    sizes = [("flops", kernel.flops), ("read", kernel.bytes_read), ("written", kernel.bytes_written), *shape]
     text = " ".join(f"{name}={value:.6g}" for name, value in sorted(sizes))
-    digest = hashlib.sha256(f"{work.kind.value} {work.dtype} {work.variant} {text}".encode()).digest()
+    digest = hashlib.sha256(f"{kernel.kind.value} {kernel.dtype} {kernel.variant} {text}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 

@@ -99,7 +99,7 @@ def read_rank_classes(
         if members is None:
             trace = read(files[rank])
             traced = kernels_of(trace, inductor)
-            numbers = [kernel_numbers.setdefault(_key(item.work), len(kernel_numbers)) for item in traced.works]
+            numbers = [kernel_numbers.setdefault(_key(item.kernel), len(kernel_numbers)) for item in traced.kernels]
             each = np.array(numbers, dtype=np.int64)[traced.which] if numbers else np.zeros(0, dtype=np.int64)
             refined = refined_digest(trace, each, allocations=allocations)
             members = by_refined_digest.setdefault(refined, _ClassMembers(trace, traced, [], []))
@@ -132,7 +132,7 @@ def _rank_class(members: _ClassMembers) -> RankClass:
     call = np.full(len(positions), -1, dtype=np.int32)
     call[is_call[positions]] = which.reshape(-1)
     calls = [_call(trace, number) for number in used.tolist()]
-    return RankClass(members.ranks, members.communicators, trace, positions, traced.works, kernel, calls, call)
+    return RankClass(members.ranks, members.communicators, trace, positions, traced.kernels, kernel, calls, call)
 
 
 def _call(trace: Trace, number: int) -> CollectiveCall:

@@ -97,7 +97,7 @@ def simulate(
 
 def _with_estimates(rank_class: RankClass, durations: KernelTimes) -> tuple[RankClass, Integers]:
     """The rank class with estimates, and for each record of its trace the duration, 0 where it is no kernel."""
-    estimates = durations.of_kernels([item.work for item in rank_class.kernels])
+    estimates = durations.of_kernels([item.kernel for item in rank_class.kernels])
     per_record = np.zeros(len(rank_class.trace.records), dtype=np.int64)
     is_kernel = rank_class.kernel >= 0
     if estimates:

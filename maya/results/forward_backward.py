@@ -76,7 +76,7 @@ def any_between(rows: Indices, first: int, last: int) -> bool:
 
 
 def _rows_of(rank_class: RankClass, *kinds: KernelClass) -> Indices:
-    chosen = np.array([item.work.kind in kinds for item in rank_class.kernels] or [False], dtype=bool)
+    chosen = np.array([item.kernel.kind in kinds for item in rank_class.kernels] or [False], dtype=bool)
     return np.flatnonzero(chosen[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
 
 

@@ -68,9 +68,9 @@ def find_kernels_without_model(timeline: Timeline, steps: Steps) -> KernelsWitho
         kernels = group.rank_class.kernels
         if not kernels:
             continue
-        moved = np.array([item.work.bytes_read + item.work.bytes_written for item in kernels])
+        moved = np.array([item.kernel.bytes_read + item.kernel.bytes_written for item in kernels])
         is_kernel = np.array([item.launch.what in ("kernel", "library") for item in kernels])
-        lacks = np.array([not item.work.has_model for item in kernels]) & is_kernel
+        lacks = np.array([not item.kernel.has_model for item in kernels]) & is_kernel
         on_tensor_cores = lacks & np.array([item.launch.tensor_cores for item in kernels])
         for step in steps.measured:
             rows = slice(int(own_steps.rows[step]), int(own_steps.rows[step + 1]))

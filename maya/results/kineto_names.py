@@ -91,8 +91,8 @@ _MOST_RANKS_LISTED = 16
 
 def library_name(item: TracedKernel) -> str:
     """The name of a library call: maya::cublasGemmEx<bf16, TN>(m=4096, n=4096, k=4096)."""
-    kinds = ", ".join(filter(None, [item.work.dtype, item.work.variant]))
-    sizes = ", ".join(f"{name}={value:.0f}" for name, value in item.work.shape.items())
+    kinds = ", ".join(filter(None, [item.kernel.dtype, item.kernel.variant]))
+    sizes = ", ".join(f"{name}={value:.0f}" for name, value in item.kernel.shape.items())
     # HTA does not count a kernel as computing if its name contains Sync, Memcpy or Memset.
     return f"maya::{item.launch.name}<{kinds}>({sizes})"
 

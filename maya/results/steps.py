@@ -176,7 +176,7 @@ def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
     first_of: dict[int, int | None] = {}
     for rank_class in timeline.rank_classes:
         begins = [
-            item.work.kind in TENSOR_KINDS or item.work.kind is KernelClass.EMBEDDING for item in rank_class.kernels
+            item.kernel.kind in TENSOR_KINDS or item.kernel.kind is KernelClass.EMBEDDING for item in rank_class.kernels
         ]
         found = np.flatnonzero(np.array(begins or [False])[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
         first_of[id(rank_class)] = int(found[0]) if len(found) else None

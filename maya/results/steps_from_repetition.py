@@ -24,7 +24,7 @@ _BATCH_KINDS = (KernelClass.TRANSFER, KernelClass.EMBEDDING, KernelClass.RANDOM)
 
 def repetition_marks(rank_class: RankClass) -> list[StepMark]:
     """The ends of repetitions; empty if nothing repeats that has the shape of a step."""
-    kinds = [item.work.kind for item in rank_class.kernels]
+    kinds = [item.kernel.kind for item in rank_class.kernels]
     heavy = _rows_of(rank_class, [kind in TENSOR_KINDS for kind in kinds])
     if not len(heavy):
         return []
@@ -36,7 +36,7 @@ def repetition_marks(rank_class: RankClass) -> list[StepMark]:
     period, times = _period(symbols.tolist())
     begins_a_batch = _rows_of(
         rank_class,
-        [item.work.kind in _BATCH_KINDS and "dropout" not in item.work.variant for item in rank_class.kernels],
+        [item.kernel.kind in _BATCH_KINDS and "dropout" not in item.kernel.variant for item in rank_class.kernels],
     )
     if not times or not np.any((begins_a_batch >= end - period) & (begins_a_batch < end)):
         return []

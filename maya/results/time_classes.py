@@ -64,7 +64,7 @@ _OF_KERNEL = {kind: TimeClass(traits.time_class) for kind, traits in CLASS_TRAIT
 def classify(rank_class: RankClass) -> npt.NDArray[np.int8]:
     """The number of the time class of each row. Callers must not change it: it is kept."""
     kinds = rank_class.trace.records["kind"][rank_class.records]
-    of_kernel = np.array([NUMBER[_OF_KERNEL[item.work.kind]] for item in rank_class.kernels] or [0], dtype=np.int8)
+    of_kernel = np.array([NUMBER[_OF_KERNEL[item.kernel.kind]] for item in rank_class.kernels] or [0], dtype=np.int8)
     numbers: npt.NDArray[np.int8] = of_kernel[np.maximum(rank_class.kernel, 0)]
     numbers[(kinds == RecordKind.MEMCPY) | (kinds == RecordKind.MEMSET)] = NUMBER[TimeClass.COPY]
     numbers[rank_class.call >= 0] = NUMBER[TimeClass.COMMUNICATION]

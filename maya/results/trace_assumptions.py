@@ -55,14 +55,14 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
 
 def _reads(trace: Trace) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
-    for read in count_records(trace).made_up_reads:
+    for read in count_records(trace).placeholder_reads:
         found[_read_text(read), read.at] += read.times
     return found
 
 
 def _reads_not_kept(trace: Trace) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
-    for read in count_records(trace).made_up_reads:
+    for read in count_records(trace).placeholder_reads:
         if read.given_up:
             found[_read_text(read), read.at] += read.given_up
     return found

@@ -34,7 +34,7 @@ class TraceCounts:
     duration_ns: int  # from the beginning of the trace to its last record
     bytes_copied: dict[str, int]  # by direction, "HtoD", ...
     bytes_set: int
-    made_up_reads: tuple[PlaceholderRead, ...]  # most frequent first
+    placeholder_reads: tuple[PlaceholderRead, ...]  # most frequent first
 
     @property
     def launches(self) -> int:
@@ -66,7 +66,7 @@ def count_records(trace: Trace) -> TraceCounts:
         duration_ns=int(records["host_ns"].max(initial=0)),
         bytes_copied=_bytes_copied(trace),
         bytes_set=int(trace.select(RecordKind.MEMSET)["value"].sum(dtype=np.uint64)),
-        made_up_reads=_made_up_reads(trace),
+        placeholder_reads=_placeholder_reads(trace),
     )
 
 
@@ -79,7 +79,7 @@ def _bytes_copied(trace: Trace) -> dict[str, int]:
     return dict(by_direction)
 
 
-def _made_up_reads(trace: Trace) -> tuple[PlaceholderRead, ...]:
+def _placeholder_reads(trace: Trace) -> tuple[PlaceholderRead, ...]:
     reads = trace.select(RecordKind.MADE_UP_READ)
     times: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()

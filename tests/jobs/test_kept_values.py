@@ -111,7 +111,7 @@ def test_lost_contents_are_warned_of_once(displaced: Outcomes) -> None:
 
 def test_reads_of_lost_contents_are_counted_with_their_lines(displaced: Outcomes) -> None:
     lines = (displaced.run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
-    reads = count_records(read(displaced.run.trace)).made_up_reads
+    reads = count_records(read(displaced.run.trace)).placeholder_reads
     assert reads
     for made_up in reads:
         assert "GIVEN UP" in lines[int(made_up.at.rpartition(":")[2]) - 1]
@@ -250,5 +250,5 @@ def test_small_values_are_right_in_random_programs(maya_run: MayaRun) -> None:
     assert (run.exit_code, run.stdout.count("right\n")) == (0, 2), run.output
     assert FULL in run.stderr
     lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
-    (made_up,) = count_records(read(run.trace)).made_up_reads
+    (made_up,) = count_records(read(run.trace)).placeholder_reads
     assert "LARGE" in lines[int(made_up.at.rpartition(":")[2]) - 1]

@@ -58,7 +58,7 @@ def test_kernels_are_profiled_and_calibrated(maya_run: MayaRun, tmp_path: Path) 
     assert "left out: " not in run.stderr
     timed = read_measurements(out)
     assert {row.device for row in timed} == {"NVIDIA H100 80GB HBM3"}
-    kinds = {row.work.kind.value for row in timed}
+    kinds = {row.kernel.kind.value for row in timed}
     assert kinds >= {
         "gemm",
         "attention",
@@ -72,13 +72,13 @@ def test_kernels_are_profiled_and_calibrated(maya_run: MayaRun, tmp_path: Path) 
     }
 
     # What the script says it measured is what a trace says that these calls launched: the two meet in calibration.
-    launched = {key_of(item.work) for item in kernels_of(read(run.trace)).works}
-    assert [row.work for row in timed if key_of(row.work) not in launched] == []
+    launched = {key_of(item.kernel) for item in kernels_of(read(run.trace)).kernels}
+    assert [row.kernel for row in timed if key_of(row.kernel) not in launched] == []
 
     # The second time, only what was missing was measured.
     first = read_measurements(out.with_suffix(".first"))
     assert f"3 to measure, {len(first) - 3} in " in run.stderr
-    assert sorted(key_of(row.work) for row in timed) == sorted(key_of(row.work) for row in first)
+    assert sorted(key_of(row.kernel) for row in timed) == sorted(key_of(row.kernel) for row in first)
 
     assert "has the columns name,age, not those of this script" in run.stdout
     assert other.read_text(encoding="utf-8") == "name,age\nada,36\n"
@@ -88,7 +88,7 @@ def test_kernels_are_profiled_and_calibrated(maya_run: MayaRun, tmp_path: Path) 
     pack = tmp_path / "own.npz"
     result = CliRunner().invoke(main, ["calibrate", str(out), "--gpu", "h100", "--out", str(pack)])
     assert result.exit_code == 0, result.output
-    gemm = next(row.work for row in timed if row.work.kind.value == "gemm" and row.work.shape["batch"] == 1)
+    gemm = next(row.kernel for row in timed if row.kernel.kind.value == "gemm" and row.kernel.shape["batch"] == 1)
     shape = [word for name in ("m", "n", "k") for word in (f"--{name}", str(int(gemm.shape[name])))]
     words = ["estimate", "--op", "gemm", *shape, "--dtype", gemm.dtype, "--layout", gemm.variant, "--gpu", "h100"]
     assert "  measured " in CliRunner().invoke(main, [*words, "--pack", str(pack)]).output

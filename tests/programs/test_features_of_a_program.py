@@ -56,9 +56,9 @@ def test_every_launch_of_a_program_becomes_a_kernel(maya_run: Callable[..., obje
     run = maya_run(ONE_OF_EVERYTHING, "--gpu", "h100")
     assert run.exit_code == 0, run.output  # type: ignore[attr-defined]
     traced = kernels_of(read(run.trace))  # type: ignore[attr-defined]
-    works = traced.works
+    works = traced.kernels
 
-    kinds = {item.work.kind for item in works}
+    kinds = {item.kernel.kind for item in works}
     # Triton is the one kind that only compiled programs have.
     assert kinds == set(KernelClass) - {KernelClass.TRITON, KernelClass.UNKNOWN}, kinds ^ set(KernelClass)
     assert sum(item.count for item in works) == len(traced.records) == len(traced.which)
@@ -70,9 +70,9 @@ def test_every_launch_of_a_program_becomes_a_kernel(maya_run: Callable[..., obje
     assert flash.flops == pytest.approx(4 * 8 * 4 * 64 * 128 * 129 / 2)
 
     # The parts of a fused optimizer add up to one pass: four lists are read, three written.
-    adam = [item for item in works if item.work.variant == "fused_adamw"]
-    assert sum(item.work.bytes_read * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 4)
-    assert sum(item.work.bytes_written * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 3)
+    adam = [item for item in works if item.kernel.variant == "fused_adamw"]
+    assert sum(item.kernel.bytes_read * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 4)
+    assert sum(item.kernel.bytes_written * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 3)
 
     norms = {w.variant: w for w in _of(works, KernelClass.NORM)}
     of_layer = {"rows": 1024.0, "columns": 256.0, "has_mean": 1.0, "threads": 128.0}
@@ -86,14 +86,14 @@ def test_every_launch_of_a_program_becomes_a_kernel(maya_run: Callable[..., obje
     assert any(w.variant == "transposed" for w in _of(works, KernelClass.COPY))
 
     estimator = Estimator(load_device("h100"))
-    estimates = estimator.estimate([item.work for item in works])
+    estimates = estimator.estimate([item.kernel for item in works])
 
     assert all(estimate.ns >= 1000 and estimate.spread > 0 for estimate in estimates)
     assert not any(estimate.origin is Origin.DEFAULT for estimate in estimates)
 
 
 def _of(works: list[TracedKernel], kind: KernelClass) -> list[Kernel]:
-    return [item.work for item in works if item.work.kind is kind]
+    return [item.kernel for item in works if item.kernel.kind is kind]
 
 
 def _size(work: Kernel) -> tuple[float, ...]:

@@ -37,7 +37,7 @@ def test_a_rank_gets_the_durations_that_its_trace_is_replayed_with(maya_run: May
     trace = read(run.trace)
     traced = kernels_of(trace)
     durations = KernelDurations(load_device("h100"))
-    estimates = durations.of_kernels([item.work for item in traced.works])
+    estimates = durations.of_kernels([item.kernel for item in traced.kernels])
 
     from_graph = 0
     for record, which in zip(traced.records, traced.which.tolist(), strict=True):
@@ -49,6 +49,6 @@ def test_a_rank_gets_the_durations_that_its_trace_is_replayed_with(maya_run: May
         (ns,) = durations.answers([(int(kind), trace.strings[signature], "" if copied else op_text, size)])
         assert ns == estimates[which].ns, (kind, trace.strings[signature], op_text)
         if kind == RecordKind.KERNEL and record["flags"] & Flag.FROM_GRAPH:
-            assert traced.works[which].launch.op, "it has the op that was running when it was captured"
+            assert traced.kernels[which].launch.op, "it has the op that was running when it was captured"
             from_graph += 1
     assert from_graph > 0

@@ -220,12 +220,12 @@ def test_placeholders_are_benign(placeholders: ScriptRun) -> None:
 
 @pytest.mark.parametrize("mark", ["LOSS", "NORM", "FINITE", "NAN", "NONZERO", "UNIQUE", "MASK"])
 def test_lines_that_read_placeholders_are_counted(placeholders: ScriptRun, mark: str) -> None:
-    places = {each.at for each in count_records(read(placeholders.trace)).made_up_reads}
+    places = {each.at for each in count_records(read(placeholders.trace)).placeholder_reads}
     assert _line_of(placeholders, mark) in places, placeholders.stderr
 
 
 def test_a_read_of_a_placeholder_is_described(placeholders: ScriptRun) -> None:
-    places = {each.at: each for each in count_records(read(placeholders.trace)).made_up_reads}
+    places = {each.at: each for each in count_records(read(placeholders.trace)).placeholder_reads}
     loss = places[_line_of(placeholders, "LOSS")]
     assert (loss.times, loss.read, loss.bytes) == (1, "aten::_local_scalar_dense", 4)
 

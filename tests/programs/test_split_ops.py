@@ -109,7 +109,7 @@ def annotated(path: Path) -> dict[str, Launches]:
         while number and (op := trace.op(number)) is not None:
             name = str(trace.signature(int(op["signature"]))["op"])
             if "|" in name:
-                found[name].append((traced.works[which].launch, traced.works[which].work))
+                found[name].append((traced.kernels[which].launch, traced.kernels[which].kernel))
                 break
             number = int(op["parent"])
     return found
@@ -213,7 +213,7 @@ def test_a_graph_launches_its_captured_ops(maya_run: MayaRun) -> None:
     from_graph: list[Kernel] = []
     for record, which in zip(traced.records, traced.which.tolist(), strict=True):
         if record["kind"] == RecordKind.KERNEL:
-            (from_graph if record["flags"] & Flag.FROM_GRAPH else eager).append(traced.works[which].work)
+            (from_graph if record["flags"] & Flag.FROM_GRAPH else eager).append(traced.kernels[which].kernel)
     captured = len(from_graph) // 2
     assert captured > 6
     assert from_graph == 2 * eager[:captured]

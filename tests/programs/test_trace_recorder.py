@@ -143,7 +143,7 @@ def test_the_summary_counts_records(driver: Driver, path: Path) -> None:
     summary = count_records(read(path))
     assert summary.counts[RecordKind.OP] == summary.launches == summary.library_calls == 1
     assert summary.bytes_copied == {"DtoH": 4096}
-    (made_up,) = summary.made_up_reads
+    (made_up,) = summary.placeholder_reads
     assert (made_up.read, made_up.at, made_up.times, made_up.bytes) == (
         "aten::_local_scalar_dense",
         "train.py:33",

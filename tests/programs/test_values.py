@@ -219,7 +219,7 @@ def test_small_tensors(small_tensors: Outcomes, check: str) -> None:
 
 
 def test_programs_that_steer_by_small_tensors_read_no_placeholders(small_tensors: Outcomes) -> None:
-    assert count_records(read(small_tensors.run.trace)).made_up_reads == ()
+    assert count_records(read(small_tensors.run.trace)).placeholder_reads == ()
 
 
 LISTS = Checks(
@@ -465,4 +465,4 @@ def test_ops_on_small_tensors_give_the_values_of_the_cpu(maya_run: MayaRun) -> N
     )
     assert run.exit_code == 0, run.output
     assert int(run.stdout) > 1000
-    assert count_records(read(run.trace)).made_up_reads == ()
+    assert count_records(read(run.trace)).placeholder_reads == ()

@@ -7,7 +7,7 @@ import pytest
 
 from maya.devices import device_names, load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features.library import convolution_work
+from maya.estimators.features.library import convolution_kernel
 from maya.estimators.kernel import Kernel, KernelClass, Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS
 from maya.estimators.models.curves import Curve, Observation, fit
@@ -93,7 +93,7 @@ def test_estimates_name_their_origin() -> None:
 
 
 def test_every_device_has_estimates_for_every_kernel_class() -> None:
-    convolution = convolution_work(
+    convolution = convolution_kernel(
         "tf32", [32, 64, 56, 56], [128, 64, 3, 3], [32, 128, 56, 56], stride=[1], groups=1, variant="forward"
     )
     others = [

@@ -10,7 +10,7 @@ from maya.estimators.features.extract import kernel_of
 from maya.estimators.features.inductor import parse
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.mask import visible
-from maya.estimators.features.templates import template_work
+from maya.estimators.features.templates import template_kernel
 from maya.estimators.kernel import Kernel, Origin
 from maya.estimators.kernel import KernelClass as WorkKind
 
@@ -50,7 +50,7 @@ def product(m: str = "8192", tile: int = 128) -> str:
 def launched(source: str, grid: tuple[int, int, int], pointers: tuple[int, ...] = ()) -> Kernel:
     template = parse(source).template
     assert template is not None
-    found = template_work(template, KernelLaunch("kernel", "triton_tem_fused_0", grid=grid, pointers=pointers))
+    found = template_kernel(template, KernelLaunch("kernel", "triton_tem_fused_0", grid=grid, pointers=pointers))
     assert found is not None
     return found
 

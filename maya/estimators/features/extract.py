@@ -29,7 +29,7 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"flash_(fwd|bwd)|[Ff]lash_?[Aa]tt|fmha|attention_of_launch", attention_of_launch),
         (r"multi_tensor_apply_kernel|FusedOptimizer", lists.over_lists),
         (r"^lpnorm_cleanup|^lpmax_cleanup", lists.clean_up),
-        (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", gemms.product_kernel),
+        (r"(?i)gemm|nvjet|cutlass|gemv|splitK|^dot_kernel|wgmma|xmma", gemms.gemm_from_launch),
         (
             r"fused_dropout|dropout_kernel|distribution_|philox|random|bernoulli|curand|generate_seed",
             elementwise.random,
@@ -65,8 +65,8 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
 _OPS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
-        (r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_int_mm|_grouped_mm)$", gemms.product_kernel),
-        (r"convolution", gemms.convolution_kernel),
+        (r"^aten::(mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_int_mm|_grouped_mm)$", gemms.gemm_from_launch),
+        (r"convolution", gemms.convolution_from_launch),
         (r"attention", attention_of_launch),
     )
 )

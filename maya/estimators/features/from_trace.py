@@ -1,7 +1,7 @@
 """A trace -> the works in it: one for every distinct (signature, op) of its kernels, library calls, copies and memsets.
 
     for item in works_of(trace):
-        item.work, item.count, item.name
+        item.kernel, item.count, item.name
 
 A job launches millions of times but has hundreds of different works, so everything here is done once for each distinct
 pair of signature and op. No op is running when a CUDA graph launches a kernel: the kernel's signature has the op that
@@ -43,7 +43,7 @@ class TracedKernel:
     """One distinct work of a trace."""
 
     launch: KernelLaunch
-    work: Kernel
+    kernel: Kernel
     count: int  # launches
 
 
@@ -51,7 +51,7 @@ class TracedKernel:
 class TracedKernels:
     """All works of a trace, and which of them each record is."""
 
-    works: list[TracedKernel]
+    kernels: list[TracedKernel]
     records: Records  # the kernels, library calls, copies and memsets, in order
     which: npt.NDArray[np.intp]  # for each of the records, the position of its work
 
@@ -69,7 +69,7 @@ def kernels_of(trace: Trace, inductor: str | Path | None = None) -> TracedKernel
     records = trace.select(*_WHAT)
     keys, which = _distinct(trace, records)
     _, first, counts = np.unique(which, return_index=True, return_counts=True)
-    works: list[TracedKernel] = []
+    kernels: list[TracedKernel] = []
     for at, count in zip(first.tolist(), counts.tolist(), strict=True):
         key = keys[at]
         launch = launch_of(
@@ -78,8 +78,8 @@ def kernels_of(trace: Trace, inductor: str | Path | None = None) -> TracedKernel
             trace.signature(int(key["op"])) if key["op"] else None,
             int(key["value"]),
         )
-        works.append(TracedKernel(launch, kernel_of(launch, sources), count))
-    return TracedKernels(works, records, which)
+        kernels.append(TracedKernel(launch, kernel_of(launch, sources), count))
+    return TracedKernels(kernels, records, which)
 
 
 def launch_of(

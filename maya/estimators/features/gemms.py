@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from maya.estimators.features.launch import KernelLaunch
-from maya.estimators.features.library import convolution_work, matrix_product
+from maya.estimators.features.library import convolution_kernel, gemm_from_arguments
 from maya.estimators.features.tensors import Tensor, itemsize
 from maya.estimators.kernel import Kernel, KernelClass
 
@@ -18,10 +18,10 @@ from maya.estimators.kernel import Kernel, KernelClass
 _OPERANDS = {"addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2), "addmv": (1, 2), "_addmm_activation": (1, 2)}
 
 
-def product_kernel(launch: KernelLaunch) -> Kernel | None:
+def gemm_from_launch(launch: KernelLaunch) -> Kernel | None:
     """A kernel of a matrix product, or one that adds up the parts of a split one."""
     if "onvolution" in launch.op:
-        return convolution_kernel(launch)
+        return convolution_from_launch(launch)
     first, second = _OPERANDS.get(launch.op_name.rstrip("_"), (0, 1))
     a, b = launch.tensor(first), launch.tensor(second)
     if a is None or b is None or not a.shape or not b.shape:
@@ -41,7 +41,7 @@ def product_kernel(launch: KernelLaunch) -> Kernel | None:
     tf32 = "tf32" in launch.name
     layout = {"transa": _transposed(b, n), "transb": _transposed(a, k)}
     types = {"a_type": b.dtype, "b_type": a.dtype, "c_type": c_type, "compute": "tf32" if tf32 else "fp32"}
-    return matrix_product({"m": n, "n": m, "k": k, "batch": batch, **layout, **types})
+    return gemm_from_arguments({"m": n, "n": m, "k": k, "batch": batch, **layout, **types})
 
 
 def _transposed(tensor: Tensor, columns: int) -> str:
@@ -49,7 +49,7 @@ def _transposed(tensor: Tensor, columns: int) -> str:
     return "N" if tensor.rows_are_contiguous or columns == 1 else "T"
 
 
-def convolution_kernel(launch: KernelLaunch) -> Kernel | None:
+def convolution_from_launch(launch: KernelLaunch) -> Kernel | None:
     """A kernel of a convolution; changes of layout go through the input or the result once."""
     x, w = launch.tensor(0), launch.tensor(1)
     backward = "ackward" in launch.op
@@ -75,7 +75,7 @@ def convolution_kernel(launch: KernelLaunch) -> Kernel | None:
     groups = max(x.shape[1] // max(w.shape[1], 1), 1)
     direction = "wgrad" if "wgrad" in name else "dgrad" if "dgrad" in name else "forward"
     tf32 = "tf32" in launch.name or "s1688" in name
-    return convolution_work(
+    return convolution_kernel(
         x.dtype, list(x.shape), list(w.shape), y, stride=stride, groups=groups, variant=direction, tf32=tf32
     )
 

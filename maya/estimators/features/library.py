@@ -19,16 +19,16 @@ def library_call(launch: KernelLaunch) -> Kernel | None:
     arguments = launch.arguments
     call = launch.name
     if call.startswith("cublas") and {"m", "n", "k"} <= arguments.keys():
-        return matrix_product(arguments)
+        return gemm_from_arguments(arguments)
     if call.startswith("cusparseLt") and {"m", "n", "k"} <= arguments.keys():
-        return matrix_product(arguments)
+        return gemm_from_arguments(arguments)
     for prefix, handler in _HANDLERS:
         if call.startswith(prefix):
             return handler(call, arguments)
     return None
 
 
-def matrix_product(arguments: Arguments) -> Kernel:
+def gemm_from_arguments(arguments: Arguments) -> Kernel:
     """d[m, n] = a[m, k] b[k, n] as a row-major program sees it: n and m of cuBLAS (column-major) change places.
 
     The variant is cuBLAS' pair of transpositions: TN is the forward of a linear layer, NN the gradient of its input, NT
@@ -38,7 +38,7 @@ def matrix_product(arguments: Arguments) -> Kernel:
     batch = int(arguments.get("batch", 1))
     a_type, b_type = str(arguments.get("a_type", "fp32")), str(arguments.get("b_type", "fp32"))
     d_type = str(arguments.get("d_type", arguments.get("c_type", a_type)))
-    dtype = _product_dtype(a_type, str(arguments.get("compute", "")), str(arguments.get("math", "")))
+    dtype = _gemm_dtype(a_type, str(arguments.get("compute", "")), str(arguments.get("math", "")))
     operations = 8.0 if a_type.startswith("complex") else 2.0
     output = float(m * n * batch * itemsize(d_type))
     accumulate = bool(arguments.get("accumulate"))
@@ -48,7 +48,7 @@ def matrix_product(arguments: Arguments) -> Kernel:
     return Kernel(KernelClass.GEMM, dtype, operations * m * n * k * batch, read, output, shape, layout)
 
 
-def _product_dtype(a_type: str, compute: str, math_mode: str) -> str:
+def _gemm_dtype(a_type: str, compute: str, math_mode: str) -> str:
     if a_type.startswith("fp8"):
         return "fp8"
     if a_type == "fp32" and ("tf32" in compute or "tf32" in math_mode):
@@ -184,7 +184,7 @@ def _cudnn_graph(call: str, arguments: Arguments) -> Kernel | None:
         if name.startswith("convolution"):
             return convolution(operation, str(arguments.get("math", "")))
         if name == "matmul":
-            return _graph_product(operation)
+            return _graph_gemm(operation)
     if not operations:
         return None
     moved = [_tensor_bytes(value) for operation in operations for value in operation.values()]
@@ -200,7 +200,7 @@ def _cudnn_graph(call: str, arguments: Arguments) -> Kernel | None:
     )
 
 
-def _graph_product(operation: Arguments) -> Kernel | None:
+def _graph_gemm(operation: Arguments) -> Kernel | None:
     try:
         a, b = operation["a"], operation["b"]
         *batches, m, k = a["dims"]
@@ -208,7 +208,7 @@ def _graph_product(operation: Arguments) -> Kernel | None:
     except (KeyError, TypeError, ValueError):
         return None
     types = {"a_type": b.get("type"), "b_type": a.get("type"), "c_type": operation.get("c", a).get("type")}
-    return matrix_product({"m": n, "n": m, "k": k, "batch": math.prod(batches), **types})
+    return gemm_from_arguments({"m": n, "n": m, "k": k, "batch": math.prod(batches), **types})
 
 
 def _tensor_bytes(value: Any) -> float:
@@ -237,7 +237,7 @@ def convolution(operation: Arguments, math_mode: str) -> Kernel | None:
         return None
     direction = str(operation.get("op", "")).removeprefix("convolution_")
     variant = _DIRECTIONS.get(direction, direction or "forward")
-    return convolution_work(
+    return convolution_kernel(
         str(x["type"]),
         x["dims"],
         w["dims"],
@@ -250,7 +250,7 @@ def convolution(operation: Arguments, math_mode: str) -> Kernel | None:
     )
 
 
-def convolution_work(
+def convolution_kernel(
     dtype: str,
     x: list[int],
     w: list[int],

@@ -72,10 +72,10 @@ def layer_norm_forward(launch: KernelLaunch) -> Kernel | None:
     columns = _normalized(launch, source)
     rows = source.elements / columns
     written = source.elements * source.itemsize + 8 * rows
-    work = _norm(source, rows, columns, source.bytes, written, "layer_norm_forward")
+    kernel = _norm(source, rows, columns, source.bytes, written, "layer_norm_forward")
     if "layer_norm" in launch.op:
-        work.shape[HAS_MEAN] = 1.0
-    return _block_a_row(launch, work)
+        kernel.shape[HAS_MEAN] = 1.0
+    return _block_a_row(launch, kernel)
 
 
 def add_and_norm(launch: KernelLaunch) -> Kernel | None:
@@ -133,11 +133,11 @@ def _norm(source: Tensor, rows: float, columns: float, read: float, written: flo
     return Kernel(KernelClass.NORM, source.dtype, 8.0 * source.elements, float(read), float(written), shape, variant)
 
 
-def _block_a_row(launch: KernelLaunch, work: Kernel) -> Kernel:
+def _block_a_row(launch: KernelLaunch, kernel: Kernel) -> Kernel:
     """With the threads of the block that each row has, if it has one."""
-    if launch.blocks >= work.shape["rows"]:
-        work.shape["threads"] = float(launch.threads)
-    return work
+    if launch.blocks >= kernel.shape["rows"]:
+        kernel.shape["threads"] = float(launch.threads)
+    return kernel
 
 
 def _first_large(launch: KernelLaunch) -> Tensor | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from maya.estimators.features.launch import KernelLaunch
-from maya.estimators.features.library import convolution_work
+from maya.estimators.features.library import convolution_kernel
 from maya.estimators.features.mask import visible
 from maya.estimators.features.tensors import itemsize
 from maya.estimators.kernel import Kernel
@@ -70,7 +70,7 @@ def parse_template(source: str, parameters: Mapping[str, str]) -> Template | Non
     return Template(source, constants, parameters)
 
 
-def template_work(template: Template, launch: KernelLaunch) -> Kernel | None:
+def template_kernel(template: Template, launch: KernelLaunch) -> Kernel | None:
     """What the launch of a template has to do."""
     if template.has("Q_LEN", "KV_LEN", "QK_HEAD_DIM"):
         return _attention(template, launch)
@@ -79,7 +79,7 @@ def template_work(template: Template, launch: KernelLaunch) -> Kernel | None:
     if template.has("G", "M", "N", "K"):
         return _grouped(template, launch)
     if template.has("M", "N"):
-        return _product(template, launch)
+        return _gemm(template, launch)
     return None
 
 
@@ -97,17 +97,17 @@ def _dtype(template: Template, *names: str) -> str:
 # ---- matrix products ----
 
 
-def _product(template: Template, launch: KernelLaunch) -> Kernel | None:
+def _gemm(template: Template, launch: KernelLaunch) -> Kernel | None:
     sizes = template.constants
     batch = sizes.get("BATCH") or (launch.grid[1] * launch.grid[2] if template.has("BATCH") else 1)
     if "K" in sizes or not template.has("K1"):
-        found = _sizes_of_product(template, launch, batch)
+        found = _gemm_sizes(template, launch, batch)
     else:  # a @ b + c @ d
         found = (sizes.get("M", 0), sizes.get("N", 0), 2 * sizes.get("K1", 0))
     return None if found is None or 0 in found else _tiled(template, launch, found, batch)
 
 
-def _sizes_of_product(template: Template, launch: KernelLaunch, batch: int) -> tuple[int, int, int] | None:
+def _gemm_sizes(template: Template, launch: KernelLaunch, batch: int) -> tuple[int, int, int] | None:
     """m, n and k; those that are arguments follow from the sizes of both operands and of the result."""
     known = template.constants
     if {"M", "N", "K"} <= known.keys():
@@ -131,11 +131,11 @@ def _tiled(template: Template, launch: KernelLaunch, sizes: tuple[int, int, int]
         dtype = "tf32"
     result = list(template.pointers.values())[-1] if template.pointers else dtype
     layout = _layout(template.constants)
-    work = gemm_kernel(m, n, k, batch=batch, dtype=dtype, layout=f"{layout}{TRITON}", out_dtype=result)
+    kernel = gemm_kernel(m, n, k, batch=batch, dtype=dtype, layout=f"{layout}{TRITON}", out_dtype=result)
     tile = {name: template.constants.get(key, 128) for name, key in (("tile_m", "BLOCK_M"), ("tile_n", "BLOCK_N"))}
     # What is fused into it reads and writes further tensors.
-    more = max(float(sum(launch.pointers)) - work.bytes_read - work.bytes_written, 0.0)
-    return replace(work, bytes_read=work.bytes_read + more, shape={**work.shape, **tile})
+    more = max(float(sum(launch.pointers)) - kernel.bytes_read - kernel.bytes_written, 0.0)
+    return replace(kernel, bytes_read=kernel.bytes_read + more, shape={**kernel.shape, **tile})
 
 
 def _layout(constants: Mapping[str, int]) -> str:
@@ -177,7 +177,7 @@ def _convolution(template: Template) -> Kernel | None:
         return None
     groups = sizes.get("GROUPS", 1)
     dtype = _dtype(template, "arg_X")
-    work = convolution_work(
+    kernel = convolution_kernel(
         dtype,
         [sizes["BATCH"], sizes["IN_C"], *(sizes[f"IN_{axis}"] for axis in spatial)],
         [sizes["OUT_C"], sizes["IN_C"] // groups, *(sizes[f"KERNEL_{axis}"] for axis in spatial)],
@@ -188,7 +188,7 @@ def _convolution(template: Template) -> Kernel | None:
         tf32=bool(sizes.get("ALLOW_TF32")),
         channels_last=sizes.get("stride_xc") == 1,
     )
-    return work
+    return kernel
 
 
 # ---- FlexAttention ----

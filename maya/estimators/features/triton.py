@@ -13,7 +13,7 @@ import re
 
 from maya.estimators.features.inductor import KernelMetadata
 from maya.estimators.features.launch import KernelLaunch
-from maya.estimators.features.templates import template_work
+from maya.estimators.features.templates import template_kernel
 from maya.estimators.features.tensors import itemsize
 from maya.estimators.kernel import Kernel, KernelClass
 
@@ -28,7 +28,7 @@ def triton(launch: KernelLaunch, metadata: KernelMetadata | None = None) -> Kern
     match = _INDUCTOR.match(launch.function)
     loop = _LOOPS.get(match[1]) if match else None
     if metadata is not None and metadata.template is not None:
-        return template_work(metadata.template, launch)
+        return template_kernel(metadata.template, launch)
     if metadata is not None:
         return _exact(launch, loop or "pointwise", metadata)
     return _guessed(launch, loop, match[2].split("_")) if match and loop and not launch.pointers else None

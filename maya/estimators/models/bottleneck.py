@@ -35,25 +35,28 @@ class Bottleneck:
     by: str  # "launch", "memory", "tensor cores", "arithmetic", "link"
 
 
-def peak_of(device: Device, work: Kernel) -> float:
+def peak_of(device: Device, kernel: Kernel) -> float:
     """Operations a second that the device has for this kind of work."""
-    return peak_flops(device, work.dtype) if work.kind in TENSOR_KINDS else vector_flops(device, work.dtype)
+    return peak_flops(device, kernel.dtype) if kernel.kind in TENSOR_KINDS else vector_flops(device, kernel.dtype)
 
 
-def bottleneck_of(device: Device, work: Kernel) -> Bottleneck:
+def bottleneck_of(device: Device, kernel: Kernel) -> Bottleneck:
     """The bound of a work."""
-    moved = np.array([work.bytes_read + work.bytes_written])
-    if work.kind is KernelClass.TRANSFER:
-        size = max(work.bytes_read, work.bytes_written)
-        between_devices = work.variant.startswith("PtoP") and device.nvlink_bandwidth
+    moved = np.array([kernel.bytes_read + kernel.bytes_written])
+    if kernel.kind is KernelClass.TRANSFER:
+        size = max(kernel.bytes_read, kernel.bytes_written)
+        between_devices = kernel.variant.startswith("PtoP") and device.nvlink_bandwidth
         rate = device.nvlink_bandwidth if between_devices else device.host_bandwidth
         parts = {"link": size / float(rate or device.host_bandwidth)}
-    elif work.kind in TENSOR_KINDS:
+    elif kernel.kind in TENSOR_KINDS:
         # Of their operands, some are still in the L2 cache.
-        computing = float(compute_seconds(device, work.dtype, np.array([work.flops]))[0])
+        computing = float(compute_seconds(device, kernel.dtype, np.array([kernel.flops]))[0])
         parts = {"memory": float(cached_seconds(device, moved)[0]), "tensor cores": computing}
     else:
-        parts = {"memory": float(memory_seconds(device, moved)[0]), "arithmetic": work.flops / peak_of(device, work)}
+        parts = {
+            "memory": float(memory_seconds(device, moved)[0]),
+            "arithmetic": kernel.flops / peak_of(device, kernel),
+        }
     by = max(parts, key=lambda part: parts[part])
     seconds = LAUNCH_SECONDS + parts[by]
     return Bottleneck(seconds, "launch" if _LAUNCH_SHARE * seconds < LAUNCH_SECONDS else by)

@@ -109,7 +109,7 @@ class Curve:
 class Observation:
     """Works that were run one after the other, and the seconds they took together."""
 
-    works: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...]
     seconds: float
     group: str  # observations of one group are trained on or held out together
     source: str  # a name; what measuring cost is assumed to be the same within it, on one device
@@ -140,9 +140,9 @@ def fit(
 
     sm_count = observations[0].device.sm_count
     axes = {
-        family_of(work.kind, work.variant, work.dtype): CLASS_TRAITS[work.kind].curve_axis
+        family_of(kernel.kind, kernel.variant, kernel.dtype): CLASS_TRAITS[kernel.kind].curve_axis
         for seen in observations
-        for work in seen.works
+        for kernel in seen.kernels
     }
     families = sorted(axes)
     knots = {name: _KNOTS[axes[name]] for name in families}
@@ -254,7 +254,7 @@ def _rows(batch: Batch) -> Floats:
 
 def _weights(observations: Sequence[Observation]) -> Floats:
     """Square roots of weights: a source with thousands of rows of one sort does not drown the others."""
-    sorts = [(seen.source, *sorted({(w.kind, w.variant) for w in seen.works})) for seen in observations]
+    sorts = [(seen.source, *sorted({(w.kind, w.variant) for w in seen.kernels})) for seen in observations]
     counts = Counter(sorts)
     return np.array([np.sqrt(min(1.0, _MOST_OF_A_KIND / counts[sort])) for sort in sorts])
 
@@ -263,10 +263,13 @@ def _by_device(observations: Sequence[Observation]) -> Iterator[tuple[Device, np
     """The works of all observations as batches, each of one device, with the observation that each work is of."""
     for device in {seen.device.key: seen.device for seen in observations}.values():
         owned = [
-            (row, work) for row, seen in enumerate(observations) if seen.device.key == device.key for work in seen.works
+            (row, kernel)
+            for row, seen in enumerate(observations)
+            if seen.device.key == device.key
+            for kernel in seen.kernels
         ]
         owners = np.array([row for row, _ in owned], dtype=np.intp)
-        for positions, batch in batches([work for _, work in owned]):
+        for positions, batch in batches([kernel for _, kernel in owned]):
             yield device, owners[positions], batch
 
 

@@ -56,44 +56,44 @@ def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: s
     origin = {"source": source, "licence": licence, "date": date}
     together: dict[str, list[Timed]] = {}
     for row in timed:
-        together.setdefault(_name(row.work), []).append(row)
+        together.setdefault(_name(row.kernel), []).append(row)
     estimator = Estimator(device)
     before = {name: _error(estimator, rows) for name, rows in together.items()}
     models: dict[str, Model] = {}
     lines = []
     for name, rows in sorted(together.items()):
-        kind = rows[0].work.kind
-        if kind in _DESCRIBE and len({_group(row.work) for row in rows}) >= FEWEST_GROUPS:
+        kind = rows[0].kernel.kind
+        if kind in _DESCRIBE and len({_group(row.kernel) for row in rows}) >= FEWEST_GROUPS:
             models[name] = _model(device, rows, origin)
             lines.append(Line(name, len(rows), before[name], models[name].about["held_out"]["mean"]))
         elif kind in _DESCRIBE:
             note = f"fewer than {FEWEST_GROUPS} shapes: kept as measured"
             lines.append(Line(name, len(rows), before[name], None, note))
-    moving = [row for row in timed if row.work.kind in memory_bound.KINDS]
+    moving = [row for row in timed if row.kernel.kind in memory_bound.KINDS]
     curves = _curves(device, moving, origin)
     for name, rows in sorted(together.items()):
         if name in curves:
             held_out = curves[name]["about"].get("held_out")
             lines.append(Line(name, len(rows), before[name], held_out["mean"] if held_out else None))
-        elif rows[0].work.kind not in _DESCRIBE:
+        elif rows[0].kernel.kind not in _DESCRIBE:
             lines.append(Line(name, len(rows), before[name], None, "kept as measured"))
     times: dict[int, list[float]] = {}
     for row in timed:
-        times.setdefault(key_of(row.work), []).append(row.seconds * 1e9)
+        times.setdefault(key_of(row.kernel), []).append(row.seconds * 1e9)
     measured = {key: float(np.median(values)) for key, values in times.items()}
     return Calibration(models, curves, measured, lines)
 
 
 def _error(estimator: Estimator, rows: Sequence[Timed]) -> Error:
-    said = np.array([estimate.ns * 1e-9 for estimate in estimator.estimate([row.work for row in rows])])
+    said = np.array([estimate.ns * 1e-9 for estimate in estimator.estimate([row.kernel for row in rows])])
     return Error.of(said, np.array([row.seconds for row in rows]))
 
 
 def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Model:
     """A model of products, or of one kind of attention."""
-    works = [row.work for row in rows]
+    kernels = [row.kernel for row in rows]
     seconds = np.array([row.seconds for row in rows])
-    batch, seconds, groups = _columns(works, seconds, [_group(work) for work in works])
+    batch, seconds, groups = _columns(kernels, seconds, [_group(kernel) for kernel in kernels])
     size = SMALL if len(rows) < FEW_ROWS else None
     describe, grouped_by = _DESCRIBE[batch.kind], _GROUPED_BY[batch.kind]
     return train(device, batch, seconds, groups, describe, grouped_by=grouped_by, size=size, **origin)
@@ -101,11 +101,11 @@ def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Mod
 
 def _curves(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Curves of the kernels that move memory, as a pack holds them."""
-    counts = Counter(_name(row.work) for row in rows)
+    counts = Counter(_name(row.kernel) for row in rows)
     seen = [
-        Observation((row.work,), row.seconds, _size(row.work), _PROFILER, device)
+        Observation((row.kernel,), row.seconds, _size(row.kernel), _PROFILER, device)
         for row in rows
-        if counts[_name(row.work)] >= _FEWEST_OF_A_CURVE
+        if counts[_name(row.kernel)] >= _FEWEST_OF_A_CURVE
     ]
     if not seen:
         return {}
@@ -127,40 +127,40 @@ _PROFILER = "profile_gpu"
 _FEWEST_OF_A_CURVE = 3
 
 
-def _size(work: Kernel) -> str:
+def _size(kernel: Kernel) -> str:
     """What is held out together: rows of one length, or one number of bytes."""
-    return f"{work.shape.get('columns', work.bytes_read + work.bytes_written):.4g}"
+    return f"{kernel.shape.get('columns', kernel.bytes_read + kernel.bytes_written):.4g}"
 
 
 _DESCRIBE: dict[KernelClass, Describe] = {KernelClass.GEMM: gemm.describe, KernelClass.ATTENTION: attention.describe}
 _GROUPED_BY = {KernelClass.GEMM: "(n, k)", KernelClass.ATTENTION: "(heads, key-value heads, head dimension)"}
 
 
-def _name(work: Kernel) -> str:
+def _name(kernel: Kernel) -> str:
     """The model, or the family of the curve, that a work belongs to."""
-    if work.kind is KernelClass.GEMM:
-        return gemm.model_name(work.dtype)
-    if work.kind is KernelClass.ATTENTION:
-        return attention.model_name(work.dtype, work.variant)
-    return family_of(work.kind, work.variant, work.dtype)
+    if kernel.kind is KernelClass.GEMM:
+        return gemm.model_name(kernel.dtype)
+    if kernel.kind is KernelClass.ATTENTION:
+        return attention.model_name(kernel.dtype, kernel.variant)
+    return family_of(kernel.kind, kernel.variant, kernel.dtype)
 
 
-def _group(work: Kernel) -> str:
-    shape = work.shape
-    names = ("n", "k") if work.kind is KernelClass.GEMM else ("heads", "kv_heads", "head_dim", "causal")
+def _group(kernel: Kernel) -> str:
+    shape = kernel.shape
+    names = ("n", "k") if kernel.kind is KernelClass.GEMM else ("heads", "kv_heads", "head_dim", "causal")
     return " ".join(f"{name}={shape.get(name, 0):g}" for name in names)
 
 
-def _columns(works: list[Kernel], seconds: Floats, groups: list[str]) -> tuple[Batch, Floats, list[str]]:
+def _columns(kernels: list[Kernel], seconds: Floats, groups: list[str]) -> tuple[Batch, Floats, list[str]]:
     """One batch of works that may differ in layout: a model is of one layout, what others cost is taken off."""
-    parts = list(batches(works))
+    parts = list(batches(kernels))
     if len(parts) == 1:
         rows, batch = parts[0]
         return batch, seconds[rows] / _penalty(batch), [groups[row] for row in rows]
     order = np.concatenate([rows for rows, _ in parts])
     times = np.concatenate([seconds[rows] / _penalty(batch) for rows, batch in parts])
     first = parts[0][1]
-    alike = [replace(works[row], dtype=first.dtype, variant=first.variant) for row in order]
+    alike = [replace(kernels[row], dtype=first.dtype, variant=first.variant) for row in order]
     return next(batch for _, batch in batches(alike)), times, [groups[row] for row in order]
 
 

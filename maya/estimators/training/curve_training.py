@@ -57,15 +57,15 @@ class HeldOutRows:
         return HeldOutRows(kept, self.predicted[chosen], self.measured[chosen])
 
     def large(self) -> npt.NDArray[np.bool_]:
-        return np.array([_moved(seen) / len(seen.works) > LARGE for seen in self.observations])
+        return np.array([_moved(seen) / len(seen.kernels) > LARGE for seen in self.observations])
 
 
 def families_of(seen: Observation) -> list[str]:
-    return sorted({family_of(work.kind, work.variant, work.dtype) for work in seen.works})
+    return sorted({family_of(kernel.kind, kernel.variant, kernel.dtype) for kernel in seen.kernels})
 
 
 def _moved(seen: Observation) -> float:
-    return sum(work.bytes_read + work.bytes_written for work in seen.works)
+    return sum(kernel.bytes_read + kernel.bytes_written for kernel in seen.kernels)
 
 
 def of_architecture(data: Path, key: str) -> list[Observation]:
@@ -107,7 +107,7 @@ def hold_out(observations: Sequence[Observation], lessons: Sequence[Observation]
 
 def sizes_of(seen: Observation) -> set[float]:
     """The lengths of rows in an observation."""
-    return {work.shape["columns"] for work in seen.works if "columns" in work.shape}
+    return {kernel.shape["columns"] for kernel in seen.kernels if "columns" in kernel.shape}
 
 
 def _elsewhere(seen: Observation, held: set[tuple[str, float]]) -> bool:

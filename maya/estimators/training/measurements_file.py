@@ -34,7 +34,7 @@ class MeasurementsError(ValueError):
 class Timed:
     """One row."""
 
-    work: Kernel
+    kernel: Kernel
     seconds: float
     device: str  # as CUDA names it; empty if the file does not say
 
@@ -71,7 +71,7 @@ def _timed(row: dict[str, str], where: str) -> Timed:
     flops = _number(row, "flops", where) if row.get("flops") else 0.0
     if not flops and kind is KernelClass.GEMM:
         flops = 2.0 * math.prod(shape.get(name, 1.0) for name in ("m", "n", "k", "batch"))
-    work = Kernel(
+    kernel = Kernel(
         kind=kind,
         dtype=row["dtype"],
         flops=flops,
@@ -80,8 +80,8 @@ def _timed(row: dict[str, str], where: str) -> Timed:
         shape=shape,
         variant=row["variant"] or "",
     )
-    _check_shape(work, where)
-    return Timed(work, seconds, row.get("device") or "")
+    _check_shape(kernel, where)
+    return Timed(kernel, seconds, row.get("device") or "")
 
 
 def _shape(text: str, where: str) -> dict[str, float]:
@@ -110,7 +110,7 @@ def _number(row: dict[str, str], name: str, where: str) -> float:
 _NEEDED = {KernelClass.GEMM: ("m", "n", "k"), KernelClass.ATTENTION: ("batch", "heads", "queries", "head_dim")}
 
 
-def _check_shape(work: Kernel, where: str) -> None:
-    missing = [name for name in _NEEDED.get(work.kind, ()) if not work.shape.get(name, 0.0) > 0]
+def _check_shape(kernel: Kernel, where: str) -> None:
+    missing = [name for name in _NEEDED.get(kernel.kind, ()) if not kernel.shape.get(name, 0.0) > 0]
     if missing:
-        raise MeasurementsError(f"{where}: shape has no {', '.join(missing)}, which {work.kind.value} needs")
+        raise MeasurementsError(f"{where}: shape has no {', '.join(missing)}, which {kernel.kind.value} needs")

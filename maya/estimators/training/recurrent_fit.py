@@ -21,9 +21,9 @@ def fitted_constants(folder: Path, device: Device) -> dict[str, tuple[tuple[floa
     layers = [layer for dtype in deepbench.FILES for layer in deepbench.recurrent(folder, dtype)]
     found = {}
     for variant in RNN_CONSTANTS:
-        chosen = [layer for layer in layers if layer.work.variant == variant]
+        chosen = [layer for layer in layers if layer.kernel.variant == variant]
         terms = np.zeros((len(chosen), 3))
-        for positions, batch in batches([layer.work for layer in chosen]):
+        for positions, batch in batches([layer.kernel for layer in chosen]):
             terms[positions] = np.stack(rnn_terms(device, batch), axis=1)
         seconds = np.array([layer.seconds for layer in chosen])
         folds = np.array([fold_of(layer.group) for layer in chosen])

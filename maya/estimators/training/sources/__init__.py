@@ -35,20 +35,20 @@ class Measurements:
 
     source: Source
     grouped_by: str  # what is held out together, in words
-    works: list[Kernel] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
 
-    def add(self, work: Kernel, seconds: float, group: str) -> None:
+    def add(self, kernel: Kernel, seconds: float, group: str) -> None:
         if seconds > 0:
-            self.works.append(work)
+            self.kernels.append(kernel)
             self.seconds.append(seconds)
             self.groups.append(group)
 
     def columns(self) -> tuple[Batch, Floats]:
         """The works as one batch, and their times."""
-        together = [batch for _, batch in batches(self.works)]
+        together = [batch for _, batch in batches(self.kernels)]
         if len(together) != 1:
-            kinds = sorted({(work.kind.value, work.dtype, work.variant) for work in self.works})
+            kinds = sorted({(kernel.kind.value, kernel.dtype, kernel.variant) for kernel in self.kernels})
             raise ValueError(f"measurements of one kind, dtype and variant expected, found {kinds or 'none'}")
         return together[0], np.array(self.seconds)

@@ -103,7 +103,7 @@ def _add_attention(
         heads, head_dim = int(value["num_heads"]), int(value["head_dim"])
         kv_heads = int(value.get("num_key_value_heads") or heads)
         causal = "num_key_value_heads" in value
-        work = attention_kernel(
+        kernel = attention_kernel(
             int(value["batch_size"]),
             heads,
             int(value["isl"]),
@@ -113,4 +113,4 @@ def _add_attention(
             implementation=implementation,
         )
         seconds = float(value["latency"]) * 1e-3 - besides
-        measured.add(work, seconds, f"heads={heads} kv_heads={kv_heads} head_dim={head_dim} causal={causal}")
+        measured.add(kernel, seconds, f"heads={heads} kv_heads={kv_heads} head_dim={head_dim} causal={causal}")

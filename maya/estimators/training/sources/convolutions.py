@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from maya.estimators.features.library import convolution_work
+from maya.estimators.features.library import convolution_kernel
 from maya.estimators.training.sources import Measurements, Source
 from maya.estimators.training.sources.tables import find_table, read_columns, rows_of
 
@@ -29,7 +29,7 @@ def convolutions(folder: Path, device: str) -> Measurements:
         out = (size + 2 * padding - side) // stride + 1
         if out < 1:
             continue
-        work = convolution_work(
+        kernel = convolution_kernel(
             "fp32",
             [batch, channels, size, size],
             [filters, channels, side, side],
@@ -38,5 +38,5 @@ def convolutions(folder: Path, device: str) -> Measurements:
             groups=1,
             variant="forward",
         )
-        measured.add(work, latency * 1e-3, f"{channels} {filters} {side}")
+        measured.add(kernel, latency * 1e-3, f"{channels} {filters} {side}")
     return measured

@@ -44,7 +44,7 @@ def _add(measured: Measurements, row: dict[str, str], dtype: str, backward: bool
             # (0.54 ms for 2048 queries, 23 ms for 16,384), where that of bf16 grows with the length.
             window = None
         batch = int(row["batch_size"])
-        work = attention_kernel(
+        kernel = attention_kernel(
             batch,
             int(row["num_q_heads"]),
             queries,
@@ -59,7 +59,7 @@ def _add(measured: Measurements, row: dict[str, str], dtype: str, backward: bool
             pairs=batch * window_pairs(queries, window) if window else None,
         )
         group = f"{row['model_name']} {row['attn_mask']} {queries}"
-        measured.add(work, seconds, group)
+        measured.add(kernel, seconds, group)
 
 
 def _seconds(row: dict[str, str], backward: bool) -> Iterator[float]:

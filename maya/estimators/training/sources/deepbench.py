@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from maya.estimators.features.library import convolution_work
+from maya.estimators.features.library import convolution_kernel
 from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.training.sources import Measurements, Source
 
@@ -24,7 +24,7 @@ DIRECTIONS = ("forward", "dgrad", "wgrad")
 class Recurrent:
     """A measured recurrent layer."""
 
-    work: Kernel
+    kernel: Kernel
     seconds: float
     group: str
 
@@ -41,7 +41,7 @@ def convolutions(folder: Path, dtype: str, direction: str) -> Measurements:
         except ValueError:
             continue  # an absent measurement, or the line of headings
         out = [(height + 2 * pad_h - down) // stride_h + 1, (width + 2 * pad_w - right) // stride_w + 1]
-        work = convolution_work(
+        kernel = convolution_kernel(
             dtype,
             [batch, channels, height, width],
             [filters, channels, down, right],
@@ -50,7 +50,7 @@ def convolutions(folder: Path, dtype: str, direction: str) -> Measurements:
             groups=1,
             variant=direction,
         )
-        measured.add(work, seconds, f"{channels} {filters} {right}x{down}")
+        measured.add(kernel, seconds, f"{channels} {filters} {right}x{down}")
     return measured
 
 
@@ -65,12 +65,12 @@ def recurrent(folder: Path, dtype: str) -> list[Recurrent]:
             except ValueError:
                 continue
             for variant, seconds in zip(("forward", "backward_data", "backward_weights"), times, strict=True):
-                work = recurrent_work(dtype, hidden, batch, steps, gates, variant)
-                found.append(Recurrent(work, seconds, f"{cell} {hidden}"))
+                kernel = recurrent_kernel(dtype, hidden, batch, steps, gates, variant)
+                found.append(Recurrent(kernel, seconds, f"{cell} {hidden}"))
     return found
 
 
-def recurrent_work(dtype: str, hidden: int, batch: int, steps: int, gates: int, variant: str) -> Kernel:
+def recurrent_kernel(dtype: str, hidden: int, batch: int, steps: int, gates: int, variant: str) -> Kernel:
     """A layer without the product of its input."""
     size = 2 if dtype == "fp16" else 4
     weights = float(gates * hidden * hidden)

@@ -30,6 +30,6 @@ def gemm(folder: Path) -> Measurements:
                 inside = row[0] == _SECTION
             elif inside and len(row) > 8 and row[2].isdigit():
                 columns, rows, depth = (-(-int(value) // 8) * 8 for value in row[2:5])
-                work = gemm_kernel(rows, columns, depth, dtype="fp16")
-                measured.add(work, float(row[8]) * 1e-3, f"n={columns} k={depth}")
+                kernel = gemm_kernel(rows, columns, depth, dtype="fp16")
+                measured.add(kernel, float(row[8]) * 1e-3, f"n={columns} k={depth}")
     return measured

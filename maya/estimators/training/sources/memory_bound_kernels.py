@@ -77,8 +77,8 @@ def over_rows(
 
 def norm_forward(rows: float, columns: float, size: int, *, has_mean: bool) -> list[Kernel]:
     """`has_mean`: a layer norm, not one by the root of the mean square."""
-    work = over_rows(KernelClass.NORM, "layer_norm_forward", rows, columns, size, 1, 1)
-    return [replace(work, shape={**work.shape, HAS_MEAN: float(has_mean)})]
+    kernel = over_rows(KernelClass.NORM, "layer_norm_forward", rows, columns, size, 1, 1)
+    return [replace(kernel, shape={**kernel.shape, HAS_MEAN: float(has_mean)})]
 
 
 def norm_backward(rows: float, columns: float, size: int) -> list[Kernel]:
@@ -94,14 +94,14 @@ def eager_rms_norm(rows: float, columns: float, size: int) -> list[Kernel]:
     Both casts are unrolled kernels in the versions of torch that were measured; later ones use vectors for one.
     """
     n = rows * columns
-    works = [copy(n, size, 4, "unrolled")] if size != 4 else []
-    works.append(elementwise(n, [4], 4))
-    works.append(over_rows(KernelClass.REDUCTION, "inner", rows, columns, 4, 1, 1 / columns))
-    works += [elementwise(rows, [4], 4)] * 2
-    works.append(elementwise(n, [4], 4, "strided"))
-    works += [copy(n, 4, size, "unrolled")] if size != 4 else []
-    works.append(elementwise(n, [size], size, "strided"))
-    return works
+    kernels = [copy(n, size, 4, "unrolled")] if size != 4 else []
+    kernels.append(elementwise(n, [4], 4))
+    kernels.append(over_rows(KernelClass.REDUCTION, "inner", rows, columns, 4, 1, 1 / columns))
+    kernels += [elementwise(rows, [4], 4)] * 2
+    kernels.append(elementwise(n, [4], 4, "strided"))
+    kernels += [copy(n, 4, size, "unrolled")] if size != 4 else []
+    kernels.append(elementwise(n, [size], size, "strided"))
+    return kernels
 
 
 _LIGER_GPUS = {"h100": "NVIDIA H100 80GB HBM3", "a100-80": "NVIDIA A100-SXM4-80GB"}
@@ -118,15 +118,15 @@ def liger(folder: Path, device: Device) -> list[Observation]:
         if row["gpu_name"] != gpu or row["metric_name"] != "speed":
             continue
         options = json.loads(row["extra_benchmark_config_str"])
-        works = _liger_works(row, options, float(row["x_value"]))
-        if works:
+        kernels = _liger_kernels(row, options, float(row["x_value"]))
+        if kernels:
             # A set of rows of a benchmark differs in one size, which is what is held out.
             group = f"{row['x_name']}={row['x_value']}"
-            found.append(Observation(tuple(works), float(row["y_value_50"]) * 1e-3, group, "liger", device))
+            found.append(Observation(tuple(kernels), float(row["y_value_50"]) * 1e-3, group, "liger", device))
     return found
 
 
-def _liger_works(row: dict[str, str], options: dict[str, float | str], x: float) -> list[Kernel] | None:
+def _liger_kernels(row: dict[str, str], options: dict[str, float | str], x: float) -> list[Kernel] | None:
     name, provider, mode = row["kernel_name"], row["kernel_provider"], row["kernel_operation_mode"]
     size = _SIZES.get(str(options.get("dtype", "torch.bfloat16")), 2)
     rows = float(options.get("M", 0))
@@ -176,11 +176,11 @@ def cudnn_norms(folder: Path, device: Device) -> list[Observation]:
             if row["backend"] != "pytorch" or row["success"] != "True" or not forward < 1.0:
                 continue
             rows, columns = float(row["N"]), float(row["C"])
-            for works, seconds in (
+            for kernels, seconds in (
                 (norm_forward(rows, columns, 2, has_mean=row["norm_type"] == "layer_norm"), forward),
                 (norm_backward(rows, columns, 2), backward),
             ):
-                found.append(Observation(tuple(works), seconds, f"columns={row['C']}", "cudnn_norms", device))
+                found.append(Observation(tuple(kernels), seconds, f"columns={row['C']}", "cudnn_norms", device))
     return found
 
 
@@ -204,14 +204,14 @@ def neusight(folder: Path, device: Device) -> list[Observation]:
         for row in rows:
             if float(row["Latency"]) < _ABOVE_HOST * shortest:
                 continue
-            works = _neusight_works(name, float(row["B"]), float(row["H"]))
+            kernels = _neusight_kernel(name, float(row["B"]), float(row["H"]))
             found.append(
-                Observation((works,), float(row["Latency"]) * 1e-3, f"columns={row['H']}", f"neusight {name}", device)
+                Observation((kernels,), float(row["Latency"]) * 1e-3, f"columns={row['H']}", f"neusight {name}", device)
             )
     return found
 
 
-def _neusight_works(name: str, rows: float, columns: float) -> Kernel:
+def _neusight_kernel(name: str, rows: float, columns: float) -> Kernel:
     if name == "softmax":
         # torch 2.1: only rows that a warp has are kept in its registers.
         variant = "softmax_forward" + (IN_PASSES if columns > _COLUMNS_OF_A_WARP else "")
@@ -235,8 +235,8 @@ def vidur(folder: Path, device: Device) -> list[Observation]:
             text = row.get("time_stats.add.median", "")
             elements = float(row["num_tokens"]) * float(row["n_embd"])
             if text and float(text) > 0 and 6 * elements > _ABOVE_CACHE * device.l2_bytes:
-                work = elementwise(elements, [2, 2], 2)
-                found.append(Observation((work,), float(text) * 1e-3, f"hidden={row['n_embd']}", "vidur", device))
+                kernel = elementwise(elements, [2, 2], 2)
+                found.append(Observation((kernel,), float(text) * 1e-3, f"hidden={row['n_embd']}", "vidur", device))
     return found
 
 
@@ -254,7 +254,7 @@ def llmcompass(folder: Path, device: Device) -> list[Observation]:
     if device.key != "a100-80":
         return []
     found = []
-    for name, work_of in _LLMCOMPASS.items():
+    for name, make_kernel in _LLMCOMPASS.items():
         path = folder / f"{name}_A100.csv"
         if not path.is_file():
             continue
@@ -264,7 +264,7 @@ def llmcompass(folder: Path, device: Device) -> list[Observation]:
             seconds = rows * columns / (throughput * 1e9)
             if seconds > 100e-6:  # timed from the host
                 group = f"columns={columns:.0f}" if name != "gelu" else f"elements={columns:.0f}"
-                found.append(Observation((work_of(rows, columns),), seconds, group, "llmcompass", device))
+                found.append(Observation((make_kernel(rows, columns),), seconds, group, "llmcompass", device))
     return found
 
 

@@ -21,7 +21,7 @@ SOURCE = Source("sitar-lab/NeuSight @6945927", "MIT", "2026-11")
 
 # The measured cards are PCIe ones with the same chip.
 _CARDS = {"v100": "Tesla_V100-PCIE-32GB", "a100-40": "NVIDIA_A100-PCIE-40GB"}
-_SMALLEST_PRODUCT = 3e-6
+_SMALLEST_GEMM = 3e-6
 _LEAST_OF_A_CALL = 0.5  # a product's bound, beside what is taken off
 
 
@@ -35,10 +35,10 @@ def gemm(folder: Path, device: str) -> Measurements:
             (float(latency) * 1e-3, int(b), int(m), int(n), int(k))
             for latency, b, m, n, k in rows_of(read_columns(path, ("Latency", "B", "M", "N", "K")))
         ]
-        calling = float(np.percentile([row[0] for row in rows], 0.5)) - _SMALLEST_PRODUCT
+        calling = float(np.percentile([row[0] for row in rows], 0.5)) - _SMALLEST_GEMM
         for seconds, b, m, n, k in rows:
-            work = gemm_kernel(m, n, k, batch=b, dtype="fp32")
-            moved = np.array([work.bytes_read + work.bytes_written])
-            if roofline(known, "fp32", np.array([work.flops]), moved)[0] >= _LEAST_OF_A_CALL * calling:
-                measured.add(work, max(seconds - calling, _SMALLEST_PRODUCT), f"n={n} k={k}")
+            kernel = gemm_kernel(m, n, k, batch=b, dtype="fp32")
+            moved = np.array([kernel.bytes_read + kernel.bytes_written])
+            if roofline(known, "fp32", np.array([kernel.flops]), moved)[0] >= _LEAST_OF_A_CALL * calling:
+                measured.add(kernel, max(seconds - calling, _SMALLEST_GEMM), f"n={n} k={k}")
     return measured

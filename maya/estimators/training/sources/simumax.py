@@ -27,10 +27,10 @@ def gemm(folder: Path, device: str, layout: str) -> Measurements:
         m, n, k, batch = (int(value[name]) for name in ("m", "n", "k", "b"))
         if value["layout"] != layout:
             continue
-        work = gemm_kernel(
+        kernel = gemm_kernel(
             m, n, k, batch=batch, layout=layout, out_dtype=value["out_dtype"], accumulate=value["accumulate"] == "True"
         )
-        measured.add(work, work.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
+        measured.add(kernel, kernel.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
     return measured
 
 
@@ -42,8 +42,8 @@ def grouped(folder: Path, device: str) -> Measurements:
         value = _values(text)
         groups, m, n, k = (int(value[name]) for name in ("ng", "M", "N", "K"))
         if value["stage"] == "fwd":
-            work = gemm_kernel(m, n, k, batch=groups)
-            measured.add(work, work.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
+            kernel = gemm_kernel(m, n, k, batch=groups)
+            measured.add(kernel, kernel.flops / (efficiency * operation["tflops"] * 1e12), f"n={n} k={k}")
     return measured
 
 
@@ -58,7 +58,7 @@ def attention(folder: Path, device: str, implementation: str, backward: bool) ->
         )
         if value["qkv_contiguous"] != "True":
             continue
-        work = attention_kernel(
+        kernel = attention_kernel(
             batch,
             heads,
             length,
@@ -71,7 +71,7 @@ def attention(folder: Path, device: str, implementation: str, backward: bool) ->
         )
         counted = 2.0 * batch * heads * length * length * (head_dim + value_dim) * (2.5 if backward else 1.0)
         seconds = counted / (efficiency * operation["tflops"] * 1e12)
-        measured.add(work, seconds, f"{heads} {kv_heads} {head_dim} {length}")
+        measured.add(kernel, seconds, f"{heads} {kv_heads} {head_dim} {length}")
     return measured
 
 
