@@ -12,8 +12,9 @@ from maya.replay.rank_class import RankClass
 from maya.replay.replay_plan import NcclGroup
 from maya.replay.run_settings import RunSettings
 from maya.replay.timeline import GroupTimeline, RankDetail, Timeline
-from maya.replay.truncated_traces import some_ranks, truncations
+from maya.replay.truncated_traces import truncations
 from maya.util.arrays import Integers
+from maya.util.ranks import ranks_text
 
 
 def make_timeline(
@@ -115,7 +116,7 @@ def _main_thread_end(replay: ClassReplay, group: int) -> int:
 
 def _stalled(replay: ClassReplay) -> list[str]:
     """A sentence for each collective that kept ranks from reaching the end of their traces."""
-    ranks = some_ranks(sorted(replay.ranks))
+    ranks = ranks_text(sorted(replay.ranks))
     problems = []
     for stream in sorted(replay.open):
         item = replay.plan.queues[stream][replay.at[stream]]
@@ -124,7 +125,7 @@ def _stalled(replay: ClassReplay) -> list[str]:
         sequence = replay.calls.sequence[item.first]
         members = replay.communicators[0][call.communicator].members
         problems.append(
-            f"{ranks}: {call.call} number {sequence} of {some_ranks(members)} never completed: its other members did "
+            f"{ranks}: {call.call} number {sequence} of {ranks_text(members)} never completed: its other members did "
             "not arrive; the timeline ends there"
         )
     return problems

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from maya.replay.timeline import GroupTimeline
+from maya.util.ranks import ranks_text
 
 
 def truncations(groups: Sequence[GroupTimeline], whole_steps: Mapping[int, int] | None = None) -> list[str]:
@@ -22,7 +23,7 @@ def truncations(groups: Sequence[GroupTimeline], whole_steps: Mapping[int, int] 
 
 
 def _sentence(ranks: Sequence[int], problem: str, remedy: str, whole_steps: Mapping[int, int] | None) -> str:
-    whose = f"the trace of {some_ranks(ranks)}" if len(ranks) == 1 else f"the traces of {some_ranks(ranks)}"
+    whose = f"the trace of {ranks_text(ranks)}" if len(ranks) == 1 else f"the traces of {ranks_text(ranks)}"
     what_to_do = f"; {remedy}" if remedy else ""
     if whole_steps is None:
         return f"{whose} {'is' if len(ranks) == 1 else 'are'} cut short: {problem}{what_to_do}"
@@ -30,10 +31,3 @@ def _sentence(ranks: Sequence[int], problem: str, remedy: str, whole_steps: Mapp
     steps = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     ends = "ends" if len(ranks) == 1 else "end"
     return f"{whose} {ends} after {steps} complete step{'' if counts == [1] else 's'}: {problem}{what_to_do}"
-
-
-def some_ranks(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:4]))
-    return f"ranks {shown}, … ({len(ranks)})" if len(ranks) > 4 else f"ranks {shown}"

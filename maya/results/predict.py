@@ -66,11 +66,11 @@ def choose_ranks(text: str | None, recording: Recording, world_size: int) -> lis
         return sorted(min(each.ranks) for each in largest[:_MOST_TRACES])
     if text in ("all", "none"):
         return recorded if text == "all" else []
-    wanted = parse_ranks(text, world_size)
+    wanted = parse_trace_ranks(text, world_size)
     return [rank for rank in wanted if rank in set(recorded)]
 
 
-def parse_ranks(text: str, world_size: int) -> Sequence[int]:
+def parse_trace_ranks(text: str, world_size: int) -> Sequence[int]:
     """ "0,8-15" -> 0, 8, 9, ... 15."""
     found: set[int] = set()
     for part in text.split(","):

@@ -340,7 +340,7 @@ def test_a_disk_full_of_traces_is_reported(start: Start, small_disk: Path) -> No
     assert output == "done\ndone\n"
     assert exit_code == 0
     assert "No space left on device. The trace ends here; the program and its clocks continue" in errors
-    assert "no prediction: no step was recorded to its end: the traces of ranks 0, 1 are cut short" in errors
+    assert "no prediction: no step was recorded to its end: the traces of ranks 0-1 are cut short" in errors
     assert "the disk was full (No space left on device); make room there" in errors
     assert not list((small_disk / "full").rglob("*.tmp"))
 

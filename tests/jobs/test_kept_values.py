@@ -106,7 +106,7 @@ def test_lost_contents_are_warned_of_once(displaced: Outcomes) -> None:
     said = displaced.run.stderr
     assert said.count(FULL) == 1
     assert said.count("200000 bytes of integers that were written to the GPU are placeholders (zeros)") == 1
-    assert "some of these reads are of large copies whose contents were not kept: " in said
+    assert "some of these values are from large copies whose contents were not kept: " in said
 
 
 def test_reads_of_lost_contents_are_counted_with_their_lines(displaced: Outcomes) -> None:

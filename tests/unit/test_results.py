@@ -16,7 +16,7 @@ from maya.replay.timeline import Timeline
 from maya.results import Options, conclude
 from maya.results.memory import memory_curve, nccl_bytes
 from maya.results.origins import top_items
-from maya.results.predict import parse_ranks
+from maya.results.predict import parse_trace_ranks
 from maya.results.prediction_json import prediction_json
 from maya.results.result import OptionError
 from maya.results.terminal_text import lines_of
@@ -393,8 +393,8 @@ def test_an_unknown_option_is_refused_by_name() -> None:
 
 
 def test_rank_ranges_are_parsed() -> None:
-    assert parse_ranks("3,0-1,1", 8) == [0, 1, 3]
+    assert parse_trace_ranks("3,0-1,1", 8) == [0, 1, 3]
     with pytest.raises(OptionError, match="there is no rank 8, only 0 to 7"):
-        parse_ranks("6-8", 8)
+        parse_trace_ranks("6-8", 8)
     with pytest.raises(OptionError, match="expected ranks"):
-        parse_ranks("first", 8)
+        parse_trace_ranks("first", 8)
