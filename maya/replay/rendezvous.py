@@ -174,10 +174,6 @@ class RendezvousTable:
                 if finished:
                     return True
 
-    def unfinished(self) -> list[tuple[int, int]]:
-        """For each collective that never started: its communicator's number and how many members are missing."""
-        return [(key[0], rendezvous.needed) for key, rendezvous in self._collectives.items()]
-
 
 def _end(rendezvous: Rendezvous, at: int) -> None:
     rendezvous.ended = at
