@@ -86,10 +86,12 @@ class Run:
         self._recording: Recording | None = None
 
     def __repr__(self) -> str:
+        from maya.launcher.terminal_summary import relative
+
         settings = self._settings
         ended = "not ended" if self.exit_code is None else f"exit code {self.exit_code}"
         ranks = f"{settings.world_size} rank{'s' if settings.world_size != 1 else ''}"
-        return f"<Run {self.folder}: {settings.script}, {ranks} on {settings.gpu}, {ended}>"
+        return f"<Run {relative(self.folder)}: {settings.script}, {ranks} on {settings.gpu}, {ended}>"
 
     # ---- how the job went ----
 

@@ -42,9 +42,11 @@ class RunPrediction:
         self._changed = changed
 
     def __repr__(self) -> str:
+        from maya.launcher.terminal_summary import relative
+
         settings = self.settings
         return (
-            f"<RunPrediction of {self.folder}: {self.step_time_ns / 1e6:.3f} ms a step, "
+            f"<RunPrediction of {relative(self.folder)}: {self.step_time_ns / 1e6:.3f} ms a step, "
             f"{settings.world_size} ranks on {settings.gpu}, {settings.cluster}>"
         )
 
