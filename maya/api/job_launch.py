@@ -26,7 +26,8 @@ from maya.util.suggestions import did_you_mean
 
 _NOT_STARTED = 2  # the exit code
 _LINES_KEPT = 30
-_INTERRUPT_SECONDS = 40.0  # the ranks have 30 of them before they are killed
+_OWN_SECONDS = 2.0  # for a job that has received the interrupt itself
+_SHUTDOWN_SECONDS = 40.0  # maya-torchrun kills its ranks after 30
 
 
 class LaunchError(RuntimeError):
@@ -138,10 +139,11 @@ def _copy(source: IO[str], last: deque[str], *, quiet: bool) -> None:
 
 
 def _end(job: subprocess.Popen[str]) -> None:
-    """Ends the job after an interrupt, which the terminal or the notebook may have sent to it as well."""
-    if job.poll() is None:
-        job.send_signal(signal.SIGINT)
-    try:
-        job.wait(_INTERRUPT_SECONDS)
-    except subprocess.TimeoutExpired:
-        job.kill()
+    """Ends the job after an interrupt. A terminal sends an interrupt to the job as well; a notebook may not."""
+    for number, seconds in ((None, _OWN_SECONDS), (signal.SIGINT, _SHUTDOWN_SECONDS)):
+        if number is not None:
+            job.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(seconds)
+            return
+    job.kill()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import maya
@@ -66,6 +70,24 @@ def test_job_that_cannot_be_started(build: Build, tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
     assert 'unknown GPU "h10"' in caught.value.output
     assert list((tmp_path / "maya-runs").iterdir()) == []
+
+
+def test_interrupt_ends_the_job(build: Build, tmp_path: Path) -> None:
+    """As in a notebook whose kernel is interrupted: the job's processes end, and the interrupt is raised."""
+    sleeping = script(tmp_path, "import time; print('asleep', flush=True); time.sleep(600)")
+    code = f"import maya; maya.launch({sleeping!r}, nproc=2)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as caller:
+        assert caller.stdout is not None
+        while "asleep" not in caller.stdout.readline():
+            assert caller.poll() is None
+        jobs = psutil.Process(caller.pid).children(recursive=True)
+        caller.send_signal(signal.SIGINT)
+        _, errors = caller.communicate(timeout=120)
+    assert "KeyboardInterrupt" in errors
+    assert len(jobs) > 2
+    assert not any(job.is_running() for job in jobs)
 
 
 def test_hang_of_a_job(build: Build, tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_bench_compares_with_a_measured_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("dgx-h100", "--op", "all_gather", "--gpus", "8", "--algo", "tree"), "no algorithm/protocol available"),
-        (("dgx-h100", "--op", "all_reduce"), "say of which GPUs"),
+        (("dgx-h100", "--op", "all_reduce"), "give --gpus 64 for the first 64 GPUs"),
         (("dgx-h100", "--op", "all_reduce", "--gpus", "8", "--minbytes", "lots"), "is not a size"),
         (("dgx-h100", "--op", "all_reduce", "--members", "0:8:0"), "does not name ranks"),
         (("nowhere", "--op", "all_reduce", "--gpus", "8"), 'unknown cluster "nowhere"'),
