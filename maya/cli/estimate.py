@@ -240,7 +240,7 @@ def _print_classes(found: Sequence[TraceEstimate]) -> None:
     from maya.estimators.kernel import Origin
 
     first = found[0]
-    rows = [("kind", "launches", "different", *(cell for each in found for cell in (each.gpu, "share")))]
+    rows = [("class", "launches", "distinct", *(cell for each in found for cell in (each.gpu, "share")))]
     times = [{row.kernel_class: row.total_ns for row in each.classes} for each in found]
     for row in first.classes:
         ns = [of_gpu[row.kernel_class] for of_gpu in times]

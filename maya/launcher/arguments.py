@@ -52,7 +52,7 @@ class StreamChoice:
 
 @dataclass(frozen=True)
 class StreamCodes:
-    """Such a choice for every local rank; those that are not named have the last one."""
+    """A choice for every local rank: those in `named`, and one for all others."""
 
     named: Mapping[int, StreamChoice]
     others: StreamChoice
@@ -63,7 +63,7 @@ class StreamCodes:
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What to run, and how."""
+    """The job to run, and its options."""
 
     command: tuple[str, ...]  # of one worker
     script: str
@@ -74,7 +74,7 @@ class LaunchOptions:
     role: str
     run_id: str
     master_address: str
-    master_port: int | None  # None: any free one
+    master_port: int | None  # None: a free one
     max_restarts: int
     virtual_local_rank: bool
     signals: tuple[signal.Signals, ...]  # forwarded to the worker
@@ -82,13 +82,13 @@ class LaunchOptions:
     log_folder: Path | None  # None: in the run's folder
     redirects: StreamCodes
     tee: StreamCodes
-    local_ranks: frozenset[int] | None  # those whose output is shown; None: all
+    local_ranks: frozenset[int] | None  # show the output of these; None: of all
     cluster: str | None  # its name
-    cluster_file: str | None  # what the user called it: a name of the catalogue, or a path
+    cluster_file: str | None  # as the user wrote it: a name in the catalogue, or a path
     gpu: str
     out: Path | None  # None: a new folder under maya-runs
     trace: bool
-    preload: tuple[str, ...] | None  # modules to import before the ranks are forked, besides those found; None: none
+    preload: tuple[str, ...] | None  # more modules to import before the ranks are forked; None: import none before
     variables: Mapping[str, str]  # MAYA_* chosen on the command line
     timing: Timing
     hangs: Hangs
@@ -100,7 +100,7 @@ class LaunchOptions:
 
 
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions:
-    """Read the command line; argparse itself exits on what it cannot read."""
+    """Read the command line; an error exits with code 2."""
     parser = make_parser(environment)
     options = parser.parse_args(words)
     try:
@@ -214,7 +214,7 @@ def _gpus_per_node(gpu: str, environment: Mapping[str, str]) -> int:
 
 
 def _world(options: argparse.Namespace, gpus_per_node: int) -> tuple[int, int]:
-    """Nodes and ranks per node, from whichever of --nproc, --nnodes and --nproc-per-node were given."""
+    """Nodes and ranks per node, from --nproc, --nnodes and --nproc-per-node."""
     nodes = None if options.nnodes is None else _nodes(options.nnodes)
     per_node = None if options.nproc_per_node is None else _ranks_per_node(options.nproc_per_node, gpus_per_node)
     total = options.nproc
@@ -256,14 +256,14 @@ def _ranks_per_node(text: str, gpus_per_node: int) -> int:
 
 
 def _rendezvous(options: argparse.Namespace, nodes: int) -> tuple[str, str, int | None]:
-    """Run id, and where rank 0 hosts its store; torchrun makes up an id whenever it also chooses the place."""
+    """Run id, and the address of rank 0's store. torchrun invents an id where it chooses the address itself."""
     chooses = options.rdzv_backend == "static" and not options.rdzv_endpoint and options.master_port is None
     if options.standalone or (chooses and nodes == 1):
         return str(uuid.uuid4()), "127.0.0.1", None
     if options.rdzv_backend == "c10d":
         return options.rdzv_id, "127.0.0.1", None
     if not options.rdzv_endpoint:
-        # torchrun's nodes must agree on a port, 29500 unless one is given; ours are told.
+        # torchrun's nodes must agree on a port, by default 29500; ours get theirs from this launcher.
         return options.rdzv_id, options.master_addr, options.master_port or None
     address, _, port = options.rdzv_endpoint.rpartition(":")
     if not address or not port.isdigit():
@@ -285,7 +285,7 @@ def _python(environment: Mapping[str, str]) -> str:
 
 
 def _streams(option: str, text: str) -> StreamCodes:
-    """A stream code for all local ranks ("3"), or one for some of them ("0:3,1:2"; none for the others)."""
+    """A stream code for all local ranks ("3"), or by local rank ("0:3,1:2"; the others have none)."""
 
     def streams(code: str) -> StreamChoice:
         return StreamChoice(stdout=bool(int(code) & 1), stderr=bool(int(code) & 2))

@@ -1,6 +1,6 @@
-"""Options of maya-torchrun that make a job go wrong, or otherwise, on purpose: --inject and --schedule-seed.
+"""Options of maya-torchrun that inject faults or perturb the order of events: --inject and --schedule-seed.
 
-In: the parsed command line. Out: an `Injection`, of which every rank is told its part.
+In: the parsed command line. Out: an `Injection`, which gives every rank its own faults.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["FaultError", "Injection", "add_options", "read_options"]
 
 @dataclass(frozen=True)
 class Injection:
-    """What the user wants to go wrong."""
+    """The faults of a job, and the seed of its event order."""
 
     wanted: tuple[InjectedFault | InjectedLinkFault, ...] = ()
     seed: int | None = None  # of the order of events
 
     @property
     def links(self) -> tuple[str, ...]:
-        """As the network model takes them."""
+        """The faults of links, as the network model reads them."""
         return tuple(fault.link for fault in self.wanted if isinstance(fault, InjectedLinkFault))
 
     def of_rank(self, rank: int, attempt: int) -> str:
@@ -40,14 +40,14 @@ class Injection:
         return ";".join(fault.for_rank() for fault in mine)
 
     def variables(self) -> dict[str, str]:
-        """What all ranks are told."""
+        """Environment variables of all ranks."""
         return {"MAYA_FAULTS": "", "MAYA_SCHEDULE_SEED": "" if self.seed is None else str(self.seed)}
 
     def texts(self) -> tuple[str, ...]:
         return tuple(map(str, self.wanted))
 
     def check(self, world_size: int, attempts: int, *, trace: bool) -> None:
-        """Refuse what could never happen."""
+        """Refuse faults that could never happen."""
         for fault in self._of_ranks():
             if fault.rank >= world_size:
                 raise FaultError(f"{fault}: there is no rank {fault.rank}; ranks are 0 to {world_size - 1}")

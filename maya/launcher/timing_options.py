@@ -103,7 +103,7 @@ def add_options(time: argparse._ArgumentGroup, results: argparse._ArgumentGroup)
 def read_options(options: argparse.Namespace) -> Timing:
     """The choices; contradictory ones are refused."""
     if options.no_trace and options.host_time == "measured":
-        raise TimingError("--host-time measured and --no-trace exclude each other: the trace is where it is written")
+        raise TimingError("--host-time measured and --no-trace exclude each other: the trace holds the host times")
     if options.no_trace and options.clock == "virtual":
         raise TimingError("--clock virtual and --no-trace exclude each other: the clock counts what is recorded")
     timeline = not (options.no_timeline or options.no_trace)
@@ -117,7 +117,7 @@ def read_options(options: argparse.Namespace) -> Timing:
     for name, value in unused.items():
         if value is not None and not timeline:
             other = "--no-timeline" if options.no_timeline else "--no-trace"
-            raise TimingError(f"{name} and {other} exclude each other: it is about the timeline")
+            raise TimingError(f"{name} and {other} exclude each other: without a timeline it has no effect")
     if options.host is not None and options.host_time == "zero":
         raise TimingError(f"--host {options.host} and --host-time zero exclude each other")
     if options.trace_ranks is not None and not re.fullmatch(r"all|none|\d+(-\d+)?(,\d+(-\d+)?)*", options.trace_ranks):

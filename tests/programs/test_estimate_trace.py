@@ -25,7 +25,7 @@ def test_a_recorded_llama_layer_is_estimated_kernel_by_kernel(maya_run: MayaRun)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert "recorded on NVIDIA H100 80GB HBM3" in lines[0]
-    assert lines[2].split() == ["kind", "launches", "different", "h100", "share"]
+    assert lines[2].split() == ["class", "launches", "distinct", "h100", "share"]
     # Seven weights: a product forward, two backward.
     assert next(line for line in lines if line.startswith("gemm ")).split()[1] == "21"
     assert next(line for line in lines if line.startswith("attention ")).split()[1] == "2"
