@@ -1,10 +1,10 @@
-"""Python's debugger on a rank that hangs: looks at threads that stand still, from a thread of its own.
+"""Python's debugger on a hanging rank: inspects blocked threads from a thread of its own.
 
 In: a connected socket and the identity of the main thread, the globals `connection` and `main_thread` with which
-shim/device/stacks.c runs this file in the rank. Out: a session of pdb over that socket, until it is left or the socket
-is closed. Nothing of Maya's need be importable in a rank, so this needs the standard library alone.
+shim/device/stacks.c runs this file in the rank. Out: a session of pdb over that socket, until the user leaves it or the
+socket is closed. Maya may not be importable in a rank, so this file needs only the standard library.
 
-Python's lock is kept while the session waits for the next command: nothing else of the rank's Python goes on meanwhile.
+The session keeps the GIL while it waits for the next command, so no other Python code of the rank runs meanwhile.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Terminal:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._calls = ctypes.PyDLL(None)  # whose functions keep Python's lock
+        self._calls = ctypes.PyDLL(None)  # calls through PyDLL keep the GIL
         self._buffer = ctypes.create_string_buffer(4096)
         self._rest = b""
 
     def readline(self) -> str:
-        """Nothing at the end."""
+        """The next line; empty at the end."""
         while b"\n" not in self._rest:
             count = self._calls.recv(self._descriptor, self._buffer, len(self._buffer), 0)
             if count <= 0:
@@ -50,7 +50,7 @@ class Terminal:
         while content:
             count = self._calls.send(self._descriptor, content, len(content), 0x4000)  # MSG_NOSIGNAL
             if count <= 0:
-                raise EOFError("nobody looks any more")
+                raise EOFError("the connection is closed")
             content = content[count:]
         return len(text)
 
@@ -59,7 +59,7 @@ class Terminal:
 
 
 class Debugger(pdb.Pdb):
-    """pdb for looking around: the frames belong to other threads, which cannot be made to go on from here."""
+    """pdb for inspection only: the frames belong to other threads, which cannot be resumed from here."""
 
     def __init__(self, terminal: Any, main_thread: int) -> None:
         super().__init__(stdin=terminal, stdout=terminal, nosigint=True)
@@ -67,10 +67,10 @@ class Debugger(pdb.Pdb):
         self._main_thread = main_thread
 
     def look_at(self, thread: int) -> bool:
-        """The session begins at the innermost line of the program's own code; `down` leads into the libraries."""
+        """Begin the session at the innermost line of the program's own code; `down` leads into the libraries."""
         frame = sys._current_frames().get(thread)
         if frame is None:
-            self.message("*** that thread runs no Python")
+            self.message("*** that thread does not run Python")
             return False
         self.reset()
         self.interaction(frame, None)
@@ -101,7 +101,7 @@ class Debugger(pdb.Pdb):
     def do_thread(self, arg: str) -> None:
         """thread number
 
-        Look at another thread, by its number in `threads`; 0 is the main one.
+        Inspect another thread, by its number in `threads`; 0 is the main thread.
         """
         threads = self._threads()
         if not arg.isdigit() or int(arg) >= len(threads):
@@ -111,15 +111,17 @@ class Debugger(pdb.Pdb):
         self.print_stack_entry(self.stack[self.curindex])
 
     def _threads(self) -> list[int]:
-        """The main one first, and not this one."""
+        """All threads but this one, the main thread first."""
         others = sorted(set(sys._current_frames()) - {self._main_thread, threading.get_ident()})
         return [self._main_thread, *others]
 
 
 def _refuse(debugger: Debugger, _: str) -> None:
-    """Not on a rank that hangs."""
-    debugger.error("not on a rank that hangs: it stands in a call that never returns. To look around: up, down, where,")
-    debugger.error("list, args, p, pp, display, threads, thread N; q leaves")
+    """Not possible on a hanging rank."""
+    debugger.error(
+        "not possible on a hanging rank: it is blocked in a call that never returns. To inspect it: up, down,"
+    )
+    debugger.error("where, list, args, p, pp, display, threads, thread N; q leaves")
 
 
 for _name in _MOVES:
@@ -127,7 +129,7 @@ for _name in _MOVES:
 
 
 def session(descriptor: int, thread: int) -> None:
-    """From the first prompt to the last."""
+    """Run the debugger until the user leaves it."""
     terminal = Terminal(descriptor)
     try:
         Debugger(terminal, thread).look_at(thread)
@@ -137,5 +139,5 @@ def session(descriptor: int, thread: int) -> None:
         terminal.write(f"*** the debugger failed: {type(error).__name__}: {error}\n")
 
 
-if "connection" in globals():  # not imported, but run in a rank
+if "connection" in globals():  # run in a rank, not imported
     session(globals()["connection"], globals()["main_thread"])

@@ -1,12 +1,12 @@
-"""The messages between ranks and the coordinator: what there is, and the order of the fields.
+"""The messages between ranks and the coordinator, and the order of their fields.
 
-Declared here once: the ranks' side, which is C, is compiled with a header that the build makes from these declarations
-(rank_runtime/build/message_header.py). Whoever changes a declaration raises VERSION; the kinds of Hello and Refused,
-and the fields that Hello begins with, never change, so that two sides of different versions can tell each other.
+Declared here once: the build generates the header `messages.h` for the ranks' C code from these declarations
+(rank_runtime/build/message_header.py). A changed declaration needs a higher VERSION. The kinds of Hello and Refused and
+the first fields of Hello never change, so that two sides of different versions can report the mismatch.
 
 A ZeroMQ message is a batch. Its first frame is a msgpack array of messages, each an array: kind, then the fields in the
 order of their declaration. The other frames are payloads, one for each message whose `payload` is true, in order. A
-rank has a DEALER socket, the coordinator a ROUTER; per rank, messages arrive in the order in which they were sent.
+rank has a DEALER socket, the coordinator a ROUTER; the messages of one rank arrive in the order of sending.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 5
 
 
 class Call(IntEnum):
-    """What a rank asks of a communicator."""
+    """A call on a communicator."""
 
     ALL_REDUCE = 0
     REDUCE = 1
@@ -55,7 +55,7 @@ class DataType(IntEnum):
 
 
 class Reduction(IntEnum):
-    """Operators of reductions, numbered as NCCL numbers them; PREMULSUM is a sum of inputs that their ranks scaled."""
+    """Operators of reductions, numbered as NCCL numbers them; PREMULSUM sums inputs that their ranks have scaled."""
 
     SUM = 0
     PROD = 1
@@ -72,14 +72,14 @@ class Ending(IntEnum):
     ABORTED = 1
 
 
-# The declarations are not frozen: that would make a Post three times as dear to decode.
+# The dataclasses are not frozen: that would make a Post three times as expensive to decode.
 
 # ---- from a rank ----
 
 
 @dataclass(slots=True)
 class Hello:
-    """The first message of a process. Whoever does not know the run's secret is not answered."""
+    """The first message of a process. The coordinator does not answer a process without the run's secret."""
 
     KIND: ClassVar[int] = 1
     version: int
@@ -90,7 +90,7 @@ class Hello:
 
 @dataclass(slots=True)
 class Join:
-    """A member of a new communicator; complete when `ranks` members have come with the same key."""
+    """A member of a new communicator; complete when `ranks` members have sent the same key."""
 
     KIND: ClassVar[int] = 2
     request: int  # chosen by the rank; the answer carries it
@@ -98,8 +98,8 @@ class Join:
     member: int  # rank in the communicator
     ranks: int
     node: int
-    gpu: int  # of the node
-    bus_id: int  # its PCI address, as NCCL numbers it: no two members of a node have the same
+    gpu: int  # number in the node
+    bus_id: int  # its PCI address, as NCCL numbers it; unique among the members of a node
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class Split:
     KIND: ClassVar[int] = 3
     request: int
     parent: int
-    sequence: int  # of this rank's splits and shrinks of the parent: 0, 1, ...
-    color: int  # -1: no part in any of the new communicators
+    sequence: int  # number among this rank's splits and shrinks of the parent: 0, 1, ...
+    color: int  # -1: the rank joins none of the new communicators
     key: int
 
 
@@ -127,7 +127,7 @@ class Shrink:
 
 @dataclass(slots=True)
 class Post:
-    """One call whose turn has come in its stream. Answered by Done or Failed."""
+    """One call that its stream has reached. Answered by Done, Failed or Abandoned."""
 
     KIND: ClassVar[int] = 5
     token: int  # chosen by the rank; the answer carries it
@@ -138,18 +138,18 @@ class Post:
     data_type: int
     reduction: int  # 0 where the call has none
     peer: int  # root or peer; -1 where the call has none
-    known: Sequence[int]  # which bytes of the send buffer are known: start, end, start, end, ...
-    payload: bool  # these bytes follow, one part after the other; otherwise nothing is known
-    arrival_ns: int = 0  # by the rank's clock: when its stream reaches the call, or, in a group, the group
-    shared_bytes: int = (
-        0  # of a message: bytes of the messages in its group that share its way out of, or into, the rank
+    known: Sequence[int]  # the known bytes of the send buffer: start, end, start, end, ...
+    payload: bool  # the known bytes follow, one part after the other; otherwise none are known
+    arrival_ns: int = 0  # by the rank's clock: when its stream reaches the call or its group
+    shared_bytes: int = 0  # of a send or recv: bytes of those in its group that share its way out of, or into, the rank
+    guessed: bool = (
+        False  # some known bytes were computed from placeholders, but must be consistent among ranks: counts
     )
-    guessed: bool = False  # what is called known is partly made up, but of consequence: counts that have to add up
 
 
 @dataclass(slots=True)
 class Leave:
-    """The rank will not use the communicator again; posts that are not answered yet never will be."""
+    """The rank will not use the communicator again; its unanswered posts stay unanswered."""
 
     KIND: ClassVar[int] = 6
     communicator: int
@@ -158,16 +158,16 @@ class Leave:
 
 @dataclass(slots=True)
 class Alive:
-    """Now and then, and when something changed: how far the rank is."""
+    """The rank's progress, sent from time to time and when it changes."""
 
     KIND: ClassVar[int] = 7
-    steps: int  # optimizer steps so far, of the optimizer that has made most
+    steps: int  # steps so far of the optimizer with the most steps
     host_ns: int = 0  # by the rank's clock
 
 
 @dataclass(slots=True)
 class Bye:
-    """The last message of a process that ends in an orderly way."""
+    """The last message of a process that ends normally."""
 
     KIND: ClassVar[int] = 8
     host_ns: int = 0  # by the rank's clock
@@ -175,20 +175,20 @@ class Bye:
 
 @dataclass(slots=True)
 class Ask:
-    """How long does something take that the device was asked to do? Answered by Times."""
+    """Asks for the duration of a kernel, copy or local collective. Answered by Times."""
 
     KIND: ClassVar[int] = 9
     number: int  # chosen by the rank; the answer carries it
-    record: int  # what kind of record of the trace it is: maya.trace.Kind
-    signature: str  # of the record, as the trace has it
-    op: str  # signature of the op that it came from; empty: none
-    size: int  # bytes of a copy or memset; 0 of others
+    record: int  # the kind of its trace record: trace_format.Kind
+    signature: str  # of the record
+    op: str  # signature of its op; empty: none
+    size: int  # bytes of a copy or memset; otherwise 0
 
 
 @dataclass(slots=True)
 class Drain:
-    """The program of the rank has ended, and its process waits until its streams have completed their collectives. The
-    rank still posts those that are queued."""
+    """The rank's program has ended, and its process waits until its streams have completed their collectives. The rank
+    still posts the queued ones."""
 
     KIND: ClassVar[int] = 10
     host_ns: int = 0  # by the rank's clock
@@ -199,7 +199,7 @@ class Drain:
 
 @dataclass(slots=True)
 class Welcome:
-    """The answer to Hello; the rank's other messages may have been sent before it arrives."""
+    """The answer to Hello; the rank may send further messages before it arrives."""
 
     KIND: ClassVar[int] = 32
     version: int
@@ -207,7 +207,7 @@ class Welcome:
 
 @dataclass(slots=True)
 class Refused:
-    """The answer to a Hello that cannot be accepted: another version, a rank that is taken."""
+    """The answer to an unacceptable Hello: another version, or a rank that is already connected."""
 
     KIND: ClassVar[int] = 33
     text: str
@@ -219,13 +219,11 @@ class Joined:
 
     KIND: ClassVar[int] = 34
     request: int
-    communicator: (
-        int  # 0: the rank has no part in it (Split with color -1); a rank that is several members gets several
-    )
+    communicator: int  # 0: the rank joined none (Split with color -1); a rank with several members gets several
     member: int
     members: Sequence[int]  # ranks of the job, in the order of the communicator
-    instance: int  # 0, 1, ... among the communicators with exactly these members; with them, a name that does not
-    # depend on timing
+    instance: int  # 0, 1, ... among the communicators with exactly these members; members and instance together are a
+    # name that does not depend on timing
 
 
 @dataclass(slots=True)
@@ -244,11 +242,11 @@ class Done:
 
     KIND: ClassVar[int] = 36
     token: int
-    known: Sequence[int]  # which bytes of the receive buffer are known now, as in Post
-    payload: bool  # these bytes follow, as in Post
+    known: Sequence[int]  # the known bytes of the receive buffer, as in Post
+    payload: bool  # the known bytes follow, as in Post
     started_ns: int = 0  # by the clock of the cluster
     ended_ns: int = 0
-    guessed: bool = False  # as in Post, of what some member sent
+    guessed: bool = False  # as in Post, for the bytes of some member
 
 
 @dataclass(slots=True)
@@ -263,7 +261,7 @@ class Failed:
 
 @dataclass(slots=True)
 class Abandoned:
-    """The answer to a Post of a rank that drains: a member that is missing has ended, or left the communicator."""
+    """The answer to a Post of a draining rank: a missing member has ended or left the communicator."""
 
     KIND: ClassVar[int] = 39
     token: int
@@ -291,7 +289,7 @@ Payload = TypeVar("Payload", bound=Sized)
 
 
 class MessageError(ValueError):
-    """Bytes that are no batch of messages of this version."""
+    """The bytes are not a batch of messages of this version."""
 
 
 def pack(messages: Iterable[Message]) -> bytes:
@@ -301,7 +299,7 @@ def pack(messages: Iterable[Message]) -> bytes:
 
 
 def unpack(frame: bytes, payloads: Sequence[Payload] = ()) -> list[tuple[Message, Payload | None]]:
-    """The messages of a batch, each with its payload. Nothing is taken for granted about where the bytes come from."""
+    """The messages of a batch, each with its payload. The bytes are not trusted: everything is checked."""
     items = _array(frame)
     messages: list[tuple[Message, Payload | None]] = []
     used = 0
@@ -333,7 +331,7 @@ def unpack(frame: bytes, payloads: Sequence[Payload] = ()) -> list[tuple[Message
 
 
 def unpack_hello(frame: bytes) -> tuple[int, str]:
-    """Version and secret of a batch that begins with a Hello of whatever version."""
+    """Version and secret of a batch that begins with a Hello of any version."""
     items = _array(frame)
     if not items or type(items[0]) is not list or [type(value) for value in items[0][:3]] != [int, int, str]:
         raise MessageError("the first message is no Hello")
@@ -354,7 +352,7 @@ def _array(frame: bytes) -> list[Any]:
 
 
 def _check_known(name: str, known: Sequence[object], payload: Sized | None) -> None:
-    """Intervals in order, and as many bytes as they have."""
+    """Check that the intervals are in order and that the payload has as many bytes."""
     if payload is None or len(known) % 2:
         raise MessageError(f"{name}: known intervals without {'an end' if payload is not None else 'a payload'}")
     last = total = 0
@@ -381,7 +379,7 @@ def _shortened(value: object) -> str:
 
 _LARGEST_RANK = (1 << 31) - 1
 _LARGEST_NUMBER = (1 << 63) - 1
-# What a field of this name may be; others are any number from 0 on.
+# Limits of fields by name; the lower limit of all others is 0.
 _LIMITS: dict[str, tuple[int, int]] = {
     "rank": (0, _LARGEST_RANK),
     "ranks": (1, _LARGEST_RANK),
@@ -400,7 +398,7 @@ _TYPES: dict[str, type] = {"int": int, "str": str, "bytes": bytes, "bool": bool,
 
 
 class _Layout:
-    """How a kind of message is checked: made from its declaration."""
+    """The checks of one kind of message, made from its declaration."""
 
     def __init__(self, declaration: type[Message]) -> None:
         self.name = declaration.__name__
@@ -417,7 +415,7 @@ class _Layout:
             for position, field in enumerate(self._fields, start=1)
             if self.types[position] is int
         ]
-        # One expression, written out: a loop over the limits would take as long as everything else together.
+        # One generated expression: a loop over the limits would double the time of unpacking.
         conditions = [f"{low} <= item[{position}] <= {high}" for position, low, high in self._limits]
         self.within_limits: Callable[[Sequence[Any]], bool] = eval(f"lambda item: {' and '.join(conditions) or True}")
 

@@ -1,4 +1,4 @@
-"""Builds the fake NVIDIA libraries for the installed torch, once, and finds them again.
+"""Builds the fake NVIDIA libraries for the installed torch once and finds them again later.
 
 In: the torch of this interpreter, our C and C++ sources, a compiler. Out: a `Build`: a folder of shared objects named
 by SONAME, to be loaded with LD_PRELOAD. A finished build is found in a few milliseconds, and torch is never imported.
@@ -61,7 +61,7 @@ def ensure_built(
     build = None if force else _read(folder / key)
     if build is None:
         cache.make_cache_folder(folder)
-        with cache.locked(folder, key, waiting=lambda: report("waiting for another process that builds the same")):
+        with cache.locked(folder, key, waiting=lambda: report("waiting for another process that makes the same build")):
             build = None if force else _read(folder / key)  # another process may have made it while we waited
             if build is None:
                 from rank_runtime.build.compile import Compilation  # not needed to find a build, and slow to import
@@ -122,7 +122,7 @@ def _read(folder: Path) -> Build | None:
     libraries = tuple(folder / name for name in description["libraries"])
     observer = folder / description["observer"] if description["observer"] else None
     if not all(path.is_file() for path in (*libraries, *([observer] if observer else []))):
-        return None  # somebody cleaned up in there
+        return None  # some of its files were deleted
     return Build(
         folder,
         libraries,
@@ -134,7 +134,7 @@ def _read(folder: Path) -> Build | None:
 
 
 def _built_earlier(folder: Path, family: str) -> Build:
-    """Without a compiler: what one has built earlier, e.g. when an image was made."""
+    """Without a compiler: a build made earlier, e.g. into a container image."""
     for path in sorted(folder.glob(f"{family}-*/{cache.DESCRIPTION}")):
         build = _read(path.parent)
         if build is not None:
@@ -142,5 +142,5 @@ def _built_earlier(folder: Path, family: str) -> Build:
             return build
     raise BuildError(
         "No C compiler found, and Maya must compile its CUDA libraries once. Install gcc or clang (Debian, Ubuntu: "
-        "`apt install gcc g++`), or name one with $CC."
+        "`apt install gcc g++`), or name a compiler with $CC."
     )

@@ -12,8 +12,8 @@ from rank_runtime.build.plain_torch import add_stubs, import_problem
 def main() -> int:
     """Exit status 0: built; 1: not, with the reason on stderr."""
     parser = argparse.ArgumentParser(prog="python -m rank_runtime.build", description=__doc__)
-    parser.add_argument("--force", action="store_true", help="build again even if the build is there")
-    parser.add_argument("--verbose", action="store_true", help="say what is done, and list what was built")
+    parser.add_argument("--force", action="store_true", help="build again even if a build exists")
+    parser.add_argument("--verbose", action="store_true", help="report each step and list the built libraries")
     parser.add_argument(
         "--plain-torch", action="store_true", help="also let plain Python import torch, without NVIDIA's packages"
     )

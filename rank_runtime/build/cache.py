@@ -1,12 +1,12 @@
 """Where finished builds are kept, so that each is made once.
 
-In: the key of a build. Out: its folder, complete or not there at all: a build grows in a folder of another name and is
-renamed when done, so a killed builder leaves nothing that could be taken for a build.
+In: the key of a build. Out: its folder, complete or absent: a build is made in a folder of another name and renamed
+when done, so a killed builder leaves no incomplete build.
 
     <cache>/<key>/             a finished build; its build.json is touched at every use
     <cache>/<key>.lock         held while <key> is built
-    <cache>/<key>.log          what the compilers said
-    <cache>/<key>.partial-*    being built, by the process of that number; left over, if nobody holds the lock
+    <cache>/<key>.log          output of the compilers
+    <cache>/<key>.partial-*    being built, by the process of that number; abandoned if the lock is free
     <cache>/maya-objects/      compiled objects, for the next build (objects.py)
 """
 
@@ -33,29 +33,29 @@ def cache_folder() -> Path:
         folder = Path(chosen).expanduser().absolute()
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "maya"
-    # The dynamic loader splits LD_PRELOAD at these, and knows no way to quote them.
+    # The dynamic loader splits LD_PRELOAD at these characters and has no way to quote them.
     if any(character.isspace() or character == ":" for character in str(folder)):
         raise BuildError(
             f"The cache folder {str(folder)!r} contains a space or a colon, and LD_PRELOAD cannot name files there. "
-            "Set MAYA_CACHE to a folder without."
+            "Set MAYA_CACHE to a folder without them."
         )
     return folder
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Create the cache folder, and see that it can be written."""
+    """Create the cache folder and check that it can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         writable = False
     if not writable:
-        raise BuildError(f"The cache folder {folder} cannot be written. Set MAYA_CACHE to a folder that can.")
+        raise BuildError(f"The cache folder {folder} cannot be written. Set MAYA_CACHE to a writable folder.")
 
 
 @contextmanager
 def locked(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of `key`; `waiting` is called if another process has it. The kernel drops that of one that dies."""
+    """Hold the lock of `key`; call `waiting` if another process has it. The kernel releases the lock of a dead one."""
     path = folder / f"{key}.lock"
     descriptor = _acquire(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if descriptor is None:
@@ -69,7 +69,7 @@ def locked(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None
 
 
 def _acquire(path: Path, operation: int) -> int | None:
-    """An open file that holds the lock, or None if another process has it and `operation` is not to wait."""
+    """An open file that holds the lock, or None if another process has it and `operation` does not wait."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -79,7 +79,7 @@ def _acquire(path: Path, operation: int) -> int | None:
             return None
         if _is_file(descriptor, path):
             return descriptor
-        os.close(descriptor)  # pruned while we waited: this one locks nothing any more
+        os.close(descriptor)  # the file was pruned while we waited, so its lock protects nothing
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
@@ -94,7 +94,7 @@ def partial_folder(folder: Path, key: str) -> Iterator[Path]:
     """An empty folder that becomes the build of `key` if the block succeeds. The lock of `key` must be held."""
     _remove_partial(folder, key)
     finished = folder / key
-    # A name of its own: compilers of a builder that was killed may still be running, and write where they were told to.
+    # A name of its own: compilers of a killed builder may still run and write into their folder.
     partial = folder / f"{key}.partial-{os.getpid()}"
     partial.mkdir()
     try:
@@ -112,15 +112,15 @@ def _remove_partial(folder: Path, key: str) -> None:
 
 
 def touch(build_folder: Path) -> None:
-    """Note that the build was used. A cache that only others may write serves as well."""
+    """Note that the build was used. A read-only cache works as well."""
     with suppress(OSError):
         os.utime(build_folder / DESCRIPTION)
 
 
 def prune(folder: Path, keep: str) -> None:
-    """Remove the builds that were not used for UNUSED_SECONDS, and what belongs to them."""
+    """Remove the builds that were not used for UNUSED_SECONDS, with their logs and locks."""
     oldest = time.time() - UNUSED_SECONDS
-    for lock in folder.glob("torch*-cuda*.lock"):  # the folder may be one that other programs use, too
+    for lock in folder.glob("torch*-cuda*.lock"):  # other programs may use the folder as well
         key = lock.name.removesuffix(".lock")
         if key == keep or _last_use(folder, key) > oldest:
             continue

@@ -37,22 +37,22 @@ GENERATED_HEADERS = f"{OBJECTS}/include"
 MAXIMUM_JOBS = 8
 
 C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
-# What is thread-local has its place when the library is loaded, which saves a call at every access.
+# Thread-local variables get their place when the library is loaded, which saves a call at every access.
 DEVICE_FLAGS = ("-ftls-model=initial-exec",)
-# NDEBUG: without it, torch's headers check at every op that the observer asks only for what it announced.
+# NDEBUG: without it, torch's headers check at every op which inputs the observer may read.
 CXX_FLAGS = ("-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread")
-# Symbolic: a call of one of its own functions need not go through the table by which others could replace it.
+# Symbolic: calls of a library's own functions bypass the table through which others could replace them.
 LINK_FLAGS = ("-shared", "-pthread", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN", "-Wl,-Bsymbolic-functions")
-# An undefined symbol would show only in the middle of somebody's run.
+# An undefined symbol would otherwise show only in the middle of a run.
 COMPLETE = "-Wl,-z,defs"
 SYSTEM_LIBRARIES = ("-Wl,--as-needed", "-lm", "-ldl", "-lrt")
-# A library of stubs alone keeps the device, too: dlopen by its full path must find everything.
+# A library of stubs alone also links the device: dlopen by its full path must find everything.
 DEVICE_LIBRARY = ("-L.", "-Wl,--no-as-needed", f"-l:{DEVICE_SONAME}")
 
 
 @dataclass(frozen=True)
 class Products:
-    """File names of what was built."""
+    """File names of the built libraries."""
 
     libraries: tuple[str, ...]  # in the order of LD_PRELOAD
     observer: str | None
@@ -71,7 +71,7 @@ class Compilation:
     progress: Callable[[str], None]
 
     def run(self) -> Products:
-        """Build everything in the folder of the log; what is needed only meanwhile goes into OBJECTS and is removed."""
+        """Build everything in the folder of the log; temporary files go into OBJECTS and are removed."""
         write_headers(self.log.folder / GENERATED_HEADERS, self.sources)
         torch_objects = [read_imports(path) for path in self.torch.shared_objects]
         requirements = self._requirements(torch_objects)
@@ -125,7 +125,7 @@ class Compilation:
         return self._compile(self.toolchain.c, source, flags, [self.sources.shim, self.log.folder / GENERATED_HEADERS])
 
     def _compile_observer(self, files: Sequence[Path]) -> str:
-        """All files as one translation unit: nearly all of the time goes into torch's headers, read once that way."""
+        """Compile all files as one translation unit: nearly all of the time goes into torch's headers."""
         assert self.toolchain.cxx is not None
         unit = Path(OBJECTS, "observer.cpp")
         lines = [f'#include "{path}"  // {hashlib.sha256(path.read_bytes()).hexdigest()}' for path in files]
@@ -135,7 +135,7 @@ class Compilation:
         return self._compile(self.toolchain.cxx, unit, flags, headers)
 
     def _compile(self, compiler: Compiler, source: Path, flags: Sequence[str], header_folders: Sequence[Path]) -> str:
-        """Compile `source`, which may include what is in or below `header_folders`, unless the same was done before."""
+        """Compile `source` and the headers in or below `header_folders`, unless the store has the object."""
         target = f"{OBJECTS}/{source.parent.name}.{source.stem}.o"  # two folders may have files of one name
         command = [*compiler.command, *flags, "-c", str(source), "-o", target]
 
@@ -148,7 +148,7 @@ class Compilation:
         before = digest()
         if not self.store.fetch(before, self.log.folder / target):
             self.log.run(command, f"Compiling {source.name}")
-            if digest() == before:  # else somebody edits, and the object is of neither version for sure
+            if digest() == before:  # otherwise a file changed meanwhile, and the object may mix two versions
                 self.store.keep(before, self.log.folder / target)
         return target
 
@@ -160,20 +160,20 @@ class Compilation:
         self.log.run(command, f"Linking {soname}")
 
     def _link_device(self, objects: Sequence[str], torch_objects: Iterable[Imports]) -> None:
-        # The device is written in C: what it exports under a name of C++ takes the place of a function of torch's.
-        # Releases without functions that count for Python do not need to do that while they announce an op.
+        # The device is written in C, so its exports with C++ names replace functions of torch. A release without
+        # incref_pyobject and decref_pyobject does not change Python's reference counts when it boxes arguments.
         defined = frozenset[str]().union(*(read_exports(self.log.folder / name) for name in objects))
         replaced = {name for name in defined if name.startswith("_Z") and not name.endswith("cref_pyobjectEv")}
         missing = replaced.difference(*(imports.exported for imports in torch_objects))
         if missing:
             self._notice(
-                f"torch {self.torch.version} has no {', '.join(sorted(missing))}, whose calls Maya would see: "
-                "recording costs more, or leaves out the blocks of torch's allocator"
+                f"torch {self.torch.version} does not define {', '.join(sorted(missing))}, which Maya would replace: "
+                "recording costs more, or misses the blocks of torch's allocator"
             )
         self._link(self.toolchain.c, DEVICE_SONAME, [*objects, COMPLETE, *SYSTEM_LIBRARIES])
 
     def _link_library(self, requirement: Requirement, objects: Sequence[str]) -> None:
-        """Add stubs for what torch imports and `objects` lack, and link."""
+        """Add stubs for the symbols that torch imports and `objects` lack, and link."""
         library, soname = requirement.library, requirement.soname
         defined = frozenset[str]().union(*(read_exports(self.log.folder / name) for name in objects))
         foreign = sorted(name for name in defined if library.prefix_length(name) == 0)
@@ -190,7 +190,7 @@ class Compilation:
         self._link(self.toolchain.c, soname, [*parts, *DEVICE_LIBRARY, *SYSTEM_LIBRARIES])
 
     def _observer_problem(self) -> str | None:
-        """Why there will be no op observer, if so."""
+        """Why the op observer cannot be built; None: it can."""
         if not self.sources.observer_files():
             return f"no sources in {self.sources.observer}"
         if self.toolchain.cxx is None:
@@ -200,7 +200,7 @@ class Compilation:
         return None
 
     def _observer_flags(self) -> list[str]:
-        # C++ strings have two layouts in libstdc++, and torch's own libraries show which one they were built with.
+        # libstdc++ has two layouts of std::string; the symbols of torch's libraries tell which one they use.
         names = read_imports(self.torch.library_folder / "libc10.so").exported
         has_new_strings = any("__cxx11" in name for name in names)
         includes = (self.sources.observer, self.sources.shim, GENERATED_HEADERS)
@@ -214,7 +214,7 @@ class Compilation:
         ]
 
     def _link_observer(self, unit: str) -> None:
-        """torch's libraries are in the process before the observer, so it carries no path to them."""
+        """Link without paths of torch's libraries: the process loads them before the observer."""
         assert self.toolchain.cxx is not None
         torch_libraries = (f"-L{self.torch.library_folder}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10")
         self._link(self.toolchain.cxx, OBSERVER_SONAME, [unit, *DEVICE_LIBRARY, *torch_libraries])

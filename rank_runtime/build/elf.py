@@ -1,4 +1,4 @@
-"""What a compiled object asks of others and what it offers, read from its ELF tables.
+"""The imports and exports of a compiled object, read from its ELF tables.
 
 In: a path to an ELF64 file. Out: the `Imports` of a shared object (SONAME, libraries needed, symbols left undefined),
 or the names that a relocatable object (.o) would export. Nothing is loaded or executed, so torch's libraries can be
@@ -31,18 +31,18 @@ VERSION_NEEDED_AUX = struct.Struct("<IHHII")
 
 
 class ElfError(ValueError):
-    """The file is not an ELF64 little-endian object of the kind asked for."""
+    """The file is not an ELF64 little-endian object of the expected kind."""
 
 
 @dataclass(frozen=True)
 class ImportedSymbol:
-    """One symbol an object leaves undefined, and where it expects to find it, as far as it says."""
+    """One undefined symbol of an object, and the library that must define it, if the object names one."""
 
     name: str
     version: str | None  # symbol version, e.g. "libcudart.so.13"; None for an unversioned import
     library: str | None  # SONAME of the library that must provide the version
     is_object: bool  # data rather than a function
-    is_weak: bool  # may stay undefined; the importer looks before it calls
+    is_weak: bool  # may stay undefined; the importer checks before it calls
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The one exception of the build. Its text is meant for the user: what failed, where, and what to do."""
+"""The only exception of the build. Its text is for the user: what failed, where, and what to do."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which NVIDIA libraries an installed torch needs, and what each of them must contain.
+"""Which NVIDIA libraries an installed torch needs, and which symbols each of them must have.
 
 In: the import tables of torch's shared objects (elf.py). Out: one `Requirement` per library to build: SONAME, symbol
 version and the symbols torch imports from it.
 
-The table KNOWN_LIBRARIES says what cannot be read from torch: which of our sources emulate a library, how its functions
-are named, and what a function of it returns to say "not supported". A library that torch needs and the table does not
-know (a new release of torch links another one) is required all the same: all of its functions are then stubs.
+The table KNOWN_LIBRARIES holds facts that cannot be read from torch: which of our sources emulate a library, how its
+functions are named, and what they return for "not supported". A library that torch needs and the table does not know (a
+new release of torch links another one) is still built: all of its functions are then stubs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEWEST_CUDA = 13  # the release whose SONAME numbers the table gives
 
 @dataclass(frozen=True)
 class StubResult:
-    """What a function that is not emulated gives back, as C text."""
+    """What a function that is not emulated returns, as C text."""
 
     c_type: str
     value: str  # a C expression; "" for void
@@ -44,7 +44,7 @@ class Library:
 
     stem: str  # its sources are shim/<stem>.c and shim/<stem>_*.c
     soname_stem: str
-    number: int  # of the SONAME, in CUDA 13
+    number: int  # of the SONAME in CUDA 13
     prefixes: tuple[str, ...]  # of its functions; an upper-case letter or an underscore follows
     unsupported: StubResult
     other_results: Mapping[str, StubResult] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,7 +1,7 @@
-"""Makes a C header of the messages between ranks and the coordinator, so that they are declared once.
+"""Generates a C header from the messages between ranks and the coordinator, so that they are declared once.
 
 In: the text of `rank_runtime/messages.py`. Out: the text of `messages.h`: its version and enumerations, and for every
-message a struct, a function that writes it and one that reads it, on top of shim/device/msgpack.h.
+message a struct, a function that writes it and one that reads it, based on shim/device/msgpack.h.
 
     class Post: KIND = 5, token: int, ...   ->   MAYA_KIND_POST, maya_post, maya_pack_post(), maya_unpack_post()
     class Call(IntEnum): ALL_REDUCE = 0     ->   MAYA_CALL_ALL_REDUCE
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from rank_runtime.build.errors import BuildError
 
-# Annotation of a field -> its type in C, and what reads and writes it.
+# Annotation of a field -> its C type, and the suffix of the functions that read and write it.
 FIELD_TYPES = {
     "int": ("int64_t", "number"),
     "bool": ("bool", "bool"),
@@ -39,7 +39,7 @@ def message_header(text: str) -> str:
     """The header for the declarations in `text`."""
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     lines = [
-        "/* Made from rank_runtime/messages.py by rank_runtime/build/message_header.py. */",
+        "/* Generated from rank_runtime/messages.py by rank_runtime/build/message_header.py. */",
         "#pragma once",
         "",
         '#include "device/msgpack.h"',
@@ -76,7 +76,7 @@ def _members(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
 
 
 def _message(node: ast.ClassDef) -> Message | None:
-    """The message that the class declares, if it does."""
+    """The message that the class declares; None: it declares none."""
     kind: int | None = None
     fields = []
     for statement in node.body:

@@ -1,6 +1,6 @@
-"""Compiled objects, kept by what went into them, so that a changed source costs its own compilation and no more.
+"""Compiled objects, kept by a digest of their inputs, so that a changed source costs only its own compilation.
 
-In: a digest of compiler, flags, source and headers. Out: the object compiled from exactly that, if there was one.
+In: a digest of compiler, flags, source and headers. Out: the object compiled from exactly these, if it is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ObjectStore:
 
     def __init__(self, folder: Path, *, reuse: bool) -> None:
         self.folder = folder
-        self.reuse = reuse  # False: everything is compiled anew, and kept
+        self.reuse = reuse  # False: everything is compiled again and kept
         folder.mkdir(exist_ok=True)
 
     def fetch(self, digest: str, target: Path) -> bool:
@@ -33,15 +33,15 @@ class ObjectStore:
         return True
 
     def keep(self, digest: str, source: Path) -> None:
-        """Take a copy of the object at `source`. It appears under its name when it is complete."""
+        """Keep a copy of the object at `source`, written atomically (temporary file, then rename)."""
         partial = self.folder / f"{digest}.{os.getpid()}"
         shutil.copyfile(source, partial)
         partial.replace(self.folder / f"{digest}.o")
 
     def prune(self, unused_seconds: float) -> None:
-        """Remove what was not used for so long."""
+        """Remove objects that were not used for `unused_seconds`."""
         oldest = time.time() - unused_seconds
         for path in self.folder.iterdir():
-            with suppress(FileNotFoundError):  # another process prunes, too
+            with suppress(FileNotFoundError):  # another process may prune at the same time
                 if path.stat().st_mtime < oldest:
                     path.unlink()

@@ -44,15 +44,15 @@ class Sources:
         return self.root / "messages.py"
 
     def device_files(self) -> list[Path]:
-        """What libmaya_device.so is made of."""
+        """The sources of libmaya_device.so."""
         return sorted((self.shim / "device").glob("*.c"))
 
     def observer_files(self) -> list[Path]:
-        """What libmaya_observer.so is made of."""
+        """The sources of libmaya_observer.so."""
         return sorted(self.observer.glob("*.cpp"))
 
     def library_files(self) -> dict[str, list[Path]]:
-        """Library stem -> what that fake library is made of."""
+        """Library stem -> the sources of that fake library."""
         files: dict[str, list[Path]] = {}
         for path in sorted(self.shim.glob("*.c")):
             files.setdefault(path.stem.split("_")[0], []).append(path)

@@ -1,6 +1,6 @@
-"""The generated part of a fake library: stubs for what is not emulated, and the linker's version script.
+"""The generated part of a fake library: stubs for functions that are not emulated, and the linker's version script.
 
-In: what torch imports from the library, and what our own objects of it define. Out: C text and version script text.
+In: the symbols that torch imports from the library and our objects do not define. Out: C text and a version script.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from rank_runtime.build.libraries import Library
 
-# Larger than any of the flags and tables that NVIDIA's libraries export, because an import does not say the size.
+# Larger than any of the flags and tables that NVIDIA's libraries export, because an import does not tell the size.
 OBJECT_BYTES = 4096
 
 PREAMBLE = """\
-/* Generated: what torch imports from {soname} and Maya does not emulate. */
+/* Generated: symbols that torch imports from {soname} and Maya does not emulate. */
 #include <stddef.h>
 #include <sys/types.h>
 

@@ -1,7 +1,7 @@
-"""The compilers of this machine, and how a command of theirs is run.
+"""The compilers of this machine, and how their commands are run.
 
-In: $CC, $CXX and the search path. Out: `Compiler`s, and commands run into a log file; a command that fails becomes a
-BuildError that shows it with the first lines of what it said.
+In: $CC, $CXX and the search path. Out: `Compiler`s, and commands run with a log file; a command that fails becomes a
+BuildError that shows it with the first lines of its output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Toolchain:
 
     @property
     def version(self) -> str:
-        """What both say of themselves."""
+        """Both versions in one text."""
         return f"{self.c.version}, {self.cxx.version if self.cxx else 'no C++ compiler'}"
 
 
@@ -80,13 +80,13 @@ def _ask(command: tuple[str, ...]) -> Compiler | None:
 
 
 def _environment() -> dict[str, str]:
-    """Compilers run without our own libraries under them, and speak English."""
+    """The environment of compilers: without our preloaded libraries, and with messages in English."""
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return {**environment, "LC_ALL": "C"}
 
 
 class CommandLog:
-    """Runs commands in one folder and keeps what they said in one file; several threads may use it."""
+    """Runs commands in one folder and keeps their output in one file; several threads may use it."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.path = path

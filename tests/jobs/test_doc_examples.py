@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rank_runtime.build import Build
-from rank_runtime.environment import SETUP_VARIABLES
+from rank_runtime.variables import SETUP_VARIABLES
 
 ROOT = Path(__file__).parents[2]
 [_TORCH] = [variable.default for variable in SETUP_VARIABLES if variable.name == "MAYA_TORCH_VERSION"]

@@ -338,7 +338,7 @@ def test_a_function_that_torch_lacks_is_reported_when_maya_would_take_its_place(
     write(root / "shim" / "device" / "record_function.c", f'#include "device.h"\n{text}')
     messages: list[str] = []
     assert "libmaya_device.so" in [path.name for path in make(messages.append).libraries]
-    (notice,) = (message for message in messages if "whose calls Maya would see" in message)
+    (notice,) = (message for message in messages if "which Maya would replace" in message)
     assert all(name in notice for name in RECORD_FUNCTION)
 
 
