@@ -192,7 +192,7 @@ def _loop(
                 poller.unregister(control.descriptor)
                 control = None
         server.turn()
-        found = watcher.look() if watcher is not None else None
+        found = watcher.poll() if watcher is not None else None
         if found is not None:
             report.write(found)
             if "hang" in found and watcher is not None and not watcher.is_frozen:

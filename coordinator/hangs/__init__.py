@@ -1,13 +1,15 @@
-"""Finds out that ranks can never go on, and says why.
+"""Detects hangs: finds ranks that can never go on, and explains why.
 
-watcher.py      when to look, and what to do about what is found
-processes.py    what the threads of ranks do, as the kernel tells it
-threads.py      what the threads of a rank that stands still wait for, and so what can free it
-questions.py    asks ranks what they do; they answer without their program's help (shim/device/stacks.c)
-stacks.py       Python stacks, and what kind of wait they show
-recorder.py     torch's flight recorder: names of process groups, and the lines that collectives were called from
-deadlock.py     who can never go on, from who waits for whom
-report.py       hang.json: ranks grouped by what they do, where they diverged
-hints.py        well-known mistakes
-text.py         the same for people
+watcher.py          decides when to poll the ranks, and reports hangs
+processes.py        reads from /proc whether the threads of a process run or block
+thread_waits.py     classifies the waits of a blocked rank's threads
+deadlock.py         computes the stuck ranks from the graph of waits
+flight_recorder.py  parses torch's flight recorder: process groups, and the source lines of collectives
+user_source.py      parses the user's source around a line
+hang_report.py      builds hang.json: ranks grouped by activity, and the point of divergence
+hints.py            recognizes well-known mistakes in a report
+report_file.py      writes a report to disk
+
+The watcher asks ranks for their stacks with rank_runtime/introspection.py. maya/hangs parses the stacks and prints the
+report.
 """

@@ -1,8 +1,8 @@
-"""Who can never go on.
+"""Computes the stuck ranks: those that can never go on.
 
-In: what each rank waits for at the coordinator, and what kind of standing still the ranks are in. Out: the ranks that
-can never go on, whatever the others do. A rank that runs, sleeps, or stands still for a reason that cannot be seen from
-here can do anything; whoever waits only for such ranks can go on, and so can whoever waits for those.
+In: the pending waits of ranks at the coordinator, and the condition of each rank. Out: the ranks that can never go on,
+whatever the others do. A rank that runs, sleeps, or blocks for an unknown reason is free: it may do anything. A rank
+that waits only for free ranks is free itself; the computation repeats this rule until nothing changes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from coordinator.communicators import PendingWait
 
 
 class Condition(Enum):
-    """Of a rank."""
+    """Which event can unblock a rank."""
 
-    FREE = "free"  # it runs, or may go on for a reason of its own
-    CALLS = "calls"  # it stands until a call at the coordinator is answered
-    MEETS = "meets"  # it stands until some other rank does something, in a store or with Gloo
+    FREE = "free"  # none is needed: it runs, or may go on by itself
+    CALLS = "calls"  # an answer of the coordinator to one of its calls
+    OTHER_RANKS = "other ranks"  # an action of any other rank, in a store or with Gloo
     ENDED = "ended"
 
 
@@ -29,26 +29,28 @@ def stuck_ranks(conditions: Mapping[int, Condition], waits: Iterable[PendingWait
         for rank in wait.waiting:
             waits_of.setdefault(rank, []).append(wait)
     free = {rank for rank, condition in conditions.items() if condition is Condition.FREE}
-    standing = {
-        rank: condition for rank, condition in conditions.items() if condition in (Condition.CALLS, Condition.MEETS)
+    blocked = {
+        rank: condition
+        for rank, condition in conditions.items()
+        if condition in (Condition.CALLS, Condition.OTHER_RANKS)
     }
     changed = True
     while changed:
         changed = False
-        for rank, condition in list(standing.items()):
+        for rank, condition in list(blocked.items()):
             own = waits_of.get(rank, [])
-            # Not even a call that is not answered yet: the answer is on its way.
+            # A rank without a pending wait has been answered: the answer is on its way.
             is_free = condition is Condition.CALLS and not own
-            is_free = is_free or (condition is Condition.MEETS and any(other != rank for other in free))
+            is_free = is_free or (condition is Condition.OTHER_RANKS and any(other != rank for other in free))
             if is_free or any(_can_complete(wait, free) for wait in own):
-                del standing[rank]
+                del blocked[rank]
                 free.add(rank)
                 changed = True
-    return set(standing)
+    return set(blocked)
 
 
 def _can_complete(wait: PendingWait, free: set[int]) -> bool:
-    """Whether everybody who is missing may still come."""
-    if wait.communicator == 0:  # who is missing is not known, only how many are
+    """Whether every missing rank may still arrive."""
+    if wait.communicator == 0:  # only the number of missing ranks is known
         return len(free.difference(wait.waiting)) >= len(wait.missing)
     return free.issuperset(wait.missing)

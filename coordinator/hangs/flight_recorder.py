@@ -1,7 +1,7 @@
-"""torch's flight recorder: what a rank called on which process group, and where.
+"""Parses torch's flight recorder: the collectives that a rank called, their process groups and source lines.
 
-In: what a rank answers to "recorder", torch's pickle of plain dictionaries. Out: process groups and entries, oldest
-first.
+In: a rank's answer to "recorder", which is torch's pickle of plain dictionaries. Out: process groups and entries,
+oldest first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RecordedGroup:
 
     @property
     def label(self) -> str:
-        """As the script named it; a mesh's groups have the names of its dimensions."""
+        """The script's name for the group; the groups of a device mesh are named after its dimensions."""
         if self.description == "default_pg":
             return "the default group"
         named = self.description and self.description != "undefined"
@@ -34,12 +34,12 @@ class RecordedGroup:
 
 @dataclass(frozen=True)
 class Entry:
-    """A collective or message that was called."""
+    """A collective, send or recv that the rank called."""
 
     group: str
     call: str  # all_reduce, send 0->1
-    number: int  # of the group's collectives, or messages: 1, 2, ...
-    is_message: bool
+    number: int  # counts the group's collectives, or its sends and recvs, from 1
+    is_p2p: bool
     sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
     frames: tuple[Frame, ...]
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def is_backward(self) -> bool:
-        """Called by autograd, whose threads have no Python stack."""
+        """Whether autograd made the call; its threads have no Python stack."""
         return self.thread.startswith("pt_autograd") and not self.frames
 
     @property
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Recorder:
-    """What a rank has recorded."""
+    """The flight recorder of one rank."""
 
     groups: dict[str, RecordedGroup] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
@@ -74,7 +74,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def parse(answer: bytes) -> Recorder:
-    """Empty if there is none, or it is of a kind we do not know."""
+    """The recorder in an answer; empty if there is none or its format is unknown."""
     try:
         content = _PlainUnpickler(io.BytesIO(answer)).load()
         groups = {
@@ -88,12 +88,12 @@ def parse(answer: bytes) -> Recorder:
 
 
 def _entry(content: dict[str, Any]) -> Entry:
-    is_message = bool(content["is_p2p"])
+    is_p2p = bool(content["is_p2p"])
     return Entry(
         group=content["process_group"][0],
         call=content["profiling_name"].removeprefix("nccl:"),
-        number=content["p2p_seq_id" if is_message else "collective_seq_id"],
-        is_message=is_message,
+        number=content["p2p_seq_id" if is_p2p else "collective_seq_id"],
+        is_p2p=is_p2p,
         sizes=tuple(tuple(size) for size in content["input_sizes"]),
         types=tuple(content["input_dtypes"]),
         frames=tuple(Frame(each["filename"], each["line"], each["name"]) for each in content.get("frames", ())),

@@ -1,18 +1,19 @@
-"""The report of a hang, or of what may be one: ranks grouped by what they do, where they diverged, hints.
+"""Builds the report of a certain or possible hang: ranks grouped by activity, the point of divergence, hints.
 
-In: what was found, what the ranks tell, and flight recorders of those that are asked for them. Out: a dictionary of
-plain values, written as hang.json or no_progress.json; text.py makes a text of it.
+In: a finding of the watcher, the state and stacks of the ranks, and flight recorders of some of them. Out: a dictionary
+of plain values, written as hang.json or no_progress.json; maya/hangs/report_text.py prints it.
 
     kind          deadlock, partial deadlock, mismatch, no progress
-    seconds       since a rank last did anything that can be seen here
-    problem       of a mismatch: what does not match
-    ranks         how many there are, and which of them are stuck: those that can never go on, for certain
-    groups        ranks that do the same: state, what they do, the call they wait for, who is missing, which of those
-                  have called it and queued it behind something else, whether their programs have ended, lines, stack
-    divergence    the last collective that all members of the group took part in, and what followed
-    hints         well-known mistakes that look like this
-    recorders     how the names of the flight recorders' files begin
-    resolved      of no_progress.json: whether the ranks went on; `seconds` is the whole pause then
+    seconds       time since the last visible activity of any rank
+    problem       the calls that do not match (mismatch only)
+    ranks         the number of ranks, and the stuck ones, which can certainly never go on
+    groups        ranks with the same activity: state, activity in words, the awaited call, the missing ranks, those of
+                  them that have called it and queued it behind another call, whether their programs have ended, source
+                  lines, stack
+    divergence    the last collective that all members of the process group called alike, and the calls after it
+    hints         well-known mistakes that produce such a report
+    recorders     path prefix of the flight recorders' files
+    resolved      whether the ranks went on (no_progress.json only); `seconds` is then the length of the whole pause
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ VERSION = 1
 
 Recorders = Callable[[list[int]], dict[int, Recorder]]
 
-_NAMES = {  # torch's, as they begin in flight recorders
+_NAMES = {  # prefixes of torch's names in flight recorders
     Call.ALL_REDUCE: ("all_reduce", "allreduce"),
     Call.REDUCE: ("reduce", "_reduce"),
     Call.REDUCE_SCATTER: ("reduce_scatter", "_reduce_scatter"),
@@ -51,12 +52,12 @@ _NAMES = {  # torch's, as they begin in flight recorders
     Call.SEND: ("send",),
     Call.RECEIVE: ("recv",),
 }
-_MADE_OF_MESSAGES = ("all_to_all", "alltoall", "gather", "scatter")
+_MADE_OF_P2P = ("all_to_all", "alltoall", "gather", "scatter")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found."""
+    """A hang or pause that the watcher found."""
 
     kind: str
     stuck: set[int]
@@ -67,25 +68,25 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank does."""
+    """The observed state of a rank."""
 
     rank: int
     doing: Doing
-    status: int | None  # how it ended
+    status: int | None  # exit status
     stacks: Stacks
-    in_store: bool = False  # it waits for an answer of the TCPStore
+    in_store: bool = False  # it waits for an answer from the TCPStore
 
 
 @dataclass
 class _Member:
-    """A rank in the making of the report."""
+    """A rank, with the intermediate results of building the report."""
 
     rank: Rank
     wait: PendingWait | None
-    variant: str = ""  # of a mismatch: what it posted
-    communicator: tuple[object, ...] = ()  # what the ones have in common that the ranks of a mesh's rows have
+    variant: str = ""  # its post, in a mismatch
+    communicator: tuple[object, ...] = ()  # equal for communicators of the same shape, as those of a mesh's rows
     is_draining: bool = False  # its program has ended
-    is_refused: bool = False  # as a member of a new communicator
+    is_refused: bool = False  # its communicator init has failed
     recorder: Recorder = field(default_factory=Recorder)
     entry: Entry | None = None
 
@@ -101,21 +102,21 @@ def make_report(
     recorders: Recorders,
     write_recorders: Callable[[], str],
 ) -> dict[str, Any]:
-    """Everything that is known about a hang."""
+    """Build the report."""
     waits_of: dict[int, list[PendingWait]] = {}
     for wait in finding.waits:
         for rank in wait.waiting:
             waits_of.setdefault(rank, []).append(wait)
     variants = _variants(state, finding.failure) if finding.kind == "mismatch" else {}
     members = {
-        rank: _Member(told, _first(waits_of.get(rank, []), finding.stuck, ranks), variants.get(rank, ""))
-        for rank, told in ranks.items()
+        rank: _Member(observed, _first(waits_of.get(rank, []), finding.stuck, ranks), variants.get(rank, ""))
+        for rank, observed in ranks.items()
     }
     for rank, member in members.items():
-        member.communicator = _alike(state, member.wait)
+        member.communicator = _shape(state, member.wait)
         member.is_draining = state.is_draining(rank)
         member.is_refused = isinstance(finding.failure, RequestFailed) and rank in finding.stuck
-    together = _together(members)
+    together = _group_members(members)
     found = recorders([group[0].rank.rank for group in together])
     for group in together:
         for member in group:
@@ -140,9 +141,9 @@ def make_report(
 
 
 def _variants(state: State, failure: Failed | RequestFailed | None) -> dict[int, str]:
-    """What each rank posted of the collective or message that does not match."""
-    messages = re.findall(r"rank (\d+) posted ((?:send|receive) [^;]+)", failure.text if failure else "")
-    posted = {int(rank): text for rank, text in messages}
+    """The post of each rank in a collective, send or recv that does not match."""
+    sends_and_recvs = re.findall(r"rank (\d+) posted ((?:send|receive) [^;]+)", failure.text if failure else "")
+    posted = {int(rank): text for rank, text in sends_and_recvs}
     for communicator, collective in state.disagreements():
         for signature, group in collective.variants.items():
             for member in group:
@@ -151,7 +152,7 @@ def _variants(state: State, failure: Failed | RequestFailed | None) -> dict[int,
 
 
 def _first(waits: Sequence[PendingWait], stuck: set[int], ranks: Mapping[int, Rank]) -> PendingWait | None:
-    """The wait to name if there are several: one that can never end."""
+    """The wait to report: preferably one that can never end."""
     for wait in waits:
         missing = wait.missing if wait.communicator else ()
         if any(rank in stuck or ranks[rank].status is not None for rank in missing if rank in ranks):
@@ -159,7 +160,7 @@ def _first(waits: Sequence[PendingWait], stuck: set[int], ranks: Mapping[int, Ra
     return waits[0] if waits else None
 
 
-def _alike(state: State, wait: PendingWait | None) -> tuple[object, ...]:
+def _shape(state: State, wait: PendingWait | None) -> tuple[object, ...]:
     communicator = state.communicator(wait.communicator) if wait is not None else None
     if communicator is None:
         return ()
@@ -168,7 +169,7 @@ def _alike(state: State, wait: PendingWait | None) -> tuple[object, ...]:
 
 
 def _key(member: _Member) -> tuple[object, ...]:
-    """What ranks have in common that are reported together."""
+    """The key that is equal for ranks of one group."""
     rank, wait = member.rank, member.wait
     frame = users_frame(_program_stack(member))
     place = frame.place if frame else "ended" if member.is_draining else ""
@@ -183,8 +184,9 @@ def _key(member: _Member) -> tuple[object, ...]:
     return ("waits", post.call, post.count, post.data_type, member.communicator, wait.sequence, peer, place)
 
 
-def _together(members: Mapping[int, _Member]) -> list[list[_Member]]:
-    """Groups: those that wait first, and of them those that wait for somebody who does not; larger ones first."""
+def _group_members(members: Mapping[int, _Member]) -> list[list[_Member]]:
+    """Group the ranks. Waiting groups come first, among them those that wait for a rank that does not wait itself; then
+    larger groups."""
     groups: dict[tuple[object, ...], list[_Member]] = {}
     for member in members.values():
         groups.setdefault(_key(member), []).append(member)
@@ -199,7 +201,7 @@ def _together(members: Mapping[int, _Member]) -> list[list[_Member]]:
 
 
 def _program_stack(member: _Member) -> tuple[Frame, ...]:
-    """The stack of the main thread; of a program that has ended, only ours is left."""
+    """The stack of the main thread. After the program has ended only Maya's own frames are left: no stack."""
     return () if member.is_draining else member.rank.stacks.main
 
 
@@ -253,17 +255,17 @@ def _missing(group: list[_Member]) -> list[int]:
 
 
 def _queued(group: list[_Member], members: Mapping[int, _Member]) -> list[int]:
-    """Of those that the group waits for, the ranks that have called it, but whose streams have not come to it."""
-    wanted = group[0].entry
-    if wanted is None or wanted.is_message:
+    """The missing ranks that have called the collective, but whose streams have not reached it."""
+    awaited = group[0].entry
+    if awaited is None or awaited.is_p2p:
         return []
-    called = (wanted.group, wanted.number, wanted.call)
+    called = (awaited.group, awaited.number, awaited.call)
     return [
         rank
         for rank in _missing(group)
         if rank in members
         and any(
-            (entry.group, entry.number, entry.call) == called and not entry.completed and not entry.is_message
+            (entry.group, entry.number, entry.call) == called and not entry.completed and not entry.is_p2p
             for entry in members[rank].recorder.entries
         )
     ]
@@ -290,7 +292,7 @@ def _call(group: list[_Member]) -> dict[str, Any]:
 
 
 def _doing(group: list[_Member]) -> str:
-    """What the ranks of a group do, in words."""
+    """The activity of a group's ranks, in words."""
     member = group[0]
     rank, wait = member.rank, member.wait
     if rank.status is not None:
@@ -302,7 +304,7 @@ def _doing(group: list[_Member]) -> str:
         return f"making a communicator in {_outermost_of_torch(main)}" if main else "making a communicator"
     if wait is not None and wait.post is not None:
         call = _call(group)
-        name = f"{call['name']} #{call['number']}" if call["peer"] is None else _message(group, call)
+        name = f"{call['name']} #{call['number']}" if call["peer"] is None else _send_or_recv(group, call)
         sizes = f"{call['count']} {call['data_type']}, {call['bytes']:,} bytes"
         among = f"{call['members']} ranks" if call["groups"] == 1 else f"{call['groups']} groups of {call['members']}"
         ended = ", queued when the rank ended" if member.is_draining else ""
@@ -312,13 +314,13 @@ def _doing(group: list[_Member]) -> str:
             return f"in {wait.what}"
         verb = "has" if len(wait.missing) == 1 else "have"
         where = f"in {_outermost_of_torch(rank.stacks.main)}, " if rank.stacks.main else ""
-        return f"{where}for {ranks_text(wait.missing, 'member')} of {wait.what}, who {verb} not come"
+        return f"{where}for {ranks_text(wait.missing, 'member')} of {wait.what}, which {verb} not arrived"
     if not rank.stacks.known:
-        return {Doing.RUNS: "running"}.get(rank.doing, "standing still") + ", and does not answer"
+        return {Doing.RUNS: "running"}.get(rank.doing, "blocked") + ", and does not answer"
     return _without_call(rank)
 
 
-def _message(group: list[_Member], call: dict[str, Any]) -> str:
+def _send_or_recv(group: list[_Member], call: dict[str, Any]) -> str:
     word = "send to" if call["name"].startswith("send") else "receive from"
     if len(group) == 1:
         return f"{word} rank {call['peer']}"
@@ -346,7 +348,7 @@ def _without_call(rank: Rank) -> str:
 
 
 def _outermost_of_torch(main: Sequence[Frame]) -> str:
-    """The function of torch that the program called."""
+    """The name of the torch function that the program called."""
     name = ""
     for frame in main:
         if not frame.is_torch:
@@ -360,37 +362,37 @@ def _outermost_of_torch(main: Sequence[Frame]) -> str:
 
 
 def _entry_of(member: _Member) -> Entry | None:
-    """The call that a rank waits for, or that does not match, in its flight recorder."""
+    """The flight recorder's entry of the call that a rank waits for, or that does not match."""
     wait, active = member.wait, [entry for entry in member.recorder.entries if not entry.completed]
     if member.variant.startswith(("send", "receive")):
-        return _message_entry(member)
+        return _p2p_entry(member)
     if wait is None or wait.post is None:
         return active[0] if member.variant and active else None
-    is_message = wait.post.call >= Call.SEND
-    if is_message:
+    is_p2p = wait.post.call >= Call.SEND
+    if is_p2p:
         both = {member.rank.rank, *wait.missing}
         groups = {group.name for group in member.recorder.groups.values() if both <= set(group.ranks)}
     else:
         groups = {group.name for group in member.recorder.of_ranks(wait.members)}
     begins = _NAMES[Call(wait.post.call)]
-    candidates = [entry for entry in active if entry.group in groups and entry.is_message == is_message]
-    if len(active) == len(member.recorder.entries) and not is_message:  # torch has no watchdog that completes them
+    candidates = [entry for entry in active if entry.group in groups and entry.is_p2p == is_p2p]
+    if len(active) == len(member.recorder.entries) and not is_p2p:  # no watchdog of torch marks entries as completed
         candidates = candidates[wait.post.sequence :]
     return next((entry for entry in candidates if entry.call.startswith(begins)), None)
 
 
-def _message_entry(member: _Member) -> Entry | None:
-    """The call of a message that does not match. Small ones are sent at once, so that its sender may have gone on."""
-    begins = (*_NAMES[Call.SEND if member.variant.startswith("send") else Call.RECEIVE], *_MADE_OF_MESSAGES)
+def _p2p_entry(member: _Member) -> Entry | None:
+    """The entry of a send or recv that does not match. A small send completes at once, so its rank may have gone on."""
+    begins = (*_NAMES[Call.SEND if member.variant.startswith("send") else Call.RECEIVE], *_MADE_OF_P2P)
     found = [entry for entry in member.recorder.entries if entry.call.startswith(begins)]
     return next((entry for entry in found if not entry.completed), found[-1] if found else None)
 
 
 def _divergence(together: list[list[_Member]]) -> dict[str, Any] | None:
-    """Where the ranks that were asked went different ways: of one group's collectives the last that all of them called
-    alike, and the first that they did not, or not all of them."""
+    """Where the flight recorders diverge: the last collective of a process group that all ranks called alike, and the
+    first one that they did not."""
     histories = [(group, _collectives(group[0].recorder)) for group in together if group[0].recorder.entries]
-    waiting = next((group[0] for group in together if group[0].entry and not group[0].entry.is_message), None)
+    waiting = next((group[0] for group in together if group[0].entry and not group[0].entry.is_p2p), None)
     names = [waiting.entry.group] if waiting and waiting.entry else []
     names += sorted({name for _, history in histories for name in history} - set(names))
     for name in names:
@@ -407,10 +409,10 @@ def _divergence(together: list[list[_Member]]) -> dict[str, Any] | None:
 
 
 def _collectives(recorder: Recorder) -> dict[str, dict[int, Entry]]:
-    """Of each group, by number; of several with one number, which are one for torch, the first."""
+    """Collectives by group and number. Torch gives the parts of a coalesced collective one number: the first counts."""
     found: dict[str, dict[int, Entry]] = {}
     for entry in recorder.entries:
-        if not entry.is_message:
+        if not entry.is_p2p:
             found.setdefault(entry.group, {}).setdefault(entry.number, entry)
     return found
 

@@ -1,6 +1,6 @@
-"""Well-known mistakes that look like a report.
+"""Recognizes well-known mistakes in a report.
 
-In: a report (report.py). Out: sentences, the most likely first. They say what to look at, not what is certainly so.
+In: a report (hang_report.py). Out: sentences, the most likely first. A hint says where to look; it is not a proof.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_SYNC = "DDP reduces gradients in every backward() outside no_sync(): all ran
 
 
 def hints_for(report: dict[str, Any]) -> list[str]:
-    """At most a few."""
+    """The most likely mistakes, at most three."""
     groups = report["groups"]
     if (report["problem"] or "").startswith(DUPLICATE_GPU):
         return [_OWN_GPU]
@@ -30,7 +30,7 @@ def hints_for(report: dict[str, Any]) -> list[str]:
         *_mismatch(report),
         *_shift(report["divergence"]),
         *_data_parallel(groups),
-        *_messages(groups),
+        *_p2p(groups),
         *_ended(groups),
         *_new_groups(groups),
         *_different_groups(groups),
@@ -42,13 +42,13 @@ def hints_for(report: dict[str, Any]) -> list[str]:
 # ---- conditions on the rank around a call ----
 
 
-def _is_posted_message(group: dict[str, Any]) -> bool:
-    """Of a mismatch."""
+def _has_posted_p2p(group: dict[str, Any]) -> bool:
+    """Whether a group of a mismatch posted a send or recv."""
     return bool(group["doing"].startswith(("posted send", "posted receive")))
 
 
-def _is_message(group: dict[str, Any]) -> bool:
-    if _is_posted_message(group):
+def _is_p2p(group: dict[str, Any]) -> bool:
+    if _has_posted_p2p(group):
         return True
     return (group["call"] or {}).get("peer") is not None or group["function"] in ("send", "recv", "isend", "irecv")
 
@@ -57,7 +57,7 @@ def _conditions(groups: list[dict[str, Any]]) -> list[str]:
     found = []
     for group in groups:
         place = group["called_at"]
-        if place is None or _is_message(group):
+        if place is None or _is_p2p(group):
             continue
         if group["state"] not in ("waits", "posted") and "other ranks" not in group["doing"]:
             continue
@@ -80,11 +80,11 @@ def _in_stack(group: dict[str, Any], *words: str) -> bool:
 
 
 def _mismatch(report: dict[str, Any]) -> list[str]:
-    """By what differs between the posts: `all_reduce of 8 fp32 sum`, `broadcast of 8 fp32 from rank 0`."""
+    """Compare the words of the posts: `all_reduce of 8 fp32 sum`, `broadcast of 8 fp32 from rank 0`."""
     if report["kind"] != "mismatch":
         return []
-    if any(_is_posted_message(group) for group in report["groups"]):
-        return ["what is sent and what is received must have the same number of bytes"]
+    if any(_has_posted_p2p(group) for group in report["groups"]):
+        return ["a send and its receive must have the same number of bytes"]
     posts = [group["doing"].removeprefix("posted ").split() for group in report["groups"] if group["state"] == "posted"]
     different = [len({tuple(post[start:end]) for post in posts}) > 1 for start, end in ((0, 1), (2, 3), (3, 4), (4, 9))]
     if len(posts) < 2 or not any(different):
@@ -92,21 +92,23 @@ def _mismatch(report: dict[str, Any]) -> list[str]:
     if different[0]:
         return ["the ranks call collectives of one group in different orders, or one of them calls one more"]
     if different[1]:
-        return ["the ranks give tensors of different sizes: parameters, an uneven batch, or another call"]
+        return ["the ranks pass tensors of different sizes: parameters, an uneven batch, or another call"]
     if different[2]:
-        return ["the ranks give tensors of different types: mixed precision on some of them only"]
+        return ["the ranks pass tensors of different types: mixed precision on some of them only"]
     if posts[0][0] in ("broadcast", "reduce", "gather", "scatter"):
-        return ["the root is a rank of the job, the same on all ranks of the group; not each rank's own"]
+        return ["all ranks of the group must name the same root, by its global rank; not each its own"]
     return ["the ranks ask for different reductions"]
 
 
 def _shift(divergence: dict[str, Any] | None) -> list[str]:
-    """Different calls of the same size, which NCCL takes for one."""
+    """Different calls of the same size, which NCCL matches with each other."""
     calls = [each["called"] for each in divergence["then"] if each["called"]] if divergence else []
     if len({call["name"] for call in calls}) < 2 or not all(call["completed"] for call in calls):
         return []
     names = " and ".join(sorted({call["name"] for call in calls}))
-    return [f"{names} #{calls[0]['number']} met although they are different calls, and so did all that followed"]
+    return [
+        f"{names} #{calls[0]['number']} were matched although they are different calls, and so were all later calls"
+    ]
 
 
 def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
@@ -120,25 +122,25 @@ def _data_parallel(groups: list[dict[str, Any]]) -> list[str]:
     if ended:
         ranks = [rank for group in ended for rank in group["ranks"]]
         return [
-            f"{ranks_text(ranks)} had fewer batches: give all ranks as many (DistributedSampler, drop_last), or use "
-            "`with Join([model])`"
+            f"{ranks_text(ranks)} had fewer batches: give all ranks the same number (DistributedSampler, drop_last), "
+            "or use `with Join([model])`"
         ]
     if len({(group["called_at"] or {}).get("line") for group in groups}) > 1:
         return [_NO_SYNC]
     return []
 
 
-def _messages(groups: list[dict[str, Any]]) -> list[str]:
+def _p2p(groups: list[dict[str, Any]]) -> list[str]:
     calls = [group["call"] for group in groups if group["call"] and group["call"].get("peer") is not None]
-    if not calls and any(_is_message(group) and not _is_posted_message(group) for group in groups):
+    if not calls and any(_is_p2p(group) and not _has_posted_p2p(group) for group in groups):
         return ["a send and its receive must name each other's rank: check the peers"]
     if not calls:
         return []
     receives = [call for call in calls if not call["name"].startswith("send")]
     if len(receives) == len(calls) and len(calls) > 1:
-        return ["all of them receive, and nobody sends: check the peers, and who of a pair sends first"]
+        return ["all of them receive and none sends: check the peers, and which rank of a pair sends first"]
     if not receives and len(calls) > 1:
-        return ["all of them send large messages, and nobody receives: let one of a pair receive first, or use isend"]
+        return ["all of them send large tensors and none receives: let one rank of a pair receive first, or use isend"]
     return ["a send and its receive must name each other's rank: check the peers"]
 
 
@@ -153,9 +155,7 @@ def _ended(groups: list[dict[str, Any]]) -> list[str]:
 
 def _new_groups(groups: list[dict[str, Any]]) -> list[str]:
     if any(_in_stack(group, "new_group") for group in groups):
-        return [
-            "new_group() must be called by all ranks, also by those that will not be in the group, in the same order"
-        ]
+        return ["all ranks must call new_group() in the same order, also those outside the group"]
     return []
 
 
@@ -168,7 +168,7 @@ def _different_groups(groups: list[dict[str, Any]]) -> list[str]:
 
 def _locks(groups: list[dict[str, Any]]) -> list[str]:
     return [
-        f"{ranks_text(group['ranks'])} waits for a thread or lock of its own, which waits for nobody seen here"
+        f"{ranks_text(group['ranks'])} waits for a thread or lock of its own process; the holder is unknown"
         for group in groups
         if group["state"] == "stands" and _in_stack(group, "threading.py")
     ]

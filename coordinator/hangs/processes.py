@@ -1,10 +1,10 @@
-"""What the threads of a process do, as the kernel tells it.
+"""Reads from /proc whether the threads of a process run or block.
 
-In: process ids. Out: pulses and samples; two of them, some time apart, tell whether a process has stood still; and the
-system calls that threads are in. A pulse is of the main thread alone, which is little to look at in a thousand
-processes; a sample is of all threads. Those that wake up regularly without being the program (the watchdogs of torch,
-ZeroMQ, ours) do not count, nor does a little work of other threads than the main one. Children count: a data loader's
-worker, or a compiler.
+In: process ids. Out: pulses and samples, and the system calls that block threads. Two pulses or samples, taken some
+time apart, tell whether a process was blocked in between. A pulse covers the main thread alone, and so is cheap to take
+of a thousand processes; a sample covers all threads. Samples ignore background threads that wake up regularly (the
+watchdogs of torch, ZeroMQ's and Maya's threads), and a little CPU time of threads other than the main one. Child
+processes count: data loader workers, compilers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 _WATCHDOGS = ("pt_nccl_watchdg", "pt_nccl_heartbt")
-_ASIDE = (*_WATCHDOGS, "maya-")  # wake up ten times a second
-_READY = "RD"  # states of a thread that could run and has no core, or waits for a disk
-_CARRIER = "ZMQbg/"  # does little, but may have a message to carry
-_BUSY_SHARE = 0.01  # of one core: below it a thread only looks at something now and then
+_BACKGROUND = (*_WATCHDOGS, "maya-")  # threads that wake up ten times a second
+_READY = "RD"  # thread states: runnable, or waiting for a disk
+_TRANSPORT = "ZMQbg/"  # uses little CPU time, but a runnable one may have data to deliver
+_BUSY_SHARE = 0.01  # of one core; a thread below it only polls now and then
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ARM = platform.machine() == "aarch64"
 _SLEEPS = frozenset({115, 101}) if _ARM else frozenset({230, 35})  # clock_nanosleep, nanosleep
@@ -34,18 +34,18 @@ _FUTEX_WAIT, _FUTEX_COMMAND, _FUTEX_REALTIME = 0, 0x7F, 0x100
 
 
 class Doing(Enum):
-    """What a process did between two samples."""
+    """The activity of a process between two samples."""
 
     RUNS = "runs"
     POLLS = "polls"  # its main thread wakes up now and then
-    SLEEPS = "sleeps"  # in a sleep, which ends
-    STANDS = "stands"
+    SLEEPS = "sleeps"  # in a sleep, which ends by itself
+    BLOCKED = "stands"  # the value appears in hang.json
     GONE = "has ended"
 
 
 @dataclass(frozen=True)
 class SystemCall:
-    """A system call that a thread is in."""
+    """A system call that blocks a thread."""
 
     number: int
     arguments: tuple[int, ...]
@@ -65,11 +65,11 @@ class Pulse:
     """The main thread of a process at one moment."""
 
     moment: float
-    spent: int  # ns on a core
-    turns: int  # how often it was put there
-    ready: bool  # it could run and has no core, or waits for a disk
+    spent: int  # CPU time, ns
+    turns: int  # number of time slices
+    ready: bool  # runnable, or waiting for a disk
 
-    def stands_since(self, before: Pulse) -> bool:
+    def blocked_since(self, before: Pulse) -> bool:
         return not self.ready and before.turns == self.turns and before.spent == self.spent
 
 
@@ -78,14 +78,14 @@ class Sample:
     """A process at one moment."""
 
     pulse: Pulse
-    threads: dict[int, int] = field(default_factory=dict)  # ticks on a core of those that count
-    children: dict[int, int] = field(default_factory=dict)  # ticks, of all of them, theirs included
-    ready: bool = False  # some thread
-    sleeps: bool = False  # the main thread, or a child
+    threads: dict[int, int] = field(default_factory=dict)  # CPU ticks by thread, without background threads
+    children: dict[int, int] = field(default_factory=dict)  # CPU ticks by descendant process
+    ready: bool = False  # some thread is runnable or waits for a disk
+    sleeps: bool = False  # the main thread or a child is in a sleep
 
 
 class Children:
-    """Which processes were started by which, at one moment."""
+    """The process tree at one moment."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[int]] = {}
@@ -95,14 +95,14 @@ class Children:
                 self._of.setdefault(found.parent, []).append(process)
 
     def of(self, process: int) -> Iterator[int]:
-        """All of them, theirs included."""
+        """All descendants of a process."""
         for child in self._of.get(process, ()):
             yield child
             yield from self.of(child)
 
 
 def pulse(process: int, moment: float) -> Pulse | None:
-    """None: it has ended."""
+    """The main thread's state now; None if the process has ended."""
     folder = f"/proc/{process}/task/{process}"
     words, found = _read(f"{folder}/schedstat").split(), _status(f"{folder}/stat")
     if len(words) != 3 or found is None:
@@ -111,29 +111,29 @@ def pulse(process: int, moment: float) -> Pulse | None:
 
 
 def doing_of_main(before: Pulse | None, after: Pulse | None) -> Doing:
-    """What the main thread of a process did between two pulses; whether one that stands sleeps is not looked at."""
+    """The activity of a main thread between two pulses. A sleeping thread counts as blocked."""
     if after is None:
         return Doing.GONE
     if before is None or after.ready:
-        return Doing.RUNS  # it has just come, or would if there was a core for it
-    if after.stands_since(before):
-        return Doing.STANDS
+        return Doing.RUNS  # it has just started, or is runnable
+    if after.blocked_since(before):
+        return Doing.BLOCKED
     share = (after.spent - before.spent) / ((after.moment - before.moment) * 1e9)
     return Doing.RUNS if share >= _BUSY_SHARE else Doing.POLLS
 
 
 def sample(process: int, moment: float, children: Children) -> Sample | None:
-    """None: it has ended."""
+    """The state of all threads and children now; None if the process has ended."""
     main = pulse(process, moment)
     if main is None:
         return None
     taken = Sample(main, ready=main.ready, sleeps=_sleeps(process))
     for thread in _numbers(f"/proc/{process}/task"):
         found = _status(f"/proc/{process}/task/{thread}/stat")
-        if found is None or found.name.startswith(_ASIDE):
+        if found is None or found.name.startswith(_BACKGROUND):
             continue
         taken.ready = taken.ready or found.state in _READY
-        if not found.name.startswith(_CARRIER):
+        if not found.name.startswith(_TRANSPORT):
             taken.threads[thread] = found.ticks
     for child in children.of(process):
         found = _status(f"/proc/{child}/stat")
@@ -145,22 +145,22 @@ def sample(process: int, moment: float, children: Children) -> Sample | None:
 
 
 def doing(before: Sample | None, after: Sample | None) -> Doing:
-    """What a process did between two samples of it."""
+    """The activity of a process between two samples."""
     if after is None or before is None:
         return Doing.GONE
     main = doing_of_main(before.pulse, after.pulse)
-    if main is not Doing.STANDS:
+    if main is not Doing.BLOCKED:
         return main
     seconds = after.pulse.moment - before.pulse.moment
     spent = sum(ticks - before.threads.get(thread, 0) for thread, ticks in after.threads.items())
     spent += sum(ticks - before.children.get(child, 0) for child, ticks in after.children.items())
     if after.ready or spent / _TICKS >= _BUSY_SHARE * seconds:
         return Doing.RUNS
-    return Doing.SLEEPS if after.sleeps else Doing.STANDS
+    return Doing.SLEEPS if after.sleeps else Doing.BLOCKED
 
 
 def system_call(process: int, thread: int | None = None) -> SystemCall | None:
-    """None: it runs, or we must not know."""
+    """The system call that blocks a thread; None if the thread runs or the kernel does not let us read it."""
     words = _read(f"/proc/{process}/task/{thread or process}/syscall").split()
     if len(words) != 9 or not words[0].isdigit():
         return None
@@ -168,12 +168,12 @@ def system_call(process: int, thread: int | None = None) -> SystemCall | None:
 
 
 def system_calls(process: int) -> dict[int, SystemCall | None]:
-    """Those of all threads."""
+    """The system calls of all threads of a process."""
     return {thread: system_call(process, thread) for thread in _numbers(f"/proc/{process}/task")}
 
 
 def futex_seconds(process: int, call: SystemCall) -> float:
-    """How long a thread still waits for a futex, at most."""
+    """The time until a thread's futex wait times out."""
     if call.arguments[3] == 0:
         return float("inf")
     content = _memory(process, call.arguments[3], 16)
@@ -187,18 +187,18 @@ def futex_seconds(process: int, call: SystemCall) -> float:
 
 
 def joined_thread(process: int, call: SystemCall) -> int | None:
-    """The thread whose end a thread in pthread_join waits for: glibc waits for its number to be cleared."""
+    """The thread that a thread in pthread_join waits for: glibc waits for the kernel to clear its thread id."""
     content = _memory(process, call.arguments[0], 4)
     number = int(struct.unpack("i", content)[0]) if content else 0
     return number if number > 1 and number in _numbers(f"/proc/{process}/task") else None
 
 
 class Mappings:
-    """The memory of a process, read when it is first asked for."""
+    """The memory mappings of a process, read on first use."""
 
     def __init__(self, process: int) -> None:
         self._process = process
-        self._mappings: list[tuple[int, int, bool]] | None = None  # first and last address, whether others share it
+        self._mappings: list[tuple[int, int, bool]] | None = None  # first and last address, is shared
 
     def of(self, address: int) -> tuple[int, int, bool] | None:
         if self._mappings is None:
@@ -212,14 +212,17 @@ class Mappings:
         return found if found is not None and address <= found[1] else None
 
     def is_shared(self, address: int) -> bool:
-        """Whether other processes may see what is there; so it is if we must not know."""
+        """Whether other processes may share the memory at an address; true if its mapping is unknown."""
         found = self.of(address)
         return found is None or found[2]
 
 
 def watchdog_sleeps(process: int) -> bool:
-    """Whether a watchdog of torch's has given up on a collective: it sleeps for a minute then, for others to write
-    their flight recorders, and whoever ends its process group waits for that."""
+    """Whether a watchdog thread of torch has given up on a collective.
+
+    It then sleeps for a minute so that other ranks can write their flight recorders. Destroying the process group waits
+    for it.
+    """
     for thread in _numbers(f"/proc/{process}/task"):
         found = _status(f"/proc/{process}/task/{thread}/stat")
         if found is not None and found.name.startswith(_WATCHDOGS) and _sleeps(process, thread):
@@ -229,14 +232,14 @@ def watchdog_sleeps(process: int) -> bool:
 
 @dataclass(frozen=True)
 class Reception:
-    """What a thread waits to receive."""
+    """A thread's wait for data on a file descriptor."""
 
     descriptor: int
-    seconds: float  # at most
+    seconds: float  # timeout
 
 
 def reception(process: int, call: SystemCall) -> Reception | None:
-    """What a thread waits to receive; None: it does not wait for that."""
+    """The wait for data that a system call is, or None."""
     if call.number in _RECEIVES:
         return Reception(call.arguments[0], float("inf"))
     if call.number not in (_POLL, _PPOLL) or call.arguments[1] < 1:
@@ -254,16 +257,16 @@ def reception(process: int, call: SystemCall) -> Reception | None:
 
 
 def comes_from_port(process: int, awaited: Reception, port: int) -> bool:
-    """Whether what it waits for comes from a TCP port of this machine."""
+    """Whether the awaited descriptor is a socket connected to a TCP port."""
     try:
-        target = os.readlink(f"/proc/{process}/fd/{awaited.descriptor}")  # noqa: PTH115 - it is no path
+        target = os.readlink(f"/proc/{process}/fd/{awaited.descriptor}")  # noqa: PTH115 - the target is not a path
     except OSError:
         return False
     return target.startswith("socket:[") and target[8:-1] in _inodes(process, port)
 
 
 def _inodes(process: int, port: int) -> set[str]:
-    """Of sockets that are connected to the port."""
+    """The inodes of sockets that are connected to the port."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         for line in _read(f"/proc/{process}/net/{table}").splitlines()[1:]:
@@ -310,14 +313,14 @@ def _numbers(folder: str) -> list[int]:
 
 
 def _read(path: str) -> str:
-    """Thousands of times, so without a file object."""
+    """The content of a file; without a file object, since this runs thousands of times."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
     try:
         content = b""
-        while more := os.read(descriptor, 1 << 16):  # the kernel gives a page at a time
+        while more := os.read(descriptor, 1 << 16):  # the kernel returns a page at a time
             content += more
         return content.decode(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Where a report is kept: hang.json or no_progress.json.
+"""Writes a report to disk: hang.json or no_progress.json.
 
-In: a report, and the run's folder. Out: what to tell the launcher: the file, or the report itself if there is room for
-it nowhere. If the run's folder cannot be written, because its disk is full, it goes to the system's temporary folder.
+In: a report, and the run's folder. Out: an entry for the launcher: the file's path, or the report itself if no folder
+can be written. If the run's folder cannot be written (a full disk), the report goes to the system's temporary folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from maya.util.files import write_atomically
 
 
 def write_report(folder: Path, name: str, report: dict[str, Any]) -> dict[str, Any]:
-    """{"file": …}, or {"file": None, "report": …}."""
+    """Write the report; return {"file": …}, or {"file": None, "report": …} if no folder can be written."""
     text = json.dumps(report, indent=1) + "\n"
     for file in (folder / name, Path(tempfile.gettempdir()) / f"maya-{os.getpid()}-{name}"):
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""What the user's source says around a line.
+"""Parses the user's source around a line.
 
-In: files and lines. Out: conditions about ranks that a line is subject to, and the backward pass before a line. A file
-that cannot be read or parsed says nothing.
+In: files and lines. Out: the rank condition that encloses a line, and the call of backward() before a line. For a file
+that cannot be read or parsed, every function finds nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _tree(file: str) -> ast.Module | None:
 
 
 def rank_condition(file: str, line: int) -> tuple[int, str] | None:
-    """The innermost branch around a line whose condition is about ranks: its line, and what is written there."""
+    """The innermost branch around a line whose condition mentions a rank: the branch's line and source."""
     tree = _tree(file)
     found = []
     for node in ast.walk(tree) if tree else ():
@@ -35,7 +35,7 @@ def rank_condition(file: str, line: int) -> tuple[int, str] | None:
 
 
 def backward_before(frame: Frame) -> Frame | None:
-    """The call of backward() that was made last before a line was reached, or, in a loop, after it."""
+    """The last call of backward() above a line; if there is none, the last one below it, as in a loop."""
     tree = _tree(frame.file)
     lines = sorted(
         node.func.end_lineno or node.lineno
@@ -49,7 +49,7 @@ def backward_before(frame: Frame) -> Frame | None:
 
 
 def mentions(file: str, name: str) -> bool:
-    """Whether a name is used anywhere in a file."""
+    """Whether a file uses a name anywhere."""
     tree = _tree(file)
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name) or (isinstance(node, ast.Name) and node.id == name)

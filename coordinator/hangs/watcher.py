@@ -1,19 +1,20 @@
-"""When to look for ranks that can never go on, and what to do about what is found.
+"""Watches the ranks for hangs: decides when to poll them, and reports the hangs it finds.
 
-In: what the launcher and the server tell (ranks that start and end, answers that fail), and the time. Out: reports in
-the run's folder (report.py), and lines for the launcher about them (coordinator/process.py). Nothing is looked at while
-ranks ask for things. When they have not for a while, the main threads of their processes are looked at twice. If nobody
-of those who run could free those that stood still in between, these are looked at twice more, with all their threads;
-those that stood still are asked for their stacks.
+In: events of the launcher and the server (ranks that start and end, answers that fail), and the time. Out: reports in
+the run's folder (hang_report.py), and lines for the launcher about them (coordinator/process.py).
+
+The watcher does not poll while requests of ranks arrive. After a quiet time it polls the main threads of all ranks
+twice. The suspects are the blocked ranks that no running rank could unblock. The watcher polls all threads of the
+suspects twice, and asks the ranks that were blocked throughout for their stacks.
 
 Proven, and reported as hang.json:
-  deadlock       ranks that can never go on; perhaps others do
-  mismatch       calls that do not belong together, at once
+  deadlock       ranks can never go on; other ranks may still run
+  mismatch       ranks posted calls that do not match; reported at once
 
 Suspected, and reported as no_progress.json:
   no progress    no rank has shown any activity for `patience` seconds. A rank may sleep, download or wait for a lock,
-                 so the watcher goes on, and says when the ranks do. A later standstill is reported if it lasts
-                 twice as long as the last one.
+                 so the watcher goes on polling, and reports when the ranks go on. It reports a later pause only if that
+                 lasts twice as long as the longest one so far.
 """
 
 from __future__ import annotations
@@ -37,43 +38,43 @@ from coordinator.server import Server
 from maya.hangs import python_stacks
 from rank_runtime import introspection
 
-_QUIET_SECONDS = 0.7  # after the last message, before the first look
-_APART_SECONDS = 0.5  # between two looks
-_MOST_SECONDS = 2.0  # until the next round of looks
-_SHARE = 0.2  # of the time, at most, is spent on looking: that of a clock, since ranks may leave little of a core
-_UNSEEN_SECONDS = 2.5  # that ranks stand still, of which it cannot be seen what they wait for, until they are stuck
-_LEAST_ASKED_AGAIN, _MOST_ASKED_AGAIN = 2.0, 8.0  # seconds between questions about the same standing still
-_RECORDER_SECONDS = 8.0  # the first answer of a rank may have to load what it needs
-_MOST_OTHERS = 64  # ranks that are asked although nobody waits for them
+_QUIET_SECONDS = 0.7  # from the last request to the first poll
+_APART_SECONDS = 0.5  # between two polls of a round
+_MOST_SECONDS = 2.0  # between two rounds of polls
+_SHARE = 0.2  # largest share of wall time spent on polling; wall time because the ranks may leave little of a core
+_UNSEEN_SECONDS = 2.5  # ranks that wait for unknown actions of other ranks count as stuck only after this time
+_LEAST_ASKED_AGAIN, _MOST_ASKED_AGAIN = 2.0, 8.0  # seconds between two requests for the stacks of the same ranks
+_RECORDER_SECONDS = 8.0  # a rank may have to load code before its first answer
+_MOST_OTHERS = 64  # ranks to ask for stacks although no rank waits for them
 _MOST_RECORDERS = 16
-_MOST_DUMPS = 64  # ranks up to which all flight recorders are written
+_MOST_DUMPS = 64  # largest world size for which all flight recorders are written
 
 
 @dataclass
 class WatcherSettings:
-    """What a watcher needs to know."""
+    """The settings of a watcher."""
 
     world_size: int
     folder: Path  # for reports and flight recorders
     patience: float = 60.0
     store_port: int | None = None
-    freezes: bool = False  # ranks are stopped as soon as there is a report
+    freezes: bool = False  # stop the ranks when a hang is reported
 
 
 @dataclass
-class _Known:
-    """Of a rank, since it started."""
+class _RankState:
+    """The last observed state of a rank."""
 
     process: int
     pulse: Pulse | None = None
     sample: Sample | None = None
     doing: Doing = Doing.RUNS
-    status: int | None = None  # how it ended
+    status: int | None = None  # exit status
 
 
 @dataclass(frozen=True)
 class _Suspicion:
-    """Nothing goes on, for all that can be seen."""
+    """A reported pause of all ranks that may be a hang."""
 
     since: float
     report: dict[str, Any]
@@ -81,56 +82,56 @@ class _Suspicion:
 
 @dataclass
 class Watcher:
-    """Looks after the ranks of one server."""
+    """Watches the ranks of one server."""
 
     server: Server
     settings: WatcherSettings
-    _ranks: dict[int, _Known] = field(default_factory=dict)
+    _ranks: dict[int, _RankState] = field(default_factory=dict)
     _activity: int = -1
-    _changed: float = 0.0  # when a rank last asked for something
-    _moved: float = 0.0  # when a rank last did anything
+    _changed: float = 0.0  # time of the last request
+    _moved: float = 0.0  # time of the last activity of any rank
     _due: float = 0.0
-    _looks: int = 0  # of this round
-    _suspects: frozenset[int] = frozenset()  # whose main threads stood still, in this round
+    _polls: int = 0  # number of polls in this round
+    _suspects: frozenset[int] = frozenset()  # ranks that this round samples with all their threads
     _asked: float = 0.0
-    _ask_again: float = _LEAST_ASKED_AGAIN  # seconds later
+    _ask_again: float = _LEAST_ASKED_AGAIN  # seconds from _asked to the next request for stacks
     _interval: float = 1.0
-    _is_ending: bool = False  # a rank failed, or the launcher ends the job
-    _candidates: frozenset[int] = frozenset()  # stuck while others go on, when last looked
+    _is_ending: bool = False  # a rank has failed, or the launcher stops the job
+    _candidates: frozenset[int] = frozenset()  # stuck at the last poll while other ranks ran
     _reported: frozenset[int] = frozenset()
-    _longest: float = 0.0  # seconds without progress at the last suspicion
-    _suspicion: _Suspicion | None = None  # that is reported, while it lasts
-    _mismatched: float = 0.0  # when an answer that fails was first held
+    _longest: float = 0.0  # seconds of the longest reported pause
+    _suspicion: _Suspicion | None = None  # the reported pause, while it lasts
+    _mismatched: float = 0.0  # when the server first held a failure
     is_frozen: bool = False
 
     def started(self, rank: int, process: int) -> None:
-        self._ranks[rank] = _Known(process)
+        self._ranks[rank] = _RankState(process)
         self._is_ending = False
         self._moved = time.monotonic()
 
     def exited(self, rank: int, status: int) -> None:
-        known = self._ranks.get(rank)
-        if known is not None:
-            known.status, known.doing = status, Doing.GONE
+        state = self._ranks.get(rank)
+        if state is not None:
+            state.status, state.doing = status, Doing.GONE
         self._is_ending = self._is_ending or status != 0
         if status == 0:
             self._moved = time.monotonic()
 
     def stopping(self) -> None:
-        """The launcher ends the job."""
+        """The launcher stops the job."""
         self._is_ending = True
 
     def continued(self) -> None:
-        """Ranks that were stopped go on, since the user wants them to."""
+        """The user has continued the stopped ranks."""
         self.is_frozen = False
         self._moved = time.monotonic()
 
     def seconds(self) -> float:
-        """How long to wait for messages before the next look."""
+        """How long to wait for messages before the next poll."""
         return max(0.05, min(1.0, self._due - time.monotonic()))
 
-    def look(self) -> dict[str, Any] | None:
-        """A line for the launcher, if there is something to report."""
+    def poll(self) -> dict[str, Any] | None:
+        """Poll the ranks if it is time; return a line for the launcher if there is something to report."""
         now = time.monotonic()
         if self.is_frozen:
             return None
@@ -138,23 +139,23 @@ class Watcher:
             return resumed
         if self.server.held_failures:
             self._mismatched = self._mismatched or now
-            # Other members may still be about to post, and belong to the report.
+            # Wait for posts of other members: they belong in the report.
             quiet = min(now - self._changed, now - self._mismatched) >= _APART_SECONDS
             if quiet or now - self._mismatched >= _MOST_SECONDS:
                 return self._mismatch()
         if self.server.state.activity != self._activity:
             self._activity = self.server.state.activity
             self._changed = self._moved = now
-            self._looks = 0
+            self._polls = 0
             self._due = now + _QUIET_SECONDS
             self._interval = _APART_SECONDS
             return None
         if now < self._due or self._is_ending or len(self._ranks) < self.settings.world_size:
             return None
-        return self._look(now)
+        return self._next_poll(now)
 
     def resumed(self) -> dict[str, Any] | None:
-        """A line for the launcher, if the ranks go on after a suspicion."""
+        """A line for the launcher if the ranks go on after a reported pause."""
         suspicion = self._suspicion
         if suspicion is None or self._moved <= suspicion.since or self._is_ending:
             return None
@@ -165,124 +166,124 @@ class Watcher:
         write_report(self.settings.folder, "no_progress.json", resolved)
         return {"resumed": {"seconds": seconds}}
 
-    # ---- looks ----
+    # ---- polls ----
 
-    def _look(self, now: float) -> dict[str, Any] | None:
-        """The next look of a round, which ends as soon as everybody is seen to go on."""
-        self._looks += 1
+    def _next_poll(self, now: float) -> dict[str, Any] | None:
+        """The next poll of a round. A round ends early if there are no suspects."""
+        self._polls += 1
         report = None
-        if self._looks == 1:
+        if self._polls == 1:
             self._take_pulses(now)
-        elif self._looks == 2:
+        elif self._polls == 2:
             self._take_pulses(now)
             self._suspects = self._find_suspects(now)
             self._sample(now)
         else:
             self._sample(now)
             report = self._judge(now)
-        if self._looks == 3 or (self._looks == 2 and not self._suspects):
-            self._looks = 0
+        if self._polls == 3 or (self._polls == 2 and not self._suspects):
+            self._polls = 0
             self._interval = min(_MOST_SECONDS, self._interval * 2)
-        pause = self._interval if self._looks == 0 else _APART_SECONDS
+        pause = self._interval if self._polls == 0 else _APART_SECONDS
         self._due = now + max(pause, (time.monotonic() - now) / _SHARE)
         return report
 
     def _take_pulses(self, now: float) -> None:
-        for known in self._ranks.values():
-            if known.status is None:
-                before, known.pulse = known.pulse, processes.pulse(known.process, now)
-                known.doing = processes.doing_of_main(before, known.pulse)
+        for state in self._ranks.values():
+            if state.status is None:
+                before, state.pulse = state.pulse, processes.pulse(state.process, now)
+                state.doing = processes.doing_of_main(before, state.pulse)
 
     def _find_suspects(self, now: float) -> frozenset[int]:
-        """Ranks that nobody could free of those whose main threads run; all, if for long nobody's has."""
-        if any(known.doing is Doing.RUNS for known in self._ranks.values()):
+        """Ranks that no running rank could unblock; all ranks if none has run for `patience` seconds."""
+        if any(state.doing is Doing.RUNS for state in self._ranks.values()):
             self._moved = now
         if self._makes_no_progress(now):
-            return frozenset(rank for rank, known in self._ranks.items() if known.status is None)
-        return frozenset(self._stuck_by_looks() - self._reported)
+            return frozenset(rank for rank, state in self._ranks.items() if state.status is None)
+        return frozenset(self._possibly_stuck() - self._reported)
 
     def _sample(self, now: float) -> None:
         if not self._suspects:
             return
         children = processes.Children()
-        for known in (self._ranks[rank] for rank in self._suspects):
-            if known.status is None:
-                before, known.sample = known.sample, processes.sample(known.process, now, children)
-                if self._looks == 3:
-                    known.doing = processes.doing(before, known.sample)
+        for state in (self._ranks[rank] for rank in self._suspects):
+            if state.status is None:
+                before, state.sample = state.sample, processes.sample(state.process, now, children)
+                if self._polls == 3:
+                    state.doing = processes.doing(before, state.sample)
 
     def _judge(self, now: float) -> dict[str, Any] | None:
         if any(self._ranks[rank].doing is Doing.RUNS for rank in self._suspects):
             self._moved = now
         waits = list(self.server.state.waits())
-        if self._stuck_by_looks() - self._reported:
-            report = self._ask(now, waits, self._standing())
+        if self._possibly_stuck() - self._reported:
+            report = self._ask(now, waits, self._blocked())
             if report is not None:
                 return report
         is_new = self._suspicion is None and now - self._moved >= 2 * self._longest
-        if is_new and self._makes_no_progress(now) and self._somebody_waits(waits):
+        if is_new and self._makes_no_progress(now) and self._any_rank_waits(waits):
             return self._no_progress(now, waits)
         return None
 
     def _makes_no_progress(self, now: float) -> bool:
         return now - self._moved >= self.settings.patience and not self._reported
 
-    def _standing(self) -> set[int]:
-        return {rank for rank, known in self._ranks.items() if known.doing is Doing.STANDS}
+    def _blocked(self) -> set[int]:
+        return {rank for rank, state in self._ranks.items() if state.doing is Doing.BLOCKED}
 
-    def _stuck_by_looks(self) -> set[int]:
-        """As if all who stand still could only be freed by others."""
+    def _possibly_stuck(self) -> set[int]:
+        """The stuck ranks, if only other ranks can unblock the blocked ones."""
         waits = list(self.server.state.waits())
-        standing = self._standing()
+        blocked = self._blocked()
         has_waits = {rank for wait in waits for rank in wait.waiting}
-        return stuck_ranks({rank: self._condition(rank, standing, rank in has_waits) for rank in self._ranks}, waits)
+        return stuck_ranks({rank: self._condition(rank, blocked, rank in has_waits) for rank in self._ranks}, waits)
 
-    def _condition(self, rank: int, standing: set[int], has_waits: bool) -> Condition:
+    def _condition(self, rank: int, blocked: set[int], has_waits: bool) -> Condition:
         if self._ranks[rank].doing is Doing.GONE:
             return Condition.ENDED
-        if rank not in standing:
+        if rank not in blocked:
             return Condition.FREE
-        return Condition.CALLS if has_waits else Condition.MEETS
+        return Condition.CALLS if has_waits else Condition.OTHER_RANKS
 
-    def _ask(self, now: float, waits: list[PendingWait], standing: set[int]) -> dict[str, Any] | None:
-        """Whether those who stand still are stuck, now that they tell what they stand in."""
+    def _ask(self, now: float, waits: list[PendingWait], blocked: set[int]) -> dict[str, Any] | None:
+        """Ask the blocked ranks for their stacks, and report them if they are stuck."""
         if now - self._asked < min(self._ask_again, (now - self._changed) / 2):
             return None
         self._asked = now
-        answers = self._stacks(standing)
+        answers = self._stacks(blocked)
         has_waits = {rank for wait in waits for rank in wait.waiting}
         conditions = {}
         for rank in self._ranks:
-            condition = self._condition(rank, standing, rank in has_waits)
-            if rank in standing:
-                told, process = answers.get(rank, python_stacks.Stacks()), self._ranks[rank].process
-                condition = thread_waits.condition(process, told, rank in has_waits, self.settings.store_port)
+            condition = self._condition(rank, blocked, rank in has_waits)
+            if rank in blocked:
+                stacks, process = answers.get(rank, python_stacks.Stacks()), self._ranks[rank].process
+                condition = thread_waits.condition(process, stacks, rank in has_waits, self.settings.store_port)
             conditions[rank] = condition
         cost = (time.monotonic() - now) / _SHARE
         self._ask_again = min(_MOST_ASKED_AGAIN, max(_LEAST_ASKED_AGAIN, cost))
         stuck = stuck_ranks(conditions, waits)
-        self.server.turn()  # what was on its way
+        self.server.turn()  # handle requests that were on their way
         if not stuck - self._reported or self.server.state.activity != self._activity:
             return None
-        if not all(self._still_stands(rank) for rank in stuck):  # what one told may be over by what another told
+        if not all(self._is_still_blocked(rank) for rank in stuck):  # a rank may have gone on while others answered
             return None
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
-        if goes_on and stuck != self._candidates:  # perhaps some of the others have only not come to rest yet
+        if goes_on and stuck != self._candidates:  # the other ranks may block soon: check again
             self._candidates = frozenset(stuck)
             self._asked = 0.0
             return None
-        unseen = any(conditions[rank] is Condition.MEETS for rank in stuck)
+        unseen = any(conditions[rank] is Condition.OTHER_RANKS for rank in stuck)
         if unseen and now - self._changed < _UNSEEN_SECONDS:
             return None
         self._reported = frozenset(stuck)
         kind = "partial deadlock" if goes_on else "deadlock"
         return self._hang(Finding(kind, stuck, waits, now - self._changed), answers)
 
-    def _still_stands(self, rank: int) -> bool:
-        """Whether the main thread has not run since the rank was sampled."""
-        known = self._ranks[rank]
-        after = processes.pulse(known.process, time.monotonic())
-        return known.sample is not None and after is not None and after.stands_since(known.sample.pulse)
+    def _is_still_blocked(self, rank: int) -> bool:
+        """Whether the main thread has not run since the last sample."""
+        state = self._ranks[rank]
+        after = processes.pulse(state.process, time.monotonic())
+        return state.sample is not None and after is not None and after.blocked_since(state.sample.pulse)
 
     def _stacks(self, ranks: set[int]) -> dict[int, python_stacks.Stacks]:
         process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
@@ -292,17 +293,17 @@ class Watcher:
 
     # ---- reports ----
 
-    def _somebody_waits(self, waits: list[PendingWait]) -> bool:
-        still = (Doing.STANDS, Doing.SLEEPS, Doing.POLLS)
-        return bool(waits) or any(known.doing in still for known in self._ranks.values())
+    def _any_rank_waits(self, waits: list[PendingWait]) -> bool:
+        idle = (Doing.BLOCKED, Doing.SLEEPS, Doing.POLLS)
+        return bool(waits) or any(state.doing in idle for state in self._ranks.values())
 
     def _no_progress(self, now: float, waits: list[PendingWait]) -> dict[str, Any]:
-        alive = {rank for rank, known in self._ranks.items() if known.status is None}
+        alive = {rank for rank, state in self._ranks.items() if state.status is None}
         finding = Finding("no progress", set(), waits, now - self._moved)
         report = {**self._report(finding, self._stacks(alive)), "resolved": False}
         self._suspicion = _Suspicion(self._moved, report)
-        told = write_report(self.settings.folder, "no_progress.json", report)
-        return {"no_progress": {**told, "seconds": report["seconds"]}}
+        entry = write_report(self.settings.folder, "no_progress.json", report)
+        return {"no_progress": {**entry, "seconds": report["seconds"]}}
 
     def _mismatch(self) -> dict[str, Any]:
         failures = list(self.server.held_failures)
@@ -318,9 +319,9 @@ class Watcher:
         answers = {**answers, **self._stacks(missing.union(others).intersection(self._ranks).difference(answers))}
         ranks = {
             rank: Rank(
-                rank, known.doing, known.status, answers.get(rank, python_stacks.Stacks()), self._is_in_store(known)
+                rank, state.doing, state.status, answers.get(rank, python_stacks.Stacks()), self._is_in_store(state)
             )
-            for rank, known in self._ranks.items()
+            for rank, state in self._ranks.items()
         }
         report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders)
         if self.settings.freezes:
@@ -332,18 +333,18 @@ class Watcher:
         return {"hang": {**write_report(self.settings.folder, "hang.json", report), "kind": report["kind"]}}
 
     def _freeze(self) -> None:
-        """For a debugger: nobody goes on, not even with the error that a mismatch is."""
+        """Stop all ranks for a debugger, also those that would get the error of a mismatch."""
         self.is_frozen = True
-        for known in self._ranks.values():
-            if known.status is None:
+        for state in self._ranks.values():
+            if state.status is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(known.process, signal.SIGSTOP)
+                    os.killpg(state.process, signal.SIGSTOP)
 
-    def _is_in_store(self, known: _Known) -> bool:
-        return known.status is None and thread_waits.is_in_store(known.process, self.settings.store_port)
+    def _is_in_store(self, state: _RankState) -> bool:
+        return state.status is None and thread_waits.is_in_store(state.process, self.settings.store_port)
 
     def _recorders(self, ranks: list[int]) -> dict[int, flight_recorder.Recorder]:
-        """Flight recorders of some ranks."""
+        """The flight recorders of some ranks."""
         process_of = {
             self._ranks[rank].process: rank for rank in ranks[:_MOST_RECORDERS] if self._ranks[rank].status is None
         }
@@ -351,7 +352,7 @@ class Watcher:
         return {process_of[process]: flight_recorder.parse(answer) for process, answer in answers.items()}
 
     def _write_recorders(self) -> str:
-        """Those of all ranks, for torchfrtrace; how their files' names begin, or nothing."""
+        """Write the flight recorders of all ranks for torchfrtrace; return their common path prefix, or \"\"."""
         if self.settings.world_size > _MOST_DUMPS:
             return ""
         prefix = self.settings.folder / "flight_recorder" / "rank_"
@@ -360,6 +361,6 @@ class Watcher:
         except OSError:  # a full disk
             return ""
         asked = {
-            known.process: f"recorder all {prefix}{rank}" for rank, known in self._ranks.items() if known.status is None
+            state.process: f"recorder all {prefix}{rank}" for rank, state in self._ranks.items() if state.status is None
         }
         return str(prefix) if any(introspection.ask(self.server.endpoint, asked, _RECORDER_SECONDS).values()) else ""

@@ -63,7 +63,7 @@ CASES = (
         2,
         "deadlock",
         (Expected((0,), "receive from rank 1", "waits"), Expected((1,), "receive from rank 0", "waits")),
-        "nobody sends",
+        "none sends",
         slow=False,
     ),
     Case(
@@ -129,7 +129,7 @@ CASES = (
         2,
         "deadlock",
         (Expected((0,), "send to rank 1", "waits"), Expected((1,), "send to rank 0", "waits")),
-        "nobody receives",
+        "none receives",
     ),
     Case(
         "send_without_receive",

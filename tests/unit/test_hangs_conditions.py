@@ -90,5 +90,5 @@ def test_a_wait_for_the_device_is_stuck_unless_another_thread_may_go_on(tmp_path
 
 
 def test_a_wait_in_a_collective_is_a_wait_for_other_ranks(tmp_path: Path) -> None:
-    assert condition_of(tmp_path, LOCK + "lock.acquire(timeout=1000)  # barrier()") is Condition.MEETS
+    assert condition_of(tmp_path, LOCK + "lock.acquire(timeout=1000)  # barrier()") is Condition.OTHER_RANKS
     assert condition_of(tmp_path, BUSY + LOCK + "lock.acquire()  # barrier()") is Condition.FREE

@@ -24,7 +24,7 @@ from maya.hangs import python_stacks, report_text
 from maya.hangs.python_stacks import Frame, Stacks
 from rank_runtime.messages import Call, DataType, Done, Drain, Failed, Post, Reduction
 
-FREE, CALLS, MEETS, ENDED = Condition.FREE, Condition.CALLS, Condition.MEETS, Condition.ENDED
+FREE, CALLS, OTHERS, ENDED = Condition.FREE, Condition.CALLS, Condition.OTHER_RANKS, Condition.ENDED
 
 
 def wait(waiting: tuple[int, ...], missing: tuple[int, ...], communicator: int = 1) -> PendingWait:
@@ -62,9 +62,9 @@ def test_one_of_several_waits_that_can_end_is_enough() -> None:
 
 
 def test_a_running_rank_may_still_set_a_store_key() -> None:
-    assert stuck_ranks(conditions(MEETS, FREE), []) == set()
-    assert stuck_ranks(conditions(MEETS, CALLS), [wait((1,), (0,))]) == {0, 1}
-    assert stuck_ranks(conditions(MEETS, ENDED), []) == {0}
+    assert stuck_ranks(conditions(OTHERS, FREE), []) == set()
+    assert stuck_ranks(conditions(OTHERS, CALLS), [wait((1,), (0,))]) == {0, 1}
+    assert stuck_ranks(conditions(OTHERS, ENDED), []) == {0}
 
 
 def test_a_rank_whose_answer_is_on_its_way_is_not_stuck() -> None:
@@ -147,7 +147,7 @@ def told(line: int) -> Stacks:
 
 def report_of(ranks: int, late: set[int], kind: str = "deadlock") -> dict[str, Any]:
     state = state_of(ranks, [rank for rank in range(ranks) if rank not in late])
-    members = {rank: Rank(rank, Doing.STANDS, None, told(50 if rank in late else 30)) for rank in range(ranks)}
+    members = {rank: Rank(rank, Doing.BLOCKED, None, told(50 if rank in late else 30)) for rank in range(ranks)}
     stuck = set(range(ranks)) if kind == "deadlock" else set()
     finding = Finding(kind, stuck, list(state.waits()), 1.5)
     return make_report(finding, members, state, lambda asked: {rank: Recorder() for rank in asked}, str)
@@ -192,7 +192,7 @@ def called_line(entries: list[Entry], posts: int) -> int:
     for number in range(posts):
         for rank in (0, 1) if number < posts - 1 else (0,):
             state.handle(rank, replace(post(), token=number + 1, sequence=number), None)
-    members = {rank: Rank(rank, Doing.STANDS, None, told(50)) for rank in range(2)}
+    members = {rank: Rank(rank, Doing.BLOCKED, None, told(50)) for rank in range(2)}
     recorder = Recorder({"0": RecordedGroup("0", "default_pg", (0, 1))}, tuple(entries))
     finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
     report = make_report(finding, members, state, lambda asked: dict.fromkeys(asked, recorder), str)
@@ -220,9 +220,9 @@ def test_calls_of_an_ended_program_are_read() -> None:
     state.handle(1, Drain(), None)
     groups = {"0": RecordedGroup("0", "default_pg", (0, 1))}
     reduce = entry(1, "all_reduce", 31)
-    receive = replace(entry(1, "recv 1<-0", 30), is_message=True)
+    receive = replace(entry(1, "recv 1<-0", 30), is_p2p=True)
     recorders = {0: Recorder(groups, (reduce,)), 1: Recorder(groups, (receive, reduce))}
-    members = {0: Rank(0, Doing.STANDS, None, told(50)), 1: Rank(1, Doing.STANDS, None, told(60))}
+    members = {0: Rank(0, Doing.BLOCKED, None, told(50)), 1: Rank(1, Doing.BLOCKED, None, told(60))}
     finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
     said = "\n".join(report_text.lines(make_report(finding, members, state, lambda _: recorders, str)))
     assert "rank 1 has called it, and queued it behind another call" in said
