@@ -12,7 +12,7 @@ from maya.assumptions import Assumption
 from maya.launcher.attempt import Exit, Pause
 from maya.util.files import write_atomically
 
-VERSION = 2  # of summary.json; docs/results.md says what its keys mean
+VERSION = 3  # of summary.json; docs/results.md says what its keys mean
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def test_the_summary_describes_the_run_and_its_ranks(maya_run: MayaRun) -> None:
     assert run.exit_code == 0, run.stderr
     content = json.loads((run.folder / "summary.json").read_text())
     expected = {
-        "version": 2,
+        "version": 3,
         "world_size": 2,
         "nodes": 1,
         "ranks_per_node": 2,

@@ -50,7 +50,7 @@ def summary(job: ScriptRun) -> dict[str, Any]:
 
 
 def test_the_summary_has_a_version_and_a_prediction(summary: dict[str, Any]) -> None:
-    assert summary["version"] == 2
+    assert summary["version"] == 3
     assert summary["no_prediction"] is None
     assert summary["emulation"]["seconds"] > 0
 
