@@ -39,7 +39,7 @@ BLOCK_HEADER_FIELDS: StructFields = (
     ("count", "I"),  # records or strings in the payload
 )
 # The payload of an END block: totals of the file.
-END_FIELDS: StructFields = (("records", "Q"), ("strings", "Q"), ("made_up_reads", "Q"))
+END_FIELDS: StructFields = (("records", "Q"), ("strings", "Q"), ("placeholder_reads", "Q"))
 # The payload of a CUT block.
 CUT_FIELDS: StructFields = (("error", "I"),)  # errno of the write that failed
 
@@ -85,7 +85,7 @@ class RecordKind(IntEnum):
     COLLECTIVE = 15
     GRAPH_LAUNCH = 16  # graph number; the records of the graph follow, flagged FROM_GRAPH
     STREAM_CREATE = 17  # priority, in two's complement
-    MADE_UP_READ = 18  # bytes of placeholder values that the host read
+    PLACEHOLDER_READ = 18  # bytes of placeholder values that the host read
     THREAD = 19  # the first record of every thread but number 1
     HOST_DELAY = 20  # ns that the host spent asleep or reading its clock
 
@@ -97,7 +97,7 @@ UNREPLAYED_KINDS = (
     RecordKind.ANNOTATION,
     RecordKind.BLOCK_ALLOC,
     RecordKind.BLOCK_FREE,
-    RecordKind.MADE_UP_READ,
+    RecordKind.PLACEHOLDER_READ,
     RecordKind.THREAD,
 )
 

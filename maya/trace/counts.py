@@ -80,7 +80,7 @@ def _bytes_copied(trace: Trace) -> dict[str, int]:
 
 
 def _placeholder_reads(trace: Trace) -> tuple[PlaceholderRead, ...]:
-    reads = trace.select(RecordKind.MADE_UP_READ)
+    reads = trace.select(RecordKind.PLACEHOLDER_READ)
     times: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
     given_up: Counter[tuple[str, str]] = Counter()

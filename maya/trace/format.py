@@ -55,8 +55,8 @@ What a record's fields mean is said at `RECORD` and `RecordKind`. Signatures are
                    of a step of torch.optim's, "optimizer": 1, 2, … by the first parameter that it updates, in the order
                    of first steps; of a matrix product that launched nothing, because an input has no elements,
                    {"op": name, "empty": true, "at": "file.py:line"}
-    MADE_UP_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true, if the program had written contents
-                   there that were too large to be kept
+    PLACEHOLDER_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true if the program had written
+                   contents there that were too large to be kept
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ def _head(trace: Trace) -> Iterator[str]:
     yield "kinds    " + ", ".join(f"{kind_name(kind)} {count:,}" for kind, count in totals.counts.items())
     if totals.bytes_copied:
         yield "copied   " + ", ".join(f"{way} {bytes_text(size)}" for way, size in sorted(totals.bytes_copied.items()))
-    for made_up in totals.placeholder_reads:
-        where = made_up.at or "an unknown line"
-        line = f"made up  {made_up.read} at {where} read {bytes_text(made_up.bytes)} in {made_up.times:,} reads"
-        yield line + (f", {made_up.given_up:,} of them of large copies that were not kept" if made_up.given_up else "")
+    for found in totals.placeholder_reads:
+        lost = f", {found.given_up:,} of them of large copies that were not kept" if found.given_up else ""
+        size, where = bytes_text(found.bytes), found.at or "an unknown line"
+        yield f"reads    {found.read} at {where} read {size} of placeholders {found.times:,} times{lost}"
 
 
 def _listing(

@@ -39,7 +39,7 @@ def test_copying_a_model_leaves_small_values_alone(maya_run: MayaRun) -> None:
     full = maya_run(script, "--nproc", "2", "--no-timeline", environment={**room(0), "MAYA_KEPT_BYTES": str(1 << 20)})
     assert full.exit_code == 0, full.output
     assert full.stderr.count(FULL) == 1
-    assert "made-up values" not in full.stderr
+    assert "placeholder values" not in full.stderr
     limits = ("--copy-bytes", "0", "--collective-bytes", "0", "--compute-bytes", "8")
     none = maya_run(script, "--nproc", "2", "--no-timeline", *limits, environment=room(0))
     assert none.exit_code == 0, none.output
@@ -113,9 +113,9 @@ def test_reads_of_lost_contents_are_counted_with_their_lines(displaced: Outcomes
     lines = (displaced.run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
     reads = count_records(read(displaced.run.trace)).placeholder_reads
     assert reads
-    for made_up in reads:
-        assert "GIVEN UP" in lines[int(made_up.at.rpartition(":")[2]) - 1]
-        assert made_up.given_up == made_up.times
+    for placeholder in reads:
+        assert "GIVEN UP" in lines[int(placeholder.at.rpartition(":")[2]) - 1]
+        assert placeholder.given_up == placeholder.times
 
 
 PROPERTY = """
@@ -250,5 +250,5 @@ def test_small_values_are_right_in_random_programs(maya_run: MayaRun) -> None:
     assert (run.exit_code, run.stdout.count("right\n")) == (0, 2), run.output
     assert FULL in run.stderr
     lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
-    (made_up,) = count_records(read(run.trace)).placeholder_reads
-    assert "LARGE" in lines[int(made_up.at.rpartition(":")[2]) - 1]
+    (placeholder,) = count_records(read(run.trace)).placeholder_reads
+    assert "LARGE" in lines[int(placeholder.at.rpartition(":")[2]) - 1]

@@ -113,7 +113,7 @@ def test_large_ops_write_placeholders(large_ops: Outcomes, check: str) -> None:
 
 
 def test_every_read_of_a_placeholder_is_recorded(large_ops: Outcomes) -> None:
-    assert len(read(large_ops.run.trace).select(RecordKind.MADE_UP_READ)) == 51
+    assert len(read(large_ops.run.trace).select(RecordKind.PLACEHOLDER_READ)) == 51
 
 
 KEPT_COPIES = Checks(

@@ -143,8 +143,8 @@ def test_the_summary_counts_records(driver: Driver, path: Path) -> None:
     summary = count_records(read(path))
     assert summary.counts[RecordKind.OP] == summary.launches == summary.library_calls == 1
     assert summary.bytes_copied == {"DtoH": 4096}
-    (made_up,) = summary.placeholder_reads
-    assert (made_up.read, made_up.at, made_up.times, made_up.bytes) == (
+    (placeholder,) = summary.placeholder_reads
+    assert (placeholder.read, placeholder.at, placeholder.times, placeholder.bytes) == (
         "aten::_local_scalar_dense",
         "train.py:33",
         1,
@@ -458,20 +458,20 @@ def test_show_prints_records_and_ops(driver: Driver, path: Path) -> None:
     assert head[1].startswith("rank     3, process ")
     assert head[1].endswith("Test GPU")
     assert head[3] == "ended    normally"
-    assert "made up  aten::_local_scalar_dense at train.py:33 read 4 B in 1 reads" in head
+    assert "reads    aten::_local_scalar_dense at train.py:33 read 4 B of placeholders 1 times" in head
     assert len(listing) == 5
-    gemm, copy, made_up, stream, kernel = (re.sub(r"\s+", " ", line) for line in listing)
+    gemm, copy, placeholder, stream, kernel = (re.sub(r"\s+", " ", line) for line in listing)
     assert "library cublasGemmEx m=2 n=4 k=3 batch=5 a_type=bf16 aten::mm(bfloat16[2, 3] strides [1, 2], " in gemm
     assert gemm.endswith("bfloat16[3, 4], None, [1, 2]) op 2 sequence 17")
     assert "memcpy DtoH 4 KiB ProfilerStep#1() op 1" in copy
-    assert "made up read aten::_local_scalar_dense at=train.py:33 bytes=4" in made_up
+    assert "placeholder read aten::_local_scalar_dense at=train.py:33 bytes=4" in placeholder
     assert "stream create priority -1" in stream
     assert kernel.endswith("5 kernel kernel<1> grid 1x1x1 block 128x1x1 shared 0 (from a graph)")
 
 
 def test_show_prints_a_part(driver: Driver, path: Path) -> None:
     driver("ops")
-    lines = shown(path, kinds=parse_kinds(["op", "annotation", "made-up-read"]), limit=1, ops=False)
+    lines = shown(path, kinds=parse_kinds(["op", "annotation", "placeholder-read"]), limit=1, ops=False)
     assert lines[-2].endswith("aten::mm(bfloat16[2, 3] strides [1, 2], bfloat16[3, 4], None, [1, 2]) op 2 sequence 17")
     assert lines[-1] == "… and 2 more"
     assert "_ZN2at6native6kernelILi1EEEvPf grid" in shown(path, demangle=False)[-1]

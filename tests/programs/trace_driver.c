@@ -155,7 +155,7 @@ static void ops(void) {
     maya_record_op(MAYA_RECORD_OP, inner, outer, maya_intern(mm, strlen(mm)), 100, 2500, 17);
     thread->current_op = outer;
     maya_record(MAYA_RECORD_MEMCPY, 0, maya_intern(copy, strlen(copy)), 4096, 0);
-    maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(read, strlen(read)), 4, 0);
+    maya_record(MAYA_RECORD_PLACEHOLDER_READ, 0, maya_intern(read, strlen(read)), 4, 0);
     maya_record(MAYA_RECORD_STREAM_CREATE, 5, 0, (uint64_t)-1, 0);
     maya_record_op(MAYA_RECORD_ANNOTATION, outer, 0, maya_intern(step, strlen(step)), 50, 6000000000, UINT32_MAX);
     thread->current_op = 0;

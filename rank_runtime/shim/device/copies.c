@@ -73,7 +73,7 @@ static void report_placeholder_read(const copy_job *job, const maya_reader *read
     size_t size = job->copy.width * job->copy.rows;
     int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line, size,
                           job->given_up ? ",\"given_up\":true" : "");
-    maya_record(MAYA_RECORD_MADE_UP_READ, 0, maya_intern(text, (size_t)length), size, 0);
+    maya_record(MAYA_RECORD_PLACEHOLDER_READ, 0, maya_intern(text, (size_t)length), size, 0);
     if (maya_get_settings()->strict_values) {
         maya_message("--strict-values: %s reads %zu bytes of placeholder values%s%s", *reader->op ? reader->op : "the program",
                      size, *reader->line ? ", at " : "", reader->line);

@@ -302,7 +302,7 @@ static void buffer(const record *record, maya_thread *thread, uint64_t now_ns) {
     staged[staged_count] = *record;
     if (maya_measures_host) host_times[buffered] = has_host_time(record->kind) ? maya_take_host_time(thread) : 0;
     if (++staged_count == STAGED) encode_staged();
-    written.made_up_reads += record->kind == MAYA_RECORD_MADE_UP_READ;
+    written.placeholder_reads += record->kind == MAYA_RECORD_PLACEHOLDER_READ;
     if (++buffered == MAYA_RECORDS_PER_BLOCK || now_ns > block_began_ns + OLDEST_BLOCK_NS) flush();
 }
 
