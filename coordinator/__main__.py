@@ -1,6 +1,6 @@
-"""`python -m coordinator`: a coordinator alone, as tests and experiments need it.
+"""`python -m coordinator`: a coordinator without a launcher, for tests and experiments.
 
-Reports on stdout and takes control lines on stdin, as process.py describes; ends at SIGTERM.
+It reports on stdout and reads control lines from stdin, as process.py describes; it ends at SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from coordinator.process import Settings, run
 def main() -> int:
     parser = argparse.ArgumentParser(prog="coordinator", description="Match the collectives of the ranks of one run.")
     parser.add_argument("--world-size", type=int, required=True, metavar="N")
-    parser.add_argument("--secret", required=True, help="what ranks must show")
-    parser.add_argument("--endpoint", default="", help="of ZeroMQ (default: an abstract local socket)")
-    parser.add_argument("--store-port", type=int, default=0, metavar="PORT", help="of the TCPStore (any free one)")
-    parser.add_argument("--no-store", action="store_true", help="host no TCPStore, and so do not load torch")
-    parser.add_argument("--run-folder", default="", metavar="DIR", help="whose run.json says how long things take")
+    parser.add_argument("--secret", required=True, help="secret that ranks must present")
+    parser.add_argument("--endpoint", default="", help="ZeroMQ endpoint (default: an abstract local socket)")
+    parser.add_argument(
+        "--store-port", type=int, default=0, metavar="PORT", help="port of the TCPStore (default: any free port)"
+    )
+    parser.add_argument("--no-store", action="store_true", help="host no TCPStore, and do not load torch")
+    parser.add_argument(
+        "--run-folder", default="", metavar="DIR", help="folder with the run.json that configures the time model"
+    )
     options = parser.parse_args()
     settings = Settings(
         options.world_size,

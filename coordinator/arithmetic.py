@@ -1,16 +1,15 @@
 """Reductions over bytes: the sum, product, maximum, minimum or average of the members' buffers, for every data type.
 
-In: contributions, one a member, in whatever order they arrive. Out: the result's bytes, which depend on nothing but the
-contributions: they are combined in a fixed binary tree over the members' indices, and a node of the tree is computed as
-soon as its two halves are there, so that little is held at a time (a tree over 1024 members that arrive in order holds
-ten partial results).
+In: one contribution per member, in any order of arrival. Out: the result's bytes, which depend only on the
+contributions. A fixed binary tree over the members' indices combines them. Each node of the tree is computed as soon as
+its two halves are available, so that few partial results are in memory (ten for 1024 members that arrive in order).
 
 Integers wrap, as on the device; an average of integers is the wrapped sum divided towards zero. Numbers of 32 and 64
 bits are computed in their own type. Narrower ones are computed in 32 bits throughout the tree and rounded to nearest
 even once, at the end; NCCL rounds at every hop, so its results may differ in the last place. An average divides the
 sum. The maximum and minimum of a number and a NaN is the number, as with fmax and fmin. Rounding to a narrow type does
-what CUDA's conversions do: too large for fp16 and bf16 is infinite; fp8 has no room for that, there too large and
-infinite is the largest finite number (448 and 57344), and any NaN becomes 0x7f (0x7fff in bf16 and fp16).
+what CUDA's conversions do: in fp16 and bf16 an overflow becomes infinity; in fp8 overflow and infinity become the
+largest finite number (448 and 57344). Any NaN becomes 0x7f (0x7fff in bf16 and fp16).
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class _Float8:
     """A type of eight bits: sign, exponent, mantissa."""
 
     mantissa_bits: int
-    smallest_exponent: int  # of a normal number
+    smallest_exponent: int  # the smallest normal number's
     largest: float
     largest_code: int
 
@@ -79,13 +78,13 @@ class _Float8:
         scale = np.maximum(exponents, 1) - 1 + self.smallest_exponent - self.mantissa_bits
         values: Array = np.ldexp((leading + mantissas).astype(np.float32), scale).astype(np.float32)
         values[magnitudes > self.largest_code] = np.nan
-        if self.largest_code == 0x7B:  # IEEE's way: the code above the largest number is infinity
+        if self.largest_code == 0x7B:  # as in IEEE 754, the code above the largest number is infinity
             values[magnitudes == 0x7C] = np.inf
         values[codes >= 0x80] *= -1
         return values
 
     def narrow(self, values: Array) -> Array:
-        """Rounded to nearest even; too large is the largest."""
+        """Round to nearest even; saturate at the largest finite number."""
         magnitudes = np.minimum(np.abs(values), np.float32(self.largest))
         bits = magnitudes.view(np.uint32)
         dropped = 23 - self.mantissa_bits
@@ -108,7 +107,7 @@ _E5M2_VALUES = _E5M2.decoded()
 
 @dataclass(frozen=True)
 class Format:
-    """How the elements of a data type are stored, and how they are computed with."""
+    """The stored type of a data type, and its conversions to and from the type of computation."""
 
     stored: npt.DTypeLike
     widen: Callable[[Array], Array] = _same
@@ -132,7 +131,7 @@ FORMATS = {
 ITEM_BYTES = tuple(np.dtype(FORMATS[data_type].stored).itemsize for data_type in DataType)
 
 
-# Not np.fmax and np.fmin: what they make of a signalling NaN depends on how the arrays lie in memory.
+# np.fmax and np.fmin are not used: their result for a signalling NaN depends on the memory layout of the arrays.
 def _larger(one: Array, other: Array, out: Array | None = None) -> Array:
     return np.where((one != one) | (other > one), other, one)
 
@@ -155,7 +154,7 @@ _COMBINE: dict[int, Callable[..., Array]] = {
 
 
 class Reducer:
-    """The reduction of one buffer of each of `members` members."""
+    """Reduces one buffer per member."""
 
     def __init__(self, members: int, count: int, data_type: int, reduction: int) -> None:
         self._members = members
@@ -167,13 +166,15 @@ class Reducer:
         while block < members and 2 * block * count * ITEM_BYTES[data_type] <= _BLOCK_BYTES:
             block *= 2
         self._block_members = block  # a power of two, so that a block is a node of the tree
-        self._is_ours = block > 1 or self._format.widen is not _same  # what the lowest nodes hold
-        self._blocks: dict[int, tuple[Array, int]] = {}  # rows of contributions, and how many are missing
+        self._is_ours = (
+            block > 1 or self._format.widen is not _same
+        )  # the lowest nodes hold arrays that may be overwritten
+        self._blocks: dict[int, tuple[Array, int]] = {}  # rows of contributions, and the number of missing ones
         self._missing = members
         self._nodes: dict[tuple[int, int], Array] = {}  # level above the blocks, index -> partial result
 
     def add(self, member: int, contribution: Buffer) -> None:
-        """One member's buffer; it is not looked at again."""
+        """Add one member's buffer."""
         self._missing -= 1
         values = np.frombuffer(contribution, self._format.stored, self._count)
         if self._block_members == 1:
@@ -191,7 +192,7 @@ class Reducer:
             self._climb(index, self._reduce_rows(self._format.widen(rows)))
 
     def result(self) -> bytes:
-        """When every member's contribution is there."""
+        """The result, after all contributions have been added."""
         assert self._missing == 0, "contributions are missing"
         (total,) = self._nodes.values()
         with np.errstate(all="ignore"):
@@ -200,7 +201,7 @@ class Reducer:
             return self._format.narrow(total).tobytes()
 
     def _climb(self, index: int, values: Array) -> None:
-        """Combine with the other half, if it is there, and so on up to the root."""
+        """Combine a node with its sibling if that is available, and continue towards the root."""
         level = 0
         nodes = -(-self._members // self._block_members)
         with np.errstate(all="ignore"):
@@ -210,13 +211,13 @@ class Reducer:
                     if other is None:
                         break
                     left, right = (other, values) if index & 1 else (values, other)
-                    # Partial results are ours to write into; contributions are not.
+                    # Partial results may be overwritten, contributions may not.
                     values = self._combine(left, right, out=left if level > 0 or self._is_ours else None)
                 level, index, nodes = level + 1, index // 2, (nodes + 1) // 2
         self._nodes[level, index] = values
 
     def _reduce_rows(self, rows: Array) -> Array:
-        """The same tree, a level at a time."""
+        """Reduce the rows of a block with the same tree, one level at a time."""
         with np.errstate(all="ignore"):
             while len(rows) > 1:
                 even = len(rows) & ~1

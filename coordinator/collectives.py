@@ -1,9 +1,8 @@
-"""One collective: who has posted it, whether the posts agree, and what every member receives.
+"""One collective: collects the members' posts, checks that they agree, and computes each member's result.
 
-In: the members' posts, in any order. Out: for each member what its receive buffer holds and which bytes of it are
-known. Of the members' buffers only the known bytes come and go (intervals.py). A contribution to a reduction is
-combined with the others when it arrives, so that they do not pile up (arithmetic.py); of the result only those elements
-are known that are known of every member.
+In: the members' posts, in any order. Out: for each member the known bytes of its receive buffer, and their intervals.
+Ranks and coordinator exchange only known bytes (intervals.py). A contribution to a reduction is combined with the
+others on arrival, to save memory (arithmetic.py). An element of the result is known if every member's is.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from coordinator.intervals import Intervals
 from maya.util.ranks import ranks_text
 from rank_runtime.messages import Call, Post
 
-Signature = tuple[int, int, int, int, int]  # call, count, data type, reduction, root: what all members must agree on
+Signature = tuple[int, int, int, int, int]  # call, count, data type, reduction, root: equal on all members
 
 ROOTED = frozenset({Call.REDUCE, Call.BROADCAST, Call.GATHER, Call.SCATTER})
 _FROM_ROOT = frozenset({Call.BROADCAST, Call.SCATTER})
@@ -51,15 +50,15 @@ class PendingCollective:
         self.post = post  # the first one
         self.signature = signature_of(post)
         self._members = members
-        self.tokens: dict[int, int | None] = {}  # of the members that have posted; None: nobody waits for the answer
+        self.tokens: dict[int, int | None] = {}  # by member that has posted; None: it does not wait for the answer
         self.missing = members
-        self.arrival_ns = 0  # of the last member
-        self.guessed = False  # part of what some member sent
-        self.variants: dict[Signature, list[int]] = {}  # if not all posts agree: who posted what
+        self.arrival_ns = 0  # when the last member arrived
+        self.guessed = False  # some member sent placeholder values
+        self.variants: dict[Signature, list[int]] = {}  # if the posts disagree: members by signature
         self._parts: _Parts | None = None
 
     def add(self, member: int, post: Post, payload: Buffer | None) -> None:
-        """A member's post, which agrees with the others'."""
+        """Add a member's post, which agrees with the others."""
         self.tokens[member] = post.token
         self.missing -= 1
         if post.arrival_ns > self.arrival_ns:
@@ -70,21 +69,21 @@ class PendingCollective:
                 self._parts = _parts_for(post, self._members)
             self._parts.add(member, post.known, payload)
         elif post.call in _REDUCING:
-            self._parts = _NothingKnown()  # whatever else comes
+            self._parts = _NothingKnown()  # one unknown contribution makes the result unknown
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
-        """Which bytes of a member's receive buffer are known, and these; no payload if none are."""
+        """The known intervals of a member's receive buffer, and their bytes; no payload if nothing is known."""
         if self._parts is None or (self.post.call in _TO_ROOT and member != self.post.peer):
             return _NOTHING
         return self._parts.result(member)
 
     @property
     def is_same_for_all(self) -> bool:
-        """Whether every member receives the same."""
+        """Whether every member receives the same bytes."""
         return self._parts is None or self.post.call in (Call.ALL_REDUCE, Call.ALL_GATHER, Call.BROADCAST)
 
     def forget(self, member: int) -> None:
-        """A member does not wait for the answer any more; its contribution stays."""
+        """A member no longer waits for the answer; its contribution stays."""
         self.tokens[member] = None
 
     def withdraw(self, member: int) -> None:
@@ -95,7 +94,7 @@ class PendingCollective:
     # ---- posts that do not agree ----
 
     def disagree(self, member: int, signature: Signature) -> None:
-        """A member's post, after which the collective can never be completed."""
+        """Add a post that does not agree with the others: the collective can never complete."""
         if not self.variants:
             self.variants[self.signature] = list(self.tokens)
             self._parts = None
@@ -109,7 +108,7 @@ class PendingCollective:
 
 
 class _Parts(Protocol):
-    """What has arrived of a collective."""
+    """The contributions to a collective that have arrived."""
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None: ...
     def result(self, member: int) -> tuple[Intervals, Buffer | None]: ...
@@ -127,7 +126,7 @@ def _parts_for(post: Post, members: int) -> _Parts:
 
 
 class _NothingKnown:
-    """A reduction of which one contribution is not known."""
+    """A reduction with an unknown contribution."""
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
         pass
@@ -157,7 +156,7 @@ class _Reduced:
             common = intervals.intersection(self._known, known)
             self._known = intervals.whole_elements(common, self._item_bytes)
         if not self._known:
-            self._reducer = None  # whatever comes: nothing of the result will be known
+            self._reducer = None  # no element of the result can be known any more
             return
         self._reducer.add(member, intervals.unpacked(known, payload, self._size))
 
@@ -200,9 +199,8 @@ class _Exchanged:
         self._part_bytes = part_bytes
         self._buffer = np.zeros((members, members, part_bytes), np.uint8)  # receiver, sender
         self._partly_known: dict[int, Intervals] = {}
-        self._known: list[Intervals] = [
-            intervals.NONE
-        ] * members  # of a part of each sender; the same for all receivers
+        # For each sender, the known intervals of a part; the same for all receivers.
+        self._known: list[Intervals] = [intervals.NONE] * members
 
     def add(self, member: int, known: Intervals, payload: Buffer) -> None:
         members = len(self._known)
@@ -232,7 +230,7 @@ class _FromRoot:
 
     def __init__(self, part_bytes: int, scattered_to: int) -> None:
         self._part_bytes = part_bytes
-        self._scattered_to = scattered_to  # members; 0: everybody gets everything
+        self._scattered_to = scattered_to  # number of members; 0: every member gets the whole buffer
         self._known: Intervals = intervals.NONE
         self._payload: Buffer = b""
 
@@ -248,7 +246,7 @@ class _FromRoot:
 
 
 def _part_of(known: Intervals, buffer: memoryview, member: int, part_bytes: int) -> tuple[Intervals, Buffer | None]:
-    """What a member gets of a buffer that has a part for each."""
+    """A member's part of a buffer that has one part for each member."""
     first, last = member * part_bytes, (member + 1) * part_bytes
     its_known = intervals.part(known, first, last)
     return (its_known, intervals.packed(its_known, buffer[first:last])) if its_known else _NOTHING

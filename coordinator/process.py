@@ -1,26 +1,26 @@
-"""The coordinator's process: opens the sockets, says where they are, and serves until it is told to end.
+"""The coordinator's process: opens the sockets, reports their addresses, and serves until SIGTERM.
 
 In: settings, and lines of JSON on the control pipe:
 
-    {"started": {"rank": 3, "pid": 4711}}   there is a process of a rank
-    {"exited": {"rank": 3, "status": 1}}    the process of a rank is gone
-    {"stopping": {}}                        the job is being ended: what ranks do from now on is no progress
-    {"continued": {}}                       ranks that were stopped go on
-    {"describe": true}                      say who waits for whom
+    {"started": {"rank": 3, "pid": 4711}}   the process of a rank has started
+    {"exited": {"rank": 3, "status": 1}}    the process of a rank has ended
+    {"stopping": {}}                        the launcher stops the job: later activity is not progress
+    {"continued": {}}                       stopped ranks have been continued
+    {"describe": true}                      report the pending waits
 
-Out: lines of JSON on the report pipe, each written at once, and none longer than what a pipe takes in one piece:
+Out: lines of JSON on the report pipe, each written at once, and short enough for one atomic write to a pipe:
 
-    {"coordinator": {"endpoint": ..., "store_port": ..., "pid": ...}}    it serves; or else
-    {"coordinator_failed": "..."}                                        why it does not
+    {"coordinator": {"endpoint": ..., "store_port": ..., "pid": ...}}    it serves
+    {"coordinator_failed": "..."}                                        why it cannot serve
     {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
-    {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       those of most ranks first; how many more; ranks
-                                                                         that have said nothing for a while, or ""
+    {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       waits of most ranks first; the number of
+                                                                         omitted waits; silent ranks, or ""
     {"hang": {"file": ..., "kind": ...}}                                 ranks can never go on; the file says why
-    {"no_progress": {"file": ..., "seconds": ...}}                       no rank shows any activity; who does what
-                                                                         (no file: "report" has it)
-    {"resumed": {"seconds": ...}}                                        the ranks go on, after so long in all
-    {"clocks": {"first": 0, "ns": [...]}}                                when it ends: clocks of ranks 0, 1, ...
-    {"coordinator_done": {...}}                                          what there was, when it ends
+    {"no_progress": {"file": ..., "seconds": ...}}                       no rank shows any activity; the file has the
+                                                                         details (without a file, "report" has them)
+    {"resumed": {"seconds": ...}}                                        the ranks go on, after this pause
+    {"clocks": {"first": 0, "ns": [...]}}                                at the end: clocks of ranks 0, 1, ...
+    {"coordinator_done": {...}}                                          at the end: statistics
 
 It ends at SIGTERM, or when the process that started it has ended.
 """
@@ -50,14 +50,14 @@ from maya.util.ranks import ranks_text
 
 SUCCESS, FAILED = 0, 1
 
-_NAME = b"maya-coord"  # as ps shows it
+_NAME = b"maya-coord"  # the name in ps
 _PROGRESS_SECONDS = 1.0
-_SILENT_SECONDS = 15.0  # a rank says every five seconds that it is alive
-_LONGEST_REPORT = 3500  # of the 4096 bytes that a pipe takes in one piece
-_CLOCKS_A_LINE = 128  # of up to 20 digits
-_END_SECONDS = 0.02  # how soon to look again whether a connection is closed
+_SILENT_SECONDS = 15.0  # a rank sends a heartbeat every five seconds
+_LONGEST_REPORT = 3500  # bytes; a write of up to 4096 to a pipe is atomic
+_CLOCKS_A_LINE = 128  # clocks of up to 20 digits
+_END_SECONDS = 0.02  # interval of polling for the end of a connection
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_NUMBERS = {  # what control lines contain
+_NUMBERS = {  # numeric fields of control lines
     "started": ("rank", "pid"),
     "exited": ("rank", "status"),
     "stopping": (),
@@ -68,20 +68,20 @@ _NUMBERS = {  # what control lines contain
 
 @dataclass(frozen=True)
 class Settings:
-    """What the coordinator of a run needs to know."""
+    """The settings of a run's coordinator."""
 
     world_size: int
     secret: str
-    endpoint: str = ""  # of ZeroMQ; empty: an abstract local socket of any name
+    endpoint: str = ""  # ZeroMQ endpoint; empty: an abstract local socket with a random name
     store_port: int | None = 0  # 0: any free one; None: no store
-    run_folder: str = ""  # whose run.json says how long things take; empty: nothing takes time
-    hang_folder: str = ""  # where reports of hangs are written; empty: nobody looks for hangs
-    hang_after: float = 60.0  # seconds without any progress after which that is reported
-    hang_freezes: bool = False  # whether ranks are stopped when that is reported
+    run_folder: str = ""  # its run.json has the settings of the time model; empty: no time model
+    hang_folder: str = ""  # for reports of hangs; empty: no hang detection
+    hang_after: float = 60.0  # seconds without progress until it is reported
+    hang_freezes: bool = False  # stop the ranks when a hang is reported
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
-    """Serve until SIGTERM; the exit code. `parent` is the process whose end is the coordinator's, too."""
+    """Serve until SIGTERM; return the exit code. The coordinator also ends when its `parent` process ends."""
     wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _become_coordinator(wakeup_write, parent)
@@ -101,16 +101,16 @@ def _become_coordinator(wakeup_fd: int, parent: int | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, _NAME)
     signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # it wakes the loop up
-    # Ctrl-C on a terminal reaches everybody: the launcher decides what follows, and the ranks still need answers.
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the wakeup descriptor ends the loop
+    # Ctrl-C on a terminal reaches all processes. The launcher reacts to it; until then the ranks need answers.
     for other in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(other, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if parent is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before
+        if os.getppid() != parent:  # it has already ended
             os.kill(os.getpid(), signal.SIGTERM)
-    # What was there before stays: the collector need not look at it, nor touch pages shared with the parent.
+    # Inherited objects are never freed: keep the garbage collector from touching pages shared with the parent.
     gc.freeze()
     gc.enable()
 
@@ -130,7 +130,7 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
         store_port = store.port if store else None
         report.write({"coordinator": {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}})
         if times is not None:
-            times.load()  # while the ranks start: what they send meanwhile waits in the socket
+            times.load()  # takes a while; meanwhile the ranks start, and the socket queues their batches
         watcher = _watcher(settings, server, store_port)
         _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd, watcher)
         resumed = watcher.resumed() if watcher is not None else None
@@ -196,7 +196,7 @@ def _loop(
         if found is not None:
             report.write(found)
             if "hang" in found and watcher is not None and not watcher.is_frozen:
-                server.release_failures()  # now that it is reported
+                server.release_failures()  # the hang has been reported
         now = time.monotonic()
         if now >= due:
             progress = _progress(server)
@@ -218,7 +218,7 @@ def _progress(server: Server) -> dict[str, int]:
 
 
 def _waiting(server: Server) -> dict[str, Any]:
-    """Who waits for whom, as far as one line holds it."""
+    """The pending waits, as many as fit on one line."""
     waits = sorted(server.state.waits(), key=lambda wait: len(wait.waiting), reverse=True)
     silent = server.silent_since(time.monotonic() - _SILENT_SECONDS)
     texts: list[str] = []
@@ -246,14 +246,14 @@ def _statistics(server: Server) -> dict[str, Any]:
 
 
 def _clocks(server: Server, world_size: int) -> Iterator[dict[str, Any]]:
-    """The clocks of all ranks when they ended, in lines that are short enough."""
+    """The final clocks of all ranks, on lines short enough for an atomic write."""
     for first in range(0, world_size, _CLOCKS_A_LINE):
         ranks = range(first, min(first + _CLOCKS_A_LINE, world_size))
         yield {"clocks": {"first": first, "ns": [server.state.clock(rank) for rank in ranks]}}
 
 
 class _Report:
-    """Lines of JSON for whoever started us, who may be gone."""
+    """Writes lines of JSON to the parent process, which may have ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -264,7 +264,7 @@ class _Report:
 
 
 class _Control:
-    """Lines of JSON from whoever started us."""
+    """Reads lines of JSON from the parent process."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -272,7 +272,7 @@ class _Control:
         self._rest = b""
 
     def lines(self) -> list[dict[str, dict[str, int]]]:
-        """What has arrived."""
+        """The complete lines that have arrived."""
         chunk = os.read(self.descriptor, 1 << 16)
         self.ended = not chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")

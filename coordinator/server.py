@@ -1,10 +1,10 @@
-"""The coordinator's socket: who is who, batches in, batches out.
+"""The coordinator's socket: authenticates ranks, receives their batches of messages, and sends batches of answers.
 
-In: batches of ranks, as rank_runtime/messages.py declares them. Out: batches to ranks; everything that one turn yields
-for a rank goes out together. What the messages mean is state.py's business.
+In: batches from ranks (rank_runtime/messages.py declares the messages). Out: batches to ranks; all answers of one turn
+to a rank go out as one batch. state.py handles the messages.
 
-A sender is a rank once its Hello has shown the run's secret; what comes from others is counted and otherwise ignored.
-Bytes from a rank that are no messages are answered with Refused.
+A sender counts as a rank after its Hello has shown the run's secret. The server counts and ignores batches of other
+senders. It answers Refused to a rank whose bytes are not valid messages.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from rank_runtime.messages import (
     unpack_hello,
 )
 
-_MOST_PER_TURN = 512  # batches; so that answers do not wait for everything that comes in
-_BACKLOG = 4096  # a thousand ranks connect in the same moment; the kernel may allow less, then connecting takes longer
-_SMALL_PAYLOAD = 1 << 16  # up to this size it is copied: many such share one of ZeroMQ's buffers, and would keep it
+_MOST_PER_TURN = 512  # batches to read before answers are sent
+_BACKLOG = 4096  # a thousand ranks connect at the same moment; if the kernel allows less, connecting takes longer
+_SMALL_PAYLOAD = (
+    1 << 16
+)  # copied up to this size: small payloads share a buffer of ZeroMQ, and would keep all of it alive
 _EMPTY_BATCH = pack([])
 
 
@@ -50,7 +52,7 @@ class ServerError(Exception):
 class _Connection:
     rank: int
     process: int
-    heard: float  # when, by the monotonic clock
+    heard: float  # time of the last batch, by the monotonic clock
 
 
 class Server:
@@ -60,16 +62,16 @@ class Server:
         self.state = State(times)
         self._world_size = world_size
         self._secret = secret.encode()
-        self._connections: dict[bytes, _Connection] = {}  # by the identity that ZeroMQ gave it
+        self._connections: dict[bytes, _Connection] = {}  # by ZeroMQ identity
         self._identity_of: dict[int, bytes] = {}  # rank -> identity
-        self._exited: set[int] = set()  # ranks whose process is gone, but perhaps not yet all that it had sent
+        self._exited: set[int] = set()  # ranks whose process has ended, but whose batches may still be unread
         self._outbox: dict[int, list[tuple[FromCoordinator, Buffer | None]]] = {}
         self.batches_in = 0
         self.batches_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        self.ignored = 0  # batches of senders that are no ranks
-        self.holds_failures = False  # answers that fail wait until they are released
+        self.ignored = 0  # batches of senders that are not ranks
+        self.holds_failures = False  # hold Failed answers until release_failures()
         self.held_failures: list[tuple[int, Failed | RequestFailed]] = []
         endpoint = endpoint or f"ipc://@maya-{secrets.token_hex(8)}"
         self._context = zmq.Context()
@@ -82,16 +84,16 @@ class Server:
 
     def _open(self, endpoint: str) -> str:
         socket = self.socket
-        # A message to a rank that is not there any more is an error, not silence.
+        # Sending to a rank that has disconnected is an error; by default ZeroMQ drops the message.
         socket.set(zmq.ROUTER_MANDATORY, 1)
-        # Queues without a limit: a rank gets nothing but answers to what it posted, so what waits for a slow one is
-        # limited by what it has asked for; and a full queue would make everybody wait for the slowest.
+        # The queues have no limit. A rank gets only answers to its own requests, which bounds its queue; and a full
+        # queue would make all ranks wait for the slowest one.
         socket.set(zmq.SNDHWM, 0)
         socket.set(zmq.RCVHWM, 0)
-        # When the coordinator ends, the ranks have ended: nobody reads what may still be in a queue.
+        # When the coordinator ends, the ranks have ended: no process reads the rest of a queue.
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.BACKLOG, _BACKLOG)
-        # With a thousand processes on a few cores, half a minute for a handshake (the default) is not much.
+        # With a thousand processes on a few cores, a handshake may take longer than the default of half a minute.
         socket.set(zmq.HANDSHAKE_IVL, 0)
         if endpoint.startswith("ipc:"):
             socket.set(zmq.IPC_FILTER_UID, os.getuid())  # an abstract name has no permissions of its own
@@ -105,7 +107,7 @@ class Server:
     # ---- events ----
 
     def turn(self) -> None:
-        """Take what has arrived, then send the answers."""
+        """Handle the batches that have arrived, then send the answers."""
         socket = self.socket
         now = time.monotonic()
         for _ in range(_MOST_PER_TURN):
@@ -113,7 +115,7 @@ class Server:
                 identity = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            part = socket.recv(copy=False)  # there always is one; asking the socket for more costs more than a Frame
+            part = socket.recv(copy=False)  # always present; a Frame is cheaper than getsockopt(RCVMORE)
             frame = part.bytes
             self.bytes_in += len(frame)
             payloads: list[Buffer] = []
@@ -122,13 +124,13 @@ class Server:
                 payloads.append(part.bytes if len(part) <= _SMALL_PAYLOAD else part.buffer)
                 self.bytes_in += len(part)
             self.batches_in += 1
-            self._take(identity, frame, payloads, now)
+            self._receive(identity, frame, payloads, now)
         self._put(self.state.answer_asks())
-        self._look_for_ends()
+        self._disconnect_ended()
         self._flush()
 
     def exited(self, rank: int) -> None:
-        """The process of a rank is gone. What it had sent before still counts."""
+        """The process of a rank has ended. Batches that it sent before still count."""
         if rank in self._identity_of:
             self._exited.add(rank)
         elif 0 <= rank < self._world_size:
@@ -136,16 +138,16 @@ class Server:
 
     @property
     def expects_an_end(self) -> bool:
-        """Whether a process is gone of which the socket has not noticed it yet."""
+        """Whether a process has ended whose connection is not closed yet."""
         return bool(self._exited)
 
     def silent_since(self, moment: float) -> list[int]:
-        """Ranks of which nothing has been heard since then."""
+        """Ranks that have sent nothing since a moment."""
         return sorted(connection.rank for connection in self._connections.values() if connection.heard < moment)
 
     # ---- in ----
 
-    def _take(self, identity: bytes, frame: bytes, payloads: list[Buffer], now: float) -> None:
+    def _receive(self, identity: bytes, frame: bytes, payloads: list[Buffer], now: float) -> None:
         connection = self._connections.get(identity)
         if connection is None and not self._is_ours(identity, frame):
             return
@@ -153,7 +155,7 @@ class Server:
             batch = unpack(frame, payloads)
         except MessageError as error:
             sender = "a rank" if connection is None else f"rank {connection.rank}"
-            self._refuse(identity, f"the coordinator cannot read what {sender} sent: {error}")
+            self._refuse(identity, f"the coordinator cannot read a batch from {sender}: {error}")
             return
         for message, payload in batch:
             if connection is None:
@@ -171,7 +173,7 @@ class Server:
             connection.heard = now
 
     def _is_ours(self, identity: bytes, frame: bytes) -> bool:
-        """Whether the first batch of a sender begins with a Hello that shows the secret, and is of our version."""
+        """Whether the first batch of a sender begins with a Hello that has the run's secret and our version."""
         try:
             version, secret = unpack_hello(frame)
         except MessageError:
@@ -183,7 +185,7 @@ class Server:
         if version != VERSION:
             self._refuse(
                 identity,
-                f"the rank speaks version {version} of the messages, the coordinator version {VERSION}: "
+                f"the rank uses version {version} of the messages, the coordinator version {VERSION}: "
                 "both must come from the same installation of Maya",
             )
             return False
@@ -195,7 +197,7 @@ class Server:
             self._refuse(identity, f"process {hello.process} is rank {rank}, expected 0 to {self._world_size - 1}")
             return None
         other = self._identity_of.get(rank)
-        if other is not None and self._is_there(other):
+        if other is not None and self._is_connected(other):
             self._refuse(
                 identity,
                 f"process {hello.process} is rank {rank}, but so is process {self._connections[other].process}, "
@@ -217,10 +219,10 @@ class Server:
         self._exited.discard(rank)
         self._put(self.state.end(rank))
 
-    def _look_for_ends(self) -> None:
-        """Of ranks whose process is gone."""
+    def _disconnect_ended(self) -> None:
+        """Disconnect ranks whose process has ended, once all their batches are read."""
         for rank in list(self._exited):
-            if not self._is_there(self._identity_of[rank]):
+            if not self._is_connected(self._identity_of[rank]):
                 self._disconnect(rank)
 
     # ---- out ----
@@ -237,7 +239,7 @@ class Server:
                 waiting.append((message, payload))
 
     def release_failures(self) -> None:
-        """Those that were held; all that follow are not."""
+        """Send the held failures, and hold no later ones."""
         if not self.held_failures:
             return
         self.holds_failures = False
@@ -246,11 +248,13 @@ class Server:
         self._flush()
 
     def _flush(self) -> None:
-        """A payload that goes to many ranks is copied once, into a Frame; ZeroMQ counts the references to it. While a
-        failure is held nobody is answered, so that whoever has to do with it is still there when it is reported."""
+        """Send the answers. A payload for many ranks is copied once, into a Frame that ZeroMQ reference-counts.
+
+        While a failure is held, no rank is answered, so that all ranks involved still exist when it is reported.
+        """
         if self.held_failures:
             return
-        shared: dict[int, zmq.Frame] = {}  # by the payload's identity; none is made while this runs
+        shared: dict[int, zmq.Frame] = {}  # by id(payload); no id is reused, since this loop creates no payload
         while self._outbox:
             rank, answers = self._outbox.popitem()
             identity = self._identity_of.get(rank)
@@ -272,12 +276,12 @@ class Server:
     def _refuse(self, identity: bytes, text: str) -> None:
         self._send(identity, [pack([Refused(text)])])
 
-    def _is_there(self, identity: bytes) -> bool:
-        """Whether a sender is still connected, or something that it sent has not been read yet."""
+    def _is_connected(self, identity: bytes) -> bool:
+        """Whether a sender is still connected, or has unread batches."""
         return self._send(identity, [_EMPTY_BATCH])
 
     def _send(self, identity: bytes, parts: list[bytes | zmq.Frame]) -> bool:
-        """Whether whoever it is for is still there. Nothing blocks: the queues have no limit."""
+        """Send a batch; return whether the receiver is still connected. Never blocks: the queues have no limit."""
         try:
             self.socket.send(identity, zmq.SNDMORE)
         except zmq.ZMQError as error:

@@ -1,6 +1,6 @@
-"""`maya doctor`: can this machine run Maya, and if not, what to do about it.
+"""`maya doctor`: checks whether this machine can run Maya, and gives advice if it cannot.
 
-`examine` looks at the machine; each `check_` function takes what was found and returns a verdict with advice, so that
+`examine` inspects the machine; each `check_` function takes such a value and returns a verdict with advice, so that
 every verdict can be tested on any machine.
 """
 
@@ -32,7 +32,7 @@ _TESTED_TORCH = ((2, 8), (2, 12), (2, 15))
 
 
 class Verdict(enum.Enum):
-    """What a check came to."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -41,7 +41,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: what was found, and what to do unless it is fine."""
+    """The outcome of one check: the value found, the verdict, and advice unless the verdict is OK."""
 
     subject: str
     verdict: Verdict
@@ -50,7 +50,7 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Look at everything Maya depends on, the most decisive first."""
+    """Check everything that Maya depends on, the most important first."""
     yield check_python(sys.version_info[:2])
     yield check_platform(platform.system(), platform.machine(), platform.libc_ver()[0])
     torch = _or_problem(find_torch)
@@ -83,9 +83,9 @@ def check_platform(system: str, machine: str, libc: str) -> Check:
 
 
 def check_torch(torch: TorchInstall | BuildError) -> Check:
-    """`torch`: the installed one, or why it cannot be used."""
+    """`torch`: the installed one, or the reason why it is unusable."""
     if isinstance(torch, BuildError):
-        return Check("torch", Verdict.FAIL, "none that can be used", f"{torch} Or let scripts/setup do it.")
+        return Check("torch", Verdict.FAIL, "no usable installation", f"{torch} Or let scripts/setup do it.")
     found = f"{torch.version}, CUDA {torch.cuda_version}"
     numbers = tuple(map(int, re.findall(r"\d+", torch.version)[:2]))
     if numbers < _TESTED_TORCH[0]:
@@ -99,20 +99,20 @@ def check_torch(torch: TorchInstall | BuildError) -> Check:
 
 
 def check_plain_torch(problem: str | None) -> Check:
-    """`problem`: why plain Python cannot import torch. Ranks of maya-torchrun can all the same."""
+    """`problem`: why plain Python cannot import torch. Ranks of maya-torchrun can import it anyway."""
     if problem is None:
         return Check("plain import torch", Verdict.OK, "works")
-    advice = "run `maya setup-torch`, if torch is also to run without maya-torchrun (torchrun, notebooks)"
+    advice = "run `maya setup-torch` to use torch without maya-torchrun (torchrun, notebooks)"
     return Check("plain import torch", Verdict.WARN, problem, advice)
 
 
 def check_compiler(language: str, package: str, compiler: Compiler | BuildError | None) -> Check:
-    """`compiler`: the one found, or why the one that was asked for cannot be used, or None."""
+    """`compiler`: the one found, or the reason why the requested one is unusable, or None."""
     subject = f"{language} compiler"
     if isinstance(compiler, Compiler):
         return Check(subject, Verdict.OK, compiler.version)
     advice = str(compiler) if compiler else f"install {package} (Debian, Ubuntu: apt-get install {package})"
-    return Check(subject, Verdict.FAIL, "none that runs", advice)
+    return Check(subject, Verdict.FAIL, "no working compiler", advice)
 
 
 def check_open_files(soft: int, hard: int) -> Check:
@@ -123,7 +123,7 @@ def check_open_files(soft: int, hard: int) -> Check:
 
 
 def check_processes(soft: int, hard: int) -> Check:
-    """The limit counts threads of all the user's processes; a rank has some twenty of them."""
+    """The limit counts the threads of all the user's processes; a rank has about twenty."""
     if _at_least(soft, 4096):
         return Check("processes", Verdict.OK, _limit(soft))
     advice = f"ulimit -u {_limit(hard)}" if _at_least(hard, 4096) else "raise nproc in /etc/security/limits.conf"
@@ -131,7 +131,7 @@ def check_processes(soft: int, hard: int) -> Check:
 
 
 def check_address_space(soft: int) -> Check:
-    """Virtual device memory is address space, which the kernel only fills where something is really written."""
+    """Virtual device memory is reserved address space; the kernel allocates only pages that are written."""
     if soft == resource.RLIM_INFINITY:
         return Check("address space", Verdict.OK, "unlimited")
     return Check(
@@ -180,7 +180,7 @@ def check_shared_memory(free: int | None) -> Check:
 
 
 def available_memory() -> int:
-    """What this process can still use: the machine's, or what its control group leaves, whichever is less."""
+    """The memory that this process can still use: the lesser of the machine's and its control group's."""
     available: int = psutil.virtual_memory().available
     for limit_file, used_file in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

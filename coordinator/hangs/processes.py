@@ -22,7 +22,7 @@ _WATCHDOGS = ("pt_nccl_watchdg", "pt_nccl_heartbt")
 _BACKGROUND = (*_WATCHDOGS, "maya-")  # threads that wake up ten times a second
 _READY = "RD"  # thread states: runnable, or waiting for a disk
 _TRANSPORT = "ZMQbg/"  # uses little CPU time, but a runnable one may have data to deliver
-_BUSY_SHARE = 0.01  # of one core; a thread below it only polls now and then
+_BUSY_SHARE = 0.01  # a thread that uses less of a core only polls now and then
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ARM = platform.machine() == "aarch64"
 _SLEEPS = frozenset({115, 101}) if _ARM else frozenset({230, 35})  # clock_nanosleep, nanosleep

@@ -1,5 +1,5 @@
-"""Hang reports for people: the launcher prints them, the coordinator makes them (coordinator/hangs).
+"""Prints hang reports. The coordinator builds them (coordinator/hangs), the launcher shows them.
 
-python_stacks.py  Python stacks of a rank, and what kind of wait they show
-report_text.py    a report as lines for the terminal
+python_stacks.py  parses the Python stacks of a rank, and classifies their waits
+report_text.py    formats a report as lines for the terminal
 """

@@ -1,6 +1,6 @@
-"""Python stacks of a rank, and what kind of wait they show.
+"""Parses the Python stacks of a rank, and classifies the wait that a stack shows.
 
-In: the answer of a rank to "stacks". Out: frames, the innermost first, of the main thread and of the others.
+In: a rank's answer to "stacks". Out: the frames of the main thread and of the other threads, innermost first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Frame:
 
     @property
     def source(self) -> str:
-        """What is written there, if the file can be read."""
+        """The source line; empty if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     @property
@@ -45,12 +45,12 @@ class Frame:
 
     @property
     def is_torch(self) -> bool:
-        """torch's code, or Python's own."""
+        """Whether the code belongs to torch or to Python itself."""
         return _TORCH.search(self.file) is not None
 
     @property
     def is_ours(self) -> bool:
-        """Maya's own: the virtual clock's sleep."""
+        """Whether the code belongs to Maya: the virtual clock's sleep."""
         return "/rank_runtime/zygote/" in self.file
 
     @property
@@ -66,7 +66,7 @@ class Frame:
 class PythonThread:
     """A thread that runs Python code."""
 
-    identity: int  # as Python knows it: pthread_self()
+    identity: int  # threading.get_ident(): pthread_self()
     frames: tuple[Frame, ...]
 
 
@@ -76,13 +76,13 @@ class Stacks:
 
     main: tuple[Frame, ...] = ()
     others: tuple[PythonThread, ...] = ()
-    awaited_streams: tuple[int, ...] = ()  # that a host thread waits for
-    conditions: tuple[range, ...] = ()  # addresses of what threads wait on for the device
+    awaited_streams: tuple[int, ...] = ()  # CUDA streams that a host thread waits for
+    conditions: tuple[range, ...] = ()  # addresses of the condition variables that signal the device's progress
     known: bool = False  # the rank has answered
 
 
 class StackWait(Enum):
-    """What a thread waits for, as its stack shows."""
+    """The kind of wait that a stack shows."""
 
     GROUP = "other ranks"  # in torch.distributed, outside of NCCL: store, Gloo
     SLEEP = "a sleep"
@@ -90,7 +90,7 @@ class StackWait(Enum):
 
 
 def parse(answer: bytes) -> Stacks:
-    """Whatever of it can be understood."""
+    """Parse an answer; lines that do not match are ignored."""
     head, _, dump = answer.decode(errors="replace").partition("python\n")
     main_thread, streams, conditions = "", [], []
     for line in head.splitlines():
@@ -113,7 +113,7 @@ def parse(answer: bytes) -> Stacks:
 
 
 def _threads(dump: str) -> list[tuple[str, tuple[Frame, ...]]]:
-    """The current thread, if there is one, is that which answers."""
+    """The threads of a dump, without the current one, which writes the answer."""
     threads: list[tuple[str, list[Frame]]] = []
     answering = ""
     for line in dump.splitlines():
@@ -129,7 +129,7 @@ def _threads(dump: str) -> list[tuple[str, tuple[Frame, ...]]]:
 
 
 def kind_of_wait(stack: Sequence[Frame]) -> StackWait:
-    """Of a thread."""
+    """Classify the wait of a thread by its innermost frame."""
     frames = [frame for frame in stack if PurePath(frame.file).name not in _WRAPPERS and not frame.is_ours]
     if not frames:
         return StackWait.ELSE
@@ -144,7 +144,7 @@ def kind_of_wait(stack: Sequence[Frame]) -> StackWait:
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost line of the user's own code; of an installed program, of that."""
+    """The innermost frame of the user's own code; for an installed program, the innermost frame outside torch."""
     for library in (_LIBRARY, _TORCH):
         for frame in frames:
             if not library.search(frame.file):

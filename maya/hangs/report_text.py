@@ -1,6 +1,6 @@
-"""A report of a hang for people: about one screen, whatever the number of ranks.
+"""Formats a hang report for the terminal: about one screen, whatever the number of ranks.
 
-In: a report (report.py). Out: lines.
+In: a report (coordinator/hangs/hang_report.py). Out: lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_FRAMES = 6
 
 
 def lines(report: dict[str, Any]) -> list[str]:
-    """The report of a hang."""
+    """Format the report of a certain hang."""
     groups = report["groups"]
     found = [_headline(report), "", *_groups(report)]
     found += _divergence(report["divergence"])
@@ -28,7 +28,7 @@ def lines(report: dict[str, Any]) -> list[str]:
 
 
 def warning(report: dict[str, Any]) -> list[str]:
-    """The report of what may be a hang, or not."""
+    """Format the report of a possible hang."""
     found = [f"warning: {_headline(report)}; the job goes on", "", *_groups(report)]
     return found + [f"  if they do not go on: {hint}" for hint in report["hints"]]
 
@@ -65,7 +65,7 @@ def _at(place: dict[str, Any] | None, word: str) -> str:
 
 
 def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
-    """`lost`: ranks that will never call anything."""
+    """Format one group. `lost`: ranks that will never call anything."""
     ranks = ranks_text(group["ranks"])
     verb = {"waits": "waits" if len(group["ranks"]) == 1 else "wait"}.get(group["state"], "")
     found = [f"  {ranks}: {verb} {group['doing']}".replace(":  ", ": ")]
@@ -85,7 +85,7 @@ def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
     if late:
         found.append(f"      {ranks_text(late)} {_has(late)} not {_omission(group)} yet")
     if queued:
-        found.append(f"      {ranks_text(queued)} {_has(queued)} called it, and queued it behind another call")
+        found.append(f"      {ranks_text(queued)} {_has(queued)} called it and queued it behind another call")
     return found
 
 
@@ -94,7 +94,7 @@ def _has(ranks: list[int]) -> str:
 
 
 def _omission(group: dict[str, Any]) -> str:
-    """What the missing ranks have not done."""
+    """The action that the missing ranks have not taken."""
     if group["call"] is None or group["call"].get("peer") is None:
         return "called it"
     return "received it" if group["call"]["name"].startswith("send") else "sent it"
@@ -125,7 +125,7 @@ def _line(call: dict[str, Any]) -> object:
 
 
 def _stack(group: dict[str, Any]) -> list[str]:
-    """The innermost frames of the user's, and what they called."""
+    """Format the innermost frames of the user's code, and the function that they called."""
     frames = [Frame(frame["file"], frame["line"], frame["function"]) for frame in group["stack"]]
     user = users_frame(frames)
     first = max(0, frames.index(user) - 1) if user else 0

@@ -1,4 +1,4 @@
-"""maya-torchrun: torchrun, on virtual GPUs. Reads the command line, runs the job, says how it ended."""
+"""maya-torchrun: torchrun on virtual GPUs. Reads the command line, runs the job, returns the exit code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ FAILED, USAGE = 1, 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit code as torchrun's: 0 success, 1 a worker failed, 2 the job could not be started. Without `words` this is a
-    process of its own: its command line and its standard streams are ours."""
+    """Run a job; return torchrun's exit code: 0 success, 1 a worker failed, 2 the job could not be started.
+
+    Without `words` this is the main function of a process, with that process's command line and standard streams.
+    """
     if words is None:
         standard_streams.begin_launcher()
         words = sys.argv[1:]
@@ -35,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except (UsageError, DeviceError, BuildError, VariableError) as error:
         _say(str(error))
         return USAGE
-    except KeyboardInterrupt:  # while there were no ranks: otherwise it is passed on to them
+    except KeyboardInterrupt:  # no rank is running: otherwise the job passes the signal on
         _say("interrupted")
         return FAILED
 

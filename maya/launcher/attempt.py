@@ -1,8 +1,8 @@
-"""One attempt at the job: all ranks from their start to their end, and what happens when one of them fails.
+"""One attempt at the job: starts all ranks, and waits until they have ended or one has failed.
 
-In: a zygote under way, what the ranks are to be started with, and which signals to pass on. Out: an `AttemptOutcome`.
-As under torchrun, the first rank that fails ends the others: SIGTERM, and SIGKILL for those that have not ended half a
-minute later. The same follows when this launcher is told to stop, with the signal it got.
+In: a running zygote, the plan for starting the ranks, and the signals to pass on. Out: an `AttemptOutcome`. As under
+torchrun, the first failure stops all other ranks: SIGTERM, then SIGKILL half a minute later. When the launcher itself
+gets a signal to stop, it does the same with that signal.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Exit:
 
 @dataclass(frozen=True)
 class Pause:
-    """A time in which no rank showed any activity, long enough to warn of it."""
+    """A time without activity of any rank, long enough for a warning."""
 
     seconds: float
-    resumed: bool  # or else it lasted until the end, and longer than when it was noticed
+    resumed: bool  # False: it lasted until the job ended; `seconds` is its length when the warning was given
 
 
 @dataclass
 class AttemptOutcome:
     """How an attempt ended."""
 
-    exits: list[Exit] = field(default_factory=list)  # in the order in which they were noticed
-    stopped_by: signal.Signals | None = None  # what the launcher was told to stop with
-    problem: str | None = None  # what went wrong outside the ranks
-    unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, and why
+    exits: list[Exit] = field(default_factory=list)  # in the order in which the launcher noticed them
+    stopped_by: signal.Signals | None = None  # the signal that told the launcher to stop
+    problem: str | None = None  # a failure outside the ranks
+    unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, with the reason
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
-    hang: str | None = None  # why ranks could not go on: which kind of hang
-    report: str | None = None  # the file that says more about it
+    hang: str | None = None  # the kind of hang
+    report: str | None = None  # the hang's report file
     pauses: list[Pause] = field(default_factory=list)
 
     @property
@@ -68,31 +68,31 @@ class Attempt:
         self,
         zygote: ZygoteProcess,
         start: Callable[[RendezvousAddress], Start],
-        meeting: RendezvousAddress | None,
+        rendezvous: RendezvousAddress | None,
         progress: Progress,
         say: Callable[[str], None],
         shutdown_seconds: float,
         hangs: Hangs,
     ) -> None:
-        """`meeting`: known if there is no coordinator to wait for."""
+        """`rendezvous`: already known if the job has no coordinator."""
         self._zygote = zygote
         self._start = start
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._progress = progress
         self._say = say
         self._shutdown_seconds = shutdown_seconds
         self._hang_options = hangs
         self._outcome = AttemptOutcome()
-        self._running: dict[int, int] = {}  # processes of ranks
-        self._clocks: list[int] = []  # of the ranks, when they ended
+        self._running: dict[int, int] = {}  # rank -> process id
+        self._clocks: list[int] = []  # final virtual clocks of the ranks, ns
         self._ready = False
         self._start_sent = False
         self._forked = False
         self._finished = False
         self._deadline: float | None = None
-        self._hang_deadline: float | None = None  # when ranks are ended that can never go on
+        self._hang_deadline: float | None = None  # when to stop ranks that can never go on
         self._hang_end = JobEnding()
-        self._debugging: Debugging | None = None  # while the user looks at ranks that hang
+        self._debugging: Debugging | None = None  # while the user debugs a hang
 
     def run(self, signals: Signals) -> AttemptOutcome:
         while not self._zygote.ended:
@@ -100,10 +100,10 @@ class Attempt:
             descriptors += self._debugging.descriptors if self._debugging is not None else []
             ready = select.select(descriptors, [], [], self._seconds())[0]
             for number in signals.taken():
-                self._told_to_stop(number)
+                self._on_signal(number)
             if self._zygote.descriptor in ready:
                 for report in self._zygote.reports():
-                    self._heard(report)
+                    self._on_report(report)
             self._debug(ready)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._deadline = None
@@ -116,19 +116,19 @@ class Attempt:
             if self._debugging is None:  # otherwise the terminal is the debugger's
                 self._progress.show()
         self._zygote.close()
-        self._look_at_what_is_left()
+        self._clean_up()
         self._progress.close()
         return self._outcome
 
-    def _heard(self, report: dict[str, Any]) -> None:
+    def _on_report(self, report: dict[str, Any]) -> None:
         for kind, content in report.items():
             if kind == "ready":
                 self._ready = True
             elif kind == "coordinator":
-                assert self._meeting is not None
-                self._meeting = self._meeting.at(content["store_port"], content["endpoint"])
+                assert self._rendezvous is not None
+                self._rendezvous = self._rendezvous.at(content["store_port"], content["endpoint"])
             elif kind == "not_forked":
-                self._say(f"ranks are started anew instead of being forked, and need more memory: {content}")
+                self._say(f"ranks are started as new processes instead of forked, and need more memory: {content}")
             elif kind == "unshared":
                 self._outcome.unshared.update(content)
             elif kind == "started":
@@ -137,65 +137,65 @@ class Attempt:
             elif kind == "forked":
                 self._forked = True
             elif kind == "exited":
-                self._exited(content["rank"], content["status"])
+                self._on_exit(content["rank"], content["status"])
             elif kind == "progress":
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]
             elif kind == "hang":
-                self._hangs(content, content["kind"])
+                self._on_hang(content, content["kind"])
             elif kind == "no_progress":
-                self._pauses(content)
+                self._on_pause(content)
             elif kind == "resumed":
-                self._resumed(content["seconds"])
+                self._on_resume(content["seconds"])
             elif kind == "clocks":
                 self._clocks += content["ns"]
             elif kind == "coordinator_done":
                 self._outcome.coordinator = {**content, **({"host_ns": self._clocks} if self._clocks else {})}
             elif kind == "coordinator_exited" and not self._finished:
-                self._give_up(f"the coordinator (pid {content['pid']}) {_ended(content['status'])}")
+                self._give_up(f"the coordinator (pid {content['pid']}) {_exit_text(content['status'])}")
             elif kind in ("coordinator_failed", "zygote_failed"):
                 self._give_up(content)
 
-    def _exited(self, rank: int, exit_code: int) -> None:
+    def _on_exit(self, rank: int, exit_code: int) -> None:
         self._outcome.exits.append(Exit(rank, self._running.pop(rank), exit_code, time.time()))
         self._progress.finished += 1
         if exit_code != 0:
             self._stop(signal.SIGTERM)
 
-    def _hangs(self, told: Mapping[str, Any], kind: str) -> None:
-        if self._deadline is not None:  # the job is being ended, and ranks wait for others that have
+    def _on_hang(self, entry: Mapping[str, Any], kind: str) -> None:
+        if self._deadline is not None:  # the job is being stopped, and ranks wait for others that have ended
             return
         self._progress.close()
-        content = show(told, self._say)
+        content = show(entry, self._say)
         end = ending(self._hang_options, kind)
         if end is None:
             return
-        self._outcome.hang, self._outcome.report = kind, told["file"]
+        self._outcome.hang, self._outcome.report = kind, entry["file"]
         self._hang_end = end
         if self._hang_options.debugs:
-            assert self._meeting is not None
-            self._debugging = Debugging(content, self._meeting.endpoint, self._running, self._say)
+            assert self._rendezvous is not None
+            self._debugging = Debugging(content, self._rendezvous.endpoint, self._running, self._say)
             self._debugging.begin(self._hang_options.rank)
         else:
             self._hang_deadline = time.monotonic() + end.patience
 
-    def _pauses(self, told: Mapping[str, Any]) -> None:
+    def _on_pause(self, entry: Mapping[str, Any]) -> None:
         if self._deadline is not None:
             return
-        self._outcome.pauses.append(Pause(told["seconds"], resumed=False))
+        self._outcome.pauses.append(Pause(entry["seconds"], resumed=False))
         if self._hang_options.suspects:
-            self._hangs(told, NO_PROGRESS)
+            self._on_hang(entry, NO_PROGRESS)
             return
         self._progress.close()
-        warn(told, self._say)
+        warn(entry, self._say)
 
-    def _resumed(self, seconds: float) -> None:
+    def _on_resume(self, seconds: float) -> None:
         if self._deadline is None and self._outcome.pauses:
             self._outcome.pauses[-1] = Pause(seconds, resumed=True)
             self._progress.close()
             self._say(f"the ranks go on, after {seconds:.0f} s without activity")
 
     def _debug(self, ready: list[int]) -> None:
-        """What the user does meanwhile; when that is over, the job ends."""
+        """Serve the user's debugging session; stop the job after it."""
         if self._debugging is None or self._debugging.is_over:
             return
         self._debugging.turn(ready)
@@ -206,7 +206,7 @@ class Attempt:
         elif self._debugging.is_over:
             self._hang_deadline = time.monotonic()
 
-    def _told_to_stop(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         self._outcome.stopped_by = number
         if self._debugging is not None:
             self._shutdown_seconds = min(self._shutdown_seconds, self._hang_end.shutdown_seconds)
@@ -221,30 +221,30 @@ class Attempt:
 
     def _stop(self, number: signal.Signals | None) -> None:
         if not self._start_sent:
-            self._zygote.kill()  # busy with imports, and there is nothing to be lost
+            self._zygote.kill()  # it is busy with imports, and no rank exists yet
         elif self._deadline is None:
             self._deadline = time.monotonic() + self._shutdown_seconds
             if number is not None:
                 self._zygote.signal(number)
             if self._debugging is not None:
                 self._debugging.close()
-                self._zygote.signal(signal.SIGCONT)  # those who are stopped look at no signal
+                self._zygote.signal(signal.SIGCONT)  # stopped processes handle no signal
 
     def _proceed(self) -> None:
-        meets = self._meeting is not None and self._meeting.is_known
-        if self._ready and meets and not self._start_sent and self._deadline is None:
-            assert self._meeting is not None
+        has_address = self._rendezvous is not None and self._rendezvous.is_known
+        if self._ready and has_address and not self._start_sent and self._deadline is None:
+            assert self._rendezvous is not None
             self._start_sent = True
-            self._zygote.start(self._start(self._meeting))
+            self._zygote.start(self._start(self._rendezvous))
         if self._forked and not self._running and not self._finished:
             self._finished = True
             self._zygote.finish()
 
-    def _look_at_what_is_left(self) -> None:
+    def _clean_up(self) -> None:
         if not self._finished and self._outcome.problem is None and self._outcome.stopped_by is None:
             status = self._zygote.exit_code
-            self._outcome.problem = f"the process that ranks are forked from {_ended(status)}"
-        for process in self._running.values():  # they are killed with the zygote; their children are not
+            self._outcome.problem = f"the zygote (the process that forks the ranks) {_exit_text(status)}"
+        for process in self._running.values():  # the ranks die with the zygote, their children do not
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)
 
@@ -257,7 +257,7 @@ class Attempt:
         return min((s for s in seconds if s is not None), default=None)
 
 
-def _ended(status: int | None) -> str:
+def _exit_text(status: int | None) -> str:
     if status is None or status >= 0:
         return f"ended with exit code {status}"
     try:

@@ -1,7 +1,7 @@
-"""Whether this machine has room for a job of so many ranks: looked at before anything is started.
+"""Checks before the start of a job whether this machine has room for its ranks.
 
-`examine` looks at the machine; each `check_` function takes what was found, so that every verdict can be tested on any
-machine. What fails is refused; what is doubtful is said, and tried.
+`examine` reads the limits of the machine; each `check_` function takes such a value, so that every verdict can be
+tested on any machine. The launcher refuses a job that fails a check, and prints warnings.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from maya.util.open_files import needed_descriptors
 from maya.util.text import bytes_text
 
 _MIB = 2**20
-_ZYGOTE_BYTES = 600 * _MIB  # with the coordinator
-_RANK_BYTES = 18 * _MIB  # of a small job's rank: what it does not share with the zygote
-_UNSHARED_RANK_BYTES = 250 * _MIB  # of a rank that has imported torch itself
-_RANK_THREADS = 12  # of a rank that trains: its own, autograd's, ProcessGroupNCCL's, the virtual GPU's, ZeroMQ's
+_ZYGOTE_BYTES = 600 * _MIB  # includes the coordinator
+_RANK_BYTES = 18 * _MIB  # memory that a rank of a small job does not share with the zygote
+_UNSHARED_RANK_BYTES = 250 * _MIB  # the same for a rank that imports torch itself
+_RANK_THREADS = 12  # in a rank that trains: its own, autograd's, ProcessGroupNCCL's, the virtual GPU's, ZeroMQ's
 _FEWEST_THREADS = 2
 
 
 def examine(world_size: int, *, shared: bool) -> Iterator[Check]:
-    """`shared`: whether the ranks are forked from one process that has imported torch."""
+    """Check all limits. `shared`: the ranks are forked from one process that has imported torch."""
     yield check_open_files(world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield check_processes(world_size, *_process_limit())
     yield check_memory(world_size, available_memory(), shared=shared)
 
 
 def check_open_files(world_size: int, hard: int) -> Check:
-    """The coordinator has connections to all ranks, and raises the soft limit itself."""
+    """Check the hard limit: the coordinator connects to all ranks, and raises the soft limit itself."""
     needed = needed_descriptors(world_size)
     if hard == resource.RLIM_INFINITY or hard >= needed:
         return Check("open files", Verdict.OK, str(hard))
@@ -43,7 +43,7 @@ def check_open_files(world_size: int, hard: int) -> Check:
 
 
 def check_processes(world_size: int, limit: int | None, source: str) -> Check:
-    """Limits count threads; `limit` is what is left of the lowest of them, None if there is none."""
+    """Check the number of threads, which the limits count. `limit`: the remainder of the lowest limit, or None."""
     if limit is None or limit >= world_size * _RANK_THREADS:
         return Check("processes", Verdict.OK, "enough" if limit is None else str(limit))
     advice = f"{world_size} ranks need about {world_size * _RANK_THREADS} with their threads: raise {source}"
@@ -62,10 +62,10 @@ def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
 
 
 def _process_limit() -> tuple[int | None, str]:
-    """What is left of the lowest limit, and how the user knows it."""
+    """The remainder of the lowest limit, and its name for the user."""
     limits: list[tuple[int, str]] = []
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # which does not hold for root
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt
         limits.append((soft, "nproc (ulimit -u)"))
     running = _running_threads()
     for file, name in (
@@ -80,12 +80,12 @@ def _process_limit() -> tuple[int | None, str]:
 
 
 def _running_threads() -> int:
-    """Of the whole machine: the second part of "2/345" in /proc/loadavg."""
+    """The number of threads on the machine: the second part of "2/345" in /proc/loadavg."""
     return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].split("/")[1])
 
 
 def _left_in_groups() -> Iterator[int]:
-    """For the process's own control group and those it is in."""
+    """The remainder of pids.max in the process's control group and its parents."""
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "pids" not in controllers.split(","):

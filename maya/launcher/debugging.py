@@ -1,10 +1,10 @@
-"""`--on-hang pdb`: Python's debugger on a rank that hangs, while all others stand still.
+"""`--on-hang pdb`: runs Python's debugger on a hanging rank while all other ranks are stopped.
 
 In: the report of a hang, the processes of the ranks, which the coordinator has stopped, and a terminal. Out: sessions
-with the debuggers of ranks (rank_runtime/debugger.py), one after the other, until the user has seen enough. Only the
-rank that is looked at runs; it is stopped again before the next one is asked for.
+with the debuggers of ranks (rank_runtime/debugger.py), one after the other, until the user quits. Only the debugged
+rank runs; it is stopped again before the user chooses the next one.
 
-This takes no time of its own: the attempt waits for the descriptors and the deadline that are named here.
+Nothing here blocks: the attempt waits for the descriptors and the deadline that `Debugging` names.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from maya.util.ranks import ranks_text
 from rank_runtime import introspection
 
 _PROGRAM = Path(__file__).parents[2] / "rank_runtime" / "debugger.py"
-# torch's watchdog ends ranks whose collectives take ten minutes, and those that were stopped for eight.
+# torch's watchdog aborts ranks whose collectives take ten minutes, and ranks that were stopped for eight.
 PATIENCE = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 _ANSWER_SECONDS = 10.0
 _INPUT, _OUTPUT = 0, 1
 
 
 def blamed(report: Mapping[str, Any]) -> int | None:
-    """The rank to look at first: one that others wait for; of calls that do not match, who made the rarest."""
+    """The rank to debug first: one that others wait for; in a mismatch, a rank with the rarest call."""
     groups = [group for group in report["groups"] if group["state"] != "ended"]
     posted = [group for group in groups if group["state"] == "posted"]
     if posted:
@@ -42,25 +42,25 @@ def blamed(report: Mapping[str, Any]) -> int | None:
 
 
 class Debugging:
-    """Sessions on the terminal, after a hang."""
+    """Debugging sessions on the terminal, after a hang."""
 
     def __init__(
         self, report: Mapping[str, Any], endpoint: str, processes: Mapping[int, int], say: Callable[[str], None]
     ) -> None:
-        """`processes`: those of the ranks that have not ended, kept up to date."""
+        """`processes`: the process ids of ranks that have not ended; the caller keeps it up to date."""
         self._endpoint = endpoint
         self._processes = processes
         self._say = say
-        self._rank = blamed(report)  # that is looked at, or proposed
+        self._rank = blamed(report)  # the debugged rank, or the one to propose
         self._may_go_on = report["kind"] == NO_PROGRESS
         self._connection: socket.socket | None = None
         self._answered = False
-        self.deadline: float | None = None  # when to look again, whatever happens
+        self.deadline: float | None = None  # when to call turn() although nothing can be read
         self.is_over = False
-        self.goes_on = False  # the user has seen that it is no hang
+        self.goes_on = False  # the user continues the job
 
     def begin(self, rank: int | None) -> None:
-        """With a rank that the user chose before, or by asking for one."""
+        """Start with the rank chosen on the command line, or ask for one."""
         if rank is None:
             self._ask()
         else:
@@ -68,27 +68,27 @@ class Debugging:
 
     @property
     def descriptors(self) -> list[int]:
-        """To wait for."""
+        """The descriptors to wait for."""
         if self.is_over:
             return []
         return [_INPUT] if self._connection is None else [_INPUT, self._connection.fileno()]
 
     def turn(self, ready: list[int]) -> None:
-        """Something can be read, or the deadline has passed."""
+        """Handle readable descriptors, and a deadline that has passed."""
         if self._connection is not None and self._connection.fileno() in ready:
-            self._show()
+            self._on_output()
         if not self.is_over and _INPUT in ready:
-            self._typed(_read())
+            self._on_input(_read())
         if self.deadline is not None and time.monotonic() > self.deadline:
             self._say(
-                f"the debugger of rank {self._rank} does not answer: some thread of it keeps Python's lock; "
+                f"the debugger of rank {self._rank} does not answer: one of its threads holds the GIL; "
                 f"py-spy dump --pid {self._processes.get(self._rank or 0)} may show more"
             )
             self._detach()
             self._ask()
 
     def close(self) -> None:
-        """What is left of it, when the job ends."""
+        """End the session, because the job ends."""
         self.is_over = True
         self.deadline = None
         if self._connection is not None:
@@ -106,7 +106,7 @@ class Debugging:
         choices = "rank to debug, c to go on, or q" if self._may_go_on else "rank to debug, or q"
         _write(f"{choices} to end the job [{self._rank}]: ".encode())
 
-    def _typed(self, content: bytes) -> None:
+    def _on_input(self, content: bytes) -> None:
         if self._connection is not None:
             with suppress(OSError):
                 if content:
@@ -132,7 +132,7 @@ class Debugging:
 
     def _attach(self, rank: int) -> None:
         if rank not in self._processes:
-            self._say(f"there is no rank {rank}, or not any more; there are {ranks_text(sorted(self._processes))}")
+            self._say(f"rank {rank} does not exist or has ended; running: {ranks_text(sorted(self._processes))}")
             self._ask()
             return
         self._rank = rank
@@ -148,7 +148,7 @@ class Debugging:
         self._answered = False
         self.deadline = time.monotonic() + _ANSWER_SECONDS
 
-    def _show(self) -> None:
+    def _on_output(self) -> None:
         assert self._connection is not None
         try:
             content = self._connection.recv(1 << 16)
@@ -160,7 +160,7 @@ class Debugging:
             _write(content)
             return
         if not self._answered:
-            self._say(f"rank {self._rank} has no debugger: its Python does not run, or not any more")
+            self._say(f"rank {self._rank} has no debugger: its Python interpreter does not run")
         else:
             _write(b"\n")
         self._detach()
@@ -181,7 +181,7 @@ class Debugging:
 
 
 def _read() -> bytes:
-    """Nothing: the end, by Ctrl-D or because the terminal is gone."""
+    """Input of the user; empty at the end of input: Ctrl-D, or the terminal is gone."""
     try:
         return os.read(_INPUT, 4096)
     except OSError:

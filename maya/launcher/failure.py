@@ -1,7 +1,7 @@
-"""What is said about a failed worker: torchrun's block of text, so that people and tools find what they look for.
+"""Reports failed workers in torchrun's format, which people and tools know.
 
-In: how a worker ended, and the error file that `torch.distributed.elastic.multiprocessing.errors.record` wrote into, if
-the script uses it. Out: the text; and, if this launcher itself runs under another one, that one's error file.
+In: the exit of a worker, and the error file that `torch.distributed.elastic.multiprocessing.errors.record` wrote, if
+the script uses it. Out: the text; and the error file of an outer launcher, if this one runs under another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from maya.util.ranks import ranks_text
 
 _WITHOUT_ERROR_FILE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _WIDEST = 60
-_MOST_SHOWN = 15  # of the failures besides the root cause; torchrun has no more than a node's
+_MOST_SHOWN = 15  # failures besides the root cause; torchrun reports those of one node only
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Failure:
 
 
 def failures_of(exits: Sequence[Exit], ranks_per_node: int, error_file: Callable[[int], Path]) -> list[Failure]:
-    """Put together what is known of the ranks that failed, in the order in which they did."""
+    """The failures of an attempt, in the order in which the launcher noticed them."""
     return [_failure(end, end.rank % ranks_per_node, error_file(end.rank)) for end in exits if end.exit_code != 0]
 
 
 def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:
-    """An error file that cannot be read counts as none."""
+    """One failure. An error file that cannot be read counts as missing."""
     error = _read_error(error_file)
     if error is not None:
         message, timestamp = error
@@ -55,12 +55,12 @@ def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:
 
 
 def root_cause(failures: Sequence[Failure]) -> Failure:
-    """The earliest; of several in one second, the one noticed first."""
+    """The earliest failure; if several have the same second, the one that the launcher noticed first."""
     return min(failures, key=lambda failure: failure.timestamp)
 
 
 def failure_block(script: str, failures: Sequence[Failure]) -> str:
-    """The text torchrun ends with."""
+    """The text that torchrun prints at the end of a failed job."""
     root = root_cause(failures)
     texts = {failure.rank: _text(index, failure) for index, failure in enumerate(failures)}
     title = f"{script} FAILED"
@@ -86,7 +86,7 @@ def failure_block(script: str, failures: Sequence[Failure]) -> str:
 
 
 def pass_on_error_file(failure: Failure, own_error_file: str | None) -> None:
-    """Hand the root cause to the launcher above, with the exit code, which the worker itself could not know."""
+    """Write the root cause to the outer launcher's error file, with the exit code, which the worker could not know."""
     if not own_error_file or failure.error_file == "<N/A>":
         return
     content = json.loads(Path(failure.error_file).read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""What the launcher does when ranks can never go on: shows the report, and ends the job, waits, or debugs. When nothing
-goes on for a while, which may be a hang or not: warns.
+"""The launcher's reaction to a hang: shows the report, then stops the job, waits, or debugs. It warns of a possible
+hang, when no rank has shown any activity for a while.
 
-In: the command line, and the report that the coordinator wrote (coordinator/hangs). Out: the text, and how long the
-ranks still have.
+In: the command line, and the coordinator's report (coordinator/hangs). Out: the text, and the time until the ranks are
+stopped.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-NO_PROGRESS = "no progress"  # the kind of report that proves nothing
+NO_PROGRESS = "no progress"  # the kind of a report that does not prove a hang
 ACTIONS = ("report", "abort", "wait", "pdb")
-_MISMATCH_SECONDS = 10.0  # in which the ranks find the error that they have been given
+_MISMATCH_SECONDS = 10.0  # time for the ranks to raise the error of a mismatch
 
 
 @dataclass(frozen=True)
 class Hangs:
-    """What the user wants to be done about hangs."""
+    """The user's choice of reaction to hangs."""
 
     action: str = "report"
-    after: float = 60.0  # seconds without progress, after which that is reported
-    rank: int | None = None  # to debug first
+    after: float = 60.0  # seconds without progress until it is reported
+    rank: int | None = None  # the rank to debug first
 
     @property
     def debugs(self) -> bool:
@@ -35,17 +35,17 @@ class Hangs:
 
     @property
     def suspects(self) -> bool:
-        """Whether no progress is taken for a hang."""
+        """Whether a lack of progress counts as a hang."""
         return self.action in ("abort", "pdb")
 
 
 @dataclass(frozen=True)
 class JobEnding:
-    """How the job ends: after some seconds a signal to all ranks, and SIGKILL some seconds later."""
+    """How the launcher stops a job: a signal to all ranks after `patience`, SIGKILL after `shutdown_seconds` more."""
 
     signal: signal.Signals = signal.SIGTERM
     patience: float = 0.0
-    shutdown_seconds: float = 3.0  # a rank that is stuck does not look at signals
+    shutdown_seconds: float = 3.0  # short: a stuck rank does not handle signals
 
 
 def add_options(common: argparse._ArgumentGroup, hangs: argparse._ArgumentGroup) -> None:
@@ -73,7 +73,7 @@ def read_options(options: argparse.Namespace) -> Hangs:
 
 
 def check(hangs: Hangs, ranks: int) -> str | None:
-    """Why this cannot be done here."""
+    """Why the chosen action is impossible here, or None."""
     if hangs.rank is not None and hangs.rank >= ranks:
         return f"--on-hang pdb:{hangs.rank}: the ranks of this job are 0 to {ranks - 1}"
     if hangs.debugs and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -101,12 +101,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def show(told: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """The report, on the terminal; what it says. `told`: what the coordinator says of it (coordinator/process.py)."""
+def show(entry: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Print the report and return it. `entry`: the coordinator's line about it (coordinator/process.py)."""
     from maya.hangs.report_text import lines
 
-    report = _report(told)
-    say("\n".join([*lines(report), "", _whole_report(told)]))
+    report = _report(entry)
+    say("\n".join([*lines(report), "", _whole_report(entry)]))
     if report["recorders"]:
         folder = Path(report["recorders"]).parent
         say(
@@ -116,26 +116,26 @@ def show(told: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
     return report
 
 
-def warn(told: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """What may be a hang, on the terminal."""
+def warn(entry: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Print a warning of a possible hang."""
     from maya.hangs.report_text import warning
 
-    advice = "if this is meant, do nothing; --hang-after SECONDS warns later, --on-hang abort ends such a job"
-    say("\n".join([*warning(_report(told)), f"  {advice}", _whole_report(told)]))
+    advice = "if this is intended, do nothing; --hang-after SECONDS warns later, --on-hang abort stops such a job"
+    say("\n".join([*warning(_report(entry)), f"  {advice}", _whole_report(entry)]))
 
 
-def _report(told: Mapping[str, Any]) -> dict[str, Any]:
-    report = told["report"] if told["file"] is None else json.loads(Path(told["file"]).read_text(encoding="utf-8"))
+def _report(entry: Mapping[str, Any]) -> dict[str, Any]:
+    report = entry["report"] if entry["file"] is None else json.loads(Path(entry["file"]).read_text(encoding="utf-8"))
     assert isinstance(report, dict)
     return report
 
 
-def _whole_report(told: Mapping[str, Any]) -> str:
-    return f"  all of it: {told['file'] or 'not written to a file, because there was no room for one'}"
+def _whole_report(entry: Mapping[str, Any]) -> str:
+    return f"  full report: {entry['file'] or 'not written, because no disk has room for it'}"
 
 
 def ending(hangs: Hangs, kind: str) -> JobEnding | None:
-    """None: the job goes on."""
+    """How to stop the job after a hang; None: the job goes on."""
     if hangs.action == "wait":
         return None
     if hangs.action == "abort":

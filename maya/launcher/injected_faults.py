@@ -1,21 +1,20 @@
-"""Faults that users ask for: words of the command line, or a TOML file, to what goes wrong where.
+"""Parses the faults to inject, from the command line or a TOML file.
 
-In: `kill:rank=3,call=10`, or a file with a table `[[kill]]` for each of them and the same keys. Out: a `InjectedFault`
-of a rank, which happens inside it (rank_runtime/shim/device/faults.h), or a `InjectedLinkFault`, which the network
-model takes.
+In: `kill:rank=3,call=10`, or a file with one table `[[kill]]` per fault and the same keys. Out: an `InjectedFault`,
+which happens inside its rank (rank_runtime/shim/device/faults.h), or an `InjectedLinkFault` for the network model.
 
     kill    rank, call|step               the process is killed
-    raise   rank, call|step               an exception: the call fails, or after the step a RuntimeError
-    delay   rank, call|step, seconds      the rank is late, by the virtual clock, too
-    drop    rank, call                    the rank takes the call for complete, nobody else has heard of it
-    error   rank, call                    the communicator fails later, as if the network had (ncclRemoteError)
+    raise   rank, call|step               the call fails, or a RuntimeError is raised after the step
+    delay   rank, call|step, seconds      the rank is late, also by the virtual clock
+    drop    rank, call                    the call completes for this rank, but never reaches the others
+    error   rank, call                    the communicator fails later, as after a network failure (ncclRemoteError)
     oom     rank, allocation|bytes|step   that allocation, the first of that size, or the first after the step, fails
-    link    at, left                      a link of the cluster is lost, or has a part of its rate left
+    link    at, left                      a link of the cluster is lost, or keeps a part of its rate
 
-Calls are those that the rank's host makes of NCCL on communicators of several ranks, collectives and messages; steps
-are the optimizer's, and of several optimizers those of the one that has made most; allocations those of device memory,
-not of tensors. All are counted from 1. `attempt` says in which attempt of the job it happens: 1 unless said otherwise,
-or "all".
+`call` counts the rank's NCCL calls on communicators of several ranks: collectives, sends and recvs. `step` counts
+optimizer steps; with several optimizers, those of the one with the most steps. `allocation` counts allocations of
+device memory, not of tensors. All count from 1. `attempt` is the attempt of the job in which the fault happens, or
+"all"; the default is 1.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ EVERY_ATTEMPT = 0
 
 
 class FaultError(ValueError):
-    """A fault that cannot be meant."""
+    """The description of a fault is invalid."""
 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """Something that goes wrong in a rank."""
+    """A fault inside a rank."""
 
     kind: str
     rank: int
-    at: str  # what is counted: call, step, allocation or bytes
+    at: str  # the counted event: call, step, allocation or bytes
     number: int
     seconds: float = 0
     attempt: int = 1
@@ -56,16 +55,16 @@ class InjectedFault:
         return f"{self.for_rank()},attempt={'all' if self.attempt == EVERY_ATTEMPT else self.attempt}"
 
     def for_rank(self) -> str:
-        """What the rank is told, if it is its attempt."""
+        """The text for the rank, without the attempt."""
         delay = f",seconds={self.seconds}" if self.seconds else ""
         return f"{self.kind}:rank={self.rank},{self.at}={self.number}{delay}"
 
 
 @dataclass(frozen=True)
 class InjectedLinkFault:
-    """A link that is slow or lost, for the whole job."""
+    """A link that is slow or lost during the whole job."""
 
-    link: str  # as the network model's faults are written
+    link: str  # in the syntax of netmodel/cluster/faults.py
 
     def __str__(self) -> str:
         at, _, left = self.link.rpartition("=")
@@ -74,7 +73,7 @@ class InjectedLinkFault:
 
 @dataclass(frozen=True)
 class _Kind:
-    points: tuple[str, ...]  # one of them says when
+    points: tuple[str, ...]  # keys that say when; exactly one is given
     needed: tuple[str, ...] = ("rank",)
     optional: tuple[str, ...] = ("attempt",)
 
@@ -84,7 +83,7 @@ class _Kind:
 
     def text(self) -> str:
         points = [listed(self.points, "or")] if self.points else []
-        optional = f", and, if you like, {listed(self.optional)}" if self.optional else ""
+        optional = f", and optionally {listed(self.optional)}" if self.optional else ""
         return listed([*self.needed, *points]) + optional
 
 
@@ -109,7 +108,7 @@ def parse(word: str) -> InjectedFault | InjectedLinkFault:
         if not equals or not value:
             raise FaultError(f'"{word}": "{item}" is not a key and its value, as in rank=3')
         if key in values:
-            raise FaultError(f'"{word}": {key} is there twice')
+            raise FaultError(f'"{word}": {key} is given twice')
         values[key] = as_value(value)
     return _fault(f'"{word}"', kind, values)
 
@@ -168,7 +167,7 @@ def _attempt(value: object) -> int:
     if value == "all":
         return EVERY_ATTEMPT
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f'{value!r} is neither a number, from 1 on, nor "all"')
+        raise ValueError(f'{value!r} is neither a number from 1 on nor "all"')
     return value
 
 
@@ -178,7 +177,7 @@ def _bytes(value: object) -> int:
 
 def _left(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"lost|\d+(\.\d+)?%", value):
-        raise ValueError(f'{value!r} is neither a part of its rate, e.g. "25%", nor "lost"')
+        raise ValueError(f'{value!r} is neither a percentage of its rate, such as "25%", nor "lost"')
     return value
 
 

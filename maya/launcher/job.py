@@ -1,7 +1,7 @@
-"""A job from its start to its end: attempts until one succeeds, the restarts are used up, or somebody stops it.
+"""Runs a job: makes attempts until one succeeds, the restarts are used up, or a signal stops the launcher.
 
 In: a `LaunchOptions`, a GPU, the fake libraries, the settings of the run and a folder for it. Out: the launcher's exit
-code, and what it says.
+code, its lines on the terminal, and summary.json.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 SUCCESS, FAILED = 0, 1
 _COORDINATOR = "coordinator.process:run_with_values"  # named, not imported: only the zygote's child loads it
-_NOTHING = (sys.executable, "-c", "")  # for a zygote whose ranks are other programs
+_NO_PROGRAM = (sys.executable, "-c", "")  # the command of a zygote whose ranks do not share its interpreter
 
 
 class Job:
@@ -70,7 +70,7 @@ class Job:
     def run(self) -> int:
         self._check_program()
         write_settings(self._settings, self._run_folder)
-        self._say_what_is_assumed()
+        self._print_assumptions()
         self._check_limits()
         began = time.monotonic()
         exit_code, attempt = None, -1
@@ -84,14 +84,16 @@ class Job:
         self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
         return exit_code
 
-    def _say_what_is_assumed(self) -> None:
+    def _print_assumptions(self) -> None:
         launch, settings = self._launch, self._settings
         if launch.cluster_file is None and launch.world_size > 1 and (launch.timing.timeline or self._is_virtual()):
             self._say(f"no --cluster: the network is that of {settings.cluster} ({settings.load_cluster().name})")
         for each in self._clock_assumption():
             self._say(each.text())
         if settings.network == "flow" and self._is_virtual():
-            self._say("--network flow is for the timeline; the script's own clocks take every collective alone")
+            self._say(
+                "--network flow applies to the timeline; the script's own clocks assume that collectives do not overlap"
+            )
 
     def _clock_assumption(self) -> list[Assumption]:
         if self._is_virtual():
@@ -110,7 +112,7 @@ class Job:
     def _check_limits(self) -> None:
         if self._launch.world_size == 1:
             return
-        from maya.doctor import Verdict  # only here: a job of one rank starts at once
+        from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
         from maya.launcher.capacity import examine
 
         for check in examine(self._launch.world_size, shared=self._shares()):
@@ -121,7 +123,7 @@ class Job:
                 self._say(text)
 
     def _shares(self) -> bool:
-        """Whether the ranks can be forked from a Python that has imported what they need."""
+        """Whether the ranks can be forked from a Python process that has imported their modules."""
         return self._launch.own_python and not _has_macro(self._launch.command) and self._launch.preload is not None
 
     def _attempt(self, attempt: int, signals: Signals) -> AttemptOutcome:
@@ -132,32 +134,32 @@ class Job:
         hosted = launch.world_size > 1
         secret = secrets.token_hex(16) if hosted or self._is_virtual() else ""
         port = launch.master_port or 0
-        meeting = RendezvousAddress(0 if hosted else port or free_port(), secret, hosted=hosted)
+        rendezvous = RendezvousAddress(0 if hosted else port or free_port(), secret, hosted=hosted)
 
-        def start(meeting: RendezvousAddress) -> Start:
+        def start(rendezvous: RendezvousAddress) -> Start:
             return Start(
-                environment={**variables, **meeting.variables()},
-                ranks=tuple(self._rank(rank, meeting, attempt, files[rank]) for rank in ranks),
+                environment={**variables, **rendezvous.variables()},
+                ranks=tuple(self._rank(rank, rendezvous, attempt, files[rank]) for rank in ranks),
             )
 
         preparation = self._preparation(secret, port if hosted else None, attempt)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
         progress = Progress(launch.world_size, sys.stderr)
         with (
-            ZygoteProcess(launch.command if preparation.share else _NOTHING, variables, preparation) as zygote,
+            ZygoteProcess(launch.command if preparation.share else _NO_PROGRAM, variables, preparation) as zygote,
             Follower(followed),
         ):
-            return Attempt(zygote, start, meeting, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
+            return Attempt(zygote, start, rendezvous, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
                 signals
             )
 
     def _common_environment(self) -> dict[str, str]:
-        """What all ranks have in common; the rest depends on the rank, or on where the ranks will meet."""
+        """The variables that all ranks share; the others depend on the rank, or on the rendezvous address."""
         own = worker_variables(self._launch, 0, RendezvousAddress(0), 0, Path(), self._inherited)
         environment = {name: value for name, value in self._inherited.items() if name not in own}
         if self._launch.hangs.debugs:
             environment = {**PATIENCE, **environment}
-        if "OMP_NUM_THREADS" in own:  # read when libraries are loaded
+        if "OMP_NUM_THREADS" in own:  # libraries read it when they are loaded
             environment["OMP_NUM_THREADS"] = own["OMP_NUM_THREADS"]
         chosen = {
             **self._launch.variables,
@@ -209,8 +211,8 @@ class Job:
             },
         )
 
-    def _rank(self, rank: int, meeting: RendezvousAddress, attempt: int, files: WorkerFiles) -> RankStart:
-        variables = worker_variables(self._launch, rank, meeting, attempt, files.error_file, self._inherited)
+    def _rank(self, rank: int, rendezvous: RendezvousAddress, attempt: int, files: WorkerFiles) -> RankStart:
+        variables = worker_variables(self._launch, rank, rendezvous, attempt, files.error_file, self._inherited)
         if self._launch.trace:
             variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
         variables["MAYA_FAULTS"] = self._launch.injection.of_rank(rank, attempt)
@@ -244,8 +246,8 @@ class Job:
             return FAILED
         if not outcome.failed:
             return SUCCESS
-        ended = outcome.hang is not None and (outcome.hang != "mismatch" or self._launch.hangs.debugs)
-        if ended:  # none of the ranks has failed
+        ended_by_hang = outcome.hang is not None and (outcome.hang != "mismatch" or self._launch.hangs.debugs)
+        if ended_by_hang:  # no rank has failed
             return FAILED
         failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
         print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
@@ -260,8 +262,8 @@ class Job:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
 
     def _summarise(self, outcome: AttemptOutcome, exit_code: int, attempt: int, seconds: float) -> None:
-        """Say and write what there was. What cannot be written is said, and does not change the exit code: that is the
-        script's."""
+        """Print and write the summary. A file that cannot be written is reported and does not change the exit code,
+        which is the script's."""
         launch = self._launch
         files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
         run = FinishedRun(
@@ -307,12 +309,12 @@ class Job:
         except OSError as error:
             self._say(
                 f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "
-                "(the exit code is the script's)"
+                "(this does not change the exit code)"
             )
 
 
 def _has_macro(command: tuple[str, ...]) -> bool:
-    """torchrun puts the local rank in the place of ${local_rank}, so that every rank has a command of its own."""
+    """Whether the command contains ${local_rank}, which torchrun replaces: every rank then has its own command."""
     return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
 
 

@@ -1,6 +1,7 @@
-"""Where a run keeps its files, and how a worker's output reaches files and the console.
+"""Creates the folders of a run, and routes the workers' output to files and the console.
 
-Logs lie where torchrun puts them: <log folder>/<run id>_<random>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}.
+Log files lie where torchrun puts them:
+<log folder>/<run id>_<random>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import TextIO
 from maya.launcher.arguments import LaunchOptions, UsageError
 
 _TAIL_SECONDS = 0.05
-_TAIL_PAUSE = 9  # times as long as it takes to look at all files
+_TAIL_PAUSE = 9  # pause between two passes over the files, as a multiple of the time of a pass
 
 
 def make_run_folder(launch: LaunchOptions) -> Path:
-    """The folder the user named, which must be empty, or a new one named after the script."""
+    """The folder that the user named, which must be empty; otherwise a new one named after the script."""
     if launch.out is not None:
         try:
             launch.out.mkdir(parents=True, exist_ok=True)
@@ -31,13 +32,13 @@ def make_run_folder(launch: LaunchOptions) -> Path:
         except OSError as error:
             raise UsageError(f"--out {launch.out}: {error.strerror}") from error
         if occupied:
-            raise UsageError(f"--out {launch.out} is not empty; name another folder, or remove it")
+            raise UsageError(f"--out {launch.out} is not empty; choose another folder, or remove it")
         return launch.out.absolute()
     return new_run_folder(launch.script)
 
 
 def new_run_folder(script: str, under: Path | None = None) -> Path:
-    """A new folder maya-runs/<script>-<n>, `under` this one or the current one."""
+    """Create a folder maya-runs/<script>-<n>, `under` a given folder or the current one."""
     name = Path(script).stem or "run"
     number = 1
     while True:
@@ -48,7 +49,7 @@ def new_run_folder(script: str, under: Path | None = None) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise UsageError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from error
+            raise UsageError(f"cannot create {folder}: {error.strerror}; choose another folder with --out") from error
 
 
 def make_log_folder(launch: LaunchOptions, run_folder: Path) -> Path:
@@ -58,13 +59,14 @@ def make_log_folder(launch: LaunchOptions, run_folder: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{launch.run_id}_", dir=base)).absolute()
     except OSError as error:
         raise UsageError(
-            f"cannot write logs to {base}: {error.strerror}; name another folder with --log-dir"
+            f"cannot write logs to {base}: {error.strerror}; choose another folder with --log-dir"
         ) from error
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where one stream of a worker goes: a file, or the launcher's own; and whether the console follows the file."""
+    """The destination of one output stream of a worker: a file (None: the launcher's own stream), and whether the
+    console follows the file."""
 
     file: Path | None
     follow: bool
@@ -84,7 +86,7 @@ def make_worker_files(launch: LaunchOptions, log_folder: Path, rank: int, attemp
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}") from error
+        raise UsageError(f"cannot create {folder}: {error.strerror}") from error
     local_rank = rank % launch.ranks_per_node
     on_console = launch.local_ranks is None or local_rank in launch.local_ranks
     redirects, tee = launch.redirects.of(local_rank), launch.tee.of(local_rank)
@@ -108,7 +110,7 @@ def line_prefix(launch: LaunchOptions, rank: int, environment: Mapping[str, str]
 
 
 class Followed:
-    """A growing file, and how far it has been shown."""
+    """A growing file, with the position up to which it has been shown."""
 
     def __init__(self, file: Path, prefix: str, console: TextIO) -> None:
         self._file = file
@@ -118,12 +120,12 @@ class Followed:
         self._begun = b""
 
     def show(self, *, complete: bool) -> bool:
-        """Write the lines that have come, each with the prefix; whether there were any. A line is shown when it has an
-        end, or when the file is complete."""
+        """Write new lines to the console, each with the prefix; return whether the file has grown. An unfinished last
+        line is shown only when the file is complete."""
         try:
             if self._file.stat().st_size == self._shown and not (complete and self._begun):
                 return False
-            with self._file.open("rb") as source:  # open only while it is read: there may be thousands of files
+            with self._file.open("rb") as source:  # not kept open: there may be thousands of files
                 source.seek(self._shown)
                 content = source.read()
         except OSError:  # the rank has not started yet, or the file cannot be read now
@@ -141,7 +143,8 @@ class Followed:
 
 
 class Follower:
-    """While entered, copies growing files to the console, line by line with a prefix; they are complete at its end."""
+    """While entered, copies growing files to the console, line by line with a prefix. The files must be complete when
+    it is left."""
 
     def __init__(self, files: Sequence[Followed]) -> None:
         self._files = files
@@ -165,7 +168,7 @@ class Follower:
             began = time.monotonic()
             for file in self._files:
                 file.show(complete=False)
-            # Looking takes time, too, when there are many.
+            # Polling thousands of files takes long: limit its share of the time.
             self._complete.wait(max(_TAIL_SECONDS, _TAIL_PAUSE * (time.monotonic() - began)))
         for file in self._files:
             file.show(complete=True)

@@ -69,7 +69,7 @@ def _unpredictable(run: FinishedRun) -> str | None:
 
 
 def _next(made: Prediction, folder: Path) -> str:
-    """What to open or run next."""
+    """The line that names the files to open and the commands to run next."""
     cluster = relative(made.cluster_trace) if made.cluster_trace is not None else ""
     traces = relative(folder / TRACES) + "/" if made.rank_traces else ""
     pictures = " and ".join(filter(None, [cluster, traces]))

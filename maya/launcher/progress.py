@@ -1,4 +1,4 @@
-"""How far a job of many ranks is: one line on the terminal that is written anew, or a plain line now and then."""
+"""The progress of a job with many ranks: one line that is rewritten on a terminal, or a plain line now and then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAIN_SECONDS = 30.0
 
 
 class Progress:
-    """Counts what has happened to `ranks` ranks; one rank is not worth a word."""
+    """Counts the ranks that have reached each stage. Prints nothing for a job of one rank."""
 
     def __init__(self, ranks: int, console: TextIO) -> None:
         self.started = self.joined = self.steps = self.finished = 0
@@ -21,7 +21,7 @@ class Progress:
         self._due = time.monotonic() + (_TERMINAL_SECONDS if self._terminal else _PLAIN_SECONDS)
 
     def seconds(self) -> float | None:
-        """Until the next look at it."""
+        """Time until the next call of show()."""
         return max(0.0, self._due - time.monotonic()) if self._ranks > 1 else None
 
     def show(self) -> None:
@@ -30,7 +30,7 @@ class Progress:
         self._due = time.monotonic() + (_TERMINAL_SECONDS if self._terminal else _PLAIN_SECONDS)
         text = self.text()
         if text != self._shown:
-            # The ranks write to the terminal, too: the cursor waits at the line's beginning for whoever comes next.
+            # The ranks also write to the terminal: leave the cursor at the beginning of the line for their output.
             self._console.write(f"\r\x1b[K{text}\r" if self._terminal else f"{text}\n")
             self._console.flush()
             self._shown = text

@@ -1,4 +1,4 @@
-"""The settings of a run, as a replay needs them: run.json, and copies of files that the user named.
+"""Records the settings of a run for later replays: run.json, and copies of the user's files.
 
 In: a `LaunchOptions`, its GPU, the fake libraries, the environment, and a folder for the run. Out: `RunSettings`,
 written into the folder when the job starts.
@@ -22,13 +22,13 @@ from rank_runtime.environment import rank_environment
 
 
 def make_settings(launch: LaunchOptions, device: Device, build: Build, environment: Mapping[str, str]) -> RunSettings:
-    """What the command line and the environment say; a `UsageError` if they cannot be meant."""
+    """Settings from the command line and the environment. Raises `UsageError` if they are contradictory."""
     timing = launch.timing
     variables = rank_environment(build, device.cuda_properties(), {}, environment)
     try:
         for pack in timing.packs:
             if not Path(pack).is_file():
-                raise UsageError(f"--pack {pack}: no such file; maya calibrate makes one")
+                raise UsageError(f"--pack {pack}: no such file; maya calibrate creates one")
         settings = RunSettings(
             world_size=launch.world_size,
             ranks_per_node=launch.ranks_per_node,
@@ -50,14 +50,14 @@ def make_settings(launch: LaunchOptions, device: Device, build: Build, environme
             schedule_seed=launch.injection.seed,
         )
         if settings.faults:
-            settings.collective_times()  # finds links that are not there, while the user looks
+            settings.collective_times()  # reports links that do not exist before the job starts
         return settings.with_host()
     except (SettingsError, DeviceError, ClusterError, HostError, NcclSettingsError) as error:
         raise UsageError(str(error)) from error
 
 
 def write_settings(settings: RunSettings, folder: Path) -> None:
-    """run.json, and beside it the files that are not of Maya's own catalogues."""
+    """Write run.json, and copy the files that are not in Maya's own catalogues beside it."""
     try:
         cluster = cluster_path(settings.cluster)
         host = host_path(settings.host_file)

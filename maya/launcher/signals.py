@@ -1,4 +1,4 @@
-"""Signals that the launcher is sent, as something to wait for."""
+"""Turns signals to the launcher into readable events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import FrameType, TracebackType
 
 
 class Signals:
-    """While entered, the given signals do nothing but become readable here."""
+    """While entered, the given signals have no effect except that `descriptor` becomes readable."""
 
     def __init__(self, numbers: Sequence[signal.Signals]) -> None:
-        # A launcher started with nohup is meant to outlive its terminal.
+        # A launcher started with nohup must outlive its terminal: do not handle SIGHUP.
         self._numbers = [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
         self._arrived: list[signal.Signals] = []
 
@@ -32,7 +32,7 @@ class Signals:
         os.close(self._wakeup)
 
     def taken(self) -> list[signal.Signals]:
-        """Those that have arrived since this was last asked."""
+        """The signals that have arrived since the last call."""
         try:
             os.read(self.descriptor, 4096)
         except BlockingIOError:

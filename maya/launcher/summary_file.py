@@ -1,4 +1,7 @@
-"""A finished run, and its record for programs: summary.json in the run's folder."""
+"""A finished run, and its summary for programs: summary.json in the run's folder.
+
+In: a `FinishedRun` and its prediction. Out: the file.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from maya.assumptions import Assumption
 from maya.launcher.attempt import Exit, Pause
 from maya.util.files import write_atomically
 
-VERSION = 3  # of summary.json; docs/results.md says what its keys mean
+VERSION = 3  # of summary.json, which docs/results.md describes
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What is known of a run when it is over."""
+    """The facts about a run that has ended."""
 
     script: str
     nodes: int
@@ -27,14 +30,14 @@ class FinishedRun:
     exit_code: int
     attempts: int
     seconds: float
-    exits: Sequence[Exit]  # of the last attempt
-    traces: Mapping[int, Path]  # of its ranks, where they were written
+    exits: Sequence[Exit]  # exits of the last attempt
+    traces: Mapping[int, Path]  # rank -> trace file, without lost traces
     stopped_by: str | None
     problem: str | None
     unshared: Mapping[str, str]
     coordinator: Mapping[str, Any]
-    pauses: Sequence[Pause] = ()  # in which no rank showed any activity
-    injected: Sequence[str] = ()  # what was made to go wrong
+    pauses: Sequence[Pause] = ()  # times without activity of any rank
+    injected: Sequence[str] = ()  # injected faults
     schedule_seed: int | None = None
 
     @property
@@ -43,7 +46,7 @@ class FinishedRun:
 
     @property
     def lost_traces(self) -> list[int]:
-        """Ranks without a trace although they asked something of their GPU, as their clocks show, which count that."""
+        """Ranks that used their GPU, as their clocks show, but have no trace."""
         clocks = self.coordinator.get("host_ns", [])
         return [rank for rank, ns in enumerate(clocks) if ns and rank not in self.traces]
 
@@ -55,7 +58,7 @@ def write_summary(
     no_prediction: str | None = None,
     assumptions: Sequence[Assumption] = (),
 ) -> None:
-    """Write summary.json atomically. What is predicted is the same every time; what the emulation itself took is in
+    """Write summary.json atomically. The prediction is deterministic; measured costs of the emulation itself are in
     `emulation`."""
     content = {
         "version": VERSION,

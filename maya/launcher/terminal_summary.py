@@ -1,4 +1,7 @@
-"""What maya-torchrun says at the end of a run: what there was, what was recorded, and what to open next."""
+"""The lines that maya-torchrun prints at the end of a run: the counts, the recorded traces, and the next command.
+
+In: a `FinishedRun` and its folder. Out: lines.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from maya.util.ranks import ranks_text
 
 
 def summary(run: FinishedRun, folder: Path) -> list[str]:
-    """Lines for the terminal: the run as a whole, if it had several ranks, and what its first rank recorded."""
+    """Lines for the terminal: the whole run, if it had several ranks, and the trace of its first rank."""
     return [*(_whole_run(run) if run.ranks > 1 else []), *_recorded(run, folder)]
 
 
@@ -32,7 +35,7 @@ def _recorded(run: FinishedRun, folder: Path) -> list[str]:
         return [f"the folder {relative(folder)} was removed while the job ran, and its traces with it"]
     lost = [_lost(run.lost_traces, folder)] if run.lost_traces else []
     if not run.traces:
-        return lost or ["nothing recorded: the script asked nothing of its GPU, or no trace could be written"]
+        return lost or ["nothing recorded: the script did not use its GPU, or no trace could be written"]
     rank, file = min(run.traces.items())
     shown = relative(file)
     try:
@@ -58,23 +61,23 @@ def _recorded(run: FinishedRun, folder: Path) -> list[str]:
 
 def _lost(ranks: Sequence[int], folder: Path) -> str:
     return (
-        f"no trace of {ranks_text(ranks)}, which could not write to {relative(folder)} (the reason is said above); "
+        f"no trace of {ranks_text(ranks)}, which could not write to {relative(folder)} (the reason is above); "
         "make room there, or choose another folder with --out, and run the job again"
     )
 
 
 def assumptions_of(run: FinishedRun) -> list[Assumption]:
-    """What the trace of the first rank shows, for a run that is not predicted."""
+    """The assumptions behind the trace of the first rank, for a run without a prediction."""
     if not run.traces:
         return []
     try:
         return trace_assumptions([read(min(run.traces.items())[1])])
-    except (TraceError, OSError):  # which the summary names
+    except (TraceError, OSError):  # summary() reports them
         return []
 
 
 def place_text(at: str) -> str:
-    """A source line as the trace has it ("/home/me/train.py:33"), for people."""
+    """A source line of the trace ("/home/me/train.py:33"), with a relative path."""
     file, _, line = at.rpartition(":")
     return f"{relative(Path(file))}:{line}"
 
@@ -84,6 +87,6 @@ def _number(count: int, one: str, many: str | None = None) -> str:
 
 
 def relative(path: Path) -> str:
-    """As short as the user can type it."""
+    """A path relative to the current folder; absolute if it lies outside."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

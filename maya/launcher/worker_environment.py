@@ -1,7 +1,6 @@
-"""The environment of one worker: what torchrun sets for every worker, and what makes the GPUs virtual.
+"""The environment variables of one worker: torchrun's, and those that lead to the coordinator.
 
-In: a `LaunchOptions`, where the worker stands in it, and where the workers meet. Out: variables to add to the
-launcher's own.
+In: a `LaunchOptions`, a rank, and the rendezvous address. Out: variables to add to the launcher's own.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from maya.launcher.arguments import LaunchOptions, UsageError
 
 @dataclass(frozen=True)
 class RendezvousAddress:
-    """Where workers find each other: the store of the process groups, and the coordinator, if there is one."""
+    """The addresses through which workers find each other: the TCPStore, and the coordinator if there is one."""
 
     store_port: int  # 0: not known yet
-    secret: str = ""  # of the coordinator; empty: there is none
+    secret: str = ""  # the coordinator's; empty: no coordinator
     endpoint: str = ""
     hosted: bool = False  # the coordinator hosts the store; otherwise rank 0 does so itself
 
     @property
     def is_known(self) -> bool:
-        """Whether workers can be told."""
+        """Whether all addresses are known."""
         return self.store_port > 0 and bool(self.endpoint) == bool(self.secret)
 
     def at(self, store_port: int | None, endpoint: str) -> RendezvousAddress:
-        """Where the coordinator is, and its store, if it has one."""
+        """Fill in the coordinator's endpoint, and the port of its store if it has one."""
         return replace(self, store_port=self.store_port if store_port is None else store_port, endpoint=endpoint)
 
     def address(self, wanted: str) -> str:
-        """Of the store: nodes are virtual, so that of a node means this machine."""
+        """The host of the store. Nodes are virtual: the address of any node means this machine."""
         return wanted if not self.hosted or wanted == "localhost" else "127.0.0.1"
 
     def variables(self) -> dict[str, str]:
@@ -46,7 +45,7 @@ class RendezvousAddress:
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on at the moment."""
+    """A TCP port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -54,7 +53,7 @@ def free_port() -> int:
 
 
 def zmq_library() -> str:
-    """The ZeroMQ that pyzmq brings along, for the ranks' side, which is C; else the system's, which pyzmq then uses."""
+    """The ZeroMQ library for the C code in the ranks: the one bundled with pyzmq, or else the system's."""
     found = importlib.util.find_spec("zmq")
     if found is not None and found.origin is not None:
         for library in sorted((Path(found.origin).parents[1] / "pyzmq.libs").glob("libzmq*.so*")):
@@ -65,12 +64,12 @@ def zmq_library() -> str:
 def worker_variables(
     launch: LaunchOptions,
     rank: int,
-    meeting: RendezvousAddress,
+    rendezvous: RendezvousAddress,
     attempt: int,
     error_file: Path,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
-    """What torchrun tells a worker about its place in the job."""
+    """The variables that torchrun sets for a worker."""
     node, local_rank = divmod(rank, launch.ranks_per_node)
     variables = {
         "LOCAL_RANK": str(local_rank),
@@ -82,12 +81,12 @@ def worker_variables(
         "WORLD_SIZE": str(launch.world_size),
         "GROUP_WORLD_SIZE": str(launch.nodes),
         "ROLE_WORLD_SIZE": str(launch.world_size),
-        "MASTER_ADDR": meeting.address(launch.master_address),
-        "MASTER_PORT": str(meeting.store_port),
+        "MASTER_ADDR": rendezvous.address(launch.master_address),
+        "MASTER_PORT": str(rendezvous.store_port),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
         "TORCHELASTIC_RUN_ID": launch.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": str(meeting.hosted),
+        "TORCHELASTIC_USE_AGENT_STORE": str(rendezvous.hosted),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in launch.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "TORCHELASTIC_ERROR_FILE": str(error_file),
@@ -100,7 +99,7 @@ def worker_variables(
 
 
 def _virtual_local_rank(local_rank: int, visible: str | None) -> dict[str, str]:
-    """Every worker sees one GPU and takes itself for the only one of its node."""
+    """Every worker sees one GPU, as if it were the only worker of its node."""
     gpus = None if visible is None else visible.split(",")
     if gpus is not None and local_rank >= len(gpus):
         raise UsageError(f"--virtual-local-rank: no GPU for local rank {local_rank} in CUDA_VISIBLE_DEVICES={visible}")

@@ -28,16 +28,16 @@ from rank_runtime.zygote.protocol import (
 
 
 def _loading(world_size: int) -> dict[str, str]:
-    """How the dynamic loader goes about it: many ranks would each bind functions in pages that they could share."""
+    """Let the dynamic loader bind functions at once: with lazy binding, many ranks would unshare pages by binding."""
     return {BIND_AT_ONCE: "1"} if world_size >= FEWEST_RANKS else {}
 
 
 class ZygoteProcess:
-    """A process that ranks are forked from, as seen from outside. Close it, and nothing of it is left; a `with` block
-    that ends in an exception closes it."""
+    """The zygote, which forks the ranks, seen from the launcher. After close() none of its processes is left. A `with`
+    block that ends in an exception closes it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], preparation: Preparation) -> None:
-        """`command` is what Python would run in a rank, `environment` what all ranks have in common."""
+        """`command`: the command line of a rank. `environment`: the variables that all ranks share."""
         self._plan_descriptor = os.memfd_create("maya-plan")
         self._plan = PlanFile(self._plan_descriptor)
         self._plan.write(preparation)
@@ -57,7 +57,7 @@ class ZygoteProcess:
                     VARIABLE: descriptors.text(),
                 },
                 pass_fds=(descriptors.plan, descriptors.commands, descriptors.reports),
-                start_new_session=True,  # Ctrl-C on the terminal is for the launcher only
+                start_new_session=True,  # Ctrl-C on the terminal reaches the launcher only
             )
         finally:
             os.close(commands_read)
@@ -73,7 +73,7 @@ class ZygoteProcess:
         if self.exit_code is not None:
             return
         if not self._has_ranks:
-            self.kill()  # busy with imports
+            self.kill()  # it is busy with imports
         self.finish()
         while not self.ended:
             self.reports()
@@ -81,7 +81,7 @@ class ZygoteProcess:
 
     @property
     def descriptor(self) -> int:
-        """Readable when there is a report, or no more to come."""
+        """Readable when there is a report, and at the end of reports."""
         return self._reports.descriptor
 
     def reports(self) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ class ZygoteProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the zygote and the coordinator have ended; `reports` finds out."""
+        """Whether the zygote and the coordinator have ended. Only `reports` updates this."""
         return self._reports.ended
 
     def start(self, start: Start) -> None:
@@ -98,19 +98,19 @@ class ZygoteProcess:
         self._command({"start": True})
 
     def signal(self, number: signal.Signals) -> None:
-        """To the process groups of all ranks."""
+        """Send a signal to the process groups of all ranks."""
         self._command({"signal": int(number)})
 
     def go_on(self) -> None:
-        """For ranks that were stopped for a debugger."""
+        """Continue ranks that were stopped for a debugger."""
         self._command({"continue": True})
 
     def kill(self) -> None:
-        """For a zygote that has no ranks yet; a coordinator ends with it."""
+        """Kill a zygote that has no ranks yet; its coordinator ends with it."""
         self._process.kill()
 
     def finish(self) -> None:
-        """The job is over; what is left of it is to end. Reports may still come."""
+        """Tell the zygote and the coordinator to end. Reports may still arrive."""
         if self._commands >= 0:
             os.close(self._commands)
             self._commands = -1

@@ -254,7 +254,7 @@ CASES = (
             Expected((1,), "8 fp32, 32 bytes, queued when the rank ended", "waits"),
         ),
     ),
-    Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "met"),
+    Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "were matched"),
 )
 
 CORRECT = {

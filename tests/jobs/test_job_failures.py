@@ -220,7 +220,7 @@ FIND = """
     ("victim", "said"),
     [
         ("coordinator", "the coordinator (pid {}) was ended by SIGKILL"),
-        ("zygote", "the process that ranks are forked from was ended by SIGKILL"),
+        ("zygote", "the zygote (the process that forks the ranks) was ended by SIGKILL"),
     ],
 )
 def test_a_killed_helper_process_ends_the_job(start: Start, victim: str, said: str) -> None:

@@ -62,7 +62,7 @@ def test_a_rank_has_the_environment_of_torchrun(maya_run: MayaRun) -> None:
     assert "libmaya_device.so" in environment["LD_PRELOAD"]
     assert environment["TORCHELASTIC_ERROR_FILE"].startswith(str(run.folder / "logs"))
     assert environment["TORCHELASTIC_ERROR_FILE"].endswith("/attempt_0/0/error.json")
-    assert "asked nothing of its GPU" in run.stderr
+    assert "did not use its GPU" in run.stderr
 
 
 def test_nothing_is_recorded_without_a_trace(maya_run: MayaRun) -> None:

@@ -487,7 +487,7 @@ def test_variables_set_before_the_import_of_torch_take_effect(tmp_path: Path, bu
     write(tmp_path, {"train.py": known})
     ended = launch(tmp_path, "--nproc", "2", "train.py")
     assert (ended.exit_code, ended.outputs) == (0, ["2\n"] * 2), ended.errors
-    assert "started anew" not in ended.errors
+    assert "started as new processes" not in ended.errors
     write(tmp_path, {"train.py": known.replace("'2'", "str(1 + int(os.environ['RANK']))")})
     ended = launch(tmp_path, "--nproc", "2", "train.py")
     assert (ended.exit_code, ended.outputs) == (0, ["1\n", "2\n"]), ended.errors

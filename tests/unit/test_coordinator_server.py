@@ -240,7 +240,7 @@ def test_a_version_mismatch_names_both_versions(make_job: Callable[..., Job]) ->
     answer, _ = client.receive()
     assert isinstance(answer, Refused)
     assert answer.text == (
-        f"the rank speaks version 99 of the messages, the coordinator version {VERSION}: "
+        f"the rank uses version 99 of the messages, the coordinator version {VERSION}: "
         "both must come from the same installation of Maya"
     )
     assert job.server.state.joined == 0
@@ -300,7 +300,7 @@ def test_malformed_messages_of_a_rank_are_refused(make_job: Callable[..., Job], 
     clients[0].socket.send_multipart(frames)
     answer, _ = clients[0].receive()
     assert isinstance(answer, Refused)
-    assert answer.text.startswith("the coordinator cannot read what rank 0 sent: ")
+    assert answer.text.startswith("the coordinator cannot read a batch from rank 0: ")
     for client in clients:
         client.send(post(number, 0))
     assert [client.receive() for client in clients] == [done(0)] * 2

@@ -225,7 +225,7 @@ def test_calls_of_an_ended_program_are_read() -> None:
     members = {0: Rank(0, Doing.BLOCKED, None, told(50)), 1: Rank(1, Doing.BLOCKED, None, told(60))}
     finding = Finding("deadlock", {0, 1}, list(state.waits()), 1.5)
     said = "\n".join(report_text.lines(make_report(finding, members, state, lambda _: recorders, str)))
-    assert "rank 1 has called it, and queued it behind another call" in said
+    assert "rank 1 has called it and queued it behind another call" in said
     assert "2,048 bytes, queued when the rank ended\n      called at train.py:30\n      rank 0 never sent it" in said
     assert "train.py:60" not in said, "of a program that has ended, no stack is the program's"
 

@@ -39,11 +39,11 @@ def test_faults_are_parsed() -> None:
         ("drop:rank=one,call=2", "rank: 'one' is not a whole number"),
         ("drop:rank=1,step=2", 'unknown key "step"'),
         ("drop:rank=1,call=0", "call: 0 is not a whole number of at least 1"),
-        ("drop:rank=1,rank=2,call=1", "rank is there twice"),
+        ("drop:rank=1,rank=2,call=1", "rank is given twice"),
         ("delay:rank=1,call=2,seconds=0", "seconds: 0 is not a number of seconds"),
         ("oom:rank=1,bytes=much", 'bytes: "much" is not a size'),
         ("link:at=node0/nic3,left=110%", "between 0 and 1"),
-        ("link:at=node0/nic3,left=slow", "neither a part of its rate"),
+        ("link:at=node0/nic3,left=slow", "neither a percentage of its rate"),
     ],
 )
 def test_malformed_faults_are_refused(text: str, expected: str) -> None:
