@@ -192,7 +192,7 @@ def test_slow_ranks_by_range(run: Run) -> None:
         ({"gpu": "h10"}, 'unknown GPU "h10"'),
         ({"slow_ranks": {7: 2.0}}, "there is no rank 7"),
         ({"set": {"nic_rate": "1Gbps"}}, "did you mean node.nic_rate"),
-        ({"network": "slow"}, '"slow" is no network'),
+        ({"network": "slow"}, '"slow" is not a valid network'),
     ],
 )
 def test_settings_that_do_not_exist(run: Run, options: dict[str, object], expected: str) -> None:

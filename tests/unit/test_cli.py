@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from maya.cli.main import main
+from maya.devices import device_names
 from maya.hosts import host_names
 from maya.version import __version__
 from netmodel.cluster import cluster_names, cluster_path
@@ -23,8 +24,9 @@ def test_version_is_printed() -> None:
 
 
 def test_gpus_lists_the_catalogue_with_figures() -> None:
-    lines = maya("gpus").output.splitlines()
-    assert len(lines) == 11
+    title, *lines = maya("gpus").output.splitlines()
+    assert title.split() == ["gpu", "compute", "SMs", "memory", "bandwidth", "fp16", "NVLink", "name"]
+    assert [line.split()[0] for line in lines] == device_names()
     [h100] = [line for line in lines if line.startswith("h100 ")]
     assert " ".join(h100.split()) == "h100 sm 9.0 132 79.1 GiB 3.352 TB/s 989 TFLOPS 450 GB/s NVIDIA H100 80GB HBM3"
 
