@@ -1,5 +1,10 @@
-"""Clusters and how long a collective takes on them: topology and collective in, time out, importing nothing of ours.
+"""The network model: a cluster and a collective in, its duration out. Imports nothing of ours but `maya.util`.
 
-cluster.py reads a cluster's file and build.py makes the graph of it; algorithms/ plans how NCCL carries out a
-collective on that graph, and analytic.py says how long it takes with the network to itself.
+cluster/      a cluster's TOML file -> `Cluster`; catalogue/ has the clusters that Maya comes with
+topology/     `Cluster` -> `Topology`: the graph of GPUs, NICs, switches and links, and paths in it
+collectives/  one collective with the network to itself: NCCL's choice of algorithm, its `Plan`, its duration
+              (analytic.py)
+flow/         several collectives that share links (network.py)
+calibration/  fits a cluster's parameters to measurements of nccl-tests
+drawing/      clusters as text and SVG
 """

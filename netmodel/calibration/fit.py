@@ -1,8 +1,8 @@
-"""The fit: parameters of a cluster from a part of its measurements, and the error on the other part.
+"""Fit the parameters of a cluster to a part of its measurements, and report the error on the other part.
 
-In: a `Cluster` and measurements. Out: a `Fit`. Least squares on the logarithm of time, so that a small message counts
-as much as a large one; outliers count less (Huber); a parameter that the data says nothing about stays where it was.
-Same data, same result: no random numbers.
+In: a `Cluster` and measurements. Out: a `Fit`. Least squares on the logarithm of time, so that small sizes count as
+much as large ones; outliers count less (Huber); a parameter that the data does not determine keeps its value. The same
+data gives the same result: there are no random numbers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from netmodel.cluster import Cluster
 from netmodel.cluster.parameters import Parameters
 
 MEGABYTE = 2**20
-_OUTLIER = 0.15  # of log time: what is farther off counts linearly
-_PRIOR = 0.02  # how strongly a parameter is held where it was, against one measurement's log time
-_NETWORK_PRIOR = 0.3  # of latencies of the network, which few measurements see alone
+_OUTLIER = 0.15  # in log time; larger errors count linearly
+_PRIOR = 0.02  # weight of a parameter's previous value, against one measurement's log time
+_NETWORK_PRIOR = 0.3  # the same for network latencies, which few measurements show alone
 _STEPS = 60
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Of |predicted / measured - 1|."""
+    """Statistics of |predicted / measured - 1|."""
 
     count: int
     median: float
@@ -41,21 +41,21 @@ class ErrorSummary:
 
 @dataclass(frozen=True)
 class Fit:
-    """Parameters, and how far they are off."""
+    """Fitted parameters and their errors."""
 
     parameters: Parameters
-    fitted: tuple[str, ...]  # the parameters that the data decided
+    fitted: tuple[str, ...]  # the parameters that the data determined
     train: tuple[Measurement, ...]
     held_out: tuple[Measurement, ...]
-    train_large: ErrorSummary  # of 1 MiB and more
+    train_large: ErrorSummary  # sizes of 1 MiB and more
     train_small: ErrorSummary
     held_large: ErrorSummary
     held_small: ErrorSummary
 
 
 def split(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[Measurement]]:
-    """Those to fit on, and those to check with: of every series each third size, and where an operation was measured on
-    three or more group sizes of as many nodes, the middle one altogether."""
+    """Measurements for the fit, and held-out ones: every third size of every series, and, where an operation was
+    measured with three or more group sizes on as many nodes, the whole series of the middle one."""
     ranks_of: dict[tuple[str, int, str], set[int]] = {}
     sizes_of: dict[object, set[int]] = {}
     for each in measurements:
@@ -72,7 +72,7 @@ def split(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[
 
 
 def weights(measurements: Sequence[Measurement]) -> Floats:
-    """Every octave of sizes of every series counts the same, however many points are in it."""
+    """Weights that give every octave of sizes of every series the same influence, whatever its number of points."""
     octaves = [(*each.series, max(each.size, 1).bit_length()) for each in measurements]
     counts: dict[object, int] = {}
     for octave in octaves:
@@ -83,13 +83,13 @@ def weights(measurements: Sequence[Measurement]) -> Floats:
 def fit_cluster(
     cluster: Cluster, measurements: Sequence[Measurement], *, only: Sequence[str] = (), data: str = ""
 ) -> Fit:
-    """Fits a cluster's parameters; `only` names the beginnings of those that may change."""
+    """Fit a cluster's parameters. `only`: prefixes of the names of parameters that may change."""
     train, held_out = split(measurements)
     if len(train) < 10:
         raise ValueError(f"{len(train)} measurements to fit on; at least 10 are needed")
     structure = structure_of(cluster, train)
     start = to_vector(cluster.parameters)
-    free = [name for name in structure.used() if start[NAMES.index(name)] > 0]  # what is nothing stays nothing
+    free = [name for name in structure.used() if start[NAMES.index(name)] > 0]  # zero stays zero
     free = [name for name in free if not only or any(name.startswith(beginning) for beginning in only)]
     vector = solve(structure, weights(train), start, free)
     parameters = replace(from_vector(cluster.parameters, vector), origin="fitted", data=data)
@@ -102,7 +102,7 @@ def fit_cluster(
 
 
 def errors(cluster: Cluster, measurements: Sequence[Measurement]) -> tuple[ErrorSummary, ErrorSummary]:
-    """Of messages of 1 MiB and more, and of smaller ones."""
+    """The errors on sizes of 1 MiB and more, and on smaller ones."""
     if not measurements:
         return summary(np.empty(0)), summary(np.empty(0))
     off = np.abs(predictions(cluster, measurements) / (1000 * np.array([each.us for each in measurements])) - 1)
@@ -117,8 +117,8 @@ def summary(off: Floats) -> ErrorSummary:
 
 
 def _log_bounds(name: str) -> tuple[float, float]:
-    """What is possible at all: nothing is faster than its wire or leaves most of it unused, a NIC moves LL128's buffers
-    much as it moves Simple's, and a step is not a time-out."""
+    """Physical bounds: no engine exceeds its wire or leaves most of it unused, a NIC carries LL128's buffers much like
+    Simple's, and a step is shorter than a time-out."""
     if name.endswith("efficiency"):
         return math.log(0.85 if name == "ll128.network_efficiency" else 0.5), 0.0
     if name.endswith("step_ns"):

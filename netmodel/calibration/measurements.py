@@ -1,4 +1,4 @@
-"""Measured collectives: nccl-tests' own output, and CSV.
+"""Read measured collectives: the output of nccl-tests, or CSV.
 
 In: a file. Out: `Measurement`s, or one `MeasurementError` that names the file, the line and what was expected.
 
@@ -39,12 +39,12 @@ _COMMAND = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce
 
 
 class MeasurementError(ValueError):
-    """A file of measurements that cannot be understood."""
+    """A file of measurements cannot be parsed."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One collective that somebody measured. Members are the first GPUs of each node."""
+    """One measured collective. Members are the first GPUs of each node."""
 
     operation: str
     size: int
@@ -57,12 +57,12 @@ class Measurement:
 
     @property
     def series(self) -> tuple[str, int, int, str, str, str]:
-        """Measurements that differ in size only."""
+        """The key of measurements that differ only in size."""
         return self.operation, self.nodes, self.ranks, self.dtype, self.algorithm, self.protocol
 
 
 def operation_of(name: str) -> str:
-    """Our name of an operation as others write it."""
+    """Our name of an operation, from any common spelling."""
     plain = name.lower().replace("_", "").replace("-", "").replace(" ", "").removesuffix("perf")
     if plain not in OPERATION_NAMES:
         raise ValueError(f'"{name}" is not an operation; expected one of {", ".join(OPERATION_NAMES.values())}')
@@ -72,8 +72,8 @@ def operation_of(name: str) -> str:
 def read_measurements(
     path: Path, *, operation: str = "", ranks: int = 0, nodes: int = 0, where: Mapping[str, str] | None = None
 ) -> list[Measurement]:
-    """Everything in a file. `operation`, `ranks` and `nodes` are for texts that do not say theirs; `where` picks rows
-    of a CSV by a column and a part of its value."""
+    """All measurements in a file. `operation`, `ranks` and `nodes` apply where the text does not state them; `where`
+    selects rows of a CSV by a column and a part of its value."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
@@ -131,8 +131,8 @@ def _csv(where: str, text: str, wanted: Mapping[str, str]) -> Iterable[Measureme
 
 
 def _nccl_tests(where: str, text: str, operation: str, ranks: int, nodes: int) -> Iterable[Measurement]:
-    """The table of any of nccl-tests' programs. Its columns are found by its own header line, which differs between
-    programs and versions: some have `redop` and `root`, some not; some end with `#wrong`, some with `error`."""
+    """Parse the table of any program of nccl-tests. The header line gives the columns, which differ between programs
+    and versions: some have `redop` and `root`, some not; some end with `#wrong`, some with `error`."""
     lines = text.splitlines()
     hosts = {match[1]: match[2] for line in lines if (match := _RANK.search(line))}
     ranks = len(hosts) or ranks

@@ -1,7 +1,7 @@
-"""Measurements as arrays: what of their predicted time is known, and which parameters decide the rest.
+"""Measurements as arrays: the known part of their predicted times, and the parameters that decide the rest.
 
-In: measurements and the cluster they are of. Out: a `Structure` that predicts all their times at once from a vector of
-parameters, which is what a fit does thousands of times. It is the arithmetic of `Plan`, on columns.
+In: measurements and their cluster. Out: a `Structure` that predicts all their times at once from a vector of
+parameters, which a fit does thousands of times. It is the arithmetic of `Plan` on columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from netmodel.calibration.measurements import Measurement
 from netmodel.cluster import Cluster
 from netmodel.cluster.parameters import ENGINES, Engine, Parameters, engine_names
 from netmodel.collectives.algorithms import hides_latency
-from netmodel.collectives.algorithms.common import COUPLING, Draft, busiest
+from netmodel.collectives.algorithms.common import COUPLING, CollectiveSchedule, busiest
 from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective
 from netmodel.collectives.nccl_settings import NcclSettings
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 def to_vector(parameters: Parameters) -> Floats:
-    """The parameters as numbers, in the order of NAMES."""
+    """The parameters as a vector, in the order of NAMES."""
     return np.array([_value(parameters, name) for name in NAMES])
 
 
@@ -43,7 +43,7 @@ def _value(parameters: Parameters, name: str) -> float:
 
 
 def from_vector(parameters: Parameters, vector: Floats) -> Parameters:
-    """The same parameters with these numbers."""
+    """The parameters with the numbers of a vector."""
     values = dict(zip(NAMES, vector.tolist(), strict=True))
     engines = {name: Engine(*(values[f"{name}.{figure}"] for figure in _FIGURES)) for name in ENGINES}
     common = {name: values[name] for name in _COMMON}
@@ -51,7 +51,7 @@ def from_vector(parameters: Parameters, vector: Floats) -> Parameters:
 
 
 class Networks:
-    """The cluster as large as each measurement needs it, with the algorithms each one forces."""
+    """The cluster in the size that each measurement needs, with the algorithms that it forces."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -72,7 +72,7 @@ class Networks:
         return self._networks[key]
 
     def gpus(self, measurement: Measurement) -> int:
-        """Whole nodes; of a rack with one NVSwitch no more than are used."""
+        """GPUs of whole nodes; in a rack with one NVSwitch only those in use."""
         return measurement.nodes * self.cluster.gpus_per_node
 
     def collective(self, measurement: Measurement) -> Collective:
@@ -107,7 +107,7 @@ class Structure:
     lag: NDArray[np.intp]
     gpu_busy: Floats  # ns per byte at full rate
     network_busy: Floats
-    other_ns_per_byte: Floats  # of links whose efficiency is not calibrated
+    other_ns_per_byte: Floats  # on links whose efficiency is not calibrated
     gpu_channel_load: Floats  # bytes per byte and channel
     network_channel_load: Floats
     gpu_steps: Floats
@@ -117,11 +117,11 @@ class Structure:
     lag_share: Floats
     pipelined: NDArray[np.bool_]
     coupled: NDArray[np.bool_]
-    fill_ns: Floats  # of whole pieces
+    fill_ns: Floats  # ns of whole pieces
     local: Floats  # ns per byte and local step
 
     def predicted(self, vector: Floats) -> Floats:
-        """ns of every measurement."""
+        """The predicted ns of every measurement."""
         gpu_rate, network_rate = vector[NAMES.index("gpu_channel_rate")], vector[NAMES.index("network_channel_rate")]
         per_byte = np.maximum.reduce(
             [
@@ -159,16 +159,16 @@ class Structure:
 
 
 def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Structure:
-    """The structure of measurements that were made on a cluster."""
+    """The structure of measurements of one cluster."""
     networks = Networks(cluster)
     shared: dict[tuple[int, str], tuple[float, ...]] = {}
     rows = []
     for measurement in measurements:
         network = networks.of(measurement)
-        draft, plan = network.draft_and_plan(networks.collective(measurement))
-        key = id(draft), plan.protocol  # networks keep their drafts, so that an id stays theirs
+        schedule, plan = network.schedule_and_plan(networks.collective(measurement))
+        key = id(schedule), plan.protocol  # networks keep their schedules, so an id stays unique
         if key not in shared:
-            shared[key] = _row(network, draft, plan)
+            shared[key] = _row(network, schedule, plan)
         *columns, fill_ns_per_byte, fill_most, local = shared[key]
         fill_ns = fill_ns_per_byte * min(measurement.size, fill_most)
         rows.append((float(measurement.size), measurement.us * 1000, *columns, fill_ns, local))
@@ -176,10 +176,10 @@ def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Struc
     return Structure(*arrays)
 
 
-def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[float, ...]:
+def _row(network: AnalyticNetwork, schedule: CollectiveSchedule, plan: Plan) -> tuple[float, ...]:
     topology = network.topology
     launching, moving = engine_names(plan.algorithm, plan.protocol)
-    busy = busiest(topology, draft)
+    busy = busiest(topology, schedule)
     pipelined = hides_latency(plan.algorithm, plan.protocol)
     over_pcie = topology.cluster.gpu_link == "pcie"
     gpu_kind = LinkKind.PCIE if over_pcie else LinkKind.NVLINK
@@ -190,23 +190,23 @@ def _row(network: AnalyticNetwork, draft: Draft, plan: Plan) -> tuple[float, ...
         busy[gpu_kind],
         busy[LinkKind.NETWORK],
         other,
-        max((1 / limit.channels for limit in draft.limits if not limit.network), default=0.0),
-        max((1 / limit.channels for limit in draft.limits if limit.network), default=0.0),
-        draft.gpu_steps,
-        draft.network_steps,
-        draft.proxy_steps,
-        draft.path_ns,
-        draft.lag_share,
+        max((1 / limit.channels for limit in schedule.limits if not limit.network), default=0.0),
+        max((1 / limit.channels for limit in schedule.limits if limit.network), default=0.0),
+        schedule.gpu_steps,
+        schedule.network_steps,
+        schedule.proxy_steps,
+        schedule.path_ns,
+        schedule.lag_share,
         pipelined,
         plan.algorithm != "p2p" and not over_pcie,
-        draft.fill_steps * pipelined * 1e9 / (draft.fill_channels * topology.cluster.nic_rate),
+        schedule.fill_steps * pipelined * 1e9 / (schedule.fill_channels * topology.cluster.nic_rate),
         plan.fill_most,
-        draft.local_share * 1e9 / topology.cluster.gpu_link_rate,
+        schedule.local_share * 1e9 / topology.cluster.gpu_link_rate,
     )
 
 
 def predictions(cluster: Cluster, measurements: Iterable[Measurement]) -> Floats:
-    """ns of each measurement, as the analytic level answers."""
+    """The ns of each measurement by the analytic level."""
     networks = Networks(cluster)
     return np.array(
         [networks.of(each).estimate(networks.collective(each)).ns for each in measurements], dtype=np.float64

@@ -1,7 +1,7 @@
-"""A cluster: what its nodes are, and how its GPUs are connected.
+"""A cluster: its nodes, and the links between its GPUs.
 
-In: what the user wrote after `--cluster`, a name of the catalogue in clusters/ or the path of a TOML file with the same
-keys. Out: a `Cluster`, or one `ClusterError` that names the file, the key and what to do.
+In: the value of `--cluster`, a name in catalogue/ or the path of a TOML file with the same keys. Out: a `Cluster`, or
+one `ClusterError` that names the file, the key and the remedy.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _CATALOGUE = Catalogue(Path(__file__).parent / "catalogue", "cluster", ClusterEr
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of one kind and what joins them. Rates are of one direction, in bytes per second; latencies in ns."""
+    """Identical nodes and their network. Rates are per direction, in bytes per second; latencies in ns."""
 
-    key: str  # its name in the catalogue, or its file's
+    key: str  # its name in the catalogue, or the name of its file
     name: str
     sources: str  # where the figures come from
-    gpu: str  # a name of the catalogue of GPUs, or a file's path
+    gpu: str  # a name in the GPU catalogue, or the path of a file
     gpus_per_node: int
     gpu_link: str  # one of GPU_LINKS
-    gpu_link_generation: int  # of NVLink or PCIe; 0 where the file does not say
-    gpu_link_rate: int  # of one GPU
-    gpu_link_latency: int  # of one hop
-    gpu_link_nodes: int  # nodes that these links join: 18 in an NVL72 rack, 1 where they end at the node
-    gpu_link_mesh: tuple[tuple[int, int, int], ...]  # of a mesh: two GPUs and how many links join them
-    pcie_rate: int  # of one GPU, and of a PCIe switch to its CPU
-    nic_pcie_rate: int  # of one NIC
-    pcie_latency: int  # of one hop
+    gpu_link_generation: int  # generation of NVLink or PCIe; 0 if the file has none
+    gpu_link_rate: int  # per GPU
+    gpu_link_latency: int  # per hop
+    gpu_link_nodes: int  # nodes that these links connect: 18 in an NVL72 rack, 1 where they end at the node
+    gpu_link_mesh: tuple[tuple[int, int, int], ...]  # of a mesh: two GPUs and the number of links between them
+    pcie_rate: int  # per GPU, and from a PCIe switch to its CPU
+    nic_pcie_rate: int  # per NIC
+    pcie_latency: int  # per hop
     pcie_switches: int  # per node; 0 where GPUs and NICs are plugged into the CPUs
     sockets: int
     host_link_rate: int  # between two sockets
@@ -56,27 +56,27 @@ class Cluster:
     nics_per_node: int
     nic_rate: int
     nic_latency: int
-    nic_affinity: tuple[tuple[int, ...], ...]  # of every NIC: the GPUs it is nearest to
+    nic_affinity: tuple[tuple[int, ...], ...]  # per NIC: the GPUs nearest to it
     fabric: Fabric
-    parameters: Parameters  # what NCCL reaches on it
+    parameters: Parameters  # NCCL's calibrated costs and efficiencies
     faults: tuple[NetworkFault, ...] = ()
-    host: Mapping[str, Any] = field(default_factory=dict, hash=False)  # `[host]` as it is written, for who knows CPUs
+    host: Mapping[str, Any] = field(default_factory=dict, hash=False)  # `[host]` as written, for maya.hosts
 
 
 def cluster_names() -> list[str]:
-    """The names of the catalogue, in alphabetical order."""
+    """The names in the catalogue, in alphabetical order."""
     return _CATALOGUE.names()
 
 
 def cluster_path(name_or_path: str) -> Path:
-    """The file of the cluster a user named."""
+    """The file of a cluster, by its name in the catalogue or its path."""
     return _CATALOGUE.find(name_or_path, Path())
 
 
 def load_cluster(name_or_path: str, changes: Mapping[str, str] | None = None) -> Cluster:
-    """The cluster a user named, by a name of the catalogue or by the path of a file.
+    """Load a cluster by its name in the catalogue or the path of its file.
 
-    `changes` are keys of the file with dots, and values as text: {"node.nic_rate": "200Gbps"}.
+    `changes`: dotted keys of the file and values as text, e.g. {"node.nic_rate": "200Gbps"}.
     """
     path = cluster_path(name_or_path)
     table = _CATALOGUE.read(path)
@@ -98,20 +98,20 @@ def load_cluster(name_or_path: str, changes: Mapping[str, str] | None = None) ->
         raise ClusterError(f"{where}: missing the table [node]; netmodel/cluster/catalogue has complete examples")
     values["parameters"] = _read_calibration(path, calibration, values)
     cluster = Cluster(key=path.stem, **values)
-    if (path.parent / cluster.gpu).is_file():  # a GPU of the user's own, next to the cluster's file
+    if (path.parent / cluster.gpu).is_file():  # the user's own GPU, next to the cluster's file
         cluster = replace(cluster, gpu=str(path.parent / cluster.gpu))
     return cluster
 
 
 def with_faults(cluster: Cluster, faults: Iterable[NetworkFault]) -> Cluster:
-    """The same cluster with these faults too."""
+    """The cluster with additional faults."""
     return replace(cluster, faults=(*cluster.faults, *faults))
 
 
 _KEYS: keys.Keys = {"name": keys.text, "sources": keys.text, "gpu": keys.text}
 
 
-# Whose figures a cluster has that nobody measured: of the same generation of GPUs, or without NVLink.
+# The cluster whose parameters an unmeasured cluster takes: one with GPUs of the same generation, or one without NVLink.
 _LIKE = {"volta": "dgx-1v", "ampere": "dgx-a100", "hopper": "dgx-h100", "blackwell": "dgx-b200", "pcie": "pcie-box"}
 
 

@@ -1,7 +1,7 @@
-"""What is broken in a cluster: links that are lost, and links that have kept a part of their rate.
+"""Faults of a cluster: lost links, and links at a reduced rate.
 
-In: `[[faults]]` of a cluster's file, or a word of the command line. Out: `NetworkFault`, which names links by what they
-join, as drawings name it.
+In: `[[faults]]` of a cluster's file, or an option of the command line. Out: `NetworkFault`, which names links by the
+vertices at their ends, with the names in drawings.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from netmodel.cluster.keys import ClusterError
 
 @dataclass(frozen=True)
 class NetworkFault:
-    """Links by the two vertices they join, or those of one vertex: a NIC's cable, a GPU's GPU links, else all."""
+    """The links between two vertices, or the links of one vertex: a NIC's cable, a GPU's GPU links, else all."""
 
     link: tuple[str, ...]  # one name, or two
-    rate_left: float  # of 1; 0 is lost
-    cables: int = 0  # of several parallel ones, how many; 0 is all
+    rate_left: float  # remaining share of the rate; 0: lost
+    cables: int = 0  # number of parallel cables affected; 0: all
 
     @property
     def lost(self) -> bool:
@@ -31,7 +31,7 @@ class NetworkFault:
 
 
 def read_faults(where: str, tables: object) -> tuple[NetworkFault, ...]:
-    """The faults of a file."""
+    """The faults in a cluster's file."""
     if not isinstance(tables, list):
         raise ClusterError(f"{where}: faults is {tables!r}; expected a list of tables, [[faults]]")
     faults = []
@@ -45,7 +45,7 @@ def read_faults(where: str, tables: object) -> tuple[NetworkFault, ...]:
 
 
 def parse_fault(text: str) -> NetworkFault:
-    """A fault in one word: "node3/nic5" (lost), "leaf0:spine1#2" (two of the cables), "node3/nic5=25%" (slow)."""
+    """Parse a fault: "node3/nic5" (lost), "leaf0:spine1#2" (two of the cables), "node3/nic5=25%" (slow)."""
     match = re.fullmatch(r"([^\s:#=]+)(?::([^\s:#=]+))?(?:#(\d+))?(?:=(?:(lost)|(\d+(?:\.\d+)?)%))?", text)
     if match is None:
         raise ClusterError(

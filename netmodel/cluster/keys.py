@@ -1,7 +1,7 @@
-"""The keys of a cluster's file: how each value is read, and what is said about one that is not right.
+"""Read the keys of a cluster's file, and report invalid values.
 
-In: a table as TOML has it. Out: its values as the model uses them (bytes per second, nanoseconds), or one
-`ClusterError` that names the file, the key and what to do.
+In: a TOML table. Out: its values in the model's units (bytes per second, nanoseconds), or one `ClusterError` that names
+the file, the key and the remedy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from maya.util.units import BYTES_PER_SECOND, NANOSECONDS
 
 
 class ClusterError(ValueError):
-    """There is no such cluster, its file is not right, or it cannot be built as asked."""
+    """A cluster does not exist, its file is invalid, or it cannot be built as requested."""
 
 
 Reader = Callable[[object], Any]
@@ -29,7 +29,7 @@ def read_keys(
     required: Collection[str],
     renamed: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The values of a table, under their keys or the names `renamed` gives them."""
+    """The values of a table by key; `renamed` maps keys to other names."""
     if not isinstance(table, dict):
         raise ClusterError(f"{where}: {prefix.rstrip('.')} is {table!r}; expected a table, [{prefix.rstrip('.')}]")
     values = {}
@@ -82,7 +82,7 @@ def boolean(value: object) -> bool:
 
 
 def ratio(value: object) -> float:
-    """Of what goes into switches from below to what goes out above: 1, 2, 1.5."""
+    """An oversubscription ratio, bandwidth below a switch to bandwidth above it: 1, 2, 1.5."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
         raise ValueError(f"{value!r} is not a ratio; write a number above zero, e.g. 2 for 2:1")
     return float(value)

@@ -1,4 +1,4 @@
-"""`[node]` of a cluster's file: its keys, what they are where the file does not say, and what cannot be.
+"""`[node]` of a cluster's file: its keys, their defaults, and contradictions between them.
 
 In: the table. Out: the fields of `Cluster` that describe a node.
 """
@@ -14,12 +14,13 @@ from netmodel.cluster.keys import ClusterError
 
 GPU_LINKS = ("nvswitch", "nvlink-mesh", "pcie")
 
-# One direction of all links of a GPU: NVLink 2 has six links of 25 GB/s (V100), NVLink 3 twelve of 25 (A100), NVLink 4
-# eighteen of 25 (H100), NVLink 5 eighteen of 50 (B200). PCIe: sixteen lanes of 8, 16, 32, 64 GT/s, less their encoding.
+# Rate of all links of a GPU, per direction: NVLink 2 has six links of 25 GB/s (V100), NVLink 3 twelve of 25 (A100),
+# NVLink 4 eighteen of 25 (H100), NVLink 5 eighteen of 50 (B200). PCIe: sixteen lanes of 8, 16, 32, 64 GT/s, less their
+# encoding.
 _NVLINK_RATES = {1: 80 * 10**9, 2: 150 * 10**9, 3: 300 * 10**9, 4: 450 * 10**9, 5: 900 * 10**9}
 _PCIE_RATES = {3: 15_754_000_000, 4: 31_508_000_000, 5: 63_015_000_000, 6: 121 * 10**9}
 
-# A DGX-1V: all pairs of GPUs 0-3 and of 4-7, and each GPU with its like of the other four; six links at every GPU.
+# A DGX-1V connects all pairs of GPUs 0-3 and of 4-7, and GPU i with GPU i + 4; every GPU has six links.
 CUBE_MESH = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (1, 2, 2), (1, 3, 1), (2, 3, 2),
     (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
@@ -68,7 +69,7 @@ _RENAMED = {"gpus": "gpus_per_node", "nics": "nics_per_node"}
 
 
 def read_node(where: str, table: object) -> dict[str, Any]:
-    """The fields of `Cluster` that a node has."""
+    """The fields of `Cluster` that describe a node."""
     values = keys.read_keys(where, "node.", table, _KEYS, _REQUIRED, _RENAMED)
     gpus, nics, kind = values["gpus_per_node"], values["nics_per_node"], values["gpu_link"]
     pcie_rate = _rate_of_generation(where, "pcie", _PCIE_RATES, values.pop("pcie_generation", 5))
@@ -114,7 +115,7 @@ def _default_mesh(gpus: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _default_affinity(gpus: int, nics: int) -> tuple[tuple[int, ...], ...]:
-    """NICs dealt out to the GPUs in order: several to a GPU, or several GPUs to one."""
+    """Assign NICs to GPUs in order: several NICs per GPU, or several GPUs per NIC."""
     return tuple(
         tuple(gpu for gpu in range(gpus) if gpu * nics // gpus == nic or nic * gpus // nics == gpu)
         for nic in range(nics)

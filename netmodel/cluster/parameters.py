@@ -1,7 +1,7 @@
-"""The few figures of a cluster that no datasheet has: what NCCL's protocols cost on it, how much of a link they reach.
+"""The parameters of a cluster that no datasheet has: the costs of NCCL's protocols, and the link efficiency they reach.
 
 In: the `[calibration]` table of a cluster's file, which `maya net fit` writes, or nothing. Out: `Parameters`: those of
-the table, and for what it leaves out those of the preset with GPUs of the same generation.
+the table; missing ones come from the preset with GPUs of the same generation. `with_calibration` writes the table.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from maya.util.suggestions import did_you_mean, listed
 from maya.util.units import NANOSECONDS
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-ORIGINS = ("fitted", "transferred", "datasheet")  # measured there, on a machine of like parts, or not at all
+ORIGINS = ("fitted", "transferred", "datasheet")  # measured there, measured on a similar machine, not measured
 NOT_MEASURED = "not measured on this machine"
 ENGINES = ("ll", "ll128", "simple", "nvls", "p2p")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One way of moving data: a protocol of rings and trees, reduction in the NVSwitch, or messages.
+    """One way of moving data: a protocol of rings and trees, reduction in the NVSwitch (NVLS), or send/recv (P2P).
 
-    Efficiencies are of the wire: LL's flags, which double its bytes, and LL128's are counted as load.
+    Efficiencies refer to bytes on the wire: the flags of LL, which double its bytes, and of LL128 count as load.
     """
 
     launch_ns: float  # once per collective
     gpu_step_ns: float  # per step over a link between GPUs
     network_step_ns: float  # per step over the network
-    gpu_efficiency: float  # of the rate of links between GPUs
-    network_efficiency: float  # of the rate of NICs and switches
-    lag: float  # of the last channel, in roots of a nanosecond
+    gpu_efficiency: float  # share of the rate of links between GPUs
+    network_efficiency: float  # share of the rate of NICs and switches
+    lag: float  # lag of the last channel, in square roots of a nanosecond
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What is calibrated."""
+    """The calibrated parameters of a cluster."""
 
     generation: str  # of the GPUs, one of GENERATIONS: NCCL's tuner has constants for each
     ll: Engine
@@ -44,37 +44,37 @@ class Parameters:
     simple: Engine
     nvls: Engine
     p2p: Engine
-    local_step: float  # of a ring's step: what reading the first and writing the last piece takes
-    tree_fill: float  # of the time a tree's first pieces take over a NIC: what each step waits for them
-    proxy_step_ns: float  # of every step of a ring between nodes: posting its messages
-    gpu_channel_rate: float  # bytes/s of one channel of a message between GPUs of a node
-    network_channel_rate: float  # bytes/s of one channel of a message between nodes
+    local_step: float  # time to read the first and write the last piece, as a share of a ring's step
+    tree_fill: float  # wait of each step of a tree, as a share of the time of the first pieces over a NIC
+    proxy_step_ns: float  # time of the CPU proxy to post a step of a ring between nodes
+    gpu_channel_rate: float  # bytes/s of one channel of a send between GPUs of a node
+    network_channel_rate: float  # bytes/s of one channel of a send between nodes
     origin: str = "datasheet"  # one of ORIGINS
-    data: str = ""  # what it was fitted on
-    error: str = ""  # on data that was not used for the fit
+    data: str = ""  # the measurements of the fit
+    error: str = ""  # the error on held-out measurements
 
     def engine(self, name: str) -> Engine:
         engine: Engine = getattr(self, name)
         return engine
 
     def engine_for(self, algorithm: str, protocol: str) -> Engine:
-        """What moves the data of a plan."""
-        launching, moving = engine_names(algorithm, protocol)
-        return replace(self.engine(moving), launch_ns=self.engine(launching).launch_ns)
+        """The engine that moves the data of a plan."""
+        launching, transporting = engine_names(algorithm, protocol)
+        return replace(self.engine(transporting), launch_ns=self.engine(launching).launch_ns)
 
 
 def engine_names(algorithm: str, protocol: str) -> tuple[str, str]:
-    """The engine whose launch counts, and the one of everything else: short messages are launched like LL."""
+    """The engine of the launch, and the engine of everything else: short sends are launched like LL."""
     if algorithm == "p2p":
         return ("ll" if protocol == "ll" else "p2p"), "p2p"
     name = "nvls" if algorithm in ("nvls", "nvlstree") else protocol
     return name, name
 
 
-# Launches and steps: near those in NCCL 2.28's tuner (src/graph/tuning.cc). Efficiencies: bandwidths it expects over
-# the rates of datasheets. The rest: rough figures, for fits to begin with.
+# Launches and steps are close to those in NCCL 2.28's tuner (src/graph/tuning.cc). Efficiencies are the bandwidths it
+# expects, divided by datasheet rates. The rest are rough starting values for fits.
 def default_parameters(generation: str) -> Parameters:
-    """Where a fit begins."""
+    """The starting values of a fit."""
     ll_share = {"volta": 0.52, "ampere": 0.58, "hopper": 0.63, "blackwell": 0.63}[generation]
     channel_rate = {"volta": 12e9, "ampere": 16e9, "hopper": 20e9, "blackwell": 28e9}[generation]
     return Parameters(
@@ -93,7 +93,7 @@ def default_parameters(generation: str) -> Parameters:
 
 
 def generation_of(gpu: str, gpu_link_rate: int) -> str:
-    """Of a GPU by its name, or of one nobody knows by what its links can do."""
+    """The generation of a GPU by its name, or of an unknown GPU by the rate of its links."""
     for generation, names in _GENERATION_NAMES.items():
         if any(name in gpu.lower() for name in names):
             return generation
@@ -117,7 +117,7 @@ _COMMON = ("local_step", "tree_fill", "proxy_step", "gpu_channel_rate", "network
 
 
 def read_generation(table: Mapping[str, object], otherwise: str) -> str:
-    """The generation that a `[calibration]` table names; ValueError if it is none."""
+    """The generation in a `[calibration]` table; ValueError if it is unknown."""
     named = table.get("generation", otherwise)
     if named not in GENERATIONS:
         raise ValueError(f"generation: {named!r} is not a generation of GPUs; use {listed(GENERATIONS, 'or')}")
@@ -125,7 +125,7 @@ def read_generation(table: Mapping[str, object], otherwise: str) -> str:
 
 
 def read_parameters(table: Mapping[str, object], base: Parameters) -> Parameters:
-    """The parameters in a `[calibration]` table; what it leaves out is the base's. ValueError names the key."""
+    """The parameters in a `[calibration]` table; missing ones are those of `base`. ValueError names the key."""
     parameters = replace(base, generation=read_generation(table, base.generation))
     table = {key: value for key, value in table.items() if key != "generation"}
     for key, value in table.items():
@@ -142,7 +142,7 @@ def read_parameters(table: Mapping[str, object], base: Parameters) -> Parameters
             parameters = _replaced(parameters, key, _positive(key, value))
         elif key in ("data", "error", "origin"):
             if not isinstance(value, str) or (key == "origin" and value not in ORIGINS):
-                raise ValueError(f"{key}: {value!r} is not right; expected text, of origin {listed(ORIGINS, 'or')}")
+                raise ValueError(f"{key}: {value!r} is invalid; expected text, for origin {listed(ORIGINS, 'or')}")
             parameters = _replaced(parameters, key, value)
         else:
             known = (*ENGINES, *_COMMON, "generation", "data", "error", "origin")
@@ -183,7 +183,7 @@ def _replaced(parameters: Parameters, key: str, value: object) -> Parameters:
 
 
 def written_parameters(parameters: Parameters) -> str:
-    """As a `[calibration]` table for a cluster's file."""
+    """The `[calibration]` table of a cluster's file, as text."""
     lines = ["[calibration]", f'generation = "{parameters.generation}"', f'origin = "{parameters.origin}"']
     lines += [f'{key} = "{text}"' for key, text in (("data", parameters.data), ("error", parameters.error)) if text]
     lines += [f"{key} = {getattr(parameters, key):.4g}" for key in _COMMON if key != "proxy_step"]

@@ -1,7 +1,7 @@
-"""How long a collective takes that has the network to itself.
+"""The duration of a collective that has the network to itself.
 
-In: a `Topology`, NCCL's settings, and collectives. Out: an `CollectiveEstimate` each. Whatever depends on the group
-alone is worked out once: ranges of sizes with their plans; after that an answer is a look-up and a few multiplications.
+In: a `Topology`, NCCL's settings, and collectives. Out: a `CollectiveEstimate` each. The ranges of sizes and their
+plans depend on the group alone and are computed once; after that an estimate is a look-up and a few multiplications.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 
 from netmodel.collectives import tuner
 from netmodel.collectives.algorithms import (
-    Draft,
+    CollectiveSchedule,
     RankGroup,
-    Routed,
-    draft_collective,
-    draft_messages,
+    RoutedTransfers,
+    collective_schedule,
     make_group,
     make_plan,
     p2p,
-    route_messages,
+    p2p_schedule,
+    route_p2p,
 )
 from netmodel.collectives.algorithms.common import with_fewer_channels
-from netmodel.collectives.algorithms.p2p_routes import Messages
+from netmodel.collectives.algorithms.p2p_routes import P2PTransfers
 from netmodel.collectives.collective import OPERATIONS, Collective, CollectiveEstimate
 from netmodel.collectives.nccl_settings import NcclSettings
 from netmodel.collectives.plan import Plan
@@ -41,14 +41,14 @@ class _Ranges:
 
     starts: Sequence[int]
     plans: Sequence[Plan]
-    drafts: Sequence[Draft]  # what each plan was made of
+    schedules: Sequence[CollectiveSchedule]  # the schedule of each plan
 
     def place(self, size: int) -> int:
         return bisect_right(self.starts, size) - 1
 
 
 class AnalyticNetwork:
-    """A cluster's network that answers one collective at a time."""
+    """A cluster's network that runs one collective at a time."""
 
     def __init__(self, topology: Topology, settings: NcclSettings | None = None) -> None:
         self.topology = topology
@@ -57,12 +57,12 @@ class AnalyticNetwork:
         self._groups: dict[tuple[int, ...], RankGroup] = {}
         self._ranges: dict[object, _Ranges] = {}
         self._tuned: dict[object, Sequence[tuple[int, tuner.Choice]]] = {}
-        # By the id of `members`, which are kept so that it stays theirs: to hash a thousand ranks takes longer than all
-        # the rest of an answer.
+        # Keyed by the id of `members`, because hashing a thousand ranks takes longer than the rest of an estimate. The
+        # tuples are kept, so that no other object gets the same id.
         self._recent: dict[tuple[str, int, int, str], tuple[tuple[int, ...], _Ranges]] = {}
 
     def estimate(self, collective: Collective) -> CollectiveEstimate:
-        """How long a collective takes."""
+        """The duration of a collective."""
         size = collective.size
         plan = self.plan(collective)
         return CollectiveEstimate(
@@ -75,15 +75,15 @@ class AnalyticNetwork:
         )
 
     def plan(self, collective: Collective) -> Plan:
-        """How NCCL would carry out a collective."""
+        """The plan by which NCCL would carry out a collective."""
         ranges = self._find(collective)
         return ranges.plans[ranges.place(collective.size)]
 
-    def draft_and_plan(self, collective: Collective) -> tuple[Draft, Plan]:
-        """The plan, and what it was before anything calibrated came in."""
+    def schedule_and_plan(self, collective: Collective) -> tuple[CollectiveSchedule, Plan]:
+        """The plan, and the schedule that it was made from."""
         ranges = self._find(collective)
         place = ranges.place(collective.size)
-        return ranges.drafts[place], ranges.plans[place]
+        return ranges.schedules[place], ranges.plans[place]
 
     def _find(self, collective: Collective) -> _Ranges:
         if collective.transfers:
@@ -111,74 +111,82 @@ class AnalyticNetwork:
         if len(group.members) == 1:
             return self._alone()
         if collective.operation == "all_to_all":
-            return self._message_ranges(group, p2p.all_pairs(group.members))
+            return self._p2p_ranges(group, p2p.all_pairs(group.members))
         if collective.operation == "send_recv":
-            return self._message_ranges(group, p2p.neighbours(collective.members))
+            return self._p2p_ranges(group, p2p.neighbours(collective.members))
         choices = self._choices(group, collective.operation, collective.dtype)
         root = collective.members[collective.root]
-        drafts: dict[tuple[str, str], Draft] = {}
+        schedules: dict[tuple[str, str], CollectiveSchedule] = {}
         plans: list[Plan] = []
         for start, choice in choices:
             way = choice.algorithm, choice.protocol
-            if way not in drafts:
-                draft = draft_collective(group, collective.operation, *way, root)
+            if way not in schedules:
+                schedule = collective_schedule(group, collective.operation, *way, root)
                 if 0 < self.settings.max_channels <= choice.channels:
-                    draft = with_fewer_channels(
-                        draft, choice.algorithm, collective.operation, len(group.members), choice.channels
+                    schedule = with_fewer_channels(
+                        schedule, choice.algorithm, collective.operation, len(group.members), choice.channels
                     )
-                drafts[way] = draft
-            plans.append(self._plan(drafts[way], *way, choice.channels, plans, start))
+                schedules[way] = schedule
+            plans.append(self._plan(schedules[way], *way, choice.channels, plans, start))
         starts = [start for start, _ in choices]
-        return _Ranges(starts, plans, [drafts[choice.algorithm, choice.protocol] for _, choice in choices])
+        return _Ranges(starts, plans, [schedules[choice.algorithm, choice.protocol] for _, choice in choices])
 
     def _choices(self, group: RankGroup, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
-        """What the tuner chooses, which knows of a group's shape alone."""
+        """The tuner's choices, which depend only on the group's shape."""
         key = (*group.shape, operation, dtype)
         if key not in self._tuned:
             self._tuned[key] = tuner.tune(group, self.parameters.generation, operation, self.settings, dtype)
         return self._tuned[key]
 
-    def _message_ranges(self, group: RankGroup, messages: Messages, starts: Sequence[int] | None = None) -> _Ranges:
+    def _p2p_ranges(self, group: RankGroup, transfers: P2PTransfers, starts: Sequence[int] | None = None) -> _Ranges:
         """All ranges, or those that start at these sizes."""
-        largest = messages.largest
-        starts = starts or _message_starts(len(group.members), largest)
-        routed = route_messages(group, messages, pxn=self.settings.pxn)
-        drafts: list[Draft] = []
+        largest = transfers.largest
+        starts = starts or _p2p_starts(len(group.members), largest)
+        routed = route_p2p(group, transfers, pxn=self.settings.pxn)
+        schedules: list[CollectiveSchedule] = []
         plans: list[Plan] = []
         for place, start in enumerate(starts):
-            draft, channels = self._message_draft(group, routed, start * largest)
-            drafts.append(draft)
-            plans.append(self._plan(draft, "p2p", "simple" if place else "ll", channels, plans, start))
-        return _Ranges(starts, plans, drafts)
+            schedule, channels = self._p2p_schedule(group, routed, start * largest)
+            schedules.append(schedule)
+            plans.append(self._plan(schedule, "p2p", "simple" if place else "ll", channels, plans, start))
+        return _Ranges(starts, plans, schedules)
 
-    def _message_draft(self, group: RankGroup, routed: Routed, largest: float) -> tuple[Draft, int]:
-        """The draft of messages of which the largest has so many bytes, and how many channels a GPU keeps busy."""
+    def _p2p_schedule(
+        self, group: RankGroup, routed: RoutedTransfers, largest: float
+    ) -> tuple[CollectiveSchedule, int]:
+        """The schedule of transfers of at most `largest` bytes, and how many channels a GPU keeps busy."""
         members, domains = len(group.members), len(group.domains)
         channels = p2p.channels_per_peer(members, largest)
         if self.settings.max_channels:
             channels = min(channels, self.settings.max_channels)
         network = self.settings.channels_per_net_peer or p2p.network_channels_per_peer(members, domains)
-        draft = draft_messages(routed, channels=channels, net_channels=network)
-        busy = channels * draft.gpu_steps + network * draft.network_steps  # of the sender of most messages
-        return draft, int(min(p2p.CHANNELS, busy))
+        schedule = p2p_schedule(routed, channels=channels, net_channels=network)
+        busy = channels * schedule.gpu_steps + network * schedule.network_steps  # of the busiest sender
+        return schedule, int(min(p2p.CHANNELS, busy))
 
     def _plan(
-        self, draft: Draft, algorithm: str, protocol: str, channels: int, smaller: Sequence[Plan], start: int
+        self,
+        schedule: CollectiveSchedule,
+        algorithm: str,
+        protocol: str,
+        channels: int,
+        smaller: Sequence[Plan],
+        start: int,
     ) -> Plan:
-        """The plan from a size on; `smaller` are those below it."""
-        plan = make_plan(self.topology, self.parameters, draft, algorithm, protocol, channels)
+        """The plan for sizes from `start` on; `smaller` are the plans below it."""
+        plan = make_plan(self.topology, self.parameters, schedule, algorithm, protocol, channels)
         return replace(plan, floor_ns=smaller[-1].duration_ns(start - 1)) if smaller else plan
 
     def _transfer_ranges(self, collective: Collective) -> _Ranges:
-        """Messages of given sizes: their proportions decide the plans."""
+        """Ranges of transfers of given sizes, whose proportions decide the plans."""
         total = sum(transfer.size for transfer in collective.transfers)
         proportions = tuple((part.source, part.target, part.size / (total or 1)) for part in collective.transfers)
         sent = [part for part in proportions if part[0] != part[1] and part[2]]
         if not sent:
             _check(collective)
             return self._alone()
-        # Sizes of such messages seldom come twice in the same proportions: larger ranges than asked for can wait.
-        starts = _message_starts(len(set(collective.members)), max(part[2] for part in sent))
+        # The same proportions seldom come twice, so ranges beyond the requested size are not computed.
+        starts = _p2p_starts(len(set(collective.members)), max(part[2] for part in sent))
         starts = [start for start in starts if start <= total] or [0]
         key = (collective.members, proportions, len(starts))
         if key not in self._ranges:
@@ -186,18 +194,19 @@ class AnalyticNetwork:
             ranks = np.array(collective.members, np.int64)
             source, target, share = (np.array(column) for column in zip(*sent, strict=True))
             group = self._group(tuple(sorted(set(collective.members))))
-            messages = Messages(ranks[source], ranks[target], share)
-            self._ranges[key] = self._message_ranges(group, messages, starts)
+            transfers = P2PTransfers(ranks[source], ranks[target], share)
+            self._ranges[key] = self._p2p_ranges(group, transfers, starts)
         return self._ranges[key]
 
     def _alone(self) -> _Ranges:
-        """One member: a copy in its own memory, which costs a launch and is not the network's."""
-        draft = Draft((), 0, 0, 0)
-        return _Ranges([0], [self._plan(draft, "ring", "simple", 1, (), 0)], [draft])
+        """One member: a copy in its own memory, which costs a launch and no network time."""
+        schedule = CollectiveSchedule((), 0, 0, 0)
+        return _Ranges([0], [self._plan(schedule, "ring", "simple", 1, (), 0)], [schedule])
 
 
-def _message_starts(members: int, largest: float) -> list[int]:
-    """Where ranges start: one is for LL, one for every number of channels. `largest` is the largest message's part."""
+def _p2p_starts(members: int, largest: float) -> list[int]:
+    """Sizes where ranges start: one for LL, one for every number of channels. `largest`: the largest transfer's
+    share."""
     starts = [0, math.floor(p2p.LL_LARGEST / largest) + 1]
     channels = p2p.channels_per_peer(members, 0)
     while channels < p2p.CHANNELS:

@@ -1,7 +1,7 @@
-"""NCCL's settings that decide how a collective is carried out, as users set them in the environment.
+"""The NCCL_* environment variables that decide how a collective is carried out.
 
 In: a mapping like `os.environ`, of which only the variables in `VARIABLES` are read. Out: `NcclSettings`, or one
-`NcclSettingsError` that names the variable, its value and what would be right.
+`NcclSettingsError` that names the variable, its value and valid values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from maya.util.suggestions import did_you_mean, listed
 
 ALGORITHMS = ("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 PROTOCOLS = ("ll", "ll128", "simple")
-# The operations that NCCL_ALGO and NCCL_PROTO can name, and ours.
+# The operations as NCCL_ALGO and NCCL_PROTO name them, and our names.
 FUNCTIONS = {
     "broadcast": "broadcast",
     "reduce": "reduce",
@@ -28,30 +28,29 @@ VARIABLES = {
     "NCCL_MAX_NCHANNELS": "at most so many channels",
     "NCCL_NVLS_ENABLE": "0: no reduction in NVSwitches; 1 and 2: where there are such",
     "NCCL_COLLNET_ENABLE": "1: reduction in the network's switches, where they can",
-    "NCCL_PXN_DISABLE": "1: messages leave through the sender's own NIC",
+    "NCCL_PXN_DISABLE": "1: sends leave through the sender's own NIC",
     "NCCL_PAT_ENABLE": "0: no PAT for groups with one GPU per node",
-    "NCCL_NCHANNELS_PER_NET_PEER": "channels of a message to another node",
+    "NCCL_NCHANNELS_PER_NET_PEER": "channels of a send to another node",
 }
 
 
 class NcclSettingsError(ValueError):
-    """A setting of NCCL that is not right, or that leaves no way to carry out a collective."""
+    """A setting of NCCL is invalid, or leaves no way to carry out a collective."""
 
 
 @dataclass(frozen=True)
 class NcclSettings:
-    """What may be chosen from. By operation: the algorithms and protocols that are allowed; an operation that is not
-    there may use all."""
+    """The allowed algorithms and protocols by operation; an operation without an entry may use all."""
 
     algorithms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     protocols: Mapping[str, frozenset[str]] = field(default_factory=dict)
     min_channels: int = 0
-    max_channels: int = 0  # 0: as many as NCCL likes
+    max_channels: int = 0  # 0: NCCL's default
     nvls: bool = True
     collnet: bool = False
     pxn: bool = True
     pat: bool = True
-    channels_per_net_peer: int = 0  # 0: as NCCL likes
+    channels_per_net_peer: int = 0  # 0: NCCL's default
 
     def allows_algorithm(self, operation: str, algorithm: str) -> bool:
         return algorithm in self.algorithms.get(operation, ALGORITHMS)
@@ -60,11 +59,11 @@ class NcclSettings:
         return protocol in self.protocols.get(operation, PROTOCOLS)
 
     def forces_protocol(self, operation: str, protocol: str) -> bool:
-        """The user named this protocol, so that NCCL's own doubts about it do not count."""
+        """Whether the user named this protocol, which overrides NCCL's own restrictions on it."""
         return operation in self.protocols and protocol in self.protocols[operation]
 
     def described(self, operation: str) -> str:
-        """The settings that are not NCCL's defaults, for messages."""
+        """The settings that differ from NCCL's defaults, for error messages."""
         parts = []
         if operation in self.algorithms:
             parts.append(f"NCCL_ALGO allows {', '.join(sorted(self.algorithms[operation])) or 'none'}")
@@ -105,7 +104,7 @@ def _number(environment: Mapping[str, str], variable: str, default: int = 0) -> 
 
 
 def _lists(environment: Mapping[str, str], variable: str, words: Sequence[str]) -> dict[str, frozenset[str]]:
-    """NCCL's lists: "a,b" for every operation, then "operation:a,b" or "operation:^a" after semicolons."""
+    """Parse NCCL's lists: "a,b" for every operation, then "operation:a,b" or "operation:^a" after semicolons."""
     text = environment.get(variable, "").strip()
     allowed: dict[str, frozenset[str]] = {}
     if not text:

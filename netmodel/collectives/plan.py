@@ -1,8 +1,8 @@
-"""How NCCL carries out one collective: which bytes cross which links, and what it costs besides.
+"""How NCCL carries out one collective: the bytes on every link, and the costs besides the bytes.
 
 A plan belongs to (operation, algorithm, protocol, members) and serves a range of sizes. Both levels of detail evaluate
-plans: the analytic one with the network to itself (analytic.py), the flow level with whatever else is in flight
-(flow.py). In both, a collective takes `overhead_ns(size)`, and after that as long as its slowest flow.
+plans: the analytic level with the network to itself (analytic.py), the flow level with everything else in flight
+(netmodel/flow). In both, a collective takes `overhead_ns(size)`, and after that as long as its slowest flow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """Bytes that move in step: a pipelined ring or tree is as fast as its slowest link, a message is one path."""
+    """Bytes that move in step: a pipelined ring or tree, as fast as its slowest link, or the path of one send."""
 
     links: NDArray[np.int32]  # indices into the topology's links, each at most once
     loads: NDArray[np.float64]  # bytes that cross that link, per byte of the collective's size
@@ -27,7 +27,7 @@ class Flow:
 
 
 class LateFlows(Sequence[Flow]):
-    """Flows that are made when the first of them is looked at: only the flow level does, and large groups have many."""
+    """Flows that are made on first access: only the flow level needs them, and large groups have many."""
 
     def __init__(self, count: int, make: Callable[[], Sequence[Flow]]) -> None:
         self._count = count
@@ -52,11 +52,11 @@ class LateFlows(Sequence[Flow]):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the members of one collective do to the links between them, and what they do besides.
+    """The flows of one collective, and its costs besides the bytes.
 
-    Latency that a pipeline hides counts the less the more bytes there are to hide it behind: hypot(hidden_ns,
-    transfer), where the transfer is what the bytes take on free links. Channels that work side by side drift apart like
-    sums of independent delays, so that the last one lags by `lag` times the root of the transfer.
+    The more bytes there are, the less the latency counts that a pipeline hides: hypot(hidden_ns, transfer), where
+    `transfer` is the time of the bytes on free links. Parallel channels drift apart like sums of independent delays, so
+    the last one lags by `lag` times the square root of the transfer.
     """
 
     algorithm: str
@@ -67,19 +67,19 @@ class Plan:
     ns_per_byte: float  # of the slowest flow with free links
     fixed_ns: float  # latency that nothing hides
     hidden_ns: float  # latency that a pipeline hides
-    lag: float  # in units of the root of a nanosecond
-    fill_ns_per_byte: float = 0.0  # hidden latency of filling a pipeline with its first pieces,
-    fill_most: float = 0.0  # which are of at most so many bytes of the collective's size
-    local_ns_per_byte: float = 0.0  # work inside the GPUs that no transfer overlaps with
-    floor_ns: float = 0.0  # what the largest message took that the tuner sends another way: more bytes take no less
+    lag: float  # in square roots of a nanosecond
+    fill_ns_per_byte: float = 0.0  # hidden latency of filling a pipeline with its first pieces
+    fill_most: float = 0.0  # largest size of these first pieces, in bytes of the collective's size
+    local_ns_per_byte: float = 0.0  # time inside the GPUs that no transfer overlaps
+    floor_ns: float = 0.0  # duration of the largest size of the plan before: more bytes never take less time
 
     @property
     def latency_ns(self) -> float:
-        """Of an empty message that is carried out this way."""
+        """The duration with zero bytes."""
         return self.fixed_ns + self.hidden_ns
 
     def overhead_ns(self, size: int) -> float:
-        """What a collective of this size takes beyond its bytes' time on free links; never negative."""
+        """The time beyond that of the bytes on free links; never negative."""
         transfer = size * self.ns_per_byte
         hidden = self.hidden_ns + self.fill_ns_per_byte * min(size, self.fill_most)
         waiting = math.hypot(hidden, transfer) - transfer
@@ -87,5 +87,5 @@ class Plan:
         return max(overhead, self.floor_ns - transfer)
 
     def duration_ns(self, size: int) -> float:
-        """With the network to itself."""
+        """The duration with the network to itself."""
         return self.overhead_ns(size) + size * self.ns_per_byte

@@ -1,9 +1,9 @@
-"""Which algorithm and protocol NCCL chooses for a collective of a given size.
+"""Choose the algorithm and protocol that NCCL would choose for a collective of a given size.
 
 In: a `RankGroup`, the operation and the user's NCCL settings. Out: ranges of sizes, each with its choice. NCCL compares
-its own estimates, latency + size / bandwidth, made of constants and of the bandwidths it sees in the node; so does
-this, with the constants of NCCL 2.28 (src/graph/tuning.cc). They decide the choice alone: how long the choice takes is
-the business of plans and calibrated parameters, which know better.
+its own estimates, latency + size / bandwidth, from constants and the bandwidths it finds in the node. This module does
+the same with the constants of NCCL 2.28 (src/graph/tuning.cc). They decide only the choice: the duration comes from
+plans and calibrated parameters, which are more accurate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from netmodel.cluster.parameters import GENERATIONS
 from netmodel.collectives.algorithms.group import RankGroup
 from netmodel.collectives.nccl_settings import ALGORITHMS, PROTOCOLS, NcclSettings, NcclSettingsError
 
-LARGEST = 2**46  # bytes; beyond, nothing changes any more
+LARGEST = 2**46  # bytes; the choice is the same for all larger sizes
 
 _BASE = {  # us: ll, ll128, simple
     "tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4), "pat": (8.0, 8.0, 8.0),
@@ -44,7 +44,7 @@ _TREE_LL128_CHANNEL = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.6
 _TREE_CHANNEL = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
 _NVLS_TREE_CHANNEL = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 43.1))
 _NVLS_SHARE = (0.0, 0.0, 0.85, 0.74)
-# What NCCL expects trees to reach of their bandwidth, from 64 B in powers of two.
+# The share of its bandwidth that NCCL expects a tree to reach, from 64 B in powers of two.
 _TREE_CORRECTION = {
     "ll": (
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5,
@@ -60,7 +60,7 @@ _TREE_CORRECTION = {
     ),
 }  # fmt: skip
 _FLOATS = {"float16", "bfloat16", "float32", "float64", "half", "float", "double", "bf16"}
-# GB/s that NCCL tries for a channel.
+# The GB/s per channel that NCCL's search tries.
 _SPEEDS = {
     "volta": (40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 9.0, 6.0, 3.0),
     "ampere": (40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 9.0, 6.0, 3.0),
@@ -83,7 +83,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Cost:
-    """As NCCL sees it: us + bytes / (GB/s)."""
+    """NCCL's own estimate: us + bytes / (GB/s)."""
 
     choice: Choice
     latency: float
@@ -104,11 +104,11 @@ class _Cost:
 
 @dataclass(frozen=True)
 class Bandwidths:
-    """What NCCL's search of the node and its NICs finds, in GB/s of all channels together."""
+    """The result of NCCL's search of the node and its NICs, in GB/s summed over all channels."""
 
     inside: float
     between: float
-    channels: int  # of the graph, before they are doubled
+    channels: int  # channels of the graph, before doubling
 
 
 def search_bandwidths(group: RankGroup, generation: str) -> Bandwidths:
@@ -125,7 +125,7 @@ def search_bandwidths(group: RankGroup, generation: str) -> Bandwidths:
 def tune(
     group: RankGroup, generation: str, operation: str, settings: NcclSettings, dtype: str
 ) -> list[tuple[int, Choice]]:
-    """Sizes from which on each choice is made, in rising order and from 0."""
+    """The choices and the sizes from which they apply, ascending from 0."""
     costs = candidates(group, generation, operation, settings, dtype)
     if not costs:
         shape = f"{len(group.members)} ranks in {len(group.domains)} domain{'s' if len(group.domains) > 1 else ''}"
@@ -153,7 +153,7 @@ def _chooser(costs: list[_Cost]) -> Callable[[int], Choice]:
 
 
 def _find_switches(choose: Callable[[int], Choice], low: int, high: int, switches: list[tuple[int, Choice]]) -> None:
-    """Adds where the choice changes between two sizes. Costs are straight lines there: equal ends mean no change."""
+    """Add the sizes where the choice changes between two sizes. Costs are linear there: equal ends mean no change."""
     first, last = choose(low), choose(high)
     if not switches or switches[-1][1] != first:
         switches.append((low, first))
@@ -167,7 +167,7 @@ def _find_switches(choose: Callable[[int], Choice], low: int, high: int, switche
 
 
 def candidates(group: RankGroup, generation: str, operation: str, settings: NcclSettings, dtype: str) -> list[_Cost]:
-    """Everything NCCL could do, in its order, with what it expects of it."""
+    """All candidates in NCCL's order, with NCCL's own estimates."""
     found = []
     for algorithm in ALGORITHMS:
         if not settings.allows_algorithm(operation, algorithm):
@@ -221,8 +221,8 @@ def _one_nic_per_gpu(group: RankGroup) -> bool:
 
 
 def _ll128_safe(group: RankGroup, generation: str) -> bool:
-    """NCCL uses LL128 by itself only where 128 bytes arrive at once: over NVLink, and to NICs that no CPU is before,
-    unless it is Grace, whose GPUs are Blackwells here."""
+    """NCCL chooses LL128 by itself only where 128 bytes arrive at once: over NVLink, and to NICs without a CPU on the
+    path. Grace is an exception; its GPUs are Blackwells here."""
     topology = group.topology
     if topology.cluster.gpu_link == "pcie":
         return False
@@ -246,7 +246,7 @@ def _cost(
     graph_channels = found.channels
     bus = found.inside if (domains == 2 and algorithm == "tree") or algorithm.startswith("collnet") else found.between
     if algorithm in ("nvls", "nvlstree"):
-        graph_channels = min(group.ranks_per_domain, _MOST_HEADS)  # everyone is head of one
+        graph_channels = min(group.ranks_per_domain, _MOST_HEADS)  # every member is the head of one
         speed = max(speed for speed in _SPEEDS[generation] if speed <= max(3.0, found.inside / graph_channels))
         inside = speed * graph_channels * _NVLS_SHARE[row] * (graph_channels - 1) / graph_channels
         inside *= 2 if operation == "all_reduce" else (per_domain - 1) / per_domain

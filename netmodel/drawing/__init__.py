@@ -1,1 +1,6 @@
-"""Clusters drawn: as text for a terminal, and as SVG."""
+"""Drawings of clusters.
+
+terminal.py  as text
+svg.py       as SVG; canvas.py has its shapes
+facts.py     the figures that both show
+"""

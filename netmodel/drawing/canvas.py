@@ -24,7 +24,7 @@ Point = tuple[float, float]
 
 @dataclass
 class Canvas:
-    """Shapes in the order they are painted: what is added to `below` lies under everything else."""
+    """Shapes in the order of painting; shapes in `below` lie under everything else."""
 
     below: list[str] = field(default_factory=list)
     above: list[str] = field(default_factory=list)

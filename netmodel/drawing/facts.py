@@ -1,6 +1,6 @@
-"""What drawings say in words: the levels of a fabric, what its rates are, how far apart its ends are.
+"""The figures in drawings: the levels of a fabric, its rates, the distances between its ends.
 
-In: a cluster, its wiring as built and its topology. Out: lines and numbers for people.
+In: a cluster, its wiring and its topology. Out: lines of text and numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Level:
 
 
 def levels(cluster: Cluster, wiring: Wiring) -> list[Level]:
-    """From where nodes are plugged in upwards."""
+    """The levels of switches, from the one that nodes are plugged into upwards."""
     level_of = [switch.level for switch in wiring.switches]
     found = []
     rate_down = cluster.nic_rate * wiring.ports
@@ -58,7 +58,7 @@ def levels(cluster: Cluster, wiring: Wiring) -> list[Level]:
 
 
 def gpu_link(cluster: Cluster) -> str:
-    """What joins GPUs, in a few words."""
+    """A short description of the links between GPUs."""
     generation = f" {cluster.gpu_link_generation}" if cluster.gpu_link_generation else ""
     kind = f"PCIe{generation}" if cluster.gpu_link == "pcie" else f"NVLink{generation}"
     switch = {"nvswitch": " over NVSwitch", "nvlink-mesh": " mesh", "pcie": ""}[cluster.gpu_link]
@@ -67,7 +67,7 @@ def gpu_link(cluster: Cluster) -> str:
 
 
 def routing(cluster: Cluster) -> str:
-    """How paths are chosen, in a few words."""
+    """A short description of the routing."""
     words = {
         "ecmp": "ECMP (a hash of both ends chooses among equal paths)",
         "d-mod-k": "static routes by destination (d-mod-k)",
@@ -77,7 +77,7 @@ def routing(cluster: Cluster) -> str:
 
 
 def attachment(cluster: Cluster, wiring: Wiring) -> str:
-    """Where NICs are plugged in, in a few words."""
+    """A short description of the switches that NICs are plugged into."""
     per_switch = Counter(switch for row in wiring.attached for switch in row)
     most = max(per_switch.values())
     if isinstance(cluster.fabric, FatTree) and cluster.fabric.rails:
@@ -89,7 +89,7 @@ def attachment(cluster: Cluster, wiring: Wiring) -> str:
 
 
 def distances(topology: Topology) -> list[str]:
-    """How far GPUs are from each other: near, in the node's domain, and at the far end."""
+    """Distances between GPUs: neighbours, within the domain, and at the far end of the cluster."""
     lines = []
     per_node, last = topology.cluster.gpus_per_node, topology.gpus - 1
     if last >= 1:
@@ -110,7 +110,7 @@ def distances(topology: Topology) -> list[str]:
 
 
 def bisection(topology: Topology) -> str:
-    """The bisection bandwidth, in words; empty where there is nothing to bisect."""
+    """The bisection bandwidth as text; empty where there is nothing to bisect."""
     rates = bisection_rate(topology)
     if rates is None:
         return ""

@@ -1,7 +1,7 @@
-"""A cluster drawn as SVG: one node with its links, and the fabric that joins nodes.
+"""A cluster drawn as SVG: one node with its links, and the fabric between nodes.
 
-In: a topology. Out: the text of an SVG file. Of many switches and nodes the first few, the broken ones and the last are
-drawn, with their number beside them.
+In: a topology. Out: the text of an SVG file. If there are many switches or nodes, only the first few, the broken ones
+and the last are drawn, with their number beside them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def draw_svg(topology: Topology) -> str:
 
 
 def _spread(count: int, left: float, right: float) -> list[float]:
-    """The middles of `count` equal parts."""
+    """The centres of `count` equal parts."""
     part = (right - left) / count
     return [left + part * (place + 0.5) for place in range(count)]
 
@@ -69,7 +69,7 @@ def _draw_node(canvas: Canvas, cluster: Cluster, top: float) -> float:
     columns = {"gpu": gpu_columns, "nic": _nic_columns(cluster, left, right)}
     columns["pcie"] = _spread(switches, left, right)
     columns["host"] = _spread(sockets, left, right)
-    if cluster.pcie_switches and nics <= gpus:  # so that the way from PCIe switch to CPU is seen beside the NIC
+    if cluster.pcie_switches and nics <= gpus:  # keeps the line from PCIe switch to CPU visible beside the NIC
         columns["nic"] = [column - 0.2 * (right - left) / max(gpus, nics) for column in columns["nic"]]
     counters: Counter[str] = Counter()
     places: list[Point] = []
@@ -111,7 +111,7 @@ def _nic_columns(cluster: Cluster, left: float, right: float) -> list[float]:
 
 
 def _shown(count: int, wanted: set[int], most: int) -> list[int]:
-    """Which of `count` are drawn: all if few, else the first, the wanted and the last."""
+    """The indices below `count` to draw: all if few, else the first, the wanted and the last."""
     if count <= most:
         return list(range(count))
     chosen = {count - 1, *sorted(wanted)[: most // 2]}
@@ -140,7 +140,7 @@ def _draw_fabric(canvas: Canvas, topology: Topology, wiring: Wiring, top: float)
 
 
 def _fault_of(cluster: Cluster, first: str, second: str) -> NetworkFault | None:
-    """The fault of a link, if it has one."""
+    """The fault of a link, or None."""
     for fault in cluster.faults:
         if set(fault.link) == {first, second} or (len(fault.link) == 1 and fault.link[0] in (first, second)):
             return fault
@@ -231,14 +231,14 @@ def _draw_nodes(
 
 
 def _columns(shown: Sequence[int], left: float, right: float) -> list[float]:
-    """Where the drawn ones stand in their row: one column stays free wherever some are left out."""
+    """The columns of drawn items in their row: one column stays free wherever items are left out."""
     gaps = [0 if place == 0 or shown[place] - shown[place - 1] == 1 else 1 for place in range(len(shown))]
     columns = _spread(len(shown) + sum(gaps), left, right)
     return [columns[place + sum(gaps[: place + 1])] for place in range(len(shown))]
 
 
 def _whole_fault(cluster: Cluster, name: str) -> str:
-    """The colour of a switch that is broken as a whole."""
+    """The colour of a switch whose links are all broken."""
     return next(((_LOST if fault.lost else _SLOW) for fault in cluster.faults if fault.link == (name,)), "")
 
 
@@ -251,7 +251,7 @@ def _label_row(canvas: Canvas, row: float, words: str, shown: Sequence[int], lef
 
 
 def _draw_flat(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -> float:
-    """Switches that are all at the nodes' level: a torus as a grid, anything else on a circle."""
+    """Draw switches that are all at the nodes' level: a torus as a grid, anything else as a circle."""
     cluster = topology.cluster
     fabric = cluster.fabric
     at: dict[int, Point] = {}
@@ -272,7 +272,7 @@ def _draw_flat(canvas: Canvas, topology: Topology, wiring: Wiring, top: float) -
             names = (wiring.switches[lower].name, wiring.switches[upper].name)
             ends = (at[lower], at[upper])
             if math.dist(*ends) > 200 and isinstance(fabric, Torus):
-                continue  # the way round, drawn as stubs by the note below
+                continue  # a wrap-around link; the stubs below show it
             _join(canvas, cluster, ends, names, 0.8 + 0.4 * min(4, count))
     hosts: dict[int, set[int]] = {}
     for node, row in enumerate(wiring.attached):
@@ -300,7 +300,8 @@ def _has_ends(fabric: object) -> bool:
 
 
 def _grid(dimensions: Sequence[int], at: dict[int, Point], top: float) -> float:
-    """Places of a torus: the last dimension across, the one before it down, of the others the first plane."""
+    """Grid positions of a torus: the last dimension across, the one before it down, only the first plane of the
+    others."""
     across, down = dimensions[-1], dimensions[-2]
     columns, rows = min(across, 10), min(down, 8)
     for row in range(rows):

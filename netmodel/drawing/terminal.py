@@ -1,7 +1,7 @@
 """A cluster drawn with characters.
 
-In: a topology. Out: lines: the node with its GPUs, links and NICs; the fabric level by level; distances; what is
-broken; where the figures come from.
+In: a topology. Out: lines: the node with its GPUs, links and NICs; the fabric level by level; distances; faults;
+sources of the figures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from netmodel.topology import Topology
 from netmodel.topology.build import wire_fabric
 from netmodel.topology.node import NodeWiring, wire_node
 
-_MANY_SWITCHES = 24  # of a graph of the file's own: more are counted, not listed
+_MANY_SWITCHES = 24  # in a user-defined graph; more are counted, not listed
 
 
 def draw(topology: Topology) -> list[str]:
@@ -45,9 +45,9 @@ def draw(topology: Topology) -> list[str]:
 
 
 def _calibration(cluster: Cluster) -> list[str]:
-    """Where the figures behind the times of collectives come from."""
+    """The origin of the parameters behind the times of collectives."""
     parameters = cluster.parameters
-    data = parameters.data or "what NCCL itself expects of such links"
+    data = parameters.data or "NCCL's own expectation for such links"
     error = [f"  error: {parameters.error}"] if parameters.error else []
     return [f"Times of collectives  {parameters.origin}: {data}", *error]
 
@@ -90,7 +90,7 @@ def _mesh(cluster: Cluster) -> list[str]:
 
 
 def _pcie_tree(cluster: Cluster, node: NodeWiring) -> list[str]:
-    """CPUs, below them PCIe switches, and what is plugged into each."""
+    """CPUs, their PCIe switches, and the devices below each switch."""
     kinds = [kind for kind, _ in node.vertices]
     names = [name for _, name in node.vertices]
     rank = {"gpu": 0, "nic": 1, "pcie": 2, "host": 3}
@@ -156,7 +156,7 @@ def _fabric(cluster: Cluster, wiring: Wiring, topology: Topology) -> list[str]:
 
 
 def _joints(wiring: Wiring) -> list[str]:
-    """Every switch of a graph with what it is joined to."""
+    """Every switch of a graph with its neighbours."""
     lines = []
     names = [switch.name for switch in wiring.switches]
     for place, name in enumerate(names):

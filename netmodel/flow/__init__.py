@@ -1,4 +1,4 @@
-"""Collectives that share links: each gets its fair share of the bandwidth, and slows down while others run.
+"""Collectives that share links: each gets a fair share of the bandwidth, and slows down while others run.
 
 network.py     `FlowNetwork`: collectives start and finish in virtual time
 flow_group.py  the flows of one collective

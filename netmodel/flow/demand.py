@@ -1,21 +1,21 @@
-"""What one plan asks of the links, in the form in which plans are weighed against each other.
+"""The bandwidth that one plan needs on every link, and its weight against other plans.
 
-In: a `Plan` and the topology's links. Out: a `Demand`: the plan's flows as a table over the links it uses, and how much
-they weigh against those of other plans.
+In: a `Plan` and the topology's links. Out: a `Demand`: the plan's flows as a table over the links it uses, and their
+weight against those of other plans.
 
-Three decisions are made here.
+Three modelling decisions:
 
-Efficiency. A protocol that reaches 80 % of a link takes all of that link while it does so: flags, headers and gaps are
-on the wire as well. A flow therefore takes load / efficiency of a link's capacity. So a plan alone gets rate x
-efficiency, two plans that share a link get half of that each, and nobody uses what the other's protocol wastes.
+Efficiency. A protocol that reaches 80 % of a link occupies the whole link meanwhile: flags, headers and gaps are on the
+wire as well. A flow therefore takes load / efficiency of a link's capacity. A plan alone gets rate x efficiency, two
+plans that share a link get half of that each, and neither uses the bandwidth that the other's protocol wastes.
 
-Weights inside a plan. All flows of a plan progress alike where they share a link, each in proportion to what it has to
-move there: parts of one collective are cut such that they should end together. It follows that a plan alone ends when
-its busiest link is through, which is what the analytic level says.
+Weights inside a plan. Where flows of a plan share a link, each progresses in proportion to its load there: NCCL divides
+a collective so that its parts end at the same time. A plan alone therefore ends when its busiest link has finished, as
+the analytic level assumes.
 
 Weights between plans. NICs and switches serve connections in turn, and a GPU keeps as many connections busy as its
-collective has channels. So where two plans meet on the busiest link that leaves a GPU, they share it as their channels;
-further out each counts with what its GPUs bring: of 16 channels that leave a node through 8 NICs, 2 to a NIC.
+collective has channels. Where two plans share the busiest link that leaves a GPU, they share it in proportion to their
+channels; further out, each counts with the channels that its GPUs bring: 16 channels through 8 NICs are 2 per NIC.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from netmodel.topology import Topology
 class Demand:
     """A plan's flows, merged where they take the same links."""
 
-    links: NDArray[np.int64]  # that the plan uses, ascending
+    links: NDArray[np.int64]  # the links that the plan uses, ascending
     table: FlowTable  # the capacity taken per unit of fair rate
     weight: float  # bytes of the collective per unit of fair rate
 
 
 @dataclass(frozen=True)
 class Links:
-    """Of a topology, what demands need."""
+    """The properties of a topology's links that demands need."""
 
     bytes_per_ns: NDArray[np.float64]
     kind: NDArray[np.int8]
@@ -56,7 +56,7 @@ class Links:
 
 
 def demand_of(plan: Plan, links: Links) -> Demand:
-    """Of a plan whose flows may be none: then it has no links, and a byte costs nothing."""
+    """The demand of a plan. A plan without flows has no links, and its bytes take no time."""
     merged, counts = _merge(plan.flows)
     if not merged:
         nothing = np.zeros(0, np.int64)
@@ -79,7 +79,7 @@ def demand_of(plan: Plan, links: Links) -> Demand:
 
 
 def _merge(flows: Sequence[Flow]) -> tuple[list[Flow], NDArray[np.int64]]:
-    """Flows that take the same links alike, once each, and how often. Those that take none need no time."""
+    """Distinct flows and their counts: flows with the same links and loads are merged, flows without links dropped."""
     counts: dict[tuple[bytes, bytes, float], int] = {}
     first: list[Flow] = []
     for flow in flows:

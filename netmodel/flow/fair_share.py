@@ -1,12 +1,12 @@
 """Max-min fair rates of flows that share links.
 
-In: flows, each with the links it uses, how much of each it takes per unit of its rate, and the most it can use; and the
-links' capacities. Out: one rate per flow, such that no flow can get more without taking from one that has no more than
-it: every flow has all it can use, or a link that is full and on which no other flow has a higher rate.
+In: flows, each with its links, the capacity it takes of each link per unit of its rate, and its rate limit; and the
+capacities of the links. Out: one rate per flow, such that no flow can get more without taking from a flow whose rate is
+no higher: every flow has reached its limit, or crosses a full link on which no other flow has a higher rate.
 
-Progressive filling: all rates rise together; a link that is full stops the flows on it. Links that are full at a
-lower rate than all their neighbours are found at once instead of one by one: what other links do can only leave them
-more, so a few rounds of array operations do for thousands of flows.
+Progressive filling: all rates rise at the same pace; a full link stops the flows on it. One round finds all links that
+fill up at a lower rate than all their neighbours, because other links can only leave them more capacity. A few rounds
+of array operations suffice for thousands of flows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Levels that differ by less are the same: sums in another order must not make two bottlenecks out of one.
+# Smaller relative differences count as equal: a different order of summation must not split one bottleneck into two.
 _TIE = 1e-12
 
 
@@ -28,7 +28,7 @@ class FlowTable:
     offsets: NDArray[np.int64]
     links: NDArray[np.int64]
     amounts: NDArray[np.float64]  # capacity taken per unit of the flow's rate
-    limits: NDArray[np.float64]  # of a row: the highest rate that it can use, or infinity
+    limits: NDArray[np.float64]  # per row: its rate limit, or infinity
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -63,16 +63,17 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def fair_rates(flows: FlowTable, capacity: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rate of every flow. A flow of higher weight is one with smaller amounts, its rate counted in larger units."""
+    """The rate of every flow. A flow of higher weight has smaller amounts; its rate is in larger units."""
     rates = np.zeros(len(flows))
     left = capacity.astype(np.float64)
     level = np.zeros(len(left))
-    names = np.arange(len(flows))  # of the flows still rising
+    names = np.arange(len(flows))  # the flows whose rates still rise
     while len(names):
         taken = np.bincount(flows.links, flows.amounts, len(left))
         fills = np.full(len(left), np.inf)  # the rate at which the link is full
         np.divide(left, taken, out=fills, where=taken > 0)
-        level = np.maximum(level, fills)  # flows that stopped elsewhere only leave more: what is below is rounding
+        # Flows that stopped elsewhere only free capacity: a lower value is a rounding error.
+        level = np.maximum(level, fills)
         first_full = np.minimum.reduceat(level[flows.links], flows.offsets[:-1])
         reached = np.minimum(first_full, flows.limits)
         rows = flows.rows()

@@ -1,7 +1,7 @@
-"""Collectives in flight whose flows are connected by links: what is left of each, its rate, and when the next one ends.
+"""Collectives in flight that shared links connect: the remaining bytes and rate of each, and when the next one ends.
 
-In: collectives that begin, and the passing of time. Out: collectives that have ended. A collective that has a group to
-itself needs no rates: it takes what its plan says.
+In: collectives that begin, and the passing of time. Out: collectives that have ended. A collective that is alone in its
+group needs no rates: its plan gives its duration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from netmodel.collectives.plan import Plan
 from netmodel.flow.demand import Demand
 from netmodel.flow.fair_share import FlowTable, fair_rates, stack
 
-_HALF = 0.501  # of a nanosecond, and a little for rounding
+_HALF = 0.501  # ns: half a nanosecond and a margin for rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,26 +35,26 @@ class InFlight:
 
     @property
     def moves(self) -> bool:
-        """It has bytes to move, and links to move them over."""
+        """Whether it has bytes to move over links."""
         return self.collective.size > 0 and len(self.demand.table) > 0
 
 
 class FlowGroup:
-    """Flows of one or several collectives, as arrays. Whoever changes them calls `share` when all changes are made."""
+    """Flows of one or several collectives, as arrays. Callers call `share` after their last change."""
 
     def __init__(self, number: int, members: Sequence[InFlight], now: int, bytes_per_ns: NDArray[np.float64]) -> None:
         """`members` is empty, or one collective whose flows begin now."""
         self.number = number
         self.members = list(members)
-        self.since = now  # the time that `left` is of
+        self.since = now  # the time at which `left` was current
         self.next_end = now
         self.version = 0  # counts changes of rates
-        self.ended = 0  # members that have gone since the group was known to be connected
+        self.ended = 0  # members that have ended since the group was last known to be connected
         self._bytes_per_ns = bytes_per_ns
-        self._untouched = True  # all flows have all their bytes left
-        self._rates: NDArray[np.float64] | None = None  # bytes per ns; None where nobody asked
-        self._member = np.zeros(0, np.int64)  # of each flow: its place in `members`
-        self.left = np.zeros(0)  # bytes of each flow
+        self._untouched = True  # no flow has moved any bytes yet
+        self._rates: NDArray[np.float64] | None = None  # bytes per ns; None until needed
+        self._member = np.zeros(0, np.int64)  # per flow: its index in `members`
+        self.left = np.zeros(0)  # remaining bytes per flow
         self._weight = np.zeros(0)
         self.table = stack([])
         for one in members:
@@ -64,7 +64,7 @@ class FlowGroup:
             self._weight = np.full(len(self.table), one.demand.weight)
 
     def absorb(self, others: Sequence[FlowGroup]) -> None:
-        """Takes over the members of other groups, whose `left` is of the same time."""
+        """Take over the members of other groups, whose `since` must be the same."""
         if not others:
             return
         places = [self._member]
@@ -80,7 +80,7 @@ class FlowGroup:
         self.table = stack([self.table, *(other.table for other in others)])
 
     def take(self, other: FlowGroup, places: Sequence[int]) -> None:
-        """Becomes the part of another group that these members are."""
+        """Become the part of another group that consists of these members."""
         new_place = np.full(len(other.members), -1, np.int64)
         new_place[list(places)] = np.arange(len(places))
         mine = new_place[other._member] >= 0
@@ -90,7 +90,7 @@ class FlowGroup:
         self.since, self._untouched = other.since, False
 
     def connected(self) -> list[list[int]]:
-        """Places of members, by what links connect them."""
+        """Sets of members (by index) that shared links connect."""
         leader = list(range(len(self.members)))
 
         def find(place: int) -> int:
@@ -110,7 +110,7 @@ class FlowGroup:
         return list(sets.values())
 
     def share(self, *, shortcut: bool) -> None:
-        """After its flows have changed: new rates, and when the first flow ends."""
+        """Compute new rates after a change of flows, and when the first flow ends."""
         self.version += 1
         if shortcut and len(self.members) == 1 and self._untouched:
             one = self.members[0]
@@ -120,7 +120,7 @@ class FlowGroup:
             self._solve()
 
     def run_until(self, now: int) -> list[InFlight]:
-        """Moves the bytes of the time up to `now`, the next end at the latest. Returns the members that have ended."""
+        """Move bytes until `now`, which is no later than the next end. Returns the members that have ended."""
         if self._rates is None:
             if now == self.next_end:
                 gone, self.members = self.members, []
@@ -135,14 +135,14 @@ class FlowGroup:
 
     def _solve(self) -> None:
         table, capacity = self.table, self._bytes_per_ns
-        if 4 * len(table.links) < len(capacity):  # counting all links would take longer than finding those used
+        if 4 * len(table.links) < len(capacity):  # finding the used links is faster than counting all
             used, places = np.unique(table.links, return_inverse=True)
             table, capacity = FlowTable(table.offsets, places, table.amounts, table.limits), capacity[used]
         self._rates = fair_rates(table, capacity) * self._weight
         self.next_end = self.since + math.floor(float((self.left / self._rates).min()) + 0.5)
 
     def _move(self, now: int) -> list[InFlight]:
-        """Flows that are no more than half a nanosecond from their end have ended."""
+        """Move bytes; a flow within half a nanosecond of its end has ended."""
         assert self._rates is not None
         if now > self.since:
             self._untouched = False

@@ -1,6 +1,6 @@
-"""How busy links were.
+"""The busiest links of a simulation.
 
-In: what ended on a `FlowNetwork`. Out: the links that moved most of what they could in that time.
+In: the collectives that ended on a `FlowNetwork`. Out: the links with the highest utilisation in that time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class LinkUse:
     source: str
     target: str
     bytes: int
-    share: float  # of what the link could have moved from the first start to the last end
+    share: float  # utilisation, from the first start to the last end
 
 
 def busiest_links(topology: Topology, finished: Sequence[Finished], count: int = 1) -> list[LinkUse]:
-    """The busiest first; of equally busy ones those with the lower numbers."""
+    """Links by descending utilisation, then by number."""
     moved = np.zeros(len(topology.rate))
     for one in finished:
         for flow in one.plan.flows:

@@ -2,13 +2,13 @@
 
 In: collectives and when they start, in integer nanoseconds. Out: when each of them ends.
 
-First what its plan costs besides bytes passes; then the plan's flows begin, and each moves the collective's size at a
-rate that is max-min fair among all flows in flight. It ends with the last of its flows. Rates change only when a flow
-begins or ends, and only among flows that links connect with it: those are a group (flow_group.py), and groups
-know nothing of each other.
+A collective first waits for its plan's overhead; then the plan's flows begin, and each moves the collective's size at a
+rate that is max-min fair among all flows in flight. The collective ends with the last of its flows. Rates change only
+when a flow begins or ends, and only among flows that shared links connect with it: these form a group (flow_group.py),
+and groups are independent of each other.
 
-Two ways to use it. `simulate` runs a list of starts to the end. Or step by step, next to a simulation of something
-else: `start` a collective, ask for the `next_event`, `advance` to it or to any earlier time, start more.
+There are two ways to use it. `simulate` runs a list of starts to the end. Or step by step, next to another simulation:
+`start` a collective, ask for the `next_event`, `advance` to it or to any earlier time, start more.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from netmodel.flow.demand import Demand, Links, demand_of
 from netmodel.flow.flow_group import FlowGroup, InFlight
 from netmodel.topology import Topology
 
-_MOST_DEMANDS = 4096  # kept; messages of ever new sizes make ever new plans
+_MOST_DEMANDS = 4096  # cache limit: sends of new sizes keep making new plans
 
 
 class Planner(Protocol):
     """Chooses how a collective is carried out."""
 
     def plan(self, collective: Collective) -> Plan:
-        """The same plan object for the same choice: what belongs to a plan is worked out once."""
+        """The same plan object for the same choice, so that a plan's demand is computed once."""
         ...
 
 
@@ -49,16 +49,16 @@ class Finished:
     plan: Plan
     start_ns: int
     end_ns: int
-    alone_ns: int  # what it would have taken with the network to itself
+    alone_ns: int  # its duration with the network to itself
 
     @property
     def ns(self) -> int:
-        """How long it took."""
+        """Its duration."""
         return self.end_ns - self.start_ns
 
 
 class FlowNetwork:
-    """A network with its clock, and what is in flight."""
+    """A network with its clock and the collectives in flight."""
 
     def __init__(
         self,
@@ -68,19 +68,19 @@ class FlowNetwork:
         planner: Planner | None = None,
         shortcut: bool = True,
     ) -> None:
-        """Plans are those of the analytic level with the same settings, unless they come from a `planner`. Without
-        `shortcut` rates are worked out for collectives that have their links to themselves as well.
+        """Plans come from `planner`, by default the analytic level with the same settings. Without `shortcut`, rates
+        are computed even for collectives that share no links.
         """
         self._planner = planner or AnalyticNetwork(topology, settings)
         self._origin = topology.cluster.parameters.origin
         self._shortcut = shortcut
         self._links = Links.of(topology)
-        self._demands: dict[int, tuple[Plan, Demand]] = {}  # by the plan's id, its own as long as the plan is kept
+        self._demands: dict[int, tuple[Plan, Demand]] = {}  # by the plan's id; the plan is kept, so its id stays unique
         self._now = 0
         self._started = 0
-        self._waiting: list[tuple[int, int, InFlight]] = []  # heap: for their flows to begin
+        self._waiting: list[tuple[int, int, InFlight]] = []  # heap: collectives whose flows have not begun
         self._groups: dict[int, FlowGroup] = {}
-        self._group_of = np.full(len(self._links.bytes_per_ns), -1, np.int64)  # by link; a group may be gone since
+        self._group_of = np.full(len(self._links.bytes_per_ns), -1, np.int64)  # by link; the group may have ended
         self._groups_made = 0
         self._ends: list[tuple[int, int, int]] = []  # heap: when a group's next flow ends, the group, its version
 
@@ -90,13 +90,13 @@ class FlowNetwork:
         return self._now
 
     def estimate(self, collective: Collective) -> CollectiveEstimate:
-        """With the network to itself: what the analytic level says."""
+        """The duration with the network to itself, from the analytic level."""
         plan = self._planner.plan(collective)
         ns, latency = round(plan.duration_ns(collective.size)), round(plan.latency_ns)
         return CollectiveEstimate(ns, plan.algorithm, plan.protocol, plan.channels, latency, self._origin)
 
     def start(self, at: int, collective: Collective) -> int:
-        """A collective whose last member arrives at time `at`, now or later. Returns the number it is known by."""
+        """Start a collective whose last member arrives at time `at`, now or later. Returns its number."""
         if at < self._now:
             raise ValueError(f"a collective starts at {at} ns, but the network is at {self._now} ns already")
         plan = self._planner.plan(collective)
@@ -109,7 +109,7 @@ class FlowNetwork:
         return number
 
     def next_event(self) -> int | None:
-        """When flows begin or end next, and perhaps a collective with them, if nothing else is started."""
+        """The time when the next flow begins or ends, if nothing else starts."""
         while self._ends and not self._is_current(*self._ends[0][1:]):
             heapq.heappop(self._ends)
         if self._ends and self._waiting:
@@ -117,7 +117,7 @@ class FlowNetwork:
         return self._ends[0][0] if self._ends else self._waiting[0][0] if self._waiting else None
 
     def advance(self, to: int) -> list[Finished]:
-        """Lets time pass. Returns what ended, in order of time, then of number."""
+        """Advance the clock. Returns the collectives that ended, by time, then by number."""
         if to < self._now:
             raise ValueError(f"cannot go back to {to} ns: the network is at {self._now} ns already")
         finished: list[Finished] = []
@@ -128,7 +128,7 @@ class FlowNetwork:
         return finished
 
     def simulate(self, starts: Iterable[tuple[int, Collective]]) -> list[Finished]:
-        """Runs collectives to their end, with what was in flight before. The answers are in the order of `starts`."""
+        """Run collectives to their end, together with those already in flight. Results are in the order of `starts`."""
         numbers = {self.start(at, collective): place for place, (at, collective) in enumerate(starts)}
         finished: list[Finished] = []
         while (time := self.next_event()) is not None:
@@ -147,7 +147,7 @@ class FlowNetwork:
         return group is not None and group.version == version
 
     def _step(self, now: int) -> list[Finished]:
-        """Everything that happens at one time, then new rates for the groups that it touched."""
+        """Process all events of one time, then compute new rates for the groups that changed."""
         ended: list[InFlight] = []
         touched: dict[int, FlowGroup] = {}
         while self._ends and self._ends[0][0] == now:
@@ -181,7 +181,7 @@ class FlowNetwork:
         return group
 
     def _joined(self, begun: list[InFlight], now: int) -> list[FlowGroup]:
-        """Groups of collectives whose flows begin, each with all groups that it connects."""
+        """Groups of collectives whose flows begin, each merged with all groups that it connects."""
         sets: dict[int, list[FlowGroup]] = {}  # by the number of any of the groups in a set
         for one in begun:
             numbers = np.unique(self._group_of[one.demand.links]).tolist()
@@ -202,7 +202,8 @@ class FlowNetwork:
         return merged
 
     def _share(self, group: FlowGroup) -> None:
-        """New rates. A group that has lost most of its members may have fallen apart; until then it is only slower."""
+        """Compute new rates. A group that has lost most of its members is split if it is no longer connected; before
+        that it only costs more time to evaluate."""
         parts = [group]
         if group.ended >= len(group.members) > 1 and len(sets := group.connected()) > 1:
             del self._groups[group.number]

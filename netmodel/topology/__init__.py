@@ -1,14 +1,13 @@
-"""The graph of a cluster: GPUs, NICs and switches, the links between them, and the paths that traffic takes.
+"""The graph of a cluster: GPUs, NICs and switches, the links between them, and the paths of traffic.
 
 build.py         a `Cluster` -> its `Topology`
 topology.py      `Topology`
-node.py          how GPUs, NICs and switches are wired inside a node
-links.py         the links as arrays
-link_kind.py     what a link is: NVLink, PCIe, network …
+node.py          the wiring of GPUs, NICs and switches inside a node
+links.py         the links as arrays; `LinkKind`
 local_paths.py   paths inside a node
 routing.py       paths across the network
 route_tables.py  all paths of a topology
-reach.py         whether every GPU reaches every other
+connectivity.py  checks that every GPU reaches every other
 bisection.py     bandwidth between two halves of a cluster
 """
 

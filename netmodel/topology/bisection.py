@@ -1,7 +1,7 @@
-"""How much one half of a cluster can send to the other through the fabric, at the same time.
+"""Bisection bandwidth: the rate at which one half of a cluster can send to the other through the fabric.
 
-In: a topology, with its faults. Out: bytes per second, the largest flow that the switches and cables between the NICs
-of the first half of the nodes and those of the second can carry.
+In: a topology with its faults. Out: bytes per second, the maximum flow of switches and cables from the NICs of the
+first half of the nodes to those of the second.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from netmodel.topology.topology import Topology
 
 
 def bisection_rate(topology: Topology) -> tuple[int, int] | None:
-    """What the fabric carries between the halves, and what the NICs of the smaller half could; None if all GPUs reach
-    each other without it. GPU links that join nodes are not counted, and nodes that they join stay together.
+    """The rate of the fabric between the halves, and of the NICs of the smaller half; None if all GPUs reach each other
+    without the fabric. GPU links between nodes do not count, and nodes that they connect stay in one half.
     """
     cluster = topology.cluster
     domains = -(-topology.nodes // cluster.gpu_link_nodes)

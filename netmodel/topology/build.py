@@ -1,7 +1,7 @@
-"""From a cluster to its graph.
+"""Build the graph of a cluster.
 
-In: a `Cluster` and how many of its GPUs are used. Out: a `Topology` of whole nodes and of as much fabric as they need,
-its faults applied and every GPU able to reach every other, or one `ClusterError` that says what is wrong.
+In: a `Cluster` and the number of GPUs in use. Out: a `Topology` of whole nodes and as much fabric as they need, with
+faults applied and every GPU able to reach every other; or one `ClusterError` that says what is wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from netmodel.cluster import Cluster
 from netmodel.cluster.fabrics import Wiring
 from netmodel.cluster.keys import ClusterError
+from netmodel.topology.connectivity import check_connectivity
 from netmodel.topology.links import LinkArrays, LinkKind, merge_groups, with_faults_applied
 from netmodel.topology.node import NVSWITCH, NodeWiring, wire_node
-from netmodel.topology.reach import check_reach
 from netmodel.topology.route_tables import Places, make_routes
 from netmodel.topology.topology import Topology, Vertex
 
@@ -53,7 +53,7 @@ def build_topology(cluster: Cluster, gpus: int) -> Topology:
     costs = np.repeat(np.array([cable.cost for cable in fabric.cables], np.int16), 2)
     if cluster.fabric.routing == "adaptive":
         arrays, switches = merge_groups(arrays, fabric.switches, switch_at, first_cable)
-        costs = np.ones(len(arrays.source) - first_cable, np.int16)  # as everywhere in a tree
+        costs = np.ones(len(arrays.source) - first_cable, np.int16)  # all cables of a tree cost the same
         vertices[switch_at:] = [Vertex("switch", switch.name, -1, switch.level) for switch in switches]
     attached = np.array(fabric.attached, np.int32)
     places = Places(nodes, inside, attached, nic_up, 2 * len(node.wires), first_cable, costs, switch_at, len(vertices))
@@ -70,12 +70,12 @@ def build_topology(cluster: Cluster, gpus: int) -> Topology:
         arrays.lost,
         routes,
     )
-    check_reach(cluster, gpus, [vertex.name for vertex in vertices[switch_at:]], routes)
+    check_connectivity(cluster, gpus, [vertex.name for vertex in vertices[switch_at:]], routes)
     return topology
 
 
 def wire_fabric(cluster: Cluster, nodes: int) -> Wiring:
-    """A cluster's switches and cables for so many nodes, each on its own whatever the routing."""
+    """A cluster's switches and cables for `nodes` nodes, not merged by adaptive routing."""
     try:
         return cluster.fabric.wire(nodes, cluster.nics_per_node, cluster.nic_rate)
     except ClusterError as error:
@@ -84,7 +84,7 @@ def wire_fabric(cluster: Cluster, nodes: int) -> Wiring:
 
 @dataclass
 class _Links:
-    """Links as they are added, both directions of each cable together."""
+    """Collects links; the two directions of a cable are neighbours."""
 
     source: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
@@ -114,7 +114,7 @@ class _Links:
 def _place_vertices(
     cluster: Cluster, nodes: int, node: NodeWiring, fabric: Wiring
 ) -> tuple[list[Vertex], NDArray[np.int64], list[int]]:
-    """All vertices, GPUs first and switches last; [node, place in it] -> vertex; [domain] -> its switch, or -1."""
+    """All vertices, GPUs first and switches last; [node, index in it] -> vertex; [domain] -> its NVSwitch, or -1."""
     per_node, per_rack = cluster.gpus_per_node, cluster.gpu_link_nodes
     vertices = [Vertex("gpu", f"node{number}/gpu{gpu}", number) for number in range(nodes) for gpu in range(per_node)]
     inside = np.empty((nodes, len(node.vertices)), np.int64)

@@ -1,6 +1,6 @@
-"""Whether every GPU reaches every other, and if not, which one does not and what to do.
+"""Check that every GPU reaches every other.
 
-In: a topology's tables. Out: nothing, or one `ClusterError` that names two GPUs and what lies between them.
+In: a topology's tables. Out: nothing, or one `ClusterError` that names two unconnected GPUs, the gap and the remedy.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from netmodel.cluster.keys import ClusterError
 from netmodel.topology.routing import UNREACHABLE, Routes
 
 
-def check_reach(cluster: Cluster, gpus: int, switches: Sequence[str], routes: Routes) -> None:
-    """Refuses a graph in which some of the GPUs cannot reach some other."""
+def check_connectivity(cluster: Cluster, gpus: int, switches: Sequence[str], routes: Routes) -> None:
+    """Raise ClusterError if some GPU cannot reach another."""
     ranks = np.arange(gpus)
     domain, gpu = np.divmod(ranks, routes.gpus_per_domain)
     node = ranks // routes.gpus_per_node
@@ -24,7 +24,7 @@ def check_reach(cluster: Cluster, gpus: int, switches: Sequence[str], routes: Ro
         here = routes.local_of[domain] == number
         hops[here] = local.gpu_nic_hops[gpu[here]]
     usable = (hops > 0) & (routes.nic_up[node] >= 0)
-    # Two switches are joined if the first switch that they reach is the same.
+    # Two switches are connected if the first switch that they reach is the same.
     joined = np.argmax(routes.fabric.distance < UNREACHABLE, axis=1)[routes.nic_switch[node]]
     parts = [frozenset(joined[rank][usable[rank]].tolist()) for rank in ranks]
     first_of: dict[tuple[int, frozenset[int]], int] = {}
@@ -63,6 +63,6 @@ def _unreachable(
         why = f"no working NIC is left to {' and '.join(alone)}"
     else:
         ends = [routes.nic_switch[end // routes.gpus_per_node, routes.nics[end, 0]] for end in (rank, other)]
-        why = f"nothing joins {switches[ends[0]]} and {switches[ends[1]]}"
-    todo = "take away one of the faults" if cluster.faults else "join them in [fabric]"
+        why = f"nothing connects {switches[ends[0]]} and {switches[ends[1]]}"
+    todo = "remove one of the faults" if cluster.faults else "connect them in [fabric]"
     return ClusterError(f"{cluster.key}: {names[0]} cannot reach {names[1]}: {why}; {todo}")

@@ -1,4 +1,4 @@
-"""A topology's links as arrays, and what changes them: faults, and adaptive routing, which makes one wide link of many.
+"""A topology's links as arrays; and their changes by faults, and by adaptive routing, which merges parallel links.
 
 In: links as wired. Out: the same links, some slow, some lost, some merged.
 """
@@ -40,7 +40,7 @@ class LinkArrays:
 
 
 def with_faults_applied(cluster: Cluster, vertices: Sequence[tuple[str, str]], links: LinkArrays) -> LinkArrays:
-    """The links with the cluster's faults; `vertices` are kinds and names."""
+    """Apply the cluster's faults to the links; `vertices` are kinds and names."""
     if not cluster.faults:
         return links
     lost, rate = links.lost.copy(), links.rate.copy()
@@ -93,10 +93,10 @@ def _links_of(
 def merge_groups(
     links: LinkArrays, switches: Sequence[Switch], switch_at: int, first_cable: int
 ) -> tuple[LinkArrays, list[Switch]]:
-    """One switch for every group of them, one link for all cables between two: the sum of what is left of these.
+    """Merge every group of switches into one, and all cables between two switches into one link with their summed rate.
 
-    Packets that are spread evenly over equal paths see exactly that. Switches where NICs are plugged in stay as they
-    are.
+    Packets that adaptive routing spreads evenly over equal paths see exactly this network. Switches that NICs are
+    plugged into are not merged.
     """
     merged: dict[str, int] = {}
     names: dict[int, list[Switch]] = {}

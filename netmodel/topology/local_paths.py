@@ -1,4 +1,4 @@
-"""Paths inside a domain (a node, or the nodes that share an NVSwitch), searched once and kept as tables.
+"""Paths inside a domain (a node, or the nodes that share an NVSwitch), found once and kept as tables.
 
 In: the links of a domain, numbered from its first. Out: `LocalPaths`: for every pair of its GPUs, and every GPU and NIC
 of one node, the shortest paths as rows of link numbers, padded with -1.
@@ -17,7 +17,7 @@ from netmodel.topology.links import LinkKind
 
 @dataclass(frozen=True)
 class LocalLinks:
-    """A domain's links that are not lost."""
+    """The working links of a domain."""
 
     source: Sequence[int]
     target: Sequence[int]
@@ -27,19 +27,19 @@ class LocalLinks:
 
 @dataclass(frozen=True)
 class LocalPaths:
-    """`choices` counts the equal paths of a pair: 0 where there is none."""
+    """Tables of paths. `choices` counts the equal paths of a pair: 0 where there is none."""
 
     gpu_gpu: NDArray[np.int32]  # [GPU, GPU, choice, hop]
     gpu_gpu_choices: NDArray[np.int32]
     gpu_nic: NDArray[np.int32]  # [GPU, NIC of its node, hop]
     nic_gpu: NDArray[np.int32]
-    gpu_nic_hops: NDArray[np.int32]  # 0 where there is no way
+    gpu_nic_hops: NDArray[np.int32]  # 0 where there is no path
 
 
 def search(
     links: LocalLinks, gpus: Sequence[int], nics_of_node: Sequence[Sequence[int]], gpus_per_node: int
 ) -> LocalPaths:
-    """All shortest paths of a domain: over GPU links where these suffice, and to NICs over PCIe where that does."""
+    """All shortest paths of a domain: over GPU links where possible, and to NICs over PCIe where possible."""
     over_nvlink = _Search(links, lambda kind: kind == LinkKind.NVLINK)
     over_pcie = _Search(links, lambda kind: kind == LinkKind.PCIE)
     over_all = _Search(links, lambda kind: True)
@@ -87,7 +87,7 @@ def search(
 
 @dataclass(frozen=True)
 class _Tree:
-    """Everything reachable from a vertex: its distance, and the links over which shortest paths arrive."""
+    """The vertices reachable from one vertex: their distances, and the last links of their shortest paths."""
 
     origin: int
     distance: dict[int, int]

@@ -1,7 +1,7 @@
-"""One node's own wiring: GPUs, NVLink or PCIe between them, PCIe switches, CPU sockets and NICs.
+"""The wiring inside one node: GPUs, NVLink or PCIe between them, PCIe switches, CPU sockets and NICs.
 
-In: a `Cluster`. Out: `NodeWiring`, the same for every node, with vertices numbered inside the node. The switch that
-joins the GPUs of a domain is not the node's own: `NVSWITCH` stands for it.
+In: a `Cluster`. Out: `NodeWiring`, the same for every node, with vertices numbered inside the node. `NVSWITCH` stands
+for the switch of a domain, which may span several nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NVSWITCH = -1
 
 @dataclass(frozen=True)
 class Wire:
-    """Both directions between two vertices of a node."""
+    """A connection between two vertices of a node; both directions."""
 
     first: int
     second: int
@@ -34,7 +34,7 @@ class NodeWiring:
 
 
 def wire_node(cluster: Cluster) -> NodeWiring:
-    """What is inside one node of a cluster."""
+    """The wiring of a cluster's nodes."""
     gpus, nics, switches, sockets = cluster.gpus_per_node, cluster.nics_per_node, cluster.pcie_switches, cluster.sockets
     nic_at, pcie_at = gpus, gpus + nics
     host_at = pcie_at + switches
@@ -70,7 +70,7 @@ def wire_node(cluster: Cluster) -> NodeWiring:
 
 
 def _parent(cluster: Cluster, gpus: tuple[int, ...], pcie_at: int, host_at: int) -> int:
-    """The lowest place that is above all of these GPUs: a PCIe switch, else the socket of the first."""
+    """The lowest vertex above all of these GPUs: a PCIe switch, else the socket of the first."""
     places = {gpu * cluster.pcie_switches // cluster.gpus_per_node for gpu in gpus}
     if cluster.pcie_switches and len(places) == 1:
         return pcie_at + places.pop()

@@ -1,6 +1,6 @@
-"""The tables that paths are looked up in (routing.py), made from a topology's links.
+"""Build the tables in which routing.py looks up paths.
 
-In: the links, and where nodes, NICs and switches are among the vertices. Out: `Routes`.
+In: a topology's links, and the positions of nodes, NICs and switches among its vertices. Out: `Routes`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from netmodel.topology.routing import FabricRoutes, Routes, distances
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are. Links come node by node, the same number of each; then NICs' cables; then the fabric's."""
+    """Positions of vertices and links. Links are ordered: those of each node, as many per node; NIC cables; the
+    fabric."""
 
     nodes: int
-    inside: NDArray[np.int64]  # [node, place in it] -> vertex
+    inside: NDArray[np.int64]  # [node, index in it] -> vertex
     attached: NDArray[np.int32]  # [node, NIC] -> switch
     nic_up: NDArray[np.int32]  # [node, NIC] -> the link to its switch
     links_per_node: int
@@ -32,7 +33,7 @@ class Places:
 
 
 def make_routes(cluster: Cluster, places: Places, links: LinkArrays) -> Routes:
-    """Everything paths are made of. Domains without faults share one table."""
+    """The tables of all paths. Domains without faults share one table."""
     links_per_domain = places.links_per_node * cluster.gpu_link_nodes
     domains = -(-places.nodes // cluster.gpu_link_nodes)
     local_of = np.zeros(domains, np.int32)
@@ -79,7 +80,8 @@ def _local_paths(cluster: Cluster, places: Places, links: LinkArrays, domain: in
 def _nearest_nics(
     cluster: Cluster, nodes: int, local: list[LocalPaths], local_of: NDArray[np.int32], nic_up: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """[rank, place] -> NIC, and [rank] -> how many: those of its affinity that work, else the nearest that do."""
+    """[rank, index] -> NIC, and [rank] -> number of NICs: the working ones of its affinity, else the nearest working
+    ones."""
     per_node = cluster.gpus_per_node
     near = [[nic for nic, gpus in enumerate(cluster.nic_affinity) if gpu in gpus] for gpu in range(per_node)]
     rows = []

@@ -1,7 +1,7 @@
-"""Which links a message takes: tables made once for a topology, and paths looked up in them by the thousand.
+"""Routing: look up the paths of many pairs of ranks in tables that are made once per topology.
 
-In: pairs of ranks. Out: rows of link numbers, padded with -1. Where several paths are equally short, switches choose as
-real ones do: by a hash of the ends and the flow (ECMP), or by the destination alone (d-mod-k, as on InfiniBand).
+In: pairs of ranks. Out: rows of link numbers, padded with -1. Among equally short paths, switches choose as real ones
+do: by a hash of the ends and the flow (ECMP), or by the destination alone (d-mod-k, as on InfiniBand).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ UNREACHABLE = 2**14
 
 @dataclass(frozen=True)
 class FabricRoutes:
-    """Every switch's neighbours and the links to each: those to place p of switch s are links[first[s, p]] and on."""
+    """Every switch's neighbours and the links to each: those to neighbour p of switch s start at links[first[s, p]]."""
 
     neighbours: Int32s  # [switch, place]; padded with the switch itself
-    cables: Int32s  # [switch, place]: parallel links that are left; 0 in the padding
-    costs: NDArray[np.int16]  # [switch, place]: of one of these links
+    cables: Int32s  # [switch, place]: working parallel links; 0 in the padding
+    costs: NDArray[np.int16]  # [switch, place]: cost of one of these links
     first: Int32s  # [switch, place] -> into `links`
     links: Int32s
-    distance: NDArray[np.int16]  # [switch, switch], the least cost
+    distance: NDArray[np.int16]  # [switch, switch]: least cost
     static: bool  # d-mod-k instead of ECMP
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Everything that paths are made of."""
+    """The tables of all paths of a topology."""
 
     gpus_per_node: int
     gpus_per_domain: int
     links_per_domain: int
-    local: tuple[LocalPaths, ...]  # [0] is of domains as built, the others of domains with lost links
+    local: tuple[LocalPaths, ...]  # [0]: domains without faults; the others: domains with lost links
     local_of: Int32s  # [domain] -> into `local`
     nics: Int32s  # [rank, place], nearest first; padded by repeating
     nic_counts: Int32s  # [rank]
@@ -51,7 +51,7 @@ class Routes:
 
 
 def mix(*values: Int64s) -> NDArray[np.uint64]:
-    """A hash of whole numbers: the same everywhere and always."""
+    """A hash of integers that is the same on every machine."""
     state = np.zeros(np.broadcast_shapes(*(value.shape for value in values)), np.uint64)
     for value in values:
         state = (state ^ value.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
@@ -81,7 +81,7 @@ def distances(neighbours: Int32s, cables: Int32s, costs: NDArray[np.int16]) -> N
 def find_paths(
     routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
 ) -> Int32s:
-    """[pair, hop] -> link, -1 after a path's end. A NIC of -1 is the nearest, or of several the one of the flow."""
+    """[pair, hop] -> link, -1 after a path's end. A NIC of -1 means the nearest; the flow selects among several."""
     blocks = [np.empty((len(source), 0), np.int32)]
     for pairs, rows in find_path_parts(routes, source, target, source_nic, target_nic, flow):
         block = np.full((len(source), rows.shape[1]), -1, np.int32)
@@ -93,7 +93,7 @@ def find_paths(
 def find_path_parts(
     routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
 ) -> Iterator[tuple[NDArray[np.intp], Int32s]]:
-    """Pairs, and [pair, hop] -> link of them, or -1: those inside a domain, then those between domains."""
+    """Pairs and their [pair, hop] -> link, or -1: first pairs inside a domain, then pairs between domains."""
     source_domain, target_domain = source // routes.gpus_per_domain, target // routes.gpus_per_domain
     near = source_domain == target_domain
     for number, local in enumerate(routes.local):
@@ -131,7 +131,7 @@ def _far_paths(
 def choose_nics(
     routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
 ) -> tuple[Int64s, Int64s]:
-    """The NICs at both ends: those given, else the nearest; where these are not joined, the nearest that are."""
+    """The NICs at both ends: those given, else the nearest; if these are not connected, the nearest that are."""
     given_source, given_target = source_nic >= 0, target_nic >= 0
     nearest_source = routes.nics[source, flow % routes.nic_counts[source]]
     nearest_target = routes.nics[target, flow % routes.nic_counts[target]]
@@ -154,7 +154,7 @@ def choose_nics(
 def _nearest_joined(
     routes: Routes, source: int, target: int, sources: list[int], targets: list[int]
 ) -> tuple[int, int] | None:
-    """Of these NICs of two ranks the two that are joined and together nearest to their GPUs."""
+    """Among these NICs of two ranks, the connected pair with the smallest total distance to their GPUs."""
     near, far = (_hops_to_nics(routes, rank) for rank in (source, target))
     found = []
     for a in sources:
@@ -206,7 +206,7 @@ def _local_rows(routes: Routes, table: str, rank: Int64s, nic: Int64s) -> Int32s
 def _fabric_rows(
     routes: Routes, source: Int64s, target: Int64s, source_nic: Int64s, target_nic: Int64s, flow: Int64s
 ) -> Int32s:
-    """From the switch of one NIC to that of the other, a hop at a time for all pairs together."""
+    """Paths from the switch of one NIC to that of the other; all pairs advance one hop at a time."""
     fabric = routes.fabric
     source_node, target_node = source // routes.gpus_per_node, target // routes.gpus_per_node
     at = routes.nic_switch[source_node, source_nic].astype(np.int64)
@@ -222,7 +222,7 @@ def _fabric_rows(
         distance = fabric.distance[here_of, there_of]
         left_over = fabric.distance[fabric.neighbours[here_of], there_of[:, None]] + fabric.costs[here_of]
         nearer = left_over == distance[:, None]
-        # All ways that lead nearer, pair after pair: ways[pair] of them, with `cables` parallel cables each.
+        # All next hops that lead nearer, pair after pair: ways[pair] of them, with `cables` parallel cables each.
         pair, place = np.nonzero(nearer & (fabric.cables[here_of] > 0))
         neighbour, cables = (
             fabric.neighbours[here_of[pair], place],
@@ -250,7 +250,7 @@ def _fabric_rows(
 
 
 def _distinct(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
-    """As np.unique with its inverse, of whole numbers below a limit: without sorting where there are many."""
+    """np.unique with its inverse, for integers below a limit; avoids sorting long arrays."""
     if 16 * len(values) < limit:
         pairs, inverse = np.unique(values, return_inverse=True)
         return pairs, inverse
@@ -267,7 +267,7 @@ def _shifted(rows: Int32s, offset: Int64s) -> Int32s:
 
 
 def _compact(rows: Int32s) -> Int32s:
-    """The same rows with their -1 moved to the end, and no wider than the longest."""
+    """The rows with their -1 moved to the end, trimmed to the longest."""
     filled = rows >= 0
     lengths = filled.sum(axis=1)
     compact = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int32)

@@ -1,7 +1,7 @@
-"""A cluster as a graph: GPUs, switches and NICs, joined by links of one direction each.
+"""A cluster as a graph: GPUs, switches and NICs, connected by directed links.
 
-In: what build.py makes of a `Cluster` and how many of its GPUs are used. Out: a `Topology`, whose links are numbered,
-so that whoever asks for a path gets indices into arrays of rates and latencies.
+In: vertices, links and routing tables from build.py. Out: a `Topology`. Links are numbered: a path is a row of indices
+into arrays of rates and latencies.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["LinkKind", "Topology", "Vertex"]
 
 @dataclass(frozen=True)
 class Vertex:
-    """A place where links end."""
+    """A GPU, NIC, switch or CPU socket."""
 
     kind: str  # "gpu", "nvswitch", "pcie" (a switch), "host" (a CPU socket), "nic", "switch"
     name: str  # "node3/gpu5", "rack0/nvswitch", "leaf2"
-    node: int  # -1 in what joins nodes
-    level: int = 0  # of a switch: 0 where nodes are plugged in
+    node: int  # -1 for vertices between nodes
+    level: int = 0  # of a switch; nodes are plugged in at level 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,30 +38,30 @@ class Topology:
     cluster: Cluster
     gpus: int
     vertices: tuple[Vertex, ...]
-    source: NDArray[np.int32]  # of link i: the vertex it leaves
+    source: NDArray[np.int32]  # [link] -> the vertex it leaves
     target: NDArray[np.int32]
     kind: NDArray[np.int8]  # LinkKind
-    rate: NDArray[np.int64]  # bytes per second: of a slow link what is left, of a lost one what it had
-    latency: NDArray[np.int64]  # ns, of the cable and of what it ends at
-    lost: NDArray[np.bool_]  # no path has such a link
+    rate: NDArray[np.int64]  # bytes per second: the reduced rate of a slow link, the original rate of a lost one
+    latency: NDArray[np.int64]  # ns of the cable and of the vertex at its end
+    lost: NDArray[np.bool_]  # no path uses a lost link
     routes: Routes = field(repr=False)
     _paths: dict[tuple[int, int, int, int, int], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def nodes(self) -> int:
-        """How many nodes these GPUs take."""
+        """The number of nodes that hold these GPUs."""
         return -(-self.gpus // self.cluster.gpus_per_node)
 
     def node_of(self, rank: int) -> int:
-        """The node a rank is on."""
+        """The node of a rank."""
         return rank // self.cluster.gpus_per_node
 
     def domain_of(self, rank: int) -> int:
-        """The ranks of one domain reach each other over GPU links: a node, or a rack of an NVL72."""
+        """The domain of a rank: a node, or an NVL72 rack, whose ranks reach each other over GPU links."""
         return self.node_of(rank) // self.cluster.gpu_link_nodes
 
     def nics_of(self, rank: int) -> tuple[int, ...]:
-        """The NICs nearest to a rank's GPU that work, as places in its node."""
+        """The working NICs nearest to a rank's GPU, as indices in its node."""
         if not 0 <= rank < self.gpus:
             raise ValueError(f"there is no rank {rank}: this topology has GPUs 0 to {self.gpus - 1}")
         return tuple(self.routes.nics[rank, : self.routes.nic_counts[rank]].tolist())
@@ -69,9 +69,9 @@ class Topology:
     def path(
         self, source: int, target: int, *, source_nic: int | None = None, target_nic: int | None = None, flow: int = 0
     ) -> tuple[int, ...]:
-        """The links from one rank's GPU to another's. Inside a domain GPU links only; between domains through a NIC of
-        each side, the nearest unless given (of several nearest the one of the flow). Among equal paths a hash of the
-        ends and of `flow` decides, as ECMP does.
+        """The links from one rank's GPU to another's: GPU links inside a domain; between domains through one NIC on
+        each side, the nearest unless given (`flow` selects among several nearest). Among equal paths a hash of the ends
+        and of `flow` decides, as in ECMP.
         """
         key = (source, target, -1 if source_nic is None else source_nic, -1 if target_nic is None else target_nic, flow)
         if key not in self._paths:
@@ -88,8 +88,8 @@ class Topology:
         target_nic: ArrayLike = -1,
         flow: ArrayLike = 0,
     ) -> NDArray[np.int32]:
-        """`path` of many pairs at once: one row each, -1 after its end. What is given once is the same for all; a NIC
-        of -1 is the nearest.
+        """`path` for many pairs: one row each, -1 after its end. A scalar applies to all pairs; a NIC of -1 means the
+        nearest.
         """
         return find_paths(self.routes, *self._checked(source, target, source_nic, target_nic, flow))
 
@@ -101,12 +101,12 @@ class Topology:
         target_nic: ArrayLike = -1,
         flow: ArrayLike = 0,
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int32]]]:
-        """`paths` in parts, each of some of the pairs: which, and a row of links for each of them, with -1 anywhere. Of
-        all parts that have a pair, the links of its rows are its path, in this order. Quicker than in one piece."""
+        """`paths` in parts, which is faster than one array. Each part has the indices of some pairs and one row of
+        links for each, with -1 anywhere. The path of a pair is the links of its rows, in the order of the parts."""
         return find_path_parts(self.routes, *self._checked(source, target, source_nic, target_nic, flow))
 
     def _checked(self, *ends: ArrayLike) -> list[NDArray[np.int64]]:
-        """Source, target, their NICs and the flow, as long as each other."""
+        """Source, target, their NICs and the flow, as arrays of the same length."""
         arrays = [np.asarray(value, np.int64) for value in ends]
         source, target, source_nic, target_nic, flow = (value.ravel() for value in np.broadcast_arrays(*arrays))
         self._check(source)
@@ -118,7 +118,7 @@ class Topology:
         return [source, target, source_nic, target_nic, flow]
 
     def path_latency(self, path: Sequence[int]) -> int:
-        """ns from one end of a path to the other, of a byte that meets nobody."""
+        """The latency of a path in ns, without contention."""
         return int(self.latency[list(path)].sum())
 
     def _check(self, ranks: NDArray[np.int64]) -> None:

@@ -14,7 +14,7 @@ from netmodel.cluster import load_cluster, with_faults
 from netmodel.cluster.faults import parse_fault
 from netmodel.collectives.algorithms.group import make_group
 from netmodel.collectives.algorithms.p2p import all_pairs
-from netmodel.collectives.algorithms.p2p_routes import MOST_FLOWS, Messages, Routed, route_messages
+from netmodel.collectives.algorithms.p2p_routes import MOST_FLOWS, P2PTransfers, RoutedTransfers, route_p2p
 from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective, Transfer
 from netmodel.topology import Topology, build_topology
@@ -23,9 +23,9 @@ PRESETS = sorted(path.stem for path in (Path(netmodel.__file__).parent / "cluste
 GPUS = 72  # 5,112 messages
 
 
-def routed(topology: Topology, messages: Messages, *, pxn: bool) -> tuple[Routed, NDArray[np.float64]]:
+def routed(topology: Topology, transfers: P2PTransfers, *, pxn: bool) -> tuple[RoutedTransfers, NDArray[np.float64]]:
     """With what its flows, which are made one message at a time, load each link with."""
-    found = route_messages(make_group(topology, range(topology.gpus)), messages, pxn=pxn)
+    found = route_p2p(make_group(topology, range(topology.gpus)), transfers, pxn=pxn)
     loads = np.zeros(len(topology.rate))
     for flow in found.flows:
         loads[flow.links] += flow.loads
@@ -35,10 +35,10 @@ def routed(topology: Topology, messages: Messages, *, pxn: bool) -> tuple[Routed
 @pytest.mark.parametrize("preset", PRESETS)
 def test_links_carry_the_bytes_of_all_sends(preset: str) -> None:
     topology = build_topology(load_cluster(preset), GPUS)
-    messages = all_pairs(tuple(range(GPUS)))
-    assert len(messages.source) > MOST_FLOWS
+    transfers = all_pairs(tuple(range(GPUS)))
+    assert len(transfers.source) > MOST_FLOWS
     for pxn in (True, False):
-        found, loads = routed(topology, messages, pxn=pxn)
+        found, loads = routed(topology, transfers, pxn=pxn)
         assert found.link_loads is not None
         np.testing.assert_allclose(found.link_loads, loads, rtol=1e-12)
         assert len(found.flows) == GPUS
@@ -50,12 +50,12 @@ def test_unequal_parts_may_come_in_any_order(preset: str) -> None:
     topology = build_topology(load_cluster(preset), GPUS)
     pairs, random = all_pairs(tuple(range(GPUS))), np.random.default_rng(1)
     order = random.permutation(len(pairs.source))
-    messages = Messages(pairs.source[order], pairs.target[order], random.random(len(order)))
-    found, loads = routed(topology, messages, pxn=True)
+    transfers = P2PTransfers(pairs.source[order], pairs.target[order], random.random(len(order)))
+    found, loads = routed(topology, transfers, pxn=True)
     assert found.link_loads is not None
     np.testing.assert_allclose(found.link_loads, loads, rtol=1e-12)
     for place, sender in enumerate(range(GPUS)):
-        largest = messages.load[messages.source == sender].max()
+        largest = transfers.load[transfers.source == sender].max()
         assert max(found.inside[place], found.across[place]) == largest
 
 
@@ -66,9 +66,9 @@ def test_an_all_to_all_takes_as_long_as_its_sends(preset: str) -> None:
     transfers = tuple(Transfer(one, other, part) for one in members for other in members if one != other)
     network = AnalyticNetwork(topology)
     exchange = network.estimate(Collective("all_to_all", part * GPUS, members))
-    messages = network.estimate(Collective("all_to_all", part * len(transfers), members, transfers=transfers))
-    assert exchange.ns == pytest.approx(messages.ns, abs=1)
-    assert exchange.channels == messages.channels
+    unequal = network.estimate(Collective("all_to_all", part * len(transfers), members, transfers=transfers))
+    assert exchange.ns == pytest.approx(unequal.ns, abs=1)
+    assert exchange.channels == unequal.channels
 
 
 def test_lost_links_inside_a_node_are_gone_around() -> None:

@@ -345,7 +345,7 @@ def test_fabrics_that_do_not_fit_the_gpus_are_refused(fabric: str, gpus: int, me
         (
             "graph",
             ["left:over", "left:under"],
-            "node0/gpu0 cannot reach node6/gpu0: nothing joins left and right; take away",
+            "node0/gpu0 cannot reach node6/gpu0: nothing connects left and right; remove one",
         ),
         ("default", ["node1/nic0", "node1/nic1"], "no working NIC is left to node1/gpu0"),
         ("rails", ["leaf0", "leaf1"], "no working NIC is left to node0/gpu0"),
@@ -365,7 +365,7 @@ def test_a_graph_in_two_parts_is_refused(tmp_path: Path) -> None:
         'kind = "graph"\nswitches = ["a", "b"]\nattach = [{switch = "a", nodes = 0}, {switch = "b", nodes = 1}]\n'
     )
     with pytest.raises(
-        ClusterError, match=r"node0/gpu0 cannot reach node1/gpu0: nothing joins a and b; join them in \[fabric\]"
+        ClusterError, match=r"node0/gpu0 cannot reach node1/gpu0: nothing connects a and b; connect them in \[fabric\]"
     ):
         build_topology(load_text(tmp_path, text), 8)
 

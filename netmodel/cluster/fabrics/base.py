@@ -1,9 +1,9 @@
-"""What every fabric has: the rate and latency of its links, and the wiring it makes for so many nodes.
+"""The base of all fabrics: the rate and latency of links, and the wiring for a number of nodes.
 
 Fabrics do without numpy, so that reading a cluster's file stays cheap.
 
-In: how many nodes, and how many NICs each has. Out: `Wiring`: switches, the cables between them, and the switch each
-NIC is plugged into.
+In: the number of nodes, and of NICs per node. Out: `Wiring`: switches, the cables between them, and the switch that
+each NIC is plugged into.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from typing import ClassVar
 
 from netmodel.cluster.keys import ClusterError, Keys
 
-# ecmp: a hash of both ends chooses, so flows collide. d-mod-k: the destination alone chooses, as in InfiniBand's static
-# tables. adaptive: packets are spread over all equal paths (InfiniBand's adaptive routing, EFA's SRD, Spectrum-X).
+# ecmp: a hash of both ends selects the path, so flows collide. d-mod-k: the destination alone selects it, as in
+# InfiniBand's static tables. adaptive: packets are spread over all equal paths (InfiniBand's adaptive routing, EFA's
+# SRD, Spectrum-X).
 ROUTINGS = ("ecmp", "d-mod-k", "adaptive")
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of the fabric. Level 0 is where nodes are plugged in."""
+    """A switch of the fabric. Nodes are plugged in at level 0."""
 
     name: str
     level: int
-    group: str = ""  # what adaptive routing makes one of it and its like; none: it stays alone
+    group: str = ""  # adaptive routing merges the switches of a group into one; "": it is never merged
 
 
 @dataclass(frozen=True)
 class Cable:
-    """Both directions between two switches, by their places in `Wiring.switches`."""
+    """A cable between two switches, by their indices in `Wiring.switches`; both directions."""
 
     lower: int
     upper: int
     rate: int
     latency: int
-    cost: int = 1  # paths are those of least cost
+    cost: int = 1  # routing minimises the sum of costs
 
 
 @dataclass(frozen=True)
@@ -49,23 +50,23 @@ class Wiring:
 
     @property
     def ports(self) -> int:
-        """How many NICs are plugged in."""
+        """The number of NICs that are plugged in."""
         return sum(len(row) for row in self.attached)
 
 
 @dataclass(frozen=True)
 class Fabric(ABC):
-    """What joins nodes. Rates are of one direction, in bytes per second; latencies in ns."""
+    """The network between nodes. Rates are per direction, in bytes per second; latencies in ns."""
 
     kind: ClassVar[str]
-    own_keys: ClassVar[Keys]  # of its own, besides those of all fabrics
+    own_keys: ClassVar[Keys]  # its keys besides those of all fabrics
     required: ClassVar[tuple[str, ...]] = ()
-    rate: int  # of a cable between switches
-    link_latency: int  # of a cable
+    rate: int  # per cable between switches
+    link_latency: int  # per cable
     switch_latency: int  # from port to port
     routing: str  # one of ROUTINGS
     sharp: bool  # switches can reduce (SHARP)
-    connections: int = field(default=1, kw_only=True)  # of two NICs, each of which ECMP hashes on its own
+    connections: int = field(default=1, kw_only=True)  # between two NICs; ECMP hashes each one separately
 
     def __post_init__(self) -> None:
         if self.routing == "adaptive":
@@ -75,8 +76,8 @@ class Fabric(ABC):
 
     @abstractmethod
     def wire(self, nodes: int, nics: int, nic_rate: int) -> Wiring:
-        """The fabric for so many nodes; ClusterError if they do not fit."""
+        """The wiring for `nodes` nodes; ClusterError if they do not fit."""
 
     @abstractmethod
     def summary(self) -> str:
-        """In a few words, for people."""
+        """A short description."""

@@ -1,7 +1,7 @@
-"""Dragonflies: groups of routers that are all joined inside the group, and every two groups joined by a few cables.
+"""Dragonflies: all routers of a group are connected, and a few cables connect every two groups.
 
-In: groups, routers per group, nodes per router. Out: the whole dragonfly; the cables that leave a group are dealt out
-to its routers in turn, so that every router has as many as any other, or one more.
+In: groups, routers per group, nodes per router. Out: the whole dragonfly; the cables that leave a group are assigned to
+its routers in turn, so that the numbers of two routers differ by at most one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from netmodel.cluster import keys
 from netmodel.cluster.fabrics.base import Cable, Fabric, Switch, Wiring
 from netmodel.cluster.keys import ClusterError
 
-# One such cable and two inside groups are nearer than two such cables: a third group is never passed through.
+# One global cable and two local ones cost less than two global cables, so no path passes through a third group.
 _BETWEEN_GROUPS = 3
 
 

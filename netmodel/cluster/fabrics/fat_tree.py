@@ -1,7 +1,7 @@
-"""Fat trees: leaves, spines and cores, and the rail-optimised tree, where NIC i of every node is plugged into leaf i.
+"""Fat trees of leaves, spines and cores; and the rail-optimised tree, where NIC i of every node is plugged into leaf i.
 
 In: the number of ports of a switch, levels and oversubscription. Out: the smallest tree of that shape that holds the
-nodes: as many leaves as they need, and above these as few switches as take all their uplinks.
+nodes: as many leaves as they need, and the fewest upper switches that take all uplinks.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ class FatTree(Fabric):
     kind: ClassVar[str] = "fat-tree"
     own_keys: ClassVar[keys.Keys] = {"radix": _radix, "levels": _levels, "oversubscription": _oversubscription}
     rails: ClassVar[bool] = False
-    radix: tuple[int, ...] = (64,)  # ports of a leaf, spine, core; what is not given is as below
-    levels: int = 0  # 0: as few as hold the nodes
-    oversubscription: tuple[float, ...] = (1.0,)  # of leaves, then of spines; what is not given is 1
+    radix: tuple[int, ...] = (64,)  # ports of a leaf, spine, core; a missing one equals the level below
+    levels: int = 0  # 0: the fewest that hold the nodes
+    oversubscription: tuple[float, ...] = (1.0,)  # of leaves, then of spines; a missing one is 1
 
     def __post_init__(self) -> None:
-        """A tree may route as it likes."""
+        """Accept every kind of routing; the base class allows only some."""
 
     def summary(self) -> str:
         return f"switches of {', '.join(map(str, self.radix))} ports"
 
     def radix_of(self, level: int) -> int:
-        """How many ports a switch of this level has."""
+        """The number of ports of a switch of this level."""
         return self.radix[min(level, len(self.radix) - 1)]
 
     def ratio(self, level: int) -> float:
-        """Bandwidth below a switch of this level to bandwidth above it."""
+        """The ratio of the bandwidth below a switch of this level to that above it."""
         return self.oversubscription[level] if level < len(self.oversubscription) else 1.0
 
     def ports(self, level: int, down_rate: int) -> tuple[int, int]:
-        """Of a switch that has a level above it: how many ports go down, how many up."""
+        """The numbers of ports down and up, of a switch that has a level above it."""
         radix = self.radix_of(level)
         for down in range(radix - 1, 0, -1):
             up = max(1, -(-down * down_rate // round(self.rate * self.ratio(level))))
@@ -69,7 +69,7 @@ class FatTree(Fabric):
         )
 
     def wire(self, nodes: int, nics: int, nic_rate: int) -> Wiring:
-        fewest = 2 if self.rails else 1  # rails that never meet are asked for by levels = 1, not made by default
+        fewest = 2 if self.rails else 1  # only an explicit levels = 1 makes rails that never meet
         for levels in (self.levels,) if self.levels else range(fewest, MAX_LEVELS + 1):
             if nodes <= self._room(levels, nics, nic_rate):
                 attached, leaves = self._attach(nodes, nics, self._leaf_ports(levels, nic_rate)[0])
@@ -86,7 +86,7 @@ class FatTree(Fabric):
         return (self.radix_of(0), 0) if levels == 1 else self.ports(0, nic_rate)
 
     def _room(self, levels: int, nics: int, nic_rate: int) -> int:
-        """How many nodes fit."""
+        """The number of nodes that fit."""
         down, _ = self._leaf_ports(levels, nic_rate)
         if levels == 1:
             return down if self.rails else down // nics
@@ -96,7 +96,7 @@ class FatTree(Fabric):
         return leaves * (down // nics) if nics <= down else leaves * down // nics
 
     def _attach(self, nodes: int, nics: int, down: int) -> tuple[tuple[tuple[int, ...], ...], int]:
-        """[node][NIC] -> leaf, and how many leaves that makes."""
+        """[node][NIC] -> leaf, and the number of leaves."""
 
         def leaf(node: int, nic: int) -> int:
             if self.rails:

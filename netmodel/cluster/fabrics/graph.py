@@ -1,4 +1,4 @@
-"""A fabric of the user's own: named switches, the cables between them, and where nodes are plugged in.
+"""A user-defined fabric: named switches, the cables between them, and the switches that nodes are plugged into.
 
 In: the lists of a file: `switches`, `[[fabric.links]]` and `[[fabric.attach]]`. Out: that graph.
 """
@@ -17,7 +17,7 @@ from netmodel.cluster.keys import ClusterError
 
 @dataclass(frozen=True)
 class Joint:
-    """Cables between two switches; a rate or latency of -1 is the fabric's."""
+    """Cables between two switches; a rate or latency of -1 means the fabric's."""
 
     between: tuple[str, str]
     cables: int = 1
@@ -28,7 +28,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Attachment:
-    """The nodes, and which of their NICs (none: all), that are plugged into a switch."""
+    """Nodes, and their NICs (empty: all), that are plugged into a switch."""
 
     switch: str
     nodes: tuple[int, ...]
@@ -49,7 +49,7 @@ def _pair(value: object) -> tuple[str, str]:
 
 
 def numbers(value: object) -> tuple[int, ...]:
-    """Places as people write them: 3, "0-15", or a list of such."""
+    """Parse indices: 3, "0-15", or a list of these."""
     if isinstance(value, list) and value:
         return tuple(number for entry in value for number in numbers(entry))
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -91,7 +91,7 @@ _ATTACHMENT_KEYS: keys.Keys = {"switch": _name, "nodes": numbers, "nics": number
 
 @dataclass(frozen=True)
 class Graph(Fabric):
-    """Any graph. Its switches are all at the level where nodes are plugged in or above it."""
+    """Any graph. A switch's level is its distance from the nearest node."""
 
     kind: ClassVar[str] = "graph"
     own_keys: ClassVar[keys.Keys] = {
@@ -158,7 +158,7 @@ class Graph(Fabric):
         return Wiring(switches, tuple(cables), tuple(map(tuple, attached)))
 
     def _levels(self, attached: list[list[int]]) -> list[int]:
-        """How far each switch is from the nearest node, for drawings."""
+        """The distance of each switch from the nearest node, for drawings."""
         level = {self.switches[place]: 0 for row in attached for place in row}
         for distance in range(1, len(self.switches)):
             for joint in self.links:

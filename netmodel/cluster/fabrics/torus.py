@@ -1,7 +1,7 @@
-"""Tori and rings: every router is joined to its neighbours, one each way in every dimension.
+"""Tori and rings: every router is connected to its two neighbours in every dimension.
 
-In: the size of each dimension (of a ring: as many routers as the nodes need). Out: the whole torus, nodes placed row by
-row. Two routers in a dimension are joined once, not twice.
+In: the size of each dimension (a ring has as many routers as the nodes need). Out: the whole torus, nodes placed row by
+row. A dimension of two routers has one connection, not two.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class Torus(Fabric):
             for first, place in enumerate(places):
                 neighbour = (*place[:dimension], (place[dimension] + 1) % size, *place[dimension + 1 :])
                 second = number[neighbour]
-                if size > 2 or first < second:  # the way round two routers is the way between them
+                if size > 2 or first < second:  # in a dimension of two, both neighbours are the same router
                     cables += [Cable(first, second, self.rate, self.link_latency)] * self.links
         switches = tuple(Switch("router" + ".".join(map(str, place)), 0) for place in places)
         attached = tuple((node // self.nodes_per_router,) * nics for node in range(nodes))
         return Wiring(switches, tuple(cables), attached)
 
     def sizes(self, nodes: int) -> tuple[int, ...]:
-        """Of each dimension, for so many nodes."""
+        """The size of each dimension, for this number of nodes."""
         return self.dimensions
 
 
 @dataclass(frozen=True)
 class Ring(Torus):
-    """A torus of one dimension, as long as the nodes need."""
+    """A torus of one dimension, sized for the nodes."""
 
     kind: ClassVar[str] = "ring"
     own_keys: ClassVar[keys.Keys] = {"nodes_per_router": keys.count, "links": keys.count}

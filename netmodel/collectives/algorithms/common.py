@@ -1,4 +1,7 @@
-"""What all algorithms have in common: a draft of flows and latency, and how it becomes a `Plan`."""
+"""The parts that all algorithms share: `CollectiveSchedule`, and the helpers that turn one into a `Plan`.
+
+In: the flows and steps of an algorithm. Out: its load on the links and its rate limits.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +16,37 @@ from netmodel.collectives.plan import Flow, LateFlows
 from netmodel.topology import Topology
 from netmodel.topology.links import LinkKind
 
-# NCCL_BUFFSIZE: what a channel has under way at most.
+# NCCL_BUFFSIZE: the most bytes that a channel has in flight.
 BUFFER_BYTES = 4 * 2**20
-# Of the norm by which stages of a pipeline add up: a ring over 8 H100 of each of 10 nodes, whose NVLinks and NICs are
-# about equally fast, reaches 0.88 of what either would alone; far from balance the slower one counts.
+# Exponent of the norm that adds up the stages of a pipeline. A ring over 10 nodes of 8 H100, whose NVLinks and NICs are
+# about equally fast, reaches 0.88 of the rate of either alone; far from balance only the slower stage counts.
 COUPLING = 6.0
-# Of PCIe packets: 256 bytes of payload with 24 to 28 of headers and checksums.
+# PCIe packets carry 256 bytes of payload and 24 to 28 bytes of headers and checksums.
 _PCIE_EFFICIENCY = 0.9
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What an algorithm makes of a group, before anything that is calibrated comes in."""
+class CollectiveSchedule:
+    """The flows and steps of one algorithm in one group, before calibrated parameters apply."""
 
     flows: Sequence[Flow]
-    gpu_steps: float  # one after the other
-    network_steps: float
-    path_ns: float  # of cables and switches along these steps
-    proxy_steps: float = 0.0  # those of a ring that the CPU posts messages for
-    fill_steps: float = 0.0  # of network_steps: those that wait for a whole piece of the step before
-    fill_channels: int = 1  # among which the first pieces are divided
-    local_share: float = 0.0  # of the data: what each member reads or writes without sending it
-    lag_share: float = 1.0  # of the engine's lag
-    limits: tuple[RateLimit, ...] = ()  # of every flow, where channels limit it
-    link_loads: NDArray[np.float64] | None = None  # of all flows together, where that is known without adding them up
+    gpu_steps: float  # sequential steps over GPU links
+    network_steps: float  # sequential steps over the network
+    path_ns: float  # latency of cables and switches along these steps
+    proxy_steps: float = 0.0  # steps of a ring for which NCCL's CPU proxy posts sends
+    fill_steps: float = 0.0  # the part of network_steps that waits for a whole piece of the step before
+    fill_channels: int = 1  # channels that share the first pieces
+    local_share: float = 0.0  # share of the data that each member reads or writes without sending it
+    lag_share: float = 1.0  # share of the engine's lag
+    limits: tuple[RateLimit, ...] = ()  # one per flow, where channels limit the rate
+    link_loads: NDArray[np.float64] | None = None  # sum over all flows, where it is known without adding them up
 
 
 @dataclass(frozen=True)
 class RateLimit:
-    """How fast a flow's channels are: so many channels for a byte of the collective's size."""
+    """The rate limit of a flow: its channels, per byte of the collective's size."""
 
-    network: bool  # they cross the network
+    network: bool  # the channels cross the network
     channels: float
 
 
@@ -53,7 +56,7 @@ def wire_bytes(protocol: str) -> float:
 
 
 def efficiencies(topology: Topology, engine: Engine) -> NDArray[np.float64]:
-    """By LinkKind."""
+    """The share of a link's rate that the engine reaches, indexed by LinkKind."""
     by_kind = np.empty(len(LinkKind))
     by_kind[LinkKind.NVLINK] = engine.gpu_efficiency
     by_kind[LinkKind.PCIE] = engine.gpu_efficiency if topology.cluster.gpu_link == "pcie" else _PCIE_EFFICIENCY
@@ -61,12 +64,12 @@ def efficiencies(topology: Topology, engine: Engine) -> NDArray[np.float64]:
     return by_kind
 
 
-def busiest(topology: Topology, draft: Draft) -> NDArray[np.float64]:
-    """By LinkKind: ns that a byte of the collective keeps its busiest link busy, at the link's full rate."""
-    loads = draft.link_loads
+def busiest(topology: Topology, schedule: CollectiveSchedule) -> NDArray[np.float64]:
+    """Indexed by LinkKind: ns per byte of the collective on the busiest link, at the link's full rate."""
+    loads = schedule.link_loads
     if loads is None:
         loads = np.zeros(len(topology.rate))
-        for flow in draft.flows:
+        for flow in schedule.flows:
             loads[flow.links] += flow.loads
     used = np.flatnonzero(loads)
     by_kind = np.zeros(len(LinkKind))
@@ -75,26 +78,28 @@ def busiest(topology: Topology, draft: Draft) -> NDArray[np.float64]:
 
 
 def coupling_ns_per_byte(busy: NDArray[np.float64]) -> float:
-    """What a pipeline over GPU links and network loses because neither is always ready when the other is."""
+    """The loss of a pipeline over GPU links and network, because each sometimes waits for the other."""
     gpu, network = float(busy[LinkKind.NVLINK]), float(busy[LinkKind.NETWORK])
     if not gpu or not network:
         return 0.0
     return float((gpu**COUPLING + network**COUPLING) ** (1 / COUPLING)) - max(gpu, network)
 
 
-def with_fewer_channels(draft: Draft, algorithm: str, operation: str, members: int, channels: int) -> Draft:
-    """A draft whose flows share so few channels that these limit it."""
+def with_fewer_channels(
+    schedule: CollectiveSchedule, algorithm: str, operation: str, members: int, channels: int
+) -> CollectiveSchedule:
+    """A schedule whose flows share so few channels that the channels limit the rate."""
     data = 1.0 if algorithm != "ring" else (2.0 if operation == "all_reduce" else 1.0) * (members - 1) / members
-    return replace(draft, limits=tuple(RateLimit(False, channels / data) for _ in draft.flows))
+    return replace(schedule, limits=tuple(RateLimit(False, channels / data) for _ in schedule.flows))
 
 
-def channel_rates(draft: Draft, parameters: Parameters) -> list[float]:
-    """What the channels of every flow reach; none where they do not limit them."""
-    return [limit.channels * channel_rate(limit.network, parameters) for limit in draft.limits]
+def channel_rates(schedule: CollectiveSchedule, parameters: Parameters) -> list[float]:
+    """The rate limit of every flow; empty where channels do not limit the rate."""
+    return [limit.channels * channel_rate(limit.network, parameters) for limit in schedule.limits]
 
 
 def limited(flows: Sequence[Flow], rates: Sequence[float]) -> Sequence[Flow]:
-    """Flows that are no faster than these rates, if there are any."""
+    """The flows with these rate limits, if there are any."""
     if not rates:
         return flows
     if isinstance(flows, LateFlows):

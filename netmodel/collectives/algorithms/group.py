@@ -1,4 +1,4 @@
-"""The members of a collective as NCCL sees them: who shares GPU links, and through which NICs they leave.
+"""The members of a collective as NCCL sees them: which members share GPU links, and which NICs they use.
 
 In: a `Topology` and ranks in any order. Out: a `RankGroup`, which does not depend on that order.
 """
@@ -15,7 +15,7 @@ from netmodel.collectives.plan import Flow
 from netmodel.topology import Topology
 from netmodel.topology.links import LinkKind
 
-_CONNECTION_STRIDE = 4096  # between the numbers of connections: above those of channels
+_CONNECTION_STRIDE = 4096  # distance between connection numbers: more than there are channels
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Rail:
 
 @dataclass(frozen=True)
 class Hop:
-    """One leg of a way: from one GPU to another, between domains through given NICs."""
+    """One leg of a path: from one GPU to another; between domains through given NICs."""
 
     source: int
     target: int
@@ -40,28 +40,28 @@ class Hop:
 
 @dataclass(frozen=True, eq=False)
 class RankGroup:
-    """Members by domain: a node, or a rack whose nodes share an NVSwitch."""
+    """Members grouped by domain. A domain is a node, or a rack whose nodes share an NVSwitch."""
 
     topology: Topology
-    members: tuple[int, ...]  # in rising order
+    members: tuple[int, ...]  # ascending
     domains: tuple[tuple[int, ...], ...]
     rails: tuple[
         tuple[Rail, ...], ...
-    ]  # of every domain, as many as the domain with the fewest has; none in one domain
-    rings: tuple[tuple[tuple[int, ...], ...], ...]  # of every domain: orders in which its members can form rings
+    ]  # per domain, as many as the domain with the fewest rails has; empty if there is one domain
+    rings: tuple[tuple[tuple[int, ...], ...], ...]  # per domain: orders in which its members can form rings
 
     @property
     def ranks_per_domain(self) -> int:
-        """In the fullest domain."""
+        """Members of the largest domain."""
         return max(len(domain) for domain in self.domains)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """How many: members, domains, members of the fullest domain, rails."""
+        """Numbers of members, domains, members of the largest domain, and rails."""
         return len(self.members), len(self.domains), self.ranks_per_domain, len(self.rails[0]) if self.rails else 0
 
     def order(self, domain: int, channel: int) -> tuple[int, ...]:
-        """A domain's members in the order in which a channel visits them: from the one nearest to its NIC."""
+        """A domain's members in the order in which a channel visits them, starting nearest to its NIC."""
         rings = self.rings[domain]
         ring = rings[channel % len(rings)]
         first = ring.index(self.rails[domain][channel].rank) if self.rails else 0
@@ -78,7 +78,7 @@ class RankGroup:
 
 
 def make_group(topology: Topology, members: Iterable[int], most_rails: int = 0) -> RankGroup:
-    """The group of these ranks; with at most so many rails, if any are named."""
+    """The group of these ranks, with at most `most_rails` rails (0: all)."""
     ranks = tuple(sorted(members))
     by_domain: dict[int, list[int]] = {}
     for rank in ranks:
@@ -109,19 +109,19 @@ def _rails_of(topology: Topology, domain: Sequence[int]) -> list[Rail]:
 
 
 def hashed_connections(topology: Topology, channels: int = 1) -> int:
-    """Of two NICs: how many take ways of their own because switches hash them."""
+    """The number of connections between two NICs that switches hash to different paths."""
     fabric = topology.cluster.fabric
     return fabric.connections * channels if fabric.routing == "ecmp" else 1
 
 
 def rail_slot(topology: Topology, rank: int, nic: int) -> int:
-    """Which of its domain's NICs a NIC of a rank's node is: NICs of the same slot are on one rail."""
+    """The slot of a NIC within its domain. NICs of the same slot are on one rail."""
     node = topology.node_of(rank) % topology.cluster.gpu_link_nodes
     return node * topology.cluster.nics_per_node + nic
 
 
 def _common_rails(of_domains: list[list[Rail]]) -> tuple[tuple[Rail, ...], ...]:
-    """As many rails in every domain as in the poorest; the same NICs where all domains have them."""
+    """Reduce every domain to the smallest number of rails; choose the same NICs where all domains have them."""
     fewest = min(len(rails) for rails in of_domains)
     common = set.intersection(*({rail.slot for rail in rails} for rails in of_domains))
     chosen = []
@@ -132,7 +132,8 @@ def _common_rails(of_domains: list[list[Rail]]) -> tuple[tuple[Rail, ...], ...]:
 
 
 def _gpu_rings(topology: Topology, domain: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Through a switch any order does; in a mesh, rings that share its links between them, each in both directions."""
+    """Behind a switch any order will do. In a mesh, rings divide the links among themselves, each in both
+    directions."""
     if topology.cluster.gpu_link != "nvlink-mesh" or len(domain) < 3:
         return [domain]
     free: dict[tuple[int, int], float] = {}
@@ -154,7 +155,7 @@ def _gpu_rings(topology: Topology, domain: tuple[int, ...]) -> list[tuple[int, .
 
 
 def _hamiltonian_ring(domain: tuple[int, ...], free: dict[tuple[int, int], float], unit: float) -> tuple[int, ...]:
-    """A ring over links that are still free, preferring those with most to spare; empty if there is none."""
+    """A ring over unused links, preferring pairs with most of them left; empty if there is none."""
 
     def extend(way: tuple[int, ...]) -> tuple[int, ...]:
         if len(way) == len(domain):
@@ -169,7 +170,7 @@ def _hamiltonian_ring(domain: tuple[int, ...], free: dict[tuple[int, int], float
 
 
 def hop_paths(topology: Topology, hops: Sequence[Hop]) -> NDArray[np.int32]:
-    """The links of hops, a row each, -1 after its end."""
+    """The links of hops: one row each, -1 after its end."""
     columns = np.array([(hop.source, hop.target, hop.source_nic, hop.target_nic, hop.flow) for hop in hops], np.int64)
     source, target, source_nic, target_nic, flow = columns.T
     return topology.paths(source, target, source_nic=source_nic, target_nic=target_nic, flow=flow)
@@ -178,8 +179,8 @@ def hop_paths(topology: Topology, hops: Sequence[Hop]) -> NDArray[np.int32]:
 def spread_paths(
     topology: Topology, hops: Sequence[Hop], loads: Sequence[float], channels: int = 1
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The links of hops, and the load of every row: a hop over the network has one row for every connection that
-    switches hash, of every channel that it stands for."""
+    """The links of hops, and the load of every row. A hop over the network has one row per hashed connection of every
+    channel that it represents."""
     connections = hashed_connections(topology, channels)
     if connections == 1:
         return hop_paths(topology, hops), np.array(loads, np.float64)
@@ -202,6 +203,6 @@ def flow_over(paths: NDArray[np.int32], loads: NDArray[np.float64] | float, limi
 
 
 def latencies(topology: Topology, paths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """ns of each row, of cables and switches alone."""
+    """The latency of cables and switches on each row, in ns."""
     sums: NDArray[np.int64] = np.where(paths >= 0, topology.latency[np.maximum(paths, 0)], 0).sum(axis=1)
     return sums

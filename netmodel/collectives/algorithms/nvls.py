@@ -1,6 +1,6 @@
-"""NVLS: NVSwitches of the fourth generation and later reduce and multiply data themselves.
+"""NVLS: NVSwitches of NVLink 4 and later reduce and multicast data themselves.
 
-In: a `RankGroup` whose GPUs are joined by such a switch. Out: what crosses each GPU's link to the switch.
+In: a `RankGroup` whose GPUs share such a switch. Out: the load of each GPU's link to the switch.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.collectives.algorithms.common import Draft
+from netmodel.collectives.algorithms.common import CollectiveSchedule
 from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths
 
 
 def switch_paths(group: RankGroup, domain: int, operation: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The links between a domain's members and their switch, up and down, and their loads.
 
-    Every member is head of its share of the data: to reduce, the switch fetches it from all (the whole data leaves
-    every GPU) and hands the head the result; to multiply, the head sends its share once and all get it.
+    Every member is the head of its share of the data. To reduce, the switch reads the share from all members (all data
+    leaves every GPU) and gives the head the result. To multicast, the head sends its share once and all receive it.
     """
     members = group.domains[domain]
     count = len(members)
@@ -28,7 +28,7 @@ def switch_paths(group: RankGroup, domain: int, operation: str) -> tuple[NDArray
     return rows, np.concatenate([np.full(count, up), np.full(count, down)])
 
 
-def draft_nvls(group: RankGroup, operation: str) -> Draft:
-    """In one domain."""
+def nvls_schedule(group: RankGroup, operation: str) -> CollectiveSchedule:
+    """NVLS within one domain."""
     paths, loads = switch_paths(group, 0, operation)
-    return Draft((flow_over(paths, loads),), 1, 0, 0)
+    return CollectiveSchedule((flow_over(paths, loads),), 1, 0, 0)

@@ -1,10 +1,10 @@
-"""Which links messages load: every one over its own path, all at the same time, over several where GPUs have several
-NICs or switches hash connections.
+"""The links that P2P transfers load. All transfers run at the same time, each over its own path, or over several paths
+where GPUs have several NICs or switches hash connections.
 
-In: a `RankGroup` and its `Messages`. Out: `Routed`: a flow per message, and of very many messages a flow per sender.
-With these, what the analytic level asks is known without the flows: how much each link carries, and what limits a
-sender. So a million messages are routed as the few thousand legs that they consist of, and their flows are made when
-the flow level looks at them.
+In: a `RankGroup` and its `P2PTransfers`. Out: `RoutedTransfers`: one flow per transfer, or one per sender when there
+are very many. The analytic level needs only the load of each link and the limits of a sender, which are computed
+without the flows: a million transfers are routed as the few thousand legs that they share. The flow level makes the
+flows when it first reads them.
 """
 
 from __future__ import annotations
@@ -21,68 +21,68 @@ from netmodel.collectives.algorithms.group import RankGroup, flow_over, hashed_c
 from netmodel.collectives.plan import Flow, LateFlows
 from netmodel.topology import Topology
 
-MOST_FLOWS = 4096  # beyond, the messages of one sender are one flow
-_SLAB = 1 << 16  # messages that are routed together
+MOST_FLOWS = 4096  # with more transfers, those of one sender are one flow
+_SLAB = 1 << 16  # transfers that are routed in one pass
 _ALL = slice(None)
 
 
 @dataclass(frozen=True)
-class Messages:
-    """Pairs of ranks, and the bytes of each message per byte of the collective's size."""
+class P2PTransfers:
+    """Pairs of ranks, and the bytes of each transfer per byte of the collective's size."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     load: NDArray[np.float64]
-    exchange: bool = False  # everyone with everyone
+    exchange: bool = False  # every member sends to every other
 
     @property
     def largest(self) -> float:
         return float(self.load.max(initial=0.0))
 
-    def by_sender(self) -> Messages:
-        """The same, those of one sender after those of another."""
+    def by_sender(self) -> P2PTransfers:
+        """The same transfers, ordered by sender."""
         if (self.source[1:] >= self.source[:-1]).all():
             return self
         order = np.argsort(self.source, kind="stable")
-        return Messages(self.source[order], self.target[order], self.load[order], self.exchange)
+        return P2PTransfers(self.source[order], self.target[order], self.load[order], self.exchange)
 
 
 @dataclass(frozen=True)
-class Routed:
-    """Messages and the flows they make."""
+class RoutedTransfers:
+    """Transfers as flows over links."""
 
     flows: Sequence[Flow]
-    link_loads: NDArray[np.float64] | None  # of all flows together; None: they are few, and add up quickly
-    inside: NDArray[np.float64]  # of each flow: the largest load among its messages that stay in a domain, 0 if none do
-    across: NDArray[np.float64]  # and among those that do not
-    stripes: int  # NICs that a message between domains is spread over
-    most_inside: int  # messages of the busiest sender
+    link_loads: NDArray[np.float64] | None  # sum over all flows; None: there are few, and the caller adds them up
+    inside: NDArray[np.float64]  # per flow: the largest load of a transfer within a domain, 0 if there is none
+    across: NDArray[np.float64]  # per flow: the largest load of a transfer between domains, 0 if there is none
+    stripes: int  # number of NICs that carry one transfer between domains
+    most_inside: int  # number of transfers of the busiest sender
     most_across: int
-    lone: bool  # no sender has two
-    farthest_ns: float  # of cables and switches
+    lone: bool  # every sender has one transfer at most
+    farthest_ns: float  # latency of cables and switches on the longest path
 
 
 class _Legs(NamedTuple):
-    """Parts of messages' ways: from one GPU to another, by way of a NIC where they leave the domain."""
+    """Legs of transfers: each from one GPU to another, through a NIC if it leaves the domain."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     nic: NDArray[np.int64]  # -1: the nearest
-    message: NDArray[np.int64] | None  # which one each belongs to; None: there is one for each message
+    transfer: NDArray[np.int64] | None  # the transfer that each leg belongs to; None: leg i belongs to transfer i
     stripe: int
 
 
-def route_messages(group: RankGroup, messages: Messages, *, pxn: bool) -> Routed:
-    """Every message over its own path, all at the same time; over several where GPUs have several NICs."""
-    messages = messages.by_sender()
+def route_p2p(group: RankGroup, transfers: P2PTransfers, *, pxn: bool) -> RoutedTransfers:
+    """Route all transfers at the same time, each over its own path, or over several where GPUs have several NICs."""
+    transfers = transfers.by_sender()
     topology = group.topology
     gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
     domain_of = np.arange(topology.gpus) // gpus_per_domain
-    inside = domain_of[messages.source] == domain_of[messages.target]
-    ways = _Ways(group, messages, inside, domain_of, pxn)
-    senders = np.flatnonzero(np.diff(messages.source, prepend=-1))  # where the messages of each begin
-    if len(messages.source) <= MOST_FLOWS:
-        first = np.arange(len(messages.source))
+    inside = domain_of[transfers.source] == domain_of[transfers.target]
+    ways = _Ways(group, transfers, inside, domain_of, pxn)
+    senders = np.flatnonzero(np.diff(transfers.source, prepend=-1))  # index of each sender's first transfer
+    if len(transfers.source) <= MOST_FLOWS:
+        first = np.arange(len(transfers.source))
         rows = ways.paths()
         flows: Sequence[Flow] = _flow_each(np.concatenate(rows, axis=1), ways.loads)
         link_loads, farthest = None, int(latencies(topology, rows[0]).max(initial=0))
@@ -92,32 +92,32 @@ def route_messages(group: RankGroup, messages: Messages, *, pxn: bool) -> Routed
         link_loads, farthest = _loads_of_links(ways)
     counts = np.diff(np.append(senders, len(inside)))
     stay = np.add.reduceat(inside, senders, dtype=np.int64)
-    return Routed(
+    return RoutedTransfers(
         flows,
         link_loads,
-        np.maximum.reduceat(np.where(inside, messages.load, 0.0), first),
-        np.maximum.reduceat(np.where(inside, 0.0, messages.load), first),
+        np.maximum.reduceat(np.where(inside, transfers.load, 0.0), first),
+        np.maximum.reduceat(np.where(inside, 0.0, transfers.load), first),
         ways.nics_each,
         int(stay.max()),
         int((counts - stay).max()),
-        not messages.exchange and int(counts.max()) <= 1,
+        not transfers.exchange and int(counts.max()) <= 1,
         float(farthest),
     )
 
 
 class _Ways:
-    """How the messages of a group travel."""
+    """The paths of a group's transfers."""
 
     def __init__(
         self,
         group: RankGroup,
-        messages: Messages,
-        inside: NDArray[np.bool_],  # of each message: it stays in a domain
+        transfers: P2PTransfers,
+        inside: NDArray[np.bool_],  # per transfer: both ends are in one domain
         domain_of: NDArray[np.int64],  # [rank]
         pxn: bool,
     ) -> None:
         self.topology = group.topology
-        self.messages = messages
+        self.transfers = transfers
         self._members = group.members
         self._inside = inside
         self._all_inside = bool(inside.all())
@@ -125,15 +125,16 @@ class _Ways:
         self._pxn = pxn
         self._near = {rank: group.topology.nics_of(rank) for rank in group.members}
         self.nics_each = 1 if self._all_inside else min(len(nics) for nics in self._near.values())
-        # Where switches hash connections, each takes a way of its own; of very many messages one stands for the others.
-        many = len(messages.source) > MOST_FLOWS
+        # Where switches hash connections, each connection takes its own path; with very many transfers, one connection
+        # stands for all.
+        many = len(transfers.source) > MOST_FLOWS
         connections = 1 if self._all_inside or many else hashed_connections(group.topology)
         self.stripes = self.nics_each * connections
-        self.loads = messages.load / self.stripes  # of every message on each of its ways
+        self.loads = transfers.load / self.stripes  # per transfer, on each of its paths
 
     def legs(self, some: slice = _ALL) -> Iterator[_Legs]:
-        """Of every stripe: legs of all messages from their sources, and of those that are relayed the second one."""
-        source, target, inside = self.messages.source[some], self.messages.target[some], self._inside[some]
+        """The legs of every stripe: the first leg of all transfers, then the second leg of relayed ones."""
+        source, target, inside = self.transfers.source[some], self.transfers.target[some], self._inside[some]
         for stripe in range(self.stripes):
             proxies, nics = source, np.full(len(source), -1, np.int64)
             if not self._all_inside and self.topology.cluster.gpu_link != "pcie":
@@ -147,11 +148,11 @@ class _Ways:
 
     @cached_property
     def _rails(self) -> list[_Rails]:
-        """Of every NIC that a member has."""
+        """The rails of every NIC that a member has."""
         return [self._make_rails(place) for place in range(self.nics_each)]
 
     def paths(self) -> list[NDArray[np.int32]]:
-        """Of each of `legs`, a row of links for every message, -1 after its end. All are looked up together."""
+        """For each of `legs`, one row of links per transfer, -1 after its end. All rows are looked up in one call."""
         parts = list(self.legs())
         source, target, nic = (np.concatenate(columns) for columns in zip(*(part[:3] for part in parts), strict=True))
         ends = np.cumsum([len(part.source) for part in parts])
@@ -160,15 +161,15 @@ class _Ways:
         return [self._of_messages(part, rows) for part, rows in zip(parts, np.split(found, ends[:-1]), strict=True)]
 
     def _of_messages(self, part: _Legs, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        if part.message is None:
+        if part.transfer is None:
             return found
         rows = np.full((len(self.loads), found.shape[1]), -1, np.int32)
-        rows[part.message] = found
+        rows[part.transfer] = found
         return rows
 
     def slabs(self) -> Iterator[slice]:
-        """Messages of some domains after those of others, as many at a time as a processor's cache holds."""
-        domains = self._domain_of[self.messages.source]
+        """The transfers domain by domain, in slabs that fit into the processor's cache."""
+        domains = self._domain_of[self.transfers.source]
         starts = np.flatnonzero(np.diff(domains, prepend=-1)).tolist()
         begin = 0
         for start, end in zip(starts, [*starts[1:], len(domains)], strict=True):
@@ -190,7 +191,7 @@ class _Ways:
 
 @dataclass(frozen=True)
 class _Rails:
-    """Where members' NICs are."""
+    """The rails of the members' NICs."""
 
     nic_of: NDArray[np.int64]  # [rank]
     slot_of: NDArray[np.int64]  # [rank] -> the rail of that NIC
@@ -199,8 +200,8 @@ class _Rails:
     def proxies(
         self, source: NDArray[np.int64], target: NDArray[np.int64], inside: NDArray[np.bool_], *, pxn: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """PXN: a message to another domain goes over GPU links to the member on the rail of its target, and leaves
-        through that member's NIC. Without such a member it leaves from where it is, through the nearest NIC."""
+        """PXN: a transfer to another domain goes over GPU links to the member on the rail of its target, and leaves
+        through that member's NIC. Without such a member it leaves through the sender's nearest NIC."""
         slot = self.slot_of[target]
         same = self.slot_of[source] == slot
         through = ~inside & same
@@ -214,20 +215,20 @@ class _Rails:
 
 
 def _loads_of_links(ways: _Ways) -> tuple[NDArray[np.float64], int]:
-    """What messages put on each link together, and ns of cables and switches to the farthest end of a first leg. Legs
-    that many messages have in common, as those from a relaying GPU to a target, are routed once."""
+    """The load of each link, summed over all transfers, and the longest latency of a first leg in ns. Legs that many
+    transfers share, such as those from a relaying GPU to a target, are routed once."""
     topology = ways.topology
-    by_link = np.zeros(len(topology.rate) + 1)  # behind a place for what ends a row
+    by_link = np.zeros(len(topology.rate) + 1)  # one more element, for the -1 that ends a row
     latency = np.append(0, topology.latency)
     farthest = 0
     for slab in ways.slabs():
         for legs in ways.legs(slab):
-            loads = ways.loads[slab] if legs.message is None else ways.loads[slab][legs.message]
+            loads = ways.loads[slab] if legs.transfer is None else ways.loads[slab][legs.transfer]
             source, target, nic, load = _distinct(topology, legs, loads)
             for pairs, rows in topology.path_parts(source, target, nic, nic, legs.stripe):
                 links = rows.astype(np.intp) + 1
                 by_link += np.bincount(links.ravel(), np.repeat(load[pairs], links.shape[1]), len(by_link))
-                if legs.stripe == 0 and legs.message is None:
+                if legs.stripe == 0 and legs.transfer is None:
                     farthest = max(farthest, int(latency[links].sum(axis=1).max()))
     return by_link[1:], farthest
 
@@ -235,7 +236,7 @@ def _loads_of_links(ways: _Ways) -> tuple[NDArray[np.float64], int]:
 def _distinct(
     topology: Topology, legs: _Legs, loads: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Source, target and NIC of legs that differ, and what they carry together."""
+    """Source, target and NIC of distinct legs, and the sum of their loads."""
     nics = topology.cluster.nics_per_node + 1
     first, last = int(legs.source.min()), int(legs.source.max())
     key = ((legs.source - first) * topology.gpus + legs.target) * nics + legs.nic + 1
@@ -259,7 +260,7 @@ def _flow_of_each_sender(ways: _Ways, senders: NDArray[np.int64]) -> list[Flow]:
 
 
 def _flow_each(paths: NDArray[np.int32], loads: NDArray[np.float64]) -> tuple[Flow, ...]:
-    """A flow for every row; those that pass no link twice, which most are, all at once."""
+    """One flow per row. Rows that pass no link twice, nearly all, are handled in one array operation."""
     ordered = np.sort(paths, axis=1)
     again = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1).tolist()
     begin = (ordered < 0).sum(axis=1).tolist()

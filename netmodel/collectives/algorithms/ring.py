@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from netmodel.collectives.algorithms.common import Draft, wire_bytes
+from netmodel.collectives.algorithms.common import CollectiveSchedule, wire_bytes
 from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths, latencies, spread_paths
 
 # NCCL counts thrice the overhead for posting a step of Simple that it counts for LL.
@@ -18,12 +18,12 @@ _POSTING = {"ll": 1 / 3, "ll128": 1.0, "simple": 1.0}
 
 
 def ring_steps(operation: str, members: int) -> int:
-    """How often a piece of data moves on."""
+    """How many steps a piece of data makes."""
     return 2 * (members - 1) if operation == "all_reduce" else members - 1
 
 
-def draft_ring(group: RankGroup, operation: str, protocol: str, root: int) -> Draft:
-    """The rings of a group. `root` is a rank, of broadcast and reduce."""
+def ring_schedule(group: RankGroup, operation: str, protocol: str, root: int) -> CollectiveSchedule:
+    """The rings of a group. `root`: the root rank of broadcast and reduce."""
     members = len(group.members)
     rooted = operation in ("broadcast", "reduce")
     steps = ring_steps(operation, members)
@@ -33,7 +33,7 @@ def draft_ring(group: RankGroup, operation: str, protocol: str, root: int) -> Dr
     flows, crossings, along = [], 0, 0
     for channel, copy in product(range(rings), range(copies)):
         legs, network = _legs(group, channel, channel + rings * copy)
-        if rooted:  # the data does not come back to where it began
+        if rooted:  # the data does not return to the root
             skipped = "target" if operation == "broadcast" else "source"
             kept = [i for i, leg in enumerate(legs) if getattr(leg[0 if skipped == "source" else -1], skipped) != root]
             legs, network = [legs[i] for i in kept], [network[i] for i in kept]
@@ -41,25 +41,25 @@ def draft_ring(group: RankGroup, operation: str, protocol: str, root: int) -> Dr
         flows.append(flow_over(*spread_paths(group.topology, hops, [share] * len(hops))))
         crossings = max(crossings, sum(network))
         along = max(along, int(latencies(group.topology, hop_paths(group.topology, hops)).sum()))
-    rounds = steps / (members - 1 if rooted else members)  # every piece goes round so often
-    return Draft(
+    rounds = steps / (members - 1 if rooted else members)  # how often every piece goes round
+    return CollectiveSchedule(
         tuple(flows),
         gpu_steps=steps - rounds * crossings,
         network_steps=rounds * crossings,
         path_ns=rounds * along,
         proxy_steps=_POSTING[protocol] * steps if group.rails else 0.0,
-        local_share=0.0 if rooted else 1.0 / members,  # the pieces of a broadcast are all under way together
+        local_share=0.0 if rooted else 1.0 / members,  # the pieces of a broadcast are all in flight at once
     )
 
 
 def _connections(group: RankGroup) -> int:
-    """How many of a NIC may take ways of their own."""
+    """The number of connections of a NIC that may take different paths."""
     cluster = group.topology.cluster
     return 2 if group.rails and cluster.gpu_link != "pcie" and cluster.fabric.routing == "ecmp" else 1
 
 
 def _legs(group: RankGroup, channel: int, connection: int) -> tuple[list[list[Hop]], list[bool]]:
-    """The ring of a channel: for every step its hops, and whether it crosses the network."""
+    """The ring of a channel: the hops of every step, and whether the step crosses the network."""
     legs: list[list[Hop]] = []
     network: list[bool] = []
     domains = len(group.domains)
@@ -78,9 +78,9 @@ def _legs(group: RankGroup, channel: int, connection: int) -> tuple[list[list[Ho
     return legs, network
 
 
-def draft_pat(group: RankGroup) -> Draft:
-    """Parallel aggregated trees, of one GPU per node: data moves by powers of two, in logarithmically many steps.
-    Gathering and scattering are each other's mirror."""
+def pat_schedule(group: RankGroup) -> CollectiveSchedule:
+    """Parallel aggregated trees with one GPU per node: data moves by powers of two, in logarithmically many steps.
+    All-gather and reduce-scatter mirror each other."""
     members, rails = len(group.members), len(group.rails[0])
     flows = []
     depth = int(np.ceil(np.log2(members)))
@@ -101,4 +101,4 @@ def draft_pat(group: RankGroup) -> Draft:
         paths, rows = spread_paths(group.topology, hops, loads)
         flows.append(flow_over(paths, rows))
         farthest = max(farthest, int(latencies(group.topology, paths).max()))
-    return Draft(tuple(flows), 0, depth, depth * farthest, local_share=1.0 / members)
+    return CollectiveSchedule(tuple(flows), 0, depth, depth * farthest, local_share=1.0 / members)

@@ -1,5 +1,5 @@
-"""Trees between domains: the two binary trees of an all-reduce, each with half of the data, so that a domain that
-passes data on in one is a leaf of the other.
+"""Trees between domains: the two binary trees of an all-reduce. Each carries half of the data, and a domain that
+forwards data in one tree is a leaf of the other.
 
 In: a `RankGroup`. Out: flows of tree, NVLS-tree and CollNet, and their latencies.
 """
@@ -12,16 +12,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from netmodel.collectives.algorithms.common import Draft, wire_bytes
+from netmodel.collectives.algorithms.common import CollectiveSchedule, wire_bytes
 from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths, latencies, spread_paths
 from netmodel.collectives.algorithms.nvls import switch_paths
 from netmodel.collectives.plan import Flow
 
-_CHANNELS_PER_NIC = 2  # as of rings
+_CHANNELS_PER_NIC = 2  # as for rings
 
 
 def tree_parents(domains: int) -> list[int]:
-    """The first tree: odd places are leaves, a place whose lowest set bit is b hangs on one whose is 2b; -1: root."""
+    """Parents in the first tree: odd places are leaves, the lowest set bit of a parent is twice its child's; -1:
+    root."""
     parents = [-1]
     for place in range(1, domains):
         bit = place & -place
@@ -31,7 +32,8 @@ def tree_parents(domains: int) -> list[int]:
 
 
 def double_tree(domains: int) -> list[list[int]]:
-    """Two trees as lists of parents. The second is the first mirrored, or shifted if odd: its leaves become inner."""
+    """Two trees as lists of parents. The second is the first mirrored, or shifted if odd, so leaves become inner
+    nodes."""
     first = tree_parents(domains)
     second = [-1] * domains
     for place, parent in enumerate(first):
@@ -54,7 +56,7 @@ def depth(parents: list[int]) -> int:
 
 
 def _edges(group: RankGroup, parents: list[int], channel: int) -> list[Hop]:
-    """Both directions between every domain's NIC and its parent's."""
+    """The hops between every domain's NIC and its parent's, both directions."""
     hops = []
     for place, parent in enumerate(parents):
         if parent >= 0:
@@ -64,8 +66,8 @@ def _edges(group: RankGroup, parents: list[int], channel: int) -> list[Hop]:
     return hops
 
 
-def draft_tree(group: RankGroup, protocol: str) -> Draft:
-    """All-reduce: up to the root and down again, over a chain inside each domain."""
+def tree_schedule(group: RankGroup, protocol: str) -> CollectiveSchedule:
+    """All-reduce: up to the root and down again, with a chain inside each domain."""
     channels = len(group.rails[0]) if group.rails else len(group.rings[0])
     trees = double_tree(len(group.domains)) if group.rails else [[-1]]
     share = wire_bytes(protocol) / (channels * len(trees))
@@ -89,7 +91,7 @@ def draft_tree(group: RankGroup, protocol: str) -> Draft:
                 farthest_network = max(farthest_network, int(latencies(group.topology, paths).max()))
             flows.append(_joined(parts, loads))
     inside, between = group.ranks_per_domain - 1, max(depth(parents) for parents in trees)
-    return Draft(
+    return CollectiveSchedule(
         tuple(flows),
         2 * inside,
         2 * between,
@@ -99,7 +101,7 @@ def draft_tree(group: RankGroup, protocol: str) -> Draft:
     )
 
 
-def draft_nvls_tree(group: RankGroup) -> Draft:
+def nvls_tree_schedule(group: RankGroup) -> CollectiveSchedule:
     """All-reduce: reduction in each domain's NVSwitch, trees between domains."""
     channels, trees = len(group.rails[0]), double_tree(len(group.domains))
     share = 1.0 / (channels * len(trees))
@@ -113,12 +115,14 @@ def draft_nvls_tree(group: RankGroup) -> Draft:
             parts = [crossing, *(paths for paths, _ in inside)]
             flows.append(_joined(parts, [rows, *(loads * share for _, loads in inside)]))
     steps = max(depth(parents) for parents in trees)
-    return Draft(tuple(flows), 1, 2 * steps, 2 * steps * farthest, fill_steps=2 * steps, fill_channels=channels)
+    return CollectiveSchedule(
+        tuple(flows), 1, 2 * steps, 2 * steps * farthest, fill_steps=2 * steps, fill_channels=channels
+    )
 
 
-def draft_collnet(group: RankGroup, operation: str, *, chain: bool, nvls: bool = False) -> Draft:
-    """Reduction in the network's switches: every NIC sends its share once and gets the result once. The way up to the
-    switches and down again is taken to be the way to the next domain's NIC."""
+def collnet_schedule(group: RankGroup, operation: str, *, chain: bool, nvls: bool = False) -> CollectiveSchedule:
+    """Reduction in the network's switches: every NIC sends its share once and receives the result once. The path up to
+    the switches and down again is modelled as the path to the next domain's NIC."""
     channels, domains = len(group.rails[0]), len(group.domains)
     flows, farthest = [], 0
     for channel in range(channels):
@@ -150,7 +154,7 @@ def draft_collnet(group: RankGroup, operation: str, *, chain: bool, nvls: bool =
                 loads.append(both / len(members) / channels)
         flows.append(_joined(parts, loads))
     inside_steps = 1 if nvls else 2 * (group.ranks_per_domain - 1) if chain else 2 * min(1, group.ranks_per_domain - 1)
-    return Draft(tuple(flows), inside_steps, 2, farthest)
+    return CollectiveSchedule(tuple(flows), inside_steps, 2, farthest)
 
 
 def _joined(parts: list[NDArray[np.int32]], loads: Sequence[NDArray[np.float64] | float]) -> Flow:
