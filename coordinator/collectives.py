@@ -1,8 +1,9 @@
-"""One collective: collects the members' posts, checks that they agree, and computes each member's result.
+"""One collective: combines the members' contributions, and computes each member's result.
 
-In: the members' posts, in any order. Out: for each member the known bytes of its receive buffer, and their intervals.
-Ranks and coordinator exchange only known bytes (intervals.py). A contribution to a reduction is combined with the
-others on arrival, to save memory (arithmetic.py). An element of the result is known if every member's is.
+In: the members' posts, in any order; communicators.py has matched them. Out: for each member the known bytes of its
+receive buffer, and their intervals. Ranks and coordinator exchange only known bytes (intervals.py). A contribution to a
+reduction is combined with the others on arrival, to save memory (arithmetic.py). An element of the result is known if
+every member's is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What Maya knows about one GPU model, and what each key of a device file means.
 
-In: the keys of a TOML file (see `catalogue`). Out: a `Device` in base units: bytes, hertz, watts, operations a second.
-Every field says its key in the file and how its value is read; a field without a default must be in the file.
+In: the keys of a TOML file (see `device_files`). Out: a `Device` in base units: bytes, hertz, watts, operations a
+second. Every field says its key in the file and how its value is read; a field without a default must be in the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trace of a rank, as it lies in its file: format version 1, little-endian.
+"""The trace of a rank, as it lies in its file: format `VERSION`, little-endian.
 
 `rank_runtime/shim/device/recorder*.c` write it, `maya.trace.reader` reads it. Numbers that both need are declared in
 `rank_runtime.trace_format`.

@@ -369,7 +369,7 @@ def test_small_buffers_travel_at_any_limit(ranks: Ranks) -> None:
         },
     )
     for output in outputs:
-        assert "800000 bytes of integers that were written to the GPU are placeholders" in output
+        assert "800000 bytes of integers written to the GPU become placeholders" in output
         assert "--copy-bytes is 0" in output
 
 

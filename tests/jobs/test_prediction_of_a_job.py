@@ -209,7 +209,7 @@ def marked(run: ScriptRun, kind: str) -> dict[str, int]:
 
 
 def test_the_summary_lists_the_assumptions_of_a_run(assuming_run: ScriptRun) -> None:
-    assert list(assumptions_of(assuming_run)) == ["placeholder_reads", "empty_products", "steps"]
+    assert list(assumptions_of(assuming_run)) == ["placeholder_reads", "empty_gemms", "steps"]
 
 
 def test_an_assumption_names_the_lines_that_read_placeholders(assuming_run: ScriptRun) -> None:
@@ -217,7 +217,7 @@ def test_an_assumption_names_the_lines_that_read_placeholders(assuming_run: Scri
 
 
 def test_an_assumption_names_the_lines_of_empty_matmuls(assuming_run: ScriptRun) -> None:
-    assert marked(assuming_run, "empty_products") == {"EXPERT": 4 * 3}
+    assert marked(assuming_run, "empty_gemms") == {"EXPERT": 4 * 3}
 
 
 def test_steps_without_an_optimizer_are_found_by_parameter_updates(assuming_run: ScriptRun) -> None:

@@ -15,6 +15,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/*
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_SOURCE = re.compile(r"`((?:maya|coordinator|netmodel|rank_runtime|shim|tests|scripts)/[\w/]+\.(?:py|c|cpp|h|toml))`")
+_TEST = re.compile(r"`(test_\w+\.py)`")
 _FUNCTION = re.compile(r"`([\w/]+\.(?:py|c|cpp)):([\w.]+)`")
 
 
@@ -44,6 +46,14 @@ def test_relative_links_resolve(page: Path) -> None:
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name)
+def test_files_that_pages_name_exist(page: Path) -> None:
+    text = prose(page)
+    sources = [path for path in _SOURCE.findall(text) if not any((folder / path).exists() for folder in FOLDERS)]
+    tests = [path for path in _TEST.findall(text) if not any((ROOT / "tests").glob(f"*/{path}"))]
+    assert not sources + tests
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

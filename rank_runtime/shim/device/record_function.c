@@ -3,7 +3,7 @@
  * In: calls of five functions of libtorch_cpu.so: both constructors of at::RecordFunction (the dispatcher uses one of them for
  * ops, all other code the one that takes a scope), Dispatcher::runRecordFunction, which the dispatcher calls next, the
  * destructor, and the function that copies one thread's callbacks to another. Out: the op observer is called first
- * (observer/observer.cpp, nodes.cpp); a call that it does not handle goes on to torch. This library is loaded before
+ * (observer/observer.cpp, autograd_nodes.cpp); a call that it does not handle goes on to torch. This library is loaded before
  * libtorch_cpu.so, so its functions of these names are the ones that are called, even from within libtorch_cpu.so. */
 
 #define _GNU_SOURCE
