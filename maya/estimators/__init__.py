@@ -1,19 +1,13 @@
-"""How long a device takes for what it was asked to do: a duration, where it comes from, and how sure it is.
+"""Estimate the duration of kernels: a time in ns, its origin, and its uncertainty.
 
-work               what a kernel or library call has to do, apart from any device
-features           from a record of a trace to a work
-questions          from the options of `maya estimate` to works
-batch              works of one kind as columns, and the times given for them
-bounds, limits     what a device cannot beat
-estimator          a device and works of any kinds -> estimates
-gemm, attention, convolution, memory_bound, libraries, roofline
-                   the estimators of the kinds
-forest, curves     what is learned: trees, and curves over sizes
-pack               what was learned about a device, in a file
-breakdown          where the time of a trace goes, by kind
-training, curve_training, recurrent_fit
-                   learning, with the error on what was left out
-sources, recipes   public measurements, and what of them goes into the packs that come with Maya
-measurements_file, calibration
-                   a user's own measurements, and the pack that is made of them
+kernel.py     `Kernel`: what a kernel or library call computes and moves, on no particular device; `KernelClass`;
+              `Estimate`
+estimator.py  `Estimator.estimate`: a device and kernels -> estimates. Every duration is looked up here
+models/       one model per kernel class (GEMM, attention, convolution, memory-bound, ...), and device bounds
+features/     records of a trace -> kernels
+ops.py        options of `maya estimate` -> kernels
+batch.py      kernels of one class as columns
+pack.py       the learned models of one device, in a file of packs/
+breakdown.py  the time of a trace by kernel class
+training/     makes packs from public or the user's own measurements
 """

@@ -1,7 +1,7 @@
-"""Works of one kind, dtype and variant as columns, and the times that are given for them.
+"""Kernels of one class, dtype and variant as columns, and their times.
 
-In: `Kernel`s. Out: `Batch`es of numpy columns, which is what the estimators of the kinds take, and `BatchTimes`, which
-is what they give back. Within a batch only numbers differ, so an estimator never looks at a work by itself.
+In: `Kernel`s. Out: `Batch`es of numpy columns, the input of the models, and `BatchTimes`, their result. Within a batch
+only numbers differ, so a model never handles a single kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZES = attrgetter("flops", "bytes_read", "bytes_written")
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns of works of one kind, dtype and variant."""
+    """Columns of kernels of one class, dtype and variant."""
 
     kind: KernelClass
     dtype: str
@@ -33,7 +33,7 @@ class Batch:
     flops: Floats
     bytes_read: Floats
     bytes_written: Floats
-    shape: dict[str, Floats] = field(default_factory=dict)  # NaN where a work does not say
+    shape: dict[str, Floats] = field(default_factory=dict)  # NaN where a kernel lacks the dimension
 
     def __len__(self) -> int:
         return len(self.flops)
@@ -43,7 +43,7 @@ class Batch:
         return self.bytes_read + self.bytes_written
 
     def column(self, name: str, default: float | Floats) -> Floats:
-        """One dimension of all works; `default` where a work does not have it."""
+        """One dimension of all kernels; `default` where a kernel lacks it."""
         values = self.shape.get(name)
         if values is None:
             return np.broadcast_to(np.asarray(default, dtype=np.float64), self.flops.shape)
@@ -52,16 +52,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """What an estimator says about all works of a batch."""
+    """The times of all kernels of a batch."""
 
     seconds: Floats
     origin: Origin
-    spread: float | Floats  # relative standard deviation to be expected
+    spread: float | Floats  # expected relative standard deviation
     note: str = ""
 
 
 def batches(kernels: Sequence[Kernel]) -> Iterator[tuple[npt.NDArray[np.intp], Batch]]:
-    """The works as batches, each with the positions of its works."""
+    """The kernels as batches, each with the positions of its kernels."""
     members: defaultdict[tuple[KernelClass, str, str], list[int]] = defaultdict(list)
     for position, alike in enumerate(map(_ALIKE, kernels)):
         members[alike].append(position)
@@ -75,19 +75,19 @@ def _batch(kind: KernelClass, dtype: str, variant: str, kernels: list[Kernel]) -
 
 
 def _columns(shapes: list[dict[str, float]]) -> dict[str, Floats]:
-    """The dimensions of works by their names, in the order of those."""
+    """The dimensions of kernels by name, sorted by name."""
     kinds = set(map(tuple, shapes))
     names = sorted(set().union(*kinds))
     if len(kinds) > 1:
         absent = float("nan")
         return {name: np.array([shape.get(name, absent) for shape in shapes], dtype=np.float64) for name in names}
-    # All have the same, as is usual, and can be read in one go.
+    # The usual case: all kernels have the same dimensions, which can be read in one pass.
     (order,) = kinds
     by_name = dict(zip(order, _transposed(map(dict.values, shapes), len(shapes), len(order)), strict=True))
     return {name: by_name[name] for name in names}
 
 
 def _transposed(rows: Iterable[Iterable[float]], count: int, width: int) -> Floats:
-    """Rows as columns, each in one piece."""
+    """Rows as contiguous columns."""
     numbers = np.fromiter(chain.from_iterable(rows), np.float64, count * width)
     return np.ascontiguousarray(numbers.reshape(count, width).T)

@@ -1,8 +1,7 @@
-"""Where the time of a trace goes: by kind of work, by origin, and the works that take most, on one device or several.
+"""The time of a trace by kernel class and by origin, on one device.
 
-In: the works of a trace (features/) and devices. Out: a `Breakdown` for each device: sums over all launches, as if they
-ran one after the other. What runs at the same time, and what waits for what, is not looked at here; collectives are not
-in it.
+In: the kernels of a trace (features/) and a device. Out: a `Breakdown`: sums over all launches, as if they ran one
+after the other. It ignores overlap and waiting, and leaves out collectives.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from maya.util.suggestions import did_you_mean
 
 @dataclass
 class BreakdownRow:
-    """One kind of work, or all of it."""
+    """One kernel class, or the total."""
 
     launches: int = 0
     different: int = 0
@@ -41,18 +40,18 @@ class BreakdownRow:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """All works of a trace on one device."""
+    """All kernels of a trace on one device."""
 
     device: Device
-    estimates: list[Estimate]  # of each of the trace's works, in their order
+    estimates: list[Estimate]  # one per kernel of the trace, in its order
     kinds: dict[KernelClass, BreakdownRow]
     total: BreakdownRow
-    flops: float  # of products, attention and convolutions
-    ideal_ns: float  # what these flops alone would take at the peaks of their dtypes
+    flops: float  # of GEMMs, attention and convolutions
+    ideal_ns: float  # the time of these FLOPs at the peaks of their dtypes
 
     @property
     def peak_share(self) -> float:
-        """The part of the device's peak that is reached over all of the time."""
+        """The share of the device's peak that the whole trace reaches."""
         return self.ideal_ns / self.total.ns if self.total.ns else 0.0
 
 
@@ -73,8 +72,8 @@ def break_down(traced: TracedKernels, device: Device, packs: Sequence[Path] = ()
 
 
 def only_within(trace: Trace, traced: TracedKernels, name: str) -> TracedKernels:
-    """What was launched while an annotation of this name (torch.profiler.record_function) was open, on any thread:
-    backward runs on a thread of its own."""
+    """The kernels launched while an annotation of this name (torch.profiler.record_function) was open, on any thread:
+    backward runs on its own thread."""
     annotations = trace.ops[trace.ops["kind"] == RecordKind.ANNOTATION]
     names = annotations["name"].astype(str)
     chosen = annotations[names == name]

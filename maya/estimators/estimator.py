@@ -1,8 +1,8 @@
-"""How long works take on one device: the entry to all estimators.
+"""The entry point for kernel durations: estimate how long kernels take on one device.
 
-In: a device, and `Kernel`s of any kinds. Out: an `Estimate` for each. Works are grouped into batches of columns, each
-kind's estimator takes a batch at a time, and what was asked once is remembered. `ESTIMATORS` says who answers for which
-kind: a function from (device, packs, batch) to times.
+In: a device, and `Kernel`s of any class. Out: an `Estimate` for each. Kernels are grouped into batches of columns, and
+the model of each class evaluates a batch at a time; estimates are cached. `ESTIMATORS` maps each kernel class to its
+model: a function from (device, packs, batch) to times.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ _Key = tuple[object, ...]
 
 
 class Estimator:
-    """Estimates for one device. `packs` are files of the user's own, before those that come with Maya."""
+    """Estimates for one device. `packs`: the user's own files, which take precedence over those that come with Maya."""
 
     def __init__(self, device: Device, packs: Sequence[Path] = ()) -> None:
         self.device = device
         self.packs = Packs(device, packs)
-        self._known: dict[_Key, int] = {}  # works by what they are, to their place among the estimates
+        self._known: dict[_Key, int] = {}  # kernel -> index into _estimates
         self._estimates: list[Estimate] = []
 
     def estimate(self, kernels: Sequence[Kernel]) -> list[Estimate]:
-        """One estimate for each work, in their order."""
+        """One estimate per kernel, in the same order."""
         with _nothing_collected():
             known = self._known
-            # Most of the time goes into hashing keys, so each is looked up and remembered in one step.
+            # Hashing keys takes most of the time, so each key is looked up and stored in one step.
             places = [known.setdefault(_key(kernel), len(known)) for kernel in kernels]
             if len(known) > len(self._estimates):
                 try:
                     self._learn(kernels, places)
                 except BaseException:
                     while len(known) > len(self._estimates):
-                        known.popitem()  # the last one: what was not estimated is not known
+                        known.popitem()  # forget the newest keys, which have no estimate
                     raise
         return list(map(self._estimates.__getitem__, places))
 
     def _learn(self, kernels: Sequence[Kernel], places: list[int]) -> None:
-        """Remember the estimates of works whose places are new; those follow on the ones before."""
+        """Compute and cache the estimates of kernels with new places, which follow the existing ones."""
         before = len(self._estimates)
         new = list({place: kernel for place, kernel in zip(places, kernels, strict=True) if place >= before}.values())
         found: list[Estimate | None] = [None] * len(new)
@@ -80,12 +80,12 @@ class Estimator:
         self._estimates.extend(estimate for estimate in found if estimate is not None)
 
     def times(self, batch: Batch) -> BatchTimes:
-        """Times of works that are columns already; nothing is remembered."""
+        """Times of kernels that are already columns; nothing is cached."""
         return ESTIMATORS.get(batch.kind, roofline.evaluate)(self.device, self.packs, batch)
 
 
 def _estimates(times: BatchTimes) -> Iterator[Estimate]:
-    """One estimate for each time; made from tuples, without a call of Python code for each."""
+    """One estimate per time, made from tuples without a Python call for each."""
     nanoseconds = np.maximum(np.rint(times.seconds * 1e9), 1.0).astype(np.int64).tolist()
     spreads = np.broadcast_to(np.minimum(times.spread, 1.0), len(nanoseconds)).tolist()
     columns = zip(nanoseconds, repeat(times.origin), spreads, repeat(times.note), strict=False)
@@ -94,7 +94,7 @@ def _estimates(times: BatchTimes) -> Iterator[Estimate]:
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Python's collector goes through what is new again and again: a third of the time, and none of it is garbage."""
+    """Pause garbage collection, which would take a third of the time and find no garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""What a kernel or a library call has to do, and what is said about how long that takes.
+"""`Kernel`, the input of the estimator: what a kernel or library call computes and moves. `Estimate`, its result.
 
-In: one record of a trace with its signature and its op (features/), or a question from the command line. Out of the
-estimators: an `Estimate` for each `Kernel` on one device. Works of one kind are evaluated together, as columns of numpy
-arrays: a job has hundreds of different ones, a search over configurations hundreds of thousands.
+features/ makes kernels from the records of a trace, ops.py from options of the command line. The estimator evaluates
+kernels of one class as columns of numpy arrays: a job has hundreds of distinct kernels, a search over configurations
+hundreds of thousands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class KernelClass(str, Enum):
-    """Classes of work that are estimated alike."""
+    """Classes of kernels; each class has one model."""
 
     GEMM = "gemm"
     ATTENTION = "attention"
@@ -37,7 +37,7 @@ class KernelClass(str, Enum):
     TRITON = "triton"
     UNKNOWN = "unknown"
 
-    __hash__ = str.__hash__  # that of Enum is Python code, and works are looked up by the hundred thousand
+    __hash__ = str.__hash__  # Enum's hash is slow Python code, and lookups come by the hundred thousand
 
 
 class ClassTraits(NamedTuple):
@@ -45,10 +45,10 @@ class ClassTraits(NamedTuple):
 
     time_class: str = "memory_bound"  # the `TimeClass` that a step's time is shown under
     uses_tensor_cores: bool = False  # counts for MFU, and its bound is the peak of the tensor cores
-    # Of a memory-bound class: the family whose curve stands in for one that was not measured, and how many times
-    # slower than that the class is taken to be.
+    # For memory-bound classes: the family whose curve stands in for an unmeasured one, and how many times slower the
+    # class is assumed to be.
     similar_family: tuple[str, float] = ("elementwise/strided", 1.3)
-    curve_axis: str = "bytes"  # what its efficiency depends on most, see `models/curves.py`
+    curve_axis: str = "bytes"  # the size that its efficiency depends on most, see `models/curves.py`
 
 
 CLASS_TRAITS: dict[KernelClass, ClassTraits] = {
@@ -57,10 +57,9 @@ CLASS_TRAITS: dict[KernelClass, ClassTraits] = {
     KernelClass.CONVOLUTION: ClassTraits("convolution", uses_tensor_cores=True),
     KernelClass.ELEMENTWISE: ClassTraits(),
     KernelClass.REDUCTION: ClassTraits(similar_family=("reduction/outer", 1.0)),
-    # A norm goes twice through a row, and the second time the row is near only as long as the rows that an SM works on
-    # side by side fit there.
+    # A norm reads a row twice. The second read hits the SM's cache only if all rows in flight on the SM fit into it.
     KernelClass.NORM: ClassTraits(similar_family=("norm/layer_norm_forward", 1.0), curve_axis="residence"),
-    # A block's threads have more or fewer of the columns each.
+    # The number of columns decides how many elements each thread of a block has.
     KernelClass.SOFTMAX: ClassTraits(similar_family=("softmax/softmax_forward", 1.0), curve_axis="columns"),
     KernelClass.CROSS_ENTROPY: ClassTraits(),
     KernelClass.EMBEDDING: ClassTraits(),
@@ -84,32 +83,32 @@ class Origin(str, Enum):
 
     MEASURED = "measured"  # this very shape was measured on this device
     MODEL = "model"  # a model trained on measurements of this device
-    ROOFLINE = "roofline"  # a bound of this device, with the efficiency of its nearest relatives
-    DEFAULT = "default"  # nothing is known about the work but that it was launched
+    ROOFLINE = "roofline"  # a bound of this device, with the efficiency of similar devices or families
+    DEFAULT = "default"  # only the launch is known
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What has to be done. `shape` has what the kind's estimator looks at, by name: {"m": 4096, ...}."""
+    """One kernel or library call. `shape` has the dimensions that the model of its class uses: {"m": 4096, ...}."""
 
     kind: KernelClass
-    dtype: str  # of the computation: "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", ...
+    dtype: str  # compute dtype: "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", ...
     flops: float  # multiplications and additions
     bytes_read: float  # each input once
     bytes_written: float
     shape: dict[str, float] = field(default_factory=dict)
-    variant: str = ""  # what tells implementations apart: "flash_backward", "layer_norm", "TN", ...
+    variant: str = ""  # the implementation: "flash_backward", "layer_norm", "TN", ...
 
     @property
     def has_model(self) -> bool:
-        """False: what it computes is not known, or how much; its time is from bytes at best, a lower bound."""
+        """False if its computation or its size is unknown; its time is then a lower bound from bytes at best."""
         return self.kind is not KernelClass.UNKNOWN and not self.variant.endswith("_guessed")
 
 
-class Estimate(NamedTuple):  # made by the hundred thousand, and a tuple is made in a fifth of the time
+class Estimate(NamedTuple):  # a tuple, because it is made by the hundred thousand and is five times faster to make
     """A duration on one device."""
 
     ns: int
     origin: Origin
-    spread: float  # relative standard deviation that is to be expected: 0.05 is 5 %
+    spread: float  # expected relative standard deviation: 0.05 is 5 %
     note: str = ""  # e.g. from which other device an efficiency was taken

@@ -1,7 +1,7 @@
-"""Questions from the command line: an op and its dimensions -> the works of the kernels that torch launches for it.
+"""An op and its dimensions -> the kernels that torch launches for it, for `maya estimate --op`.
 
-In: a name of `OPS` and dimensions by name. Out: `Kernel`s, one for each kernel, described as a trace of the op would
-be. What is wrong with a question is a `OpError` that says what the op takes.
+In: a name in `OPS` and dimensions by name. Out: `Kernel`s, as a trace of the op would give them; or an `OpError` that
+says which dimensions the op takes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Answers = Mapping[str, Value]
 
 
 class OpError(ValueError):
-    """There is no such op, or a dimension is missing or not the op's."""
+    """An op does not exist, or a dimension is missing or unknown."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """What can be asked about an op."""
+    """The dimensions of an op, and its kernels."""
 
     kernels: Callable[[Answers, str], list[Kernel]]
     needs: tuple[str, ...]
-    takes: dict[str, Value] = field(default_factory=dict)  # with what is assumed
+    takes: dict[str, Value] = field(default_factory=dict)  # optional dimensions and their defaults
 
     def usage(self, name: str) -> str:
         words = [f"--op {name}", *(f"--{_option(dimension)} N" for dimension in self.needs)]
@@ -43,7 +43,7 @@ class Op:
 
 
 def kernels_for(op: str, dtype: str, given: Answers) -> list[Kernel]:
-    """The works of an op; `given` are the dimensions that were said."""
+    """The kernels of an op; `given` are the user's dimensions."""
     if op not in OPS:
         raise OpError(f'there is no op "{op}"{did_you_mean(op, OPS)}; there are: {", ".join(OPS)}')
     known = OPS[op]
@@ -163,7 +163,8 @@ def _softmax(given: Answers, dtype: str, family: str = "softmax") -> list[Kernel
 
 
 def _cross_entropy(given: Answers, dtype: str) -> list[Kernel]:
-    """torch's: log-softmax, then one element of each row; backward, zeros with one element of each row set first."""
+    """torch's implementation: log-softmax, then one element of each row; backward first fills a gradient with zeros and
+    sets one element of each row."""
     rows, columns, _ = _rows(given)
     logarithms = _softmax(given, dtype, "log_softmax")
     shape = {"rows": rows, "turns": float(math.ceil(rows / 1024))}
@@ -185,7 +186,7 @@ def _embedding(given: Answers, dtype: str) -> list[Kernel]:
     return [Kernel(KernelClass.EMBEDDING, dtype, 0.0, moved + 8.0 * rows, moved, shape, "forward")]
 
 
-# Kernels of AdamW over lists of tensors: the op, the lists it goes through, and of those how many it writes.
+# Kernels of AdamW over lists of tensors: the op, the number of lists it accesses, and how many of them it writes.
 _FOREACH_ADAMW = (
     ("foreach_mul", 1, 1),  # weight decay
     ("foreach_lerp", 2, 2),  # first moment

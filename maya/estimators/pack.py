@@ -1,8 +1,8 @@
-"""Packs: what was learned about one device, in one file, and finding the one that answers a question best.
+"""Packs: the learned models of one device in one file, and the choice of the best model for a device.
 
-In: `.npz` files of plain arrays (read without pickle): the models of one device, and as JSON what each one was trained
-on, under which licence, when, and how far it was off on shapes it had not seen. Out: `Model`s that give efficiencies.
-Nothing in a pack depends on the version of the library that trained it.
+In: `.npz` files of plain arrays (read without pickle): the models of one device, and as JSON the data, licence, date
+and held-out error of each. Out: `Model`s that predict slowdowns. A pack does not depend on the version of the library
+that trained it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MEASURED = "measured"
 
 
 class PackError(ValueError):
-    """A file is not a pack, or not one this version reads."""
+    """A file is not a pack, or has a format that this version cannot read."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Learned: from a row of features the logarithm of how many times longer than its bound a work takes."""
+    """A learned function from features to the logarithm of a kernel's slowdown against its bound."""
 
     features: tuple[str, ...]
     trees: Trees
@@ -52,11 +52,11 @@ class Model:
 
     @property
     def spread(self) -> float:
-        """The relative standard deviation to be expected of its estimates, from works held out in training."""
+        """The expected relative standard deviation of its estimates, from kernels held out in training."""
         return float(self.about["spread"])
 
     def slowdown(self, columns: dict[str, Floats]) -> Floats:
-        """How many times longer than the bound; at least once."""
+        """Time divided by the bound; at least 1."""
         by_feature = np.empty((len(self.features), len(next(iter(columns.values())))), dtype=np.float32)
         for position, name in enumerate(self.features):
             by_feature[position] = columns[name]
@@ -65,25 +65,25 @@ class Model:
 
 @dataclass(frozen=True)
 class Found:
-    """A model, and whether it is the device's own."""
+    """A model and its origin: this device or a similar one."""
 
     model: Model
     origin: Origin
     note: str
-    described_on: Device  # what the model is told about works is as seen by this device
+    described_on: Device  # the device on which the model's features are computed
 
     def slowdown(self, batch: Batch, describe: Describe) -> Floats:
-        """How many times longer than their bound works take."""
+        """Time divided by the bound, of every kernel of a batch."""
         return self.model.slowdown(describe(self.described_on, batch)[1])
 
 
 class Pack:
-    """One file. Models are read when they are asked for."""
+    """One file. Models are read on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # From memory, since packs are small: nothing is left open.
+            # Packs are small: reading the whole file into memory leaves no descriptor open.
             self._file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
             contents = json.loads(bytes(self._file[_CONTENTS]))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -110,18 +110,18 @@ class Pack:
 
     @cached_property
     def measured(self) -> dict[int, float]:
-        """Nanoseconds of the very works that were measured, by `key_of`."""
+        """Nanoseconds of measured kernels, by `key_of`."""
         if f"{_MEASURED}/keys" not in self._file.files:
             return {}
         keys, nanoseconds = (self._file[f"{_MEASURED}/{name}"] for name in ("keys", "nanoseconds"))
         return dict(zip(keys.tolist(), nanoseconds.tolist(), strict=True))
 
 
-_OF_THE_LAUNCH = frozenset({"threads", "has_mean"})  # known of a trace, not of who measures an op
+_OF_THE_LAUNCH = frozenset({"threads", "has_mean"})  # known in a trace, but not in measurements of an op
 
 
 def key_of(kernel: Kernel) -> int:
-    """A number for a work, the same wherever it is described: in a trace, or in a file of measurements."""
+    """A hash of a kernel, the same for a trace and for a file of measurements."""
     shape = [(name, size) for name, size in kernel.shape.items() if name not in _OF_THE_LAUNCH]
     sizes = [("flops", kernel.flops), ("read", kernel.bytes_read), ("written", kernel.bytes_written), *shape]
     text = " ".join(f"{name}={value:.6g}" for name, value in sorted(sizes))
@@ -136,7 +136,7 @@ def write_pack(
     curves: dict[str, dict[str, Any]] | None = None,
     measured: dict[int, float] | None = None,
 ) -> None:
-    """Write what is known of one device to a file, byte for byte the same for the same contents."""
+    """Write the models of one device to a file; the same contents give the same bytes."""
     described = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, model in sorted(models.items()):
@@ -160,10 +160,10 @@ def write_pack(
 
 
 class Packs:
-    """The packs for one device: the user's own first, then those that come with Maya, then those of its relatives."""
+    """The packs for one device: the user's own first, then those that come with Maya, then those of similar devices."""
 
     def __init__(self, device: Device, files: Sequence[Path] = (), *, without: Collection[str] = ()) -> None:
-        """`without`: devices whose packs are left out, to see what others tell about them."""
+        """`without`: devices whose packs are left out, to test predictions from other devices."""
         self.device = device
         self._own = [Pack(path) for path in files]
         shipped = [pack for pack in map(Pack, sorted(FOLDER.glob("*.npz"))) if pack.device not in without]
@@ -171,24 +171,25 @@ class Packs:
         self._found: dict[str, Found | None] = {}
 
     def _distance(self, pack: Pack) -> float:
-        """How little a pack's device has in common with ours."""
+        """The dissimilarity of a pack's device to ours."""
         if pack.device == self.device.key:
             return 0.0
         other = _device_of(pack)
         return 99.0 if other is None else 0.01 + _distance(self.device, other)
 
     def _stand_in(self, measured: Device) -> Device:
-        """Who sees works in our place for a model of another device: the one of our architecture that is most like it.
+        """The device on which the features for another device's model are computed: the most similar one of our
+        architecture.
 
-        All devices of an architecture so hear the same from a model. They come equally close to their bounds, as the
-        same kernels do, and one whose bounds are lower is never the slower one.
+        So all devices of an architecture get the same slowdown from a model, as they run the same kernels, and a device
+        with lower bounds is never the slower one.
         """
         ours = self.device.compute_capability
         alike = [device for device in map(load_device, device_names()) if device.compute_capability == ours]
         return min(alike, key=lambda device: _distance(device, measured), default=self.device)
 
     def find(self, *names: str) -> Found | None:
-        """The model of the first name that our device has one of, or else its nearest relative that has any."""
+        """The model of the first name that our device has, or else that the most similar device has."""
         key = "|".join(names)
         if key not in self._found:
             self._found[key] = self._search(names)
@@ -199,7 +200,7 @@ class Packs:
         for name in names:
             for pack in ours:
                 if name in pack.models:
-                    return Found(pack.model(name), Origin.MODEL, "", self.device.in_bursts)  # as it was measured
+                    return Found(pack.model(name), Origin.MODEL, "", self.device.in_bursts)  # as in the measurements
         for pack in (*self._own, *self._shipped):
             other = _device_of(pack)
             for name in names:
@@ -209,7 +210,7 @@ class Packs:
         return None
 
     def curve(self, family: str) -> tuple[dict[str, Any], Origin, str] | None:
-        """What is known about a family of kernels that move memory: our device's own, or its nearest relative's."""
+        """The curve of a family of memory-bound kernels: our device's own, or that of the most similar device."""
         packs = (*self._own, *self._shipped)
         for pack in packs:
             if pack.device == self.device.key and family in pack.curves:
@@ -221,7 +222,7 @@ class Packs:
 
     @cached_property
     def measured(self) -> dict[int, float]:
-        """Nanoseconds of works that were measured on this very device, by `key_of`."""
+        """Nanoseconds of kernels that were measured on this device, by `key_of`."""
         together: dict[int, float] = {}
         for pack in reversed([*self._own, *self._shipped]):
             if pack.device == self.device.key:
@@ -230,7 +231,7 @@ class Packs:
 
 
 def _distance(one: Device, other: Device) -> float:
-    """How little two devices have in common."""
+    """The dissimilarity of two devices."""
     ours, theirs = one.compute_capability, other.compute_capability
     generations = 0.0 if ours == theirs else 1.0 + 0.5 * abs(ours[0] - theirs[0])
     memory = 0.0 if _has_stacked_memory(one) == _has_stacked_memory(other) else 2.0
@@ -238,17 +239,17 @@ def _distance(one: Device, other: Device) -> float:
 
 
 def _balance(device: Device) -> float:
-    """Operations a byte: what decides which works are limited by memory."""
+    """FLOPs per byte: decides which kernels are memory-bound."""
     return device.fp16_flops / device.memory_bandwidth
 
 
 def _has_stacked_memory(device: Device) -> bool:
-    """HBM, as in data centres, not GDDR, as on graphics cards: its bus is many times wider."""
+    """Whether the memory is HBM (data centre), not GDDR (graphics cards): its bus is many times wider."""
     return device.memory_bus_bits > 1024
 
 
 def _device_of(pack: Pack) -> Device | None:
-    """The device of a pack; None for a device file that is not at hand."""
+    """The device of a pack; None if its device file is not available."""
     try:
         return load_device(pack.device)
     except DeviceError:

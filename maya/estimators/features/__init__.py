@@ -1,12 +1,14 @@
-"""What a trace says was done -> what had to be done: `Work` for every kernel, library call, copy and memset.
+"""From launches to kernels: a `Kernel` for every kernel launch, library call, copy and memset of a trace.
 
-    tensors, launch, kernel_names   what a record and its op say
-    elementwise, rows, lists, movement, attention, products, library, triton, inductor   one family of launches each
-    extract         which of them a launch goes to
-    from_trace      a trace of Maya -> works
-    kineto          a profile of a real run -> works with measured durations
+    from_trace      a trace of Maya -> kernels
+    kineto_trace    a profile of a real run -> launches with measured durations
+    extract         launch -> kernel: chooses the extractor
+    elementwise, rows, lists, data_movement, attention_kernels, gemms, library, triton, templates
+                    the extractors, one per family of launches
+    launch, tensors, kernel_names, parts, inductor, mask
+                    what the extractors read: records, op inputs, kernel names, generated sources
 
-Extractors return None for a launch that is not what its name promised; `extract` then goes on.
+An extractor returns None for a launch that does not match its name; `extract` then tries the next rule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Attention: flash, memory-efficient and cuDNN kernels, forward and backward -> a Work of kind ATTENTION.
+"""Attention: flash, memory-efficient and cuDNN kernels, forward and backward -> a `Kernel` of class ATTENTION.
 
-The backward is several kernels: one before (row sums of gradient times output), the main one, one after (the queries'
-gradient to its dtype). What was measured is always all of them together, so the main kernel is the whole backward, and
-the others are works without bytes of their own, of variant "part_of_attention".
+The backward is several kernels: one before (row sums of gradient times output), the main one, one after (cast of the
+queries' gradient). Measurements cover all of them, so the main kernel stands for the whole backward, and the others are
+kernels without bytes, of variant "part_of_attention".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PART_NAMES = ("dot_do_o", "convert_dq", "convert_dkv", "combine", "preprocess",
 
 
 def attention_of_launch(launch: KernelLaunch) -> Kernel | None:
-    """torch's flash and memory-efficient kernels, and those of flash-attention by themselves."""
+    """torch's flash and memory-efficient kernels, and those of the flash-attention package."""
     name = launch.function
     backward = "bwd" in name or "cutlassB" in name or "ackward" in launch.op
     if any(part in name for part in _PART_NAMES):
@@ -47,7 +47,7 @@ def _problem(launch: KernelLaunch, implementation: str, backward: bool) -> Kerne
     else:
         (batch, queries, heads, size), (_, keys, kv_heads, _) = query.shape, key.shape
     if sequences and batch == 1:
-        # Packed sequences, of which only the mean length is known.
+        # Only the mean length of packed sequences is known.
         batch, queries, keys = sequences, max(queries // sequences, 1), max(keys // sequences, 1)
     return attention_kernel(
         batch,
@@ -65,12 +65,12 @@ def _problem(launch: KernelLaunch, implementation: str, backward: bool) -> Kerne
 
 
 def _sequences(launch: KernelLaunch) -> int:
-    """How many sequences are packed: the offsets (int32, one more than sequences) say so; 0: none are."""
+    """The number of packed sequences, from the offsets (int32, one more than sequences); 0: none."""
     offsets = [t for t in launch.tensors if t.dtype == "int32" and len(t.shape) == 1 and t.elements > 1]
     return offsets[0].elements - 1 if offsets else 0
 
 
-# Where an op says that it is causal: (position, value).
+# The input of an op that says it is causal: (position, value).
 _CAUSAL: dict[str, tuple[int, Any]] = {
     "_flash_attention_forward": (8, True),
     "_flash_attention_backward": (11, True),

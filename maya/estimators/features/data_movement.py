@@ -1,7 +1,7 @@
 """Kernels that move elements to other places: cat, gather, scatter, index, embedding, sort, scan, pooling.
 
-In: a `KernelLaunch`. Out: a `Kernel` that reads what is moved (and the indices) and writes it. Sorting is several
-kernels; each is a work of its own over all keys, because each goes through all of them.
+In: a `KernelLaunch`. Out: a `Kernel` that reads the elements (and the indices) and writes the elements. Sorting is
+several kernels; each of them accesses all keys.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def splitting(launch: KernelLaunch) -> Kernel | None:
 
 
 def in_place(launch: KernelLaunch) -> Kernel | None:
-    """Rotary embeddings, writing to caches: every tensor that is not a cache or a table is read and written once."""
+    """Rotary embeddings and cache writes: every tensor that is not a cache or a table is read and written once."""
     tensors = launch.tensors
     if not tensors:
         return None
@@ -64,7 +64,7 @@ def gather_rows(launch: KernelLaunch) -> Kernel | None:
     if table is None or index is None or len(table.shape) < 2:
         return None
     columns = math.prod(table.shape[1:])
-    # An index that was expanded over the rows has their length already.
+    # An index expanded over the rows already includes their length.
     expanded = len(index.shape) == len(table.shape) and 0 in index.strides
     count = index.elements / columns if expanded else index.elements
     moved = float(count * columns * table.itemsize)
@@ -73,7 +73,7 @@ def gather_rows(launch: KernelLaunch) -> Kernel | None:
 
 
 def embedding_backward(launch: KernelLaunch) -> Kernel | None:
-    """Kernels of embedding_dense_backward. The sums over gradients read them all; the rest look at indices only."""
+    """Kernels of embedding_dense_backward. The sums read all gradients; the other kernels read only indices."""
     gradient = launch.tensors[0] if launch.tensors else None
     if gradient is None or not gradient.shape:
         return None
@@ -131,7 +131,7 @@ def _indexed(source: Tensor, indices: list[Tensor], name: str) -> int:
     places = math.prod(broadcast(indices))
     if name in ("gather", "take", "take_along_dim", "masked_select"):
         return places
-    if indices[0].dtype in ("bool", "uint8"):  # how many are set is not known: all
+    if indices[0].dtype in ("bool", "uint8"):  # the number of set elements is unknown: assume all
         return source.elements
     return places * math.prod(source.shape[len(indices) :])
 
@@ -141,7 +141,7 @@ def _contiguity(tensors: list[Tensor]) -> str:
 
 
 def keys_and_values(launch: KernelLaunch) -> Kernel:
-    """A kernel of a sort, a scan or a selection: reads and writes keys, and values beside them where it has any."""
+    """A kernel of a sort, a scan or a selection: reads and writes keys, and values if there are any."""
     name = launch.function
     source = launch.tensors[0] if launch.tensors else None
     columns = float(source.shape[-1]) if source is not None and source.shape else 0.0
@@ -174,7 +174,7 @@ _HISTOGRAM = 1024.0  # bytes: a counter for each value of a digit of eight bits
 
 
 def selection(launch: KernelLaunch) -> Kernel | None:
-    """Kernels of topk: some go through all values, digit by digit, the others only through counts of digits."""
+    """Kernels of topk: some read all values, digit by digit, the others only counts of digits."""
     if not launch.tensors:
         return None
     source = launch.tensors[0]
@@ -187,7 +187,7 @@ def selection(launch: KernelLaunch) -> Kernel | None:
 
 
 def pooling(launch: KernelLaunch) -> Kernel | None:
-    """Pooling, interpolation and their backward: goes through input and result once."""
+    """Pooling, interpolation and their backward: one pass over input and result."""
     tensors = launch.tensors
     if not tensors:
         return None
@@ -195,7 +195,7 @@ def pooling(launch: KernelLaunch) -> Kernel | None:
     if "backward" in launch.op_name:
         written_elements = max(tensors, key=lambda tensor: tensor.elements).elements
         written = float(written_elements * tensors[0].itemsize)
-        # The gradient of the result and its indices are read; the input itself only gives its shape.
+        # Reads the gradient of the result and its indices; the input only provides its shape.
         read = float(sum(t.elements * t.itemsize for t in tensors if t is not tensors[1])) if len(tensors) > 1 else read
     else:
         written_elements = min(launch.blocks * launch.threads, tensors[0].elements * 64)

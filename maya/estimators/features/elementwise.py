@@ -1,4 +1,4 @@
-"""Kernels that go through tensors once, element by element: arithmetic, casts, copies, fills, random numbers.
+"""Elementwise kernels, with one pass over their tensors: arithmetic, casts, copies, fills, random numbers.
 
 In: a `KernelLaunch` of one of torch's elementwise kernels. Out: a `Kernel` that reads every operand once and writes the
 result.
@@ -25,7 +25,7 @@ _WRITES_ONLY = frozenset({"fill_", "zero_", "arange", "ones", "zeros", "full", "
 _EXPENSIVE = re.compile(r"gelu|pow|exp|log|tanh|sigmoid|silu|erf|sin|cos|sqrt|softplus|mish", re.IGNORECASE)
 _COPIES = re.compile(r"copy_kernel|CopyFunctor|_copy_")
 _FILLS = re.compile(r"FillFunctor")
-_STRIDES = re.compile(r"grid_stride_kernel$|^fused_dropout")  # goes on behind its grid, which fills the device only
+_STRIDES = re.compile(r"grid_stride_kernel$|^fused_dropout")  # strides beyond its grid, which only fills the device
 
 _FUNCTOR_DTYPE = (
     (re.compile(r"BFloat16|bfloat16"), "bf16"),
@@ -35,7 +35,7 @@ _FUNCTOR_DTYPE = (
 
 
 def elementwise(launch: KernelLaunch) -> Kernel:
-    """vectorized_elementwise_kernel, unrolled_elementwise_kernel, elementwise_kernel and their like."""
+    """vectorized_elementwise_kernel, unrolled_elementwise_kernel, elementwise_kernel and similar ones."""
     operands = pointers(launch.name)
     copies = bool(_COPIES.search(launch.name)) or launch.op_name in ("copy_", "clone", "_to_copy", "contiguous")
     read, written, elements, dtype = _operands(launch, operands)
@@ -56,7 +56,7 @@ def random(launch: KernelLaunch) -> Kernel:
         written = elements * launch.tensors[0].itemsize if launch.tensors else written
     elif "fused_dropout" in launch.function:
         written += elements
-    # A Philox number is some 40 integer instructions for four values, and then a logarithm or a cosine.
+    # Philox takes about 40 integer instructions for four values, plus a logarithm or a cosine.
     return Kernel(KernelClass.RANDOM, dtype, 20.0 * elements, read, written, {"elements": elements}, launch.function)
 
 
@@ -84,7 +84,7 @@ def _operands(launch: KernelLaunch, operands: int | None) -> tuple[float, float,
     part = _share(launch, elements, [*itemsizes(inputs, elements), int(written / elements)])
     read = float(sum(min(tensor.bytes, elements * tensor.itemsize) for tensor in inputs))
     if operands is not None and not in_place:
-        # Operands that are no inputs of the op, e.g. saved results that a composite op passes on.
+        # Operands that are not inputs of the op, e.g. saved results that a composite op passes on.
         missing = operands - 1 - len(inputs)
         if missing > 0 and launch.op and elements > 1:
             read += missing * elements * itemsize(dtype)
@@ -107,7 +107,7 @@ def _out_of_place(
 
 
 def _share(launch: KernelLaunch, elements: float, sizes: list[int]) -> float:
-    """The part of the op's elements that this launch does."""
+    """The share of the op's elements in this launch."""
     part = share(launch, elements, sizes)
     most = launch.blocks * launch.threads * _MOST_PER_THREAD
     if launch.elements or elements * part <= most or _STRIDES.search(launch.function):
@@ -124,7 +124,7 @@ def _from_grid(launch: KernelLaunch, operands: int | None) -> tuple[float, float
 
 
 def _variant(launch: KernelLaunch) -> str:
-    """How the kernel goes through memory: in vectors, one element at a time, with strides, against the grain."""
+    """The access pattern: vectorized, unrolled, strided or transposed."""
     if launch.function.startswith("vectorized"):
         return "vectorized"
     if launch.function.startswith("unrolled"):

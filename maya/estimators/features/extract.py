@@ -1,8 +1,8 @@
-"""Launch -> Work: which extractor a kernel, call or copy goes to.
+"""Launch -> `Kernel`: choose the extractor for a kernel launch, library call or copy.
 
-Kernels are told apart by their own names first, because one op may launch several; then by the op. What no rule knows
-is a work of kind UNKNOWN with the bytes behind its pointers (of a kernel launched through the driver), of its op's
-tensors, or with those that its grid suggests: never nothing.
+The kernel's own name decides first, because one op may launch several kernels; then the op. A launch that matches no
+rule is a kernel of class UNKNOWN. Its bytes are those behind its pointers (if it was launched through the driver),
+those of its op's tensors, or a guess from its grid; they are never zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from maya.estimators.kernel import Kernel, KernelClass
 
 Extractor = Callable[[KernelLaunch], Kernel | None]
 
-# The first pattern that is found in the kernel's own name decides.
+# The first pattern that matches the kernel's own name decides.
 _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
@@ -61,7 +61,7 @@ _KERNELS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
         (r"elementwise|nchwToNhwc|nhwcToNchw|copy_kernel|fill_kernel", elementwise.elementwise),
     )
 )
-# Kernels whose own name says nothing, by their op.
+# Rules by op, for kernels whose own name is not specific.
 _OPS: tuple[tuple[re.Pattern[str], Extractor], ...] = tuple(
     (re.compile(pattern), extractor)
     for pattern, extractor in (
@@ -74,7 +74,7 @@ _ELEMENTS_PER_THREAD = 4.0
 
 
 def kernel_of(launch: KernelLaunch, sources: InductorSources | None = None) -> Kernel:
-    """What the launch has to do."""
+    """The `Kernel` of a launch."""
     found: Kernel | None = None
     if launch.what == "copy":
         found = _copy(launch)
@@ -84,7 +84,8 @@ def kernel_of(launch: KernelLaunch, sources: InductorSources | None = None) -> K
     elif launch.what == "library":
         found = library_call(launch)
     else:
-        # Sources and signatures of kernels are the program's: one that is not understood has no model, and ends no job.
+        # Sources and signatures come from the user's program: one that cannot be parsed has no model, but must not end
+        # a job.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             found = _kernel(launch, sources)
     return found or _unknown(launch)
@@ -114,7 +115,8 @@ def _kernel(launch: KernelLaunch, sources: InductorSources | None) -> Kernel | N
 
 
 def _unknown(launch: KernelLaunch) -> Kernel:
-    """From its pointers or the op's tensors, each once, the largest as the result; without either, from the grid."""
+    """Bytes from its pointers or the op's tensors, each once, the largest as the result; without either, from the
+    grid."""
     found = from_pointers(launch)
     if found is not None:
         return found

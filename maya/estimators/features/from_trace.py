@@ -1,14 +1,14 @@
-"""A trace -> the works in it: one for every distinct (signature, op) of its kernels, library calls, copies and memsets.
+"""A trace -> its kernels: one for every distinct (signature, op) of kernel launches, library calls, copies and memsets.
 
-    for item in works_of(trace):
-        item.kernel, item.count, item.name
+    for item in kernels_of(trace).kernels:
+        item.kernel, item.count
 
-A job launches millions of times but has hundreds of different works, so everything here is done once for each distinct
-pair of signature and op. No op is running when a CUDA graph launches a kernel: the kernel's signature has the op that
-was running when it was captured.
+A job launches millions of times but has hundreds of distinct kernels, so everything here is done once per distinct pair
+of signature and op. No op is running when a CUDA graph launches a kernel: the kernel's signature has the op that was
+running during capture.
 
-`launch_of` makes a launch of what a record and its op say. A rank that asks how long something takes while the job runs
-says the same (rank_runtime/messages.py, Ask), so both ways end in the same work.
+`launch_of` makes a launch from the fields of a record and its op. A rank that asks for a duration during the job sends
+the same fields (rank_runtime/messages.py, Ask), so both ways give the same kernel.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class TracedKernel:
-    """One distinct work of a trace."""
+    """One distinct kernel of a trace."""
 
     launch: KernelLaunch
     kernel: Kernel
-    count: int  # launches
+    count: int  # number of launches
 
 
 @dataclass(frozen=True)
 class TracedKernels:
-    """All works of a trace, and which of them each record is."""
+    """All distinct kernels of a trace, and the kernel of each record."""
 
     kernels: list[TracedKernel]
     records: Records  # the kernels, library calls, copies and memsets, in order
-    which: npt.NDArray[np.intp]  # for each of the records, the position of its work
+    which: npt.NDArray[np.intp]  # per record: the index of its kernel
 
 
 def kernels_of(trace: Trace, inductor: str | Path | None = None) -> TracedKernels:
-    """The works of a trace.
+    """The kernels of a trace.
 
     `inductor` is the folder of the sources that torch.compile generated; by default a folder of that name beside the
     trace, if there is one. Without it, the sizes of compiled kernels are guessed from their grids.
@@ -85,8 +85,8 @@ def kernels_of(trace: Trace, inductor: str | Path | None = None) -> TracedKernel
 def launch_of(
     kind: RecordKind, signature: Mapping[str, Any], op: Mapping[str, Any] | None = None, size: int = 0
 ) -> KernelLaunch:
-    """A kernel, library call, copy or memset, as its signature and that of its op say; `size` is of copies and
-    memsets, whose op does not matter."""
+    """A launch from the signatures of its record and its op; `size`: bytes of a copy or memset, whose op does not
+    matter."""
     what = _WHAT[kind]
     if kind == RecordKind.MEMCPY:
         return KernelLaunch(what, str(signature.get("copy", "")), arguments=signature, bytes=size)
@@ -117,7 +117,8 @@ def launch_of(
 
 
 def _distinct(trace: Trace, records: Records) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
-    """For each record what tells works apart, and a number for each distinct combination, in order of appearance."""
+    """The fields that distinguish kernels, per record, and a number per distinct combination, in order of
+    appearance."""
     keys = np.zeros(
         len(records),
         dtype=[("kind", "<u4"), ("signature", "<u4"), ("op", "<u4"), ("value", "<u8")],

@@ -1,8 +1,8 @@
-"""Matrix products and convolutions that are known by their kernels, not by a library call: from the op's tensors.
+"""GEMMs and convolutions known by their kernels, not by a library call: from the op's tensors.
 
-In: a `KernelLaunch` in a profile of a real run (where cuBLAS' kernels are seen), or of a kernel that torch itself
-brings. Out: the same Work that the library call would give. Kernels that only help (split-k reductions, changes of
-layout around a convolution) are works of their own.
+In: a `KernelLaunch` in a profile of a real run (which shows cuBLAS' kernels), or of a kernel of torch itself. Out: the
+same `Kernel` that the library call would give. Helper kernels (split-k reductions, layout changes around a convolution)
+are kernels of their own.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from maya.estimators.features.library import convolution_kernel, gemm_from_argum
 from maya.estimators.features.tensors import Tensor, itemsize
 from maya.estimators.kernel import Kernel, KernelClass
 
-# Where an op has its two matrices.
+# The positions of the two matrices among an op's inputs.
 _OPERANDS = {"addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2), "addmv": (1, 2), "_addmm_activation": (1, 2)}
 
 
 def gemm_from_launch(launch: KernelLaunch) -> Kernel | None:
-    """A kernel of a matrix product, or one that adds up the parts of a split one."""
+    """A kernel of a GEMM, or the reduction of a split-k GEMM."""
     if "onvolution" in launch.op:
         return convolution_from_launch(launch)
     first, second = _OPERANDS.get(launch.op_name.rstrip("_"), (0, 1))
@@ -27,7 +27,7 @@ def gemm_from_launch(launch: KernelLaunch) -> Kernel | None:
     if a is None or b is None or not a.shape or not b.shape:
         return None
     if "splitK" in launch.function or "splitk" in launch.function:
-        # Its time is part of what was measured as the product's.
+        # Its time is part of the measured time of the GEMM.
         return Kernel(KernelClass.ELEMENTWISE, a.dtype, 0.0, 0.0, 0.0, {}, "part_of_product")
     if launch.op_name == "linear":
         b = Tensor(tuple(reversed(b.shape)), b.dtype, tuple(reversed(b.strides)))
@@ -35,7 +35,7 @@ def gemm_from_launch(launch: KernelLaunch) -> Kernel | None:
     k = a.shape[-1]
     n = b.shape[-1] if len(b.shape) > 1 else 1
     batch = math.prod(a.shape[:-2]) if len(a.shape) > 2 else 1
-    if len(b.shape) <= 2 and batch > 1:  # a batch of rows against one matrix is one product
+    if len(b.shape) <= 2 and batch > 1:  # a batch of rows times one matrix is one GEMM
         m, batch = m * batch, 1
     c_type = a.dtype if not a.dtype.startswith("fp8") else "bf16"
     tf32 = "tf32" in launch.name
@@ -45,12 +45,12 @@ def gemm_from_launch(launch: KernelLaunch) -> Kernel | None:
 
 
 def _transposed(tensor: Tensor, columns: int) -> str:
-    """Seen by cuBLAS, which reads a row-major matrix as its transpose."""
+    """Whether cuBLAS sees a transposed matrix; it reads a row-major matrix as its transpose."""
     return "N" if tensor.rows_are_contiguous or columns == 1 else "T"
 
 
 def convolution_from_launch(launch: KernelLaunch) -> Kernel | None:
-    """A kernel of a convolution; changes of layout go through the input or the result once."""
+    """A kernel of a convolution; a layout change makes one pass over the input or the result."""
     x, w = launch.tensor(0), launch.tensor(1)
     backward = "ackward" in launch.op
     if backward:
@@ -85,7 +85,7 @@ def _filled(values: list[int], dims: int) -> list[int]:
 
 
 def _layout_change(launch: KernelLaunch, x: Tensor, w: Tensor) -> Kernel:
-    """Of the input or the filter, whichever the grid is large enough for."""
+    """A layout change of the input or the filter, whichever fits the grid."""
     capacity = launch.blocks * launch.threads * 16
     chosen = x if x.elements <= capacity and launch.blocks * launch.threads > w.elements else w
     elements = float(min(chosen.elements, capacity))

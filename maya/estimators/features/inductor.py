@@ -1,12 +1,13 @@
-"""What the source that Inductor generated says about its Triton kernels: sizes, operands, what is read and written.
+"""Read Inductor's generated sources of Triton kernels: sizes, operands, reads and writes.
 
 In: the folder of Inductor's cache (TORCHINDUCTOR_CACHE_DIR of the run). Out: `KernelMetadata` of a launch. The debug
-information of a compiled kernel names its source, so a launch does; a name such as triton_poi_fused_add_0 may occur in
-several compiled graphs, and triton_mm in dozens of variants that Inductor tries. Where a launch does not name its
-source, `InductorSources.of` takes the one of the kernel's name whose sizes fit the launch's grid.
+information of a compiled kernel names its source, and so does its launch. A kernel name is ambiguous:
+triton_poi_fused_add_0 may occur in several compiled graphs, triton_mm in dozens of variants that Inductor tries. If a
+launch does not name its source, `InductorSources.of` chooses the source with the kernel's name whose sizes fit the
+grid.
 
-The cache is shared with other jobs and grows while a job runs, so what was found during a run is kept in a folder of
-the run's own: the sources, and in `launches.json` which of them each launch was taken to be. A replay goes by that.
+The cache is shared with other jobs and grows while a job runs, so the sources used by a run are copied to a folder of
+the run, and `launches.json` in it maps launches to sources. A replay uses that map.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ class KernelMetadata:
     sizes: dict[str, int]  # of its axes: {"x": 8192, "r0_": 768}
     parameters: dict[str, str]  # type by argument, in order: "*bf16", "i32"
     accesses: tuple[tuple[str, str, float], ...]  # (load or store, argument, elements)
-    template: Template | None = None  # what it was made from, if it is no loop over its axes
-    dynamic: bool = False  # sizes are arguments, and `sizes` are those it was compiled for, rounded up
+    template: Template | None = None  # its template, if it is not a loop over its axes
+    dynamic: bool = False  # sizes are arguments; `sizes` are those at compile time, rounded up
 
     @property
     def pointers(self) -> dict[str, str]:
-        """Dtype by argument, those that point to memory."""
+        """Dtype by argument, of pointer arguments."""
         return pointers_among(self.parameters)
 
     def bytes_behind(self, launch: KernelLaunch) -> dict[str, int]:
-        """Of the tensor behind each pointer argument of a launch, as far as it said."""
+        """Bytes of the tensor behind each pointer argument of a launch, where the launch has them."""
         return bytes_behind(self.parameters, launch)
 
     @property
@@ -81,17 +82,17 @@ class InductorSources:
     """The kernels in a folder of generated sources, which may still grow."""
 
     def __init__(self, folder: str | Path, *, keep: Path | None = None) -> None:
-        """`keep`: a folder to copy those to that were of use, with a list of what for. If it cannot be written any
-        more, no others are kept, and a replay goes by the bytes behind the pointers of the missing ones."""
+        """`keep`: a folder for copies of the sources in use, with a map from launches to sources. If it cannot be
+        written, no more are kept, and a replay uses the bytes behind the pointers of the missing ones."""
         self._folder = Path(folder)
         self._keep = keep
-        self._kernels: dict[str, list[tuple[str, KernelMetadata]]] = {}  # name -> files and what they say
+        self._kernels: dict[str, list[tuple[str, KernelMetadata]]] = {}  # name -> files and their metadata
         self._read: set[Path] = set()
         self._decided: dict[str, str | None] = _decisions(self._folder)  # launch -> file
         self._found: dict[str, KernelMetadata | None] = {}  # by launch
 
     def of(self, launch: KernelLaunch) -> KernelMetadata | None:
-        """The kernel that was launched; None if its source is not there."""
+        """The metadata of a launched kernel; None if its source is missing."""
         by_grid = f"{launch.function} {launch.blocks}"
         key = f"{launch.source} {by_grid} {bool(launch.pointers)}"
         if key not in self._found:
@@ -127,7 +128,7 @@ class InductorSources:
             self._read.add(path)
             text = _text(path)
             names = _KERNEL.findall(text)
-            if len(names) == 1 and "inductor_meta" in text:  # a kernel by itself, not the module that calls it
+            if len(names) == 1 and "inductor_meta" in text:  # a single kernel, not the module that calls it
                 name = str(path.relative_to(self._folder))
                 self._kernels.setdefault(names[0], []).append((name, parse(text)))
 
@@ -160,7 +161,7 @@ def _text(path: Path) -> str:
 def _fits(metadata: KernelMetadata, launch: KernelLaunch) -> bool:
     outer = math.prod(size for axis, size in metadata.sizes.items() if not axis.startswith("r"))
     per_block = outer / launch.blocks
-    # Blocks are powers of two, and only the last of an axis is not full.
+    # Blocks are powers of two, and only the last block of an axis may be partial.
     fitting = 2.0 ** math.ceil(math.log2(max(per_block, 1.0)) - 1e-9)
     return launch.blocks <= outer and per_block > fitting * 0.5 and per_block <= 16384
 
@@ -192,7 +193,7 @@ _QUOTIENT = re.compile(r"// (\d+)\)*$")
 
 
 def _extent(definition: str, sizes: dict[str, int]) -> float:
-    """How many values a variable of an index takes: x0 = (xindex % 768) takes 768."""
+    """The number of values of an index variable: x0 = (xindex % 768) has 768."""
     axis = next((axis for axis in sizes if f"{axis}index" in definition), None)
     if axis is None:
         return 1.0

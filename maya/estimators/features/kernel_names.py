@@ -1,4 +1,4 @@
-"""What the template arguments in a kernel's name say, mangled or readable: operands, list depths, functors."""
+"""Parse the template arguments in a kernel's name, mangled or readable: operands, list depths, functors."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _FIRST_NUMBER = re.compile(r"_kernel(?:<|I)(?:Li)?(\d+)")
 
 
 def pointers(name: str) -> int | None:
-    """Operands of an elementwise kernel, outputs included; None where its name does not tell."""
+    """The number of operands of an elementwise kernel, outputs included; None if its name does not contain it."""
     match = _POINTERS.search(name)
     return int(match[1] or match[2]) if match else None
 
 
 def list_depth(name: str) -> int | None:
-    """Lists of tensors that a kernel over lists goes through."""
+    """The number of tensor lists that a kernel over lists accesses."""
     match = _LISTS.search(name)
     return int(next(group for group in match.groups() if group)) if match else None
 
 
 def list_reads(name: str) -> int | None:
-    """How many of its lists a foreach functor reads; it writes one. None where its name does not tell."""
+    """The number of lists that a foreach functor reads; it writes one. None if its name does not contain it."""
     match = _LIST_FUNCTOR.search(name)
     if match is None:
         return None

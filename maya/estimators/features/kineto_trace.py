@@ -1,8 +1,8 @@
-"""Profiles of real runs, as torch.profiler writes them (Kineto's JSON) -> launches with the durations they had.
+"""Profiles of real runs, as torch.profiler writes them (Kineto's JSON) -> launches with measured durations.
 
 In: a trace file with record_shapes=True. Out: `Measured` launches: kernels, copies and memsets with the op that
-launched them, its shapes, dtypes and strides. Collectives (kernels named nccl...) are left out: the network model has
-those.
+launched them, its shapes, dtypes and strides. Collectives (kernels named nccl...) are left out: the network model
+covers them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import Tensor, dense_strides, short_dtype
 
-# What Kineto calls a type -> what torch calls it.
+# Kineto's name of a dtype -> torch's.
 _TYPES = {
     "float": "float32",
     "double": "float64",
@@ -44,7 +44,7 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True)
 class Measured:
-    """A launch, and how long it took."""
+    """A launch and its measured duration."""
 
     launch: KernelLaunch
     seconds: float
@@ -52,11 +52,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a device did."""
+    """The launches of one device."""
 
     device_name: str
     launches: list[Measured]
-    communication_seconds: float  # of the collectives that were left out
+    communication_seconds: float  # total of the collectives that were left out
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -145,7 +145,7 @@ def _input(size: Any, kind: Any, stride: Any, text: Any) -> Any:
 
 
 def _type_in_list(kind: str) -> str:
-    """TensorList says nothing of the type; what is concatenated is bf16 as often as not."""
+    """The dtype of a TensorList, which Kineto does not record; concatenated tensors are often bf16."""
     return kind if kind in _TYPES else "c10::BFloat16"
 
 

@@ -1,6 +1,6 @@
-"""One thing that a device was asked to do, as far as a trace tells: what every extractor of features starts from.
+"""`KernelLaunch`, the input of every extractor: one kernel launch, library call, copy or memset, as a trace records it.
 
-In: records of a trace (from_trace) or events of a profile (kineto). Out: `KernelLaunch`, hashable by `key`.
+In: records of a trace (from_trace) or events of a profile (kineto_trace). Out: `KernelLaunch`, hashable by `key`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ class KernelLaunch:
     """A kernel, a library call, a copy or a memset, with the op that it came from."""
 
     what: str  # "kernel", "library", "copy" or "memset"
-    name: str  # of the kernel (mangled or not), of the library's function, of the direction of the copy
+    name: str  # the kernel (mangled or not), the library's function, or the direction of the copy
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the library call
     bytes: int = 0  # of the copy or memset
     op: str = ""  # innermost op, "aten::add_"
     inputs: Sequence[Any] = ()  # of the op: Tensor, list, None or scalar
-    # Which part of the op it does, as far as that is known (rank_runtime/shim/device/launch_part.h).
-    elements: int = 0  # that it goes through; 0: not known
-    outputs: int = 0  # of a reduction: its results; 0: not known
-    before: int | None = None  # of a list: chunks or tensors that the op's launches before have done; None: not known
-    # Bytes behind each parameter that is a pointer; 0 for other parameters, and where they are not known. The last one
-    # is a pointer. Of kernels that are launched through the driver.
+    # The part of the op that this launch covers, if known (rank_runtime/shim/device/launch_part.h).
+    elements: int = 0  # number of elements; 0: unknown
+    outputs: int = 0  # number of results of a reduction; 0: unknown
+    before: int | None = None  # over lists: chunks or tensors of the op's earlier launches; None: unknown
+    # Bytes behind each pointer parameter; 0 for other parameters, and if unknown. The last one is a pointer. Only for
+    # kernels launched through the driver.
     pointers: tuple[int, ...] = ()
     source: str = ""  # name of the file that a kernel compiled at run time came from
-    line: int = 0  # where it begins there
-    tensor_cores: bool = False  # a kernel compiled at run time that has matrix instructions
+    line: int = 0  # its first line in that file
+    tensor_cores: bool = False  # a kernel compiled at run time with matrix instructions
 
     @cached_property
     def function(self) -> str:
@@ -61,11 +61,11 @@ class KernelLaunch:
 
     @property
     def threads(self) -> int:
-        """Of one block."""
+        """Threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     def tensor(self, position: int) -> Tensor | None:
-        """The input at that position, if there is one and it is a tensor."""
+        """The input at a position, if it is a tensor; else None."""
         if position < len(self.inputs) and isinstance(self.inputs[position], Tensor):
             value: Tensor = self.inputs[position]
             return value
@@ -92,7 +92,7 @@ def _from_mangled(kernel: str) -> str:
 
 
 def _after_arguments(rest: str) -> str:
-    """What follows template arguments that belong to an enclosing class, if they are simple enough to be skipped."""
+    """The text after the template arguments of an enclosing class, if they are simple enough to skip."""
     depth = 0
     at = 0
     while at < len(rest):

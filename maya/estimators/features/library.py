@@ -1,4 +1,4 @@
-"""Library calls: cuBLAS, cuBLASLt, cuDNN, cuFFT, cuSOLVER, cuSPARSE, cuRAND -> Work, from the call's own arguments."""
+"""Library calls: cuBLAS, cuBLASLt, cuDNN, cuFFT, cuSOLVER, cuSPARSE, cuRAND -> `Kernel`, from the call's arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arguments = Mapping[str, Any]
 
 
 def library_call(launch: KernelLaunch) -> Kernel | None:
-    """The work of a library call; None if the call is not known."""
+    """The kernel of a library call; None if the call is unknown."""
     arguments = launch.arguments
     call = launch.name
     if call.startswith("cublas") and {"m", "n", "k"} <= arguments.keys():
@@ -29,7 +29,7 @@ def library_call(launch: KernelLaunch) -> Kernel | None:
 
 
 def gemm_from_arguments(arguments: Arguments) -> Kernel:
-    """d[m, n] = a[m, k] b[k, n] as a row-major program sees it: n and m of cuBLAS (column-major) change places.
+    """The GEMM d[m, n] = a[m, k] b[k, n] in row-major order: n and m of cuBLAS (column-major) are swapped.
 
     The variant is cuBLAS' pair of transpositions: TN is the forward of a linear layer, NN the gradient of its input, NT
     that of its weight.
@@ -57,7 +57,7 @@ def _gemm_dtype(a_type: str, compute: str, math_mode: str) -> str:
 
 
 def _level_1_to_3(call: str, arguments: Arguments) -> Kernel:
-    """cuBLAS beyond products: vectors, matrix times vector, triangular solves, symmetric products."""
+    """cuBLAS beyond GEMM: vectors, matrix times vector, triangular solves, symmetric rank-k updates."""
     dtype = str(arguments.get("type", "fp32"))
     size = itemsize(dtype)
     m, n, k = (int(arguments.get(key, 1)) for key in ("m", "n", "k"))
@@ -83,7 +83,7 @@ def _level_1_to_3(call: str, arguments: Arguments) -> Kernel:
 
 
 def _factorisation(call: str, arguments: Arguments) -> Kernel:
-    """cuSOLVER, by the usual operation counts; `steps` is the chain of panels, each waiting for the one before."""
+    """cuSOLVER, by standard operation counts; `steps` is the chain of panels, each waiting for the one before."""
     dtype = str(arguments.get("type", "fp32"))
     m, n = float(arguments.get("m", 1)), float(arguments.get("n", 1))
     k, batch = float(arguments.get("k", n)), float(arguments.get("batch", 1))
@@ -99,7 +99,7 @@ def _factorisation(call: str, arguments: Arguments) -> Kernel:
     elif "potri" in name or "getri" in name:
         flops, steps = 4 * n**3 / 3, 2 * panels
     elif "getrf" in name:
-        flops, steps = 2 * m * n * small - 2 * small**3 / 3, small  # each column looks for its pivot
+        flops, steps = 2 * m * n * small - 2 * small**3 / 3, small  # each column searches its pivot
     elif "geqrf" in name:
         flops, steps = 2 * n * n * (m - n / 3), small
     elif "orgqr" in name or "ungqr" in name or "ormqr" in name or "unmqr" in name:
@@ -128,7 +128,8 @@ def _algebra(dtype: str, flops: float, read: float, written: float, shape: dict[
 
 
 def _fourier(call: str, arguments: Arguments) -> Kernel:
-    """5 N log2 N for complex transforms, half of that where one side is real; each side is moved once a pass."""
+    """FFT: 5 N log2 N FLOPs for complex transforms, half of that where one side is real; each side is moved once per
+    pass."""
     dims = [int(size) for size in arguments.get("dims", [1])]
     batch = float(arguments.get("batch", 1))
     input_type, output_type = str(arguments.get("input_type", "")), str(arguments.get("output_type", ""))
@@ -151,7 +152,7 @@ def _fourier(call: str, arguments: Arguments) -> Kernel:
 
 
 def _recurrent(call: str, arguments: Arguments) -> Kernel:
-    """cuDNN's RNNs: a product with the input for all time steps at once, one with the hidden state for each in turn."""
+    """cuDNN's RNNs: one GEMM with the input for all time steps, then one with the hidden state per time step."""
     gates = {"lstm": 4.0, "gru": 3.0}.get(str(arguments.get("cell", "")), 1.0)
     layers, directions = float(arguments.get("layers", 1)), float(arguments.get("directions", 1))
     batch, steps = float(arguments.get("batch", 1)), float(arguments.get("sequence", 1))
@@ -175,7 +176,7 @@ def _recurrent(call: str, arguments: Arguments) -> Kernel:
 
 
 def _cudnn_graph(call: str, arguments: Arguments) -> Kernel | None:
-    """The operations of a graph run as one kernel: its main operation, and the bytes of the others' tensors."""
+    """A cuDNN graph, which runs as one kernel: its main operation, plus the bytes of the other operations' tensors."""
     operations = [item for item in arguments.get("operations", []) if isinstance(item, dict)]
     for operation in operations:
         name = str(operation.get("op", ""))
@@ -262,7 +263,7 @@ def convolution_kernel(
     tf32: bool = False,
     channels_last: bool = False,
 ) -> Kernel:
-    """The work of a convolution by the sizes of its tensors."""
+    """The kernel of a convolution, from the sizes of its tensors."""
     size = itemsize(dtype)
     window = math.prod(w[2:])
     flops = 2.0 * math.prod(y) * w[1] * window
@@ -311,7 +312,7 @@ def _batch_norm(call: str, arguments: Arguments) -> Kernel | None:
 
 
 def _cudnn_other(call: str, arguments: Arguments) -> Kernel:
-    """Pooling, softmax, CTC, transformers of tensors: each tensor in the arguments once."""
+    """Pooling, softmax, CTC, tensor transforms: each tensor in the arguments once."""
     if "bytes" in arguments:
         size = float(arguments["bytes"])
         return Kernel(KernelClass.RANDOM, "int32", size, 0.0, size, {"elements": size / 4}, call)
@@ -323,7 +324,7 @@ def _cudnn_other(call: str, arguments: Arguments) -> Kernel:
 
 
 def _sparse(call: str, arguments: Arguments) -> Kernel:
-    """A sparse matrix times a dense one reads a row of the dense one for each nonzero; conversions read the indices."""
+    """Sparse times dense reads a row of the dense matrix per nonzero; conversions read the indices."""
     dtype = str(arguments.get("type", "fp32"))
     size = itemsize(dtype)
     nonzeros = float(arguments.get("nnz", arguments.get("nnz_a", 0)) or 0) * float(arguments.get("block", 1)) ** 2

@@ -1,8 +1,8 @@
 """Kernels over lists of tensors: foreach ops and fused optimizers.
 
 In: a `KernelLaunch` of multi_tensor_apply_kernel. Out: a `Kernel` with the bytes of this launch alone. torch cuts the
-tensors of a list into chunks of 65536 elements, in order, and gives each chunk a block; a launch takes as many chunks
-as fit its parameters. So the blocks of the launches before and of this one say exactly which elements it goes through.
+tensors of a list into chunks of 65536 elements, in order, one block per chunk; a launch takes as many chunks as fit its
+parameters. So the numbers of blocks of the earlier launches and of this one determine exactly its elements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def over_lists(launch: KernelLaunch) -> Kernel | None:
     if not lists:
         return None
     depth = list_depth(launch.name) or len(lists)
-    # Lists of the length of the first: those after (steps, scalars) are not gone through element by element.
+    # Only lists as long as the first: later ones (steps, scalars) are not accessed element by element.
     through = [tensors for tensors in lists if _elements(tensors) == _elements(lists[0])][:depth]
     share = _share(launch, lists[0])
     elements = _elements(lists[0]) * share
@@ -51,7 +51,7 @@ def _traffic(
 
 
 def clean_up(launch: KernelLaunch) -> Kernel:
-    """The second kernel of _foreach_norm: a block for each tensor adds up what the chunks of that tensor left."""
+    """The second kernel of _foreach_norm: one block per tensor adds up the partial sums of its chunks."""
     tensors = list(tensors_in(launch.inputs))
     partial = 4.0 * sum(-(-tensor.elements // _CHUNK) for tensor in tensors)
     shape = {"elements": partial / 4.0, "tensors": float(len(tensors)), "lists": 1.0}
@@ -63,7 +63,7 @@ def _elements(tensors: list[Tensor]) -> int:
 
 
 def _share(launch: KernelLaunch, tensors: list[Tensor]) -> float:
-    """The part of all elements that this launch goes through."""
+    """The share of all elements that this launch covers."""
     chunks: list[int] = []
     for tensor in tensors:
         whole, rest = divmod(tensor.elements, _CHUNK)

@@ -1,12 +1,12 @@
-"""How much of attention a mask leaves: the mask function that Inductor wrote into a FlexAttention kernel, evaluated.
+"""Evaluate the mask function in a FlexAttention kernel that Inductor generated: the visible share of attention.
 
-In: the kernel's source, the numbers of queries and keys, and the sizes of the blocks that are skipped as a whole if
-nothing in them is visible. Out: the share of (query, key) pairs in blocks that are not skipped.
+In: the kernel's source, the numbers of queries and keys, and the sizes of the blocks that the kernel skips if nothing
+in them is visible. Out: the share of (query, key) pairs in blocks that are not skipped.
 
 The function is a list of assignments (`tmp3 = tmp1 >= tmp2`) over the positions m and n of query and key, off_z and
-off_h of sequence and head. It is evaluated with numpy at a few places of every block. Whatever it loads from memory
-(document ids, lengths) is not known: conditions on that are taken to leave a pair visible, which is an upper bound, and
-the result says so. What the function does not say, a block mask may still leave out (`BlockMask.from_kv_blocks`).
+off_h of sequence and head. It is evaluated with numpy at a few positions of every block. Values that it loads from
+memory (document ids, lengths) are unknown: conditions on them count as true, which gives an upper bound, and the result
+says so. A block mask may hide more than the function (`BlockMask.from_kv_blocks`); this is not visible here.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import numpy as np
 import numpy.typing as npt
 
 _ASSIGNMENTS = re.compile(r"if not IS_FULL_BLOCKS:\n((?:\s+\w+ = .*\n|\s*\n)*?)\s+mask_mod_output = (.*)\n")
-_PLACES = 5  # of a block that are looked at, in each direction, its corners among them
-_QUERY_BLOCKS = 128  # looked at, at most, evenly spaced
+_PLACES = 5  # sampled positions per block and direction, including its corners
+_QUERY_BLOCKS = 128  # most sampled blocks, evenly spaced
 _KEY_BLOCKS = 2048
 
 
 @dataclass(frozen=True)
 class Visible:
-    """What a mask leaves."""
+    """The pairs that a mask leaves visible."""
 
     share: float  # of all pairs
-    exact: bool  # False: the mask depends on values in memory, and those conditions are taken to be met
+    exact: bool  # False: the mask depends on values in memory, and conditions on them count as true
 
 
 @dataclass(frozen=True)
 class _Truth:
-    """A condition of which some operands may not be known."""
+    """A condition with operands that may be unknown."""
 
     may_hold: npt.NDArray[np.bool_]
     may_fail: npt.NDArray[np.bool_]
@@ -48,7 +48,7 @@ _EVERYTHING = Visible(1.0, exact=True)
 
 
 def visible(source: str, queries: int, keys: int, query_block: int, key_block: int) -> Visible:
-    """What the mask in a kernel's source leaves of `queries` x `keys`; all of it if the source has no mask."""
+    """The visible share of `queries` x `keys` by the mask in a kernel's source; 1 without a mask."""
     match = _ASSIGNMENTS.search(source)
     if match is None or queries < 1 or keys < 1:
         return _EVERYTHING
@@ -66,7 +66,7 @@ def visible(source: str, queries: int, keys: int, query_block: int, key_block: i
                 if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                     names[statement.targets[0].id] = _value(statement.value, names)
             truth = _truth(names["result"])
-    except (ArithmeticError, TypeError, ValueError):  # an operator that numpy does not have for these numbers
+    except (ArithmeticError, TypeError, ValueError):  # numpy lacks the operator for these operands
         return Visible(1.0, exact=False)
     may_hold = np.broadcast_to(truth.may_hold, shape).reshape(*rows.shape, *columns.shape).any(axis=(1, 3))
     may_fail = np.broadcast_to(truth.may_fail & truth.may_hold, shape)
@@ -75,7 +75,7 @@ def visible(source: str, queries: int, keys: int, query_block: int, key_block: i
 
 
 def _blocks(length: int, block: int, most: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Places in blocks of an axis, a row for each block, and how many positions each block has."""
+    """Sampled positions on an axis, one row per block, and the length of each block."""
     count = -(-length // block)
     chosen = np.arange(count) if count <= most else ((np.arange(most) + 0.5) * count / most).astype(np.int64)
     starts = chosen * block

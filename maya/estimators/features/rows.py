@@ -1,8 +1,8 @@
-"""Kernels that work on rows: reductions, norms, softmax, cross-entropy.
+"""Kernels over rows: reductions, norms, softmax, cross-entropy.
 
-In: a `KernelLaunch`. Out: a `Kernel` with `rows` and `columns`. Each kernel of an op is its own work with what that
-kernel reads and writes: the backward of a norm is one kernel for the input's gradient (reads gradient and input, writes
-one tensor) and one for the parameters' (reads both again).
+In: a `KernelLaunch`. Out: a `Kernel` with `rows` and `columns`, and the reads and writes of this launch alone: the
+backward of a norm is one kernel for the input's gradient (reads gradient and input, writes one tensor) and one for the
+parameters' gradients (reads both again).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reduction(launch: KernelLaunch) -> Kernel | None:
 
 
 def _reduced(launch: KernelLaunch, source: Tensor) -> tuple[float, bool]:
-    """(elements that become one, whether neighbours in memory are among them)."""
+    """(elements per result, whether they are contiguous in memory)."""
     dims = _dimensions(launch, len(source.shape))
     if dims is None:
         return float(source.elements), True
@@ -65,7 +65,7 @@ def _dimensions(launch: KernelLaunch, rank: int) -> tuple[int, ...] | None:
 
 
 def layer_norm_forward(launch: KernelLaunch) -> Kernel | None:
-    """LayerNorm and RMSNorm: reads the input once, writes the output and a mean and a deviation for each row."""
+    """LayerNorm and RMSNorm: reads the input once, writes the output, and per row a mean and a deviation."""
     source = _first_large(launch)
     if source is None:
         return None
@@ -111,7 +111,7 @@ def layer_norm_backward_parameters(launch: KernelLaunch) -> Kernel | None:
 
 
 def batch_norm(launch: KernelLaunch) -> Kernel | None:
-    """Kernels of torch's own batch and group norms, by what they go through."""
+    """Kernels of torch's own batch and group norms, by the tensors they access."""
     source = _first_large(launch)
     if source is None:
         return None
@@ -134,7 +134,7 @@ def _norm(source: Tensor, rows: float, columns: float, read: float, written: flo
 
 
 def _block_a_row(launch: KernelLaunch, kernel: Kernel) -> Kernel:
-    """With the threads of the block that each row has, if it has one."""
+    """Add the threads per block to the shape, if every row has its own block."""
     if launch.blocks >= kernel.shape["rows"]:
         kernel.shape["threads"] = float(launch.threads)
     return kernel
@@ -168,7 +168,7 @@ def softmax(launch: KernelLaunch) -> Kernel | None:
     shape = {"rows": rows, "columns": float(columns)}
     family = "log_softmax" if "log_softmax" in launch.op or "LogSoftMax" in launch.name else "softmax"
     variant = f"{family}_{'backward' if backward else 'forward'}"
-    # Kernels whose block has a row, but keeps it neither in registers nor in shared memory.
+    # Kernels with one block per row that keep it neither in registers nor in shared memory.
     if re.search(r"cunn_SoftMax(Forward|Backward)(?!Smem|Reg)", launch.name):
         variant += IN_PASSES
     read = 2 * moved if backward else source.bytes * part
@@ -179,15 +179,15 @@ def softmax(launch: KernelLaunch) -> Kernel | None:
 
 
 def _rows_of_warps(launch: KernelLaunch, columns: int) -> float:
-    """The rows that fit the grid where each warp has one row, or two of up to 128 columns: torch launches this kernel
-    for 2**30 elements at a time. A grid of other kernels does not say."""
+    """The rows of a launch, from its grid, if each warp has one row, or two of up to 128 columns: torch launches this
+    kernel for 2**30 elements at a time. The grids of other kernels do not determine their rows."""
     if not launch.function.startswith("softmax_warp"):
         return math.inf
     return float(launch.blocks * launch.block[1] * (2 if columns <= 128 else 1))
 
 
 def cross_entropy(launch: KernelLaunch) -> Kernel | None:
-    """Negative log likelihood: picks one element of each row (a sector of 32 bytes), writes a sum or one a row."""
+    """Negative log likelihood: reads one element per row (a sector of 32 bytes), writes a sum or one value per row."""
     tensors = launch.tensors
     logits = next((tensor for tensor in tensors if len(tensor.shape) >= 2), None)
     rows = max((tensor.elements for tensor in tensors if tensor.dtype == "int64"), default=0)
@@ -199,7 +199,7 @@ def cross_entropy(launch: KernelLaunch) -> Kernel | None:
     backward = "ackward" in launch.function or "ackward" in launch.op
     touched = 32.0 * rows
     read, written = (8.0 * rows, touched) if backward else (8.0 * rows + touched, 4.0)
-    # A block goes through its rows in turn, a thread one at a time: what takes time is how many turns there are.
+    # A block processes its rows in turns, one row per thread and turn: the number of turns decides the time.
     shape = {"rows": float(rows), "turns": float(-(-rows // (launch.blocks * launch.threads)))}
     return Kernel(
         KernelClass.CROSS_ENTROPY, dtype, float(rows), read, written, shape, "backward" if backward else "forward"

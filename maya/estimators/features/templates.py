@@ -1,9 +1,8 @@
-"""Kernels that Inductor makes from templates: matrix products, grouped ones, convolutions, FlexAttention -> Work.
+"""Kernels that Inductor makes from templates: GEMMs, grouped GEMMs, convolutions, FlexAttention -> `Kernel`.
 
-In: the generated source, which assigns sizes to names that the template chose (`M = 8192`), and the launch: its grid,
-and the bytes behind its pointers, from which sizes follow that are arguments because shapes are dynamic (`M = ks0`).
-Out: the work, of the same kind as the library's for the same op, with a variant of its own; None if the template is not
-one of these or its sizes are not known.
+In: the generated source, which assigns sizes to names of the template (`M = 8192`), and the launch: its grid and the
+bytes behind its pointers, which determine dynamic sizes (`M = ks0`). Out: a kernel of the same class as the library's
+for the same op, with its own variant; None if the template is unknown or its sizes are.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class Template:
 
     @property
     def pointers(self) -> dict[str, str]:
-        """Dtype by argument, those that point to memory."""
+        """Dtype by argument, of pointer arguments."""
         return pointers_among(self.parameters)
 
     def has(self, *names: str) -> bool:
-        """Whether the source mentions all of the names as its own."""
+        """Whether the source defines all of the names."""
         return all(re.search(rf"^\s+{name}\b[^=\n]*=", self.source, re.MULTILINE) for name in names)
 
 
@@ -48,20 +47,20 @@ _TRITON_TYPES |= {"fp8e4nv": "fp8", "fp8e5": "fp8"}
 
 
 def pointers_among(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Dtype by argument of a kernel's parameters that point to memory."""
+    """Dtype by argument, of a kernel's pointer parameters."""
     kinds = ((name, kind.removeprefix("*")) for name, kind in parameters.items() if kind.startswith("*"))
     return {name: _TRITON_TYPES.get(kind, kind) for name, kind in kinds}
 
 
 def bytes_behind(parameters: Mapping[str, str], launch: KernelLaunch) -> dict[str, int]:
-    """Of the tensor behind each pointer argument, by name, as far as the launch said."""
+    """Bytes of the tensor behind each pointer argument, by name, where the launch has them."""
     names = [name for name, kind in parameters.items() if kind != "constexpr"]
-    found = zip(names, launch.pointers, strict=False)  # a launch says nothing about what follows its last pointer
+    found = zip(names, launch.pointers, strict=False)  # a launch has no bytes for parameters after its last pointer
     return {name: size for name, size in found if size > 0 and parameters[name].startswith("*")}
 
 
 def parse_template(source: str, parameters: Mapping[str, str]) -> Template | None:
-    """None: the source is no template's."""
+    """Parse a generated source; None if it does not come from a template."""
     if _DECORATOR not in source:
         return None
     constants: dict[str, int] = {}
@@ -71,7 +70,7 @@ def parse_template(source: str, parameters: Mapping[str, str]) -> Template | Non
 
 
 def template_kernel(template: Template, launch: KernelLaunch) -> Kernel | None:
-    """What the launch of a template has to do."""
+    """The `Kernel` of a launch of a template."""
     if template.has("Q_LEN", "KV_LEN", "QK_HEAD_DIM"):
         return _attention(template, launch)
     if template.has("IN_C", "OUT_C", "KERNEL_H"):
@@ -84,7 +83,7 @@ def template_kernel(template: Template, launch: KernelLaunch) -> Kernel | None:
 
 
 def _elements(template: Template, launch: KernelLaunch) -> dict[str, float]:
-    """Of the tensor behind each pointer, by argument, as far as the launch said."""
+    """Elements of the tensor behind each pointer, by argument, where the launch has its bytes."""
     dtypes = template.pointers
     return {name: size / itemsize(dtypes[name]) for name, size in bytes_behind(template.parameters, launch).items()}
 
@@ -94,7 +93,7 @@ def _dtype(template: Template, *names: str) -> str:
     return next(found, next(iter(template.pointers.values()), "bf16"))
 
 
-# ---- matrix products ----
+# ---- GEMMs ----
 
 
 def _gemm(template: Template, launch: KernelLaunch) -> Kernel | None:
@@ -108,7 +107,7 @@ def _gemm(template: Template, launch: KernelLaunch) -> Kernel | None:
 
 
 def _gemm_sizes(template: Template, launch: KernelLaunch, batch: int) -> tuple[int, int, int] | None:
-    """m, n and k; those that are arguments follow from the sizes of both operands and of the result."""
+    """m, n and k; dynamic ones follow from the sizes of both operands and of the result."""
     known = template.constants
     if {"M", "N", "K"} <= known.keys():
         return known["M"], known["N"], known["K"]
@@ -124,7 +123,7 @@ def _gemm_sizes(template: Template, launch: KernelLaunch, batch: int) -> tuple[i
 
 
 def _tiled(template: Template, launch: KernelLaunch, sizes: tuple[int, int, int], batch: int) -> Kernel:
-    """A product by tiles of the result, each of which a block computes."""
+    """A tiled GEMM: each block computes one tile of the result."""
     m, n, k = sizes
     dtype = _dtype(template, "arg_A", "arg_a_ptr")
     if dtype == "fp32" and template.constants.get("ALLOW_TF32"):
@@ -133,22 +132,22 @@ def _tiled(template: Template, launch: KernelLaunch, sizes: tuple[int, int, int]
     layout = _layout(template.constants)
     kernel = gemm_kernel(m, n, k, batch=batch, dtype=dtype, layout=f"{layout}{TRITON}", out_dtype=result)
     tile = {name: template.constants.get(key, 128) for name, key in (("tile_m", "BLOCK_M"), ("tile_n", "BLOCK_N"))}
-    # What is fused into it reads and writes further tensors.
+    # Ops fused into the GEMM read and write further tensors.
     more = max(float(sum(launch.pointers)) - kernel.bytes_read - kernel.bytes_written, 0.0)
     return replace(kernel, bytes_read=kernel.bytes_read + more, shape={**kernel.shape, **tile})
 
 
 def _layout(constants: Mapping[str, int]) -> str:
-    """As cuBLAS names it, which sees the operands of a row-major product transposed, and in reverse."""
+    """cuBLAS' name of the layout; cuBLAS sees the operands of a row-major GEMM transposed and in reverse order."""
     b_by_columns = constants.get("stride_bk", constants.get("B_STRIDE_K", 0)) == 1
     a_by_columns = constants.get("stride_am", constants.get("A_STRIDE_M", 0)) == 1
     return ("T" if b_by_columns else "N") + ("T" if a_by_columns else "N")
 
 
 def _grouped(template: Template, launch: KernelLaunch) -> Kernel | None:
-    """Products of differing sizes: only their sum is known, so they are taken to be even.
+    """GEMMs of different sizes: only their sum is known, so they are assumed to be equal.
 
-    Groups share out the rows of a (M), the columns of b (N) or what is summed over (K), or none of them.
+    Groups divide the rows of a (M), the columns of b (N), the summed dimension (K), or none of them.
     """
     sizes = template.constants
     groups, m, n, k = (sizes.get(name, 0) for name in ("G", "M", "N", "K"))
@@ -229,7 +228,8 @@ def _attention(template: Template, launch: KernelLaunch) -> Kernel | None:
 
 
 def _batch_and_heads(template: Template, launch: KernelLaunch) -> tuple[int, int]:
-    """Of the queries; where a size is an argument, the grid has one block for each sequence and (key/value) head."""
+    """Batch size and heads of the queries; if they are dynamic, the grid has one block per sequence and (key/value)
+    head."""
     sizes = template.constants
     shared = sizes.get("GQA_SHARED_HEADS", 1)
     heads = sizes.get("HQ") or sizes.get("HKV", 0) * shared

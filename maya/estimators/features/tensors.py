@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# torch's name of a dtype -> (what a Work calls it, bytes of an element)
+# torch's name of a dtype -> (its name in a `Kernel`, bytes of an element)
 _DTYPES = {
     "float32": ("fp32", 4),
     "float": ("fp32", 4),
@@ -48,7 +48,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """How many elements it has, those of expanded dimensions counted as often as they are repeated."""
+        """The number of elements, including repetitions in expanded dimensions."""
         return math.prod(self.shape)
 
     @property
@@ -57,7 +57,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Of memory that is read when it is read once: an expanded dimension (stride 0) costs nothing."""
+        """Bytes of memory behind the tensor: an expanded dimension (stride 0) adds none."""
         if len(self.strides) != len(self.shape):
             return self.elements * self.itemsize
         distinct = [size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0]
@@ -65,7 +65,7 @@ class Tensor:
 
     @property
     def rows_are_contiguous(self) -> bool:
-        """Whether neighbours in the last dimension are neighbours in memory."""
+        """Whether the last dimension is contiguous in memory."""
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=False):
             if size > 1:
                 return stride <= 1  # 0: the same element again
@@ -73,17 +73,17 @@ class Tensor:
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of an element; 4 for a type that is not known."""
+    """Bytes of an element; 4 for an unknown type."""
     return _BYTES.get(dtype, 4)
 
 
 def short_dtype(name: str) -> str:
-    """ "bfloat16" -> "bf16"; names that are short already, and unknown ones, stay."""
+    """ "bfloat16" -> "bf16"; short and unknown names are unchanged."""
     return _DTYPES.get(name, (name, 0))[0]
 
 
 def parse_input(value: Any) -> Any:
-    """One input of an op in a trace: tensors become `Tensor`, lists stay lists, the rest stays what it is."""
+    """Parse one input of an op in a trace: tensors become `Tensor`, lists stay lists, others are unchanged."""
     if isinstance(value, dict) and "shape" in value:
         shape = tuple(int(size) for size in value["shape"])
         strides = tuple(int(stride) for stride in value.get("strides", ()))

@@ -1,10 +1,10 @@
-"""Triton kernels: Inductor's by the source that it generated, others by the bytes behind their pointers -> Work.
+"""Triton kernels -> `Kernel`: Inductor's by their generated source, others by the bytes behind their pointers.
 
-Inductor's names tell the template (poi: elementwise, red: reduction over a long axis, per: over one that fits a block,
-tem: a template such as a matrix product) and the ops that were fused. Where the generated source is there
-(`inductor.py`), sizes and operands are exact. Where it is not, the pointers of the launch tell the bytes; without those
-(a profile of a real run) the grid does: Inductor's heuristics give a block 1024 elements for four warps, 512 for eight
-when a pointwise kernel is large, down to 128 when it is small.
+Inductor's names contain the template (poi: elementwise, red: reduction over a long axis, per: over one that fits a
+block, tem: a template such as a GEMM) and the fused ops. With the generated source (`inductor.py`), sizes and operands
+are exact. Without it, the bytes come from the pointers of the launch, or else (a profile of a real run) from the grid:
+Inductor's heuristics give a block 1024 elements for four warps, 512 for eight when a pointwise kernel is large, down to
+128 when it is small.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from maya.estimators.kernel import Kernel, KernelClass
 
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan)_?(?:fused_)?(.*?)_?\d*$")
 _LOOPS = {"poi": "pointwise", "red": "reduction", "per": "persistent_reduction"}
-_SMALL_GRID = 128  # below it, blocks take fewer elements
-_ROW = 1024  # elements of a row, where nothing tells
+_SMALL_GRID = 128  # in smaller grids, blocks take fewer elements
+_ROW = 1024  # assumed elements of a row of unknown length
 
 
 def triton(launch: KernelLaunch, metadata: KernelMetadata | None = None) -> Kernel | None:
-    """The work of a kernel whose name begins with triton_; None if only its pointers or its grid could tell."""
+    """The `Kernel` of a launch whose name begins with triton_; None if only its pointers or its grid are known."""
     match = _INDUCTOR.match(launch.function)
     loop = _LOOPS.get(match[1]) if match else None
     if metadata is not None and metadata.template is not None:
@@ -35,10 +35,10 @@ def triton(launch: KernelLaunch, metadata: KernelMetadata | None = None) -> Kern
 
 
 def from_pointers(launch: KernelLaunch) -> Kernel | None:
-    """Only the kernel's arguments are known: it is taken to go once through what they point to.
+    """A kernel of which only the arguments are known: assume one pass over the memory behind its pointers.
 
-    That is a lower bound, as far as the kernel touches all of its tensors: what it computes, and what it reads again,
-    is not known. None: nothing is known about its pointers.
+    That is a lower bound if the kernel touches all of its tensors: its FLOPs and repeated reads are unknown. None: the
+    bytes behind its pointers are unknown.
     """
     touched = float(sum(launch.pointers))
     if not touched:
@@ -58,7 +58,7 @@ def _guessed(launch: KernelLaunch, loop: str, fused: list[str]) -> Kernel:
     else:
         columns = float(_ROW if launch.threads <= 128 else launch.threads * 8)
         elements = launch.blocks * columns
-    size = 2  # mixed precision is the rule for what is compiled
+    size = 2  # compiled programs mostly use mixed precision
     shape = {"elements": elements, "columns": columns, "operands": float(operands)}
     moved = elements * size
     return Kernel(KernelClass.TRITON, "bf16", elements * 4, moved * (operands - 1), moved, shape, f"{loop}_guessed")
@@ -69,7 +69,7 @@ def _exact(launch: KernelLaunch, loop: str, metadata: KernelMetadata) -> Kernel:
     elements, columns = metadata.elements, metadata.columns
     sizes = metadata.bytes_behind(launch) if metadata.dynamic else {}
     if sizes:
-        # The source does not say its sizes: it goes through the tensors that it gets.
+        # The source does not contain its sizes: assume one pass over its tensors.
         written = float(sum(size for name, size in sizes.items() if "out" in name))
         read = float(sum(size for name, size in sizes.items() if not name.startswith("out")))
         elements = max(size / itemsize(metadata.pointers[name]) for name, size in sizes.items())

@@ -24,25 +24,25 @@ from maya.estimators.models.bounds import (
 )
 from maya.estimators.pack import Found, Packs
 
-# flash: FlashAttention 2, which is in torch; flash3, flash4: what serving frameworks use on Hopper and Blackwell
-# flex: FlexAttention, a kernel of Triton's; "flex_dense" where values in memory decide what its mask hides
+# flash: FlashAttention 2, which is in torch; flash3, flash4: used by serving frameworks on Hopper and Blackwell
+# flex: FlexAttention, a Triton kernel; "flex_dense" where values in memory decide what its mask hides
 IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4", "flex")
 
-_SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
+_SHORTEST = 1e-15  # seconds; keeps the logarithm of empty kernels finite
 _USUAL_EFFICIENCY = 0.45
 _MEASURED_AS = {"fp16": "bf16"}
-_EFFICIENT_SLOWDOWN = 1.5  # taken as such, not measured
-# Against FlashAttention 2, from PyTorch's announcement of FlexAttention: 90 % of its speed forward, 85 % backward.
+_EFFICIENT_SLOWDOWN = 1.5  # assumed, not measured
+# FlexAttention against FlashAttention 2, from PyTorch's announcement: 90 % of its speed forward, 85 % backward.
 _FLEX_SLOWDOWN = {"forward": 1 / 0.9, "backward": 1 / 0.85}
 _FLEX_SPREAD = {"flex": 0.25, "flex_dense": 0.5}
 _BACKWARD_FLOPS = 2.5
 _FOR_NEWEST_TENSOR_CORES = ("flash4", "flash3", "cudnn")
 
-# Operations a second forward / backward: 1.16 to 1.19 for FlashAttention 2 on A100 (SimuMax) and for cuDNN on H200 and
-# GB200 (cuDNN frontend) where there is enough work to fill the device.
+# Ratio of FLOPS forward to backward: 1.16 to 1.19 for FlashAttention 2 on A100 (SimuMax) and for cuDNN on H200 and
+# GB200 (cuDNN frontend) where the kernel fills the device.
 _BACKWARD_SLOWDOWN = 1.18
 
-# Of one SM, in 16 bit: some 62 % of what a Hopper SM does with its own instructions (4096).
+# Per SM in 16 bit: about 62 % of the rate of a Hopper SM with its own instructions (4096).
 _WARP_LEVEL_FLOPS_PER_CLOCK = 2560.0
 
 
@@ -61,11 +61,11 @@ def attention_kernel(
     backward: bool = False,
     pairs: float | None = None,
 ) -> Kernel:
-    """The work of one attention kernel.
+    """One attention kernel.
 
-    `pairs`: how many (query, key) pairs of one head, summed over the batch, are looked at: for sequences of differing
+    `pairs`: the number of visible (query, key) pairs of one head, summed over the batch, for sequences of different
     lengths (varlen) or a sliding window; else it follows from the shape. Causal masks are aligned at the top left when
-    queries and keys differ in number, as torch's are.
+    queries and keys differ in number, as in torch.
     """
     keys = queries if keys is None else keys
     kv_heads = kv_heads or heads
@@ -78,7 +78,7 @@ def attention_kernel(
     out_bytes = element_bytes("bf16" if dtype == "fp8" else dtype) * batch * heads * queries * value_dim
     statistics = 4.0 * batch * heads * queries
     products = 2.0 * heads * pairs
-    if backward:  # recomputes q k^T, then one product for each of dv, dp, dq, dk
+    if backward:  # recomputes q k^T, then one GEMM for each of dv, dp, dq, dk
         flops = products * (3.0 * head_dim + 2.0 * value_dim)
         read = query_bytes + key_value_bytes + 2.0 * out_bytes + statistics
         written = query_bytes + key_value_bytes
@@ -113,16 +113,16 @@ def causal_pairs(queries: int, keys: int) -> float:
 
 
 def window_pairs(queries: int, window: int) -> float:
-    """Pairs (query, key) of a causal sliding window: a query looks at itself and the `window - 1` keys before it."""
+    """Pairs (query, key) of a causal sliding window: a query attends to itself and the `window - 1` keys before it."""
     window = min(window, queries)
     return window * (window + 1) / 2.0 + (queries - window) * float(window)
 
 
 def computed_flops(device: Device, batch: Batch) -> Floats:
-    """The operations that a kernel does: those asked for, and those that it does not leave out though they are masked.
+    """The FLOPs that a kernel executes: those of visible pairs, and those of masked pairs that it does not skip.
 
-    cuDNN's backward in fp8 on Hopper goes through what a causal mask hides: of 16,384 queries, it takes 0.88 times as
-    long with a mask as without one, of 32,768 0.91 times. On Blackwell it takes half as long, as all others do.
+    cuDNN's backward in fp8 on Hopper computes masked pairs as well: with a causal mask it takes 0.88 times as long as
+    without one for 16,384 queries, and 0.91 times for 32,768. On Blackwell it takes half as long, as all others do.
     """
     if batch.dtype == "fp8" and batch.variant == "cudnn_backward" and device.compute_capability[0] == 9:
         return batch.flops * np.where(batch.column("causal", 0.0) > 0, 2.0, 1.0)
@@ -130,17 +130,17 @@ def computed_flops(device: Device, batch: Batch) -> Floats:
 
 
 def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
-    """The bound, and what decides how close to it an attention kernel comes."""
+    """The bound, and the features that decide how close an attention kernel comes to it."""
     peak = peak_flops(device, batch.dtype)
     if batch.variant.startswith("flash_"):
-        # Written for Ampere: its instructions, of a warp at a time, cannot fill newer tensor cores.
+        # Written for Ampere: its warp-level instructions cannot fill newer tensor cores.
         clock = device.tensor_clock_hz or device.clock_hz
         peak = min(peak, _WARP_LEVEL_FLOPS_PER_CLOCK * device.sm_count * clock)
     count, heads, queries = (batch.column(name, 1.0) for name in ("batch", "heads", "queries"))
     kv_heads, keys = batch.column("kv_heads", heads), batch.column("keys", queries)
     head_dim = batch.column("head_dim", 128.0)
     computing = computed_flops(device, batch) / (peak * clock_under_load(device, batch.dtype))
-    moving = memory_seconds(device, batch.bytes_moved)
+    memory = memory_seconds(device, batch.bytes_moved)
     bound = LAUNCH_SECONDS + np.maximum(computing, cached_seconds(device, batch.bytes_moved))
     blocks = count * heads * np.ceil(queries / 128)
     features = {
@@ -151,7 +151,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
         "causal": batch.column("causal", 0.0),
         "sharing": np.log2(heads / kv_heads),
         "bound": np.log2(bound),
-        "balance": np.log2(np.maximum(computing, _SHORTEST) / np.maximum(moving, _SHORTEST)),
+        "balance": np.log2(np.maximum(computing, _SHORTEST) / np.maximum(memory, _SHORTEST)),
         "waves": np.log2(blocks / device.sm_count),
         "wave_efficiency": wave_efficiency(device, blocks),
         "heads_in_all": np.log2(count * heads),
@@ -160,7 +160,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
 
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """Times of attention kernels: by what was measured of the implementation, or of the one that is most like it."""
+    """Times of attention kernels, from measurements of the implementation or of the most similar one."""
     implementation, _, direction = batch.variant.rpartition("_")
     found = _find(packs, batch.dtype, batch.variant)
     before_hopper = device.compute_capability < (9, 0)
@@ -170,7 +170,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         if found.origin is Origin.MODEL:
             return BatchTimes(seconds, found.origin, found.model.spread, found.note)
         warp_level = "" if implementation != "flash" or before_hopper else "at the rate of warp-level instructions"
-        return BatchTimes(seconds, found.origin, _of_relative(found), _note(found.note, warp_level))
+        return BatchTimes(seconds, found.origin, _spread_of_similar(found), _note(found.note, warp_level))
     if implementation == "efficient":
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
         note = _note(f"taken as {_EFFICIENT_SLOWDOWN:g} times FlashAttention 2", like.note)
@@ -191,10 +191,10 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
 
 
 def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """Backward of which nothing was measured: 2.5 times the operations of forward, a little slower each."""
+    """The time of an unmeasured backward: 2.5 times the FLOPs of forward, at a slightly lower rate."""
     bound, _ = describe(device, batch)
     variant = f"{batch.variant.removesuffix('backward')}forward"
-    # Backward moves what forward moves, and the gradients of all of that.
+    # Backward moves all tensors of forward and their gradients.
     read, written = batch.bytes_read / 2, batch.bytes_written / 2
     flops = batch.flops / _BACKWARD_FLOPS
     forward = replace(batch, variant=variant, flops=flops, bytes_read=read, bytes_written=written)
@@ -206,12 +206,12 @@ def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> BatchT
 
 
 def model_name(dtype: str, variant: str) -> str:
-    """The model that attention kernels of this dtype are looked up in."""
+    """The name of the model for attention kernels of this dtype."""
     return f"attention/{_MEASURED_AS.get(dtype, dtype)}/{variant}"
 
 
 def _find(packs: Packs, dtype: str, variant: str) -> Found | None:
-    """What was measured of an implementation; of those for the newest tensor cores, one stands for the other."""
+    """The model of an implementation; those for the newest tensor cores stand in for each other."""
     found = packs.find(model_name(dtype, variant), model_name("bf16", variant))
     implementation, _, direction = variant.rpartition("_")
     if found is None and implementation in _FOR_NEWEST_TENSOR_CORES and direction == "forward":
@@ -219,7 +219,7 @@ def _find(packs: Packs, dtype: str, variant: str) -> Found | None:
     return found
 
 
-def _of_relative(found: Found) -> float:
+def _spread_of_similar(found: Found) -> float:
     return max(0.15, found.model.spread)
 
 

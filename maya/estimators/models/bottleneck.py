@@ -1,7 +1,7 @@
-"""What a work cannot be faster than on a device, and why: the bound to hold an estimate against.
+"""The bound of a kernel on a device and its cause, to compare an estimate with.
 
-In: a `Device` and a `Kernel`. Out: a `Bottleneck`. It is the plain roofline: the launch, and then the longest of moving
-each tensor once, computing on tensor cores (products, attention) or outside them, and the link that a copy goes over.
+In: a `Device` and a `Kernel`. Out: a `Bottleneck`. It is the plain roofline: the launch, plus the longest of moving
+each tensor once, computing on tensor cores (GEMMs, attention) or outside them, and the link of a copy.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from maya.estimators.models.bounds import (
 
 TENSOR_KINDS = frozenset(kind for kind, traits in CLASS_TRAITS.items() if traits.uses_tensor_cores)
 
-# A work whose launch is more than this part of its bound is limited by it.
+# A kernel is launch-bound if its launch is more than this share of its bound.
 _LAUNCH_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """A bound in seconds, and what sets it."""
+    """A bound in seconds and its cause."""
 
     seconds: float
     by: str  # "launch", "memory", "tensor cores", "arithmetic", "link"
 
 
 def peak_of(device: Device, kernel: Kernel) -> float:
-    """Operations a second that the device has for this kind of work."""
+    """The device's peak FLOPS for this kernel."""
     return peak_flops(device, kernel.dtype) if kernel.kind in TENSOR_KINDS else vector_flops(device, kernel.dtype)
 
 
 def bottleneck_of(device: Device, kernel: Kernel) -> Bottleneck:
-    """The bound of a work."""
+    """The bound of a kernel."""
     moved = np.array([kernel.bytes_read + kernel.bytes_written])
     if kernel.kind is KernelClass.TRANSFER:
         size = max(kernel.bytes_read, kernel.bytes_written)
@@ -49,7 +49,7 @@ def bottleneck_of(device: Device, kernel: Kernel) -> Bottleneck:
         rate = device.nvlink_bandwidth if between_devices else device.host_bandwidth
         parts = {"link": size / float(rate or device.host_bandwidth)}
     elif kernel.kind in TENSOR_KINDS:
-        # Of their operands, some are still in the L2 cache.
+        # Some of their operands are still in the L2 cache.
         computing = float(compute_seconds(device, kernel.dtype, np.array([kernel.flops]))[0])
         parts = {"memory": float(cached_seconds(device, moved)[0]), "tensor cores": computing}
     else:

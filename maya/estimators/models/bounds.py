@@ -1,7 +1,7 @@
-"""What a device cannot beat: the roofline, with the launch of a kernel, waves of blocks and the clock under load.
+"""Bounds of a device: the roofline, with the launch of a kernel, waves of blocks and the clock under load.
 
-In: a `Device` and what has to be computed and moved. Out: seconds. Estimators divide these by an efficiency between 0
-and 1, so that no estimate is ever faster than the device.
+In: a `Device`, FLOPs and bytes. Out: seconds. Models divide these by an efficiency between 0 and 1, so that no estimate
+is faster than the device.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ BYTES_PER_ELEMENT = {
     "complex128": 16.0,
 }
 
-# From the first block's start to the last one's end when there is nothing to do. The shortest kernels of public
-# measurements take 1.7 us (B200, L40S) to 2.5 us (A100, H100); the rest of those is their own reading and writing.
+# From the start of the first block to the end of the last in an empty kernel. The shortest kernels of public
+# measurements take 1.7 us (B200, L40S) to 2.5 us (A100, H100), which includes their own reads and writes.
 LAUNCH_SECONDS = 1.5e-6
 
-_L2_BYTES_PER_CLOCK = 32.0  # that an SM gets from the L2 cache: half of its port's width, which is what kernels reach
-_L2_SHARE = 0.75  # of the cache that holds what the next kernel needs, at best
+_L2_BYTES_PER_CLOCK = 32.0  # from the L2 cache to one SM: half of the port's width, the rate that kernels reach
+_L2_SHARE = 0.75  # largest share of the cache that holds data for the next kernel
 
 
 def element_bytes(dtype: str) -> float:
-    """Bytes of one element; 4 for what is not known."""
+    """Bytes of one element; 4 for an unknown dtype."""
     return BYTES_PER_ELEMENT.get(dtype, 4.0)
 
 
 def peak_flops(device: Device, dtype: str) -> float:
-    """The device's peak for matrix products in this dtype. What its tensor cores do not have runs on what they have."""
+    """The device's peak for GEMMs in this dtype. A dtype that its tensor cores lack runs in one that they have."""
     half = float(device.fp16_flops)
     single = float(device.fp32_flops)
     if dtype == "fp16":
@@ -63,14 +63,14 @@ def peak_flops(device: Device, dtype: str) -> float:
 
 
 def vector_flops(device: Device, dtype: str) -> float:
-    """The device's peak outside its tensor cores: element-wise and reducing kernels compute in fp32, or fp64."""
+    """The device's peak outside its tensor cores: elementwise kernels and reductions compute in fp32 or fp64."""
     if dtype in ("fp64", "complex128"):
         return min(float(device.fp64_flops or device.fp32_flops / 64), float(device.fp32_flops) / 2)
     return float(device.fp32_flops)
 
 
 def clock_under_load(device: Device, dtype: str) -> float:
-    """The clock that tensor cores keep up, relative to that of the peaks; 1 if power does not cap it."""
+    """The sustained clock of the tensor cores, relative to that of the peaks; 1 if power does not cap it."""
     if peak_flops(device, dtype) <= vector_flops(device, dtype):
         return 1.0
     reference = device.tensor_clock_hz or device.clock_hz
@@ -78,38 +78,38 @@ def clock_under_load(device: Device, dtype: str) -> float:
 
 
 def compute_seconds(device: Device, dtype: str, flops: Floats) -> Floats:
-    """Computing on tensor cores, at the clock that the power limit allows."""
+    """Compute time on tensor cores, at the clock that the power limit allows."""
     return flops / (peak_flops(device, dtype) * clock_under_load(device, dtype))
 
 
 def memory_seconds(device: Device, moved: Floats) -> Floats:
-    """Moving all bytes from and to memory."""
+    """Time to move all bytes from and to memory."""
     return moved / float(device.memory_bandwidth)
 
 
 def l2_seconds(device: Device, moved: Floats) -> Floats:
-    """Moving bytes from the L2 cache to the SMs."""
+    """Time to move bytes from the L2 cache to the SMs."""
     return moved / max(_L2_BYTES_PER_CLOCK * device.sm_count * device.clock_hz, float(device.memory_bandwidth))
 
 
 def cached_seconds(device: Device, moved: Floats) -> Floats:
-    """Moving bytes of which as many as possible are in the L2 cache, because the work before left them there."""
+    """Time to move bytes, as many as possible from the L2 cache, where the kernel before left them."""
     cached = np.minimum(moved, _L2_SHARE * device.l2_bytes)
     return l2_seconds(device, cached) + memory_seconds(device, moved - cached)
 
 
 def roofline(device: Device, dtype: str, flops: Floats, moved: Floats) -> Floats:
-    """The larger of computing on tensor cores and moving, after the launch; never zero."""
+    """The launch plus the larger of compute time on tensor cores and memory time; never zero."""
     busy = np.maximum(compute_seconds(device, dtype, flops), cached_seconds(device, moved))
     return LAUNCH_SECONDS + busy
 
 
 def waves(device: Device, blocks: Floats, blocks_per_sm: float = 1.0) -> Floats:
-    """How often all SMs are filled to run so many blocks."""
+    """The number of waves that `blocks` blocks take on all SMs."""
     return blocks / (device.sm_count * blocks_per_sm)
 
 
 def wave_efficiency(device: Device, blocks: Floats, blocks_per_sm: float = 1.0) -> Floats:
-    """The share of the SMs' time that is used when the last wave is not full; 1 for whole waves."""
+    """The share of SM time in use, given that the last wave is not full; 1 for whole waves."""
     share = waves(device, np.maximum(blocks, 1.0), blocks_per_sm)
     return share / np.ceil(share)

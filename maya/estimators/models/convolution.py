@@ -1,9 +1,9 @@
 """Convolutions: forward, and the gradients of input (dgrad) and filter (wgrad).
 
-A convolution is a matrix product of [batch * positions, channels * window] and [channels * window, filters] that reads
-its input in place. In: batches with the columns batch, positions, channels, filters, window, stride, groups. Out:
-times. Convolutions of 3 x 3 with stride 1 can be done with fewer multiplications than they have (Winograd), so their
-bound is that much lower; cuDNN does so in fp32 and fp16, not in tf32 or bf16.
+A convolution is a GEMM of [batch * positions, channels * window] and [channels * window, filters] that reads its input
+in place. In: batches with the columns batch, positions, channels, filters, window, stride, groups. Out: times. The
+Winograd algorithm computes 3 x 3 convolutions with stride 1 with fewer multiplications, so their bound is lower; cuDNN
+uses it in fp32 and fp16, not in tf32 or bf16.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from maya.estimators.models.bounds import LAUNCH_SECONDS, compute_seconds, memor
 from maya.estimators.models.gemm import TRITON
 from maya.estimators.pack import Packs
 
-_WINOGRAD = 4.0  # multiplications saved at most, by F(4 x 4, 3 x 3)
+_WINOGRAD = 4.0  # largest reduction of multiplications, by F(4 x 4, 3 x 3)
 _WINOGRAD_DTYPES = ("fp32", "fp16")
 _USUAL_EFFICIENCY = 0.4
-# Layout NCHW on tensor cores: input and result are changed to NHWC and back, a pass through memory each.
+# NCHW on tensor cores: input and result are converted to NHWC and back, one pass through memory each.
 _LAYOUT_PASSES = 2.0
 _TENSOR_CORES = ("fp16", "bf16", "tf32", "fp8")
-_TRITON_SLOWDOWN = 1.25  # of Triton's against cuDNN's, as of its matrix products; taken as such, not measured
+_TRITON_SLOWDOWN = 1.25  # Triton against cuDNN, as for GEMMs; assumed, not measured
 
 
 def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
-    """The bound, and what decides how close to it a convolution comes."""
+    """The bound, and the features that decide how close a convolution comes to it."""
     groups = np.maximum(batch.column("groups", 1.0), 1.0)
     m = batch.column("batch", 1.0) * batch.column("positions", 1.0)
     n = batch.column("filters", 1.0) / groups
@@ -44,18 +44,18 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
     if batch.dtype in _WINOGRAD_DTYPES and batch.variant != "wgrad":
         saved = np.where((window == 9) & (stride == 1), _WINOGRAD, 1.0)
     computing = compute_seconds(device, batch.dtype, batch.flops) / saved
-    moving = memory_seconds(device, batch.bytes_moved)
-    bound = LAUNCH_SECONDS + np.maximum(computing, moving)
+    memory = memory_seconds(device, batch.bytes_moved)
+    bound = LAUNCH_SECONDS + np.maximum(computing, memory)
     features = {
         "m": np.log2(np.maximum(m, 1.0)),
         "n": np.log2(np.maximum(n, 1.0)),
         "k": np.log2(np.maximum(k, 1.0)),
         "window": np.log2(window),
-        # Tensor cores take channels by eights; others are padded, or left to ordinary arithmetic.
+        # Tensor cores take channels in multiples of eight; others are padded, or computed without tensor cores.
         "padded": inputs / (8.0 * np.ceil(inputs / 8.0)),
         "stride": stride,
         "bound": np.log2(bound),
-        "balance": np.log2(np.maximum(computing, 1e-12) / np.maximum(moving, 1e-12)),
+        "balance": np.log2(np.maximum(computing, 1e-12) / np.maximum(memory, 1e-12)),
         "tiles": np.log2(np.ceil(m / 128) * np.ceil(n / 128) * groups / device.sm_count),
         "filled": m * n / (np.ceil(m / 128) * np.ceil(n / 128) * 128 * 128),
     }

@@ -1,13 +1,13 @@
 """Curves: how many times longer than at full memory bandwidth a family of kernels takes, learned from measurements.
 
-A kernel that only moves bytes takes `start + rows * row + bytes / bandwidth * slowdown`, where `row` is what a row
-costs however short it is (only softmax of long rows has such a thing). Of kernels that give each row a block, bytes are
-what crosses the memory bus, and there is a time that they wait at least (row_traffic.py). The slowdown is piecewise
-linear between knots on one axis (`ClassTraits.curve_axis`). What is measured is often an op of several kernels, with
-what measuring costs on top, so the curves of all families of an architecture and the overhead of each source are fitted
-together: one system of linear equations, relative errors squared, slowdowns at least 1. Devices of one architecture
-share their curves: they have the same SMs, with more or less bandwidth. So one with more is never the slower one, and
-few measurements of one device do not outweigh many of the other.
+A memory-bound kernel takes `start + rows * row + bytes / bandwidth * slowdown`, where `row` is the minimum cost of a
+row (only softmax of long rows has one). For kernels with one block per row, bytes are the traffic on the memory bus,
+and there is a minimum time for waits (row_traffic.py). The slowdown is piecewise linear between knots on one axis
+(`ClassTraits.curve_axis`). Many measurements are of ops with several kernels, plus a measurement overhead, so one
+system of linear equations fits the curves of all families of an architecture and the overhead of each source: relative
+errors squared, slowdowns at least 1. Devices of one architecture share their curves, because they have the same SMs
+with more or less bandwidth. So a device with more bandwidth is never the slower one, and few measurements of one device
+do not outweigh many of another.
 
 In: `Observation`s. Out: `Curve`s, which a pack holds as JSON.
 """
@@ -26,34 +26,34 @@ from maya.devices import Device
 from maya.estimators.batch import Batch, Floats, batches
 from maya.estimators.kernel import CLASS_TRAITS, Kernel, KernelClass
 from maya.estimators.models.bounds import LAUNCH_SECONDS
-from maya.estimators.models.families import family_of, relative_of
+from maya.estimators.models.families import family_of, similar_family
 from maya.estimators.models.row_traffic import chain, residence, traffic
 from maya.util.extras import needs
 
-# By axis, logarithms to base 2: of the bytes moved, of the columns, of how often rows in work fill an SM's memory.
+# Knots by axis, as base-2 logarithms: of the bytes moved, of the columns, of `residence` (row_traffic.py).
 _KNOTS = {
     "bytes": (18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0),
     "columns": tuple(float(exponent) for exponent in range(5, 18)),
     "residence": (-2.0, -1.0, 0.0, 1.0, 2.0),
 }
 _SMOOTHNESS = 0.3  # weight of a step between knots against a relative error
-_LEANING = 0.1  # weight of a difference to another device's curve
-_KINSHIP = 0.02  # weight of a difference to a related family against a relative error
-# From the launch to the end of a kernel that does next to nothing: the launch and a trip to memory; two for rows.
+_LEANING = 0.1  # weight of a difference to another architecture's curve
+_SIMILARITY = 0.02  # weight of a difference to a related family against a relative error
+# Duration of a nearly empty kernel: the launch and one memory access; two for kernels over rows.
 TRIP_SECONDS = 0.6e-6
 _STARTS = {"bytes": (LAUNCH_SECONDS + TRIP_SECONDS, 2.3e-6)}
 _STARTS_OF_ROWS = (LAUNCH_SECONDS + 2 * TRIP_SECONDS, 3.0e-6)
 _MOST_ROW = 20e-9
 _ROWS_IN_REGISTERS = 1024  # columns
-_MOST_TURN = 2 * TRIP_SECONDS  # which element, and then that element; the next turn may have begun before
-_MOST_OF_A_KIND = 40.0  # observations; more of them do not weigh more
-# What measuring may have cost: nothing where a profiler timed kernels, events around them, or the host's clock.
+_MOST_TURN = 2 * TRIP_SECONDS  # two dependent accesses: the index, then the element; turns may overlap
+_MOST_OF_A_KIND = 40.0  # observations; further ones add no weight
+# Largest overhead of a measurement: none where a profiler timed kernels; else CUDA events, or the host's clock.
 _MOST_OVERHEAD = {"vidur": 1e-9, "profile_gpu": 1e-9, "cudnn_norms": 5e-7, "liger": 8e-6}
 _MOST_OVERHEAD_OF_HOSTS = 60e-6
 _MOST_SLOWDOWN = 60.0
-_MOST_STEP = float(np.log(1.09))  # of the slowdown's logarithm, for twice the size
+_MOST_STEP = float(np.log(1.09))  # change of the slowdown's logarithm per doubling of the size
 
-_BY_THE_CHAIN = 1.4  # times what moving takes at full bandwidth: from there on, the chain hides what moving takes
+_BY_THE_CHAIN = 1.4  # times the memory time at full bandwidth: a longer chain hides the memory time
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Curve:
     about: dict[str, Any] = field(default_factory=dict)  # source, licence, date, rows, held-out error, spread
 
     def seconds(self, device: Device, batch: Batch) -> Floats:
-        """Times of works, the launch included."""
+        """Times of kernels, including the launch."""
         slowdown = np.interp(_along(self.axis, device, batch), self.knots, self.slowdown)
         # What is still in a cache spares waiting, but counts as bytes that are moved.
-        moving = np.maximum(traffic(device, batch) * slowdown, batch.bytes_moved) / device.memory_bandwidth
-        seconds = self.start_seconds + _rows(batch) * self._row_on(device, batch.kind) + moving
+        memory = np.maximum(traffic(device, batch) * slowdown, batch.bytes_moved) / device.memory_bandwidth
+        seconds = self.start_seconds + _rows(batch) * self._row_on(device, batch.kind) + memory
         return np.maximum(seconds, self.start_seconds + chain(device, batch))
 
     def _row_on(self, device: Device, kind: KernelClass) -> float:
@@ -107,17 +107,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Observation:
-    """Works that were run one after the other, and the seconds they took together."""
+    """Kernels that ran one after the other, and their total seconds."""
 
     kernels: tuple[Kernel, ...]
     seconds: float
-    group: str  # observations of one group are trained on or held out together
+    group: str  # all observations of one group are in the training set, or all are held out
     source: str  # a name; what measuring cost is assumed to be the same within it, on one device
     device: Device
 
 
 def _along(axis: str, device: Device, batch: Batch) -> Floats:
-    """The logarithm of where works are on an axis."""
+    """The logarithm of the kernels' positions on an axis."""
     if axis == "columns":
         along = np.maximum(batch.column("columns", 1024.0), 1.0)
     elif axis == "residence":
@@ -128,12 +128,12 @@ def _along(axis: str, device: Device, batch: Batch) -> Floats:
 
 
 def fit(
-    observations: Sequence[Observation], relatives: Mapping[str, Curve] | None = None
+    observations: Sequence[Observation], similar_curves: Mapping[str, Curve] | None = None
 ) -> tuple[dict[str, Curve], dict[tuple[str, str], float]]:
     """The curves of all families in the observations, and the overhead of each (device, source) in seconds.
 
-    The observations are of devices of one architecture. `relatives` are curves of another one, which these lean on
-    where they have few observations.
+    The observations are of devices of one architecture. `similar_curves` are those of another architecture, to which
+    families with few observations are drawn.
     """
     with needs("train", "Learning kernel times"):
         from scipy.optimize import lsq_linear  # type: ignore[import-untyped]
@@ -163,10 +163,10 @@ def fit(
         np.add.at(matrix[:, at], rows, 1.0)
         np.add.at(matrix[:, at + 1], rows, _rows(batch) * sm_count / device.sm_count)
         places = _along(axes[name], device, batch)
-        moving = traffic(device, batch) / device.memory_bandwidth
+        memory = traffic(device, batch) / device.memory_bandwidth
         for k, hat in enumerate(np.eye(len(knots[name]))):
-            np.add.at(matrix[:, at + 2 + k], rows, moving * np.interp(places, knots[name], hat))
-        target[rows[chain(device, batch) > _BY_THE_CHAIN * moving]] = 0.0
+            np.add.at(matrix[:, at + 2 + k], rows, memory * np.interp(places, knots[name], hat))
+        target[rows[chain(device, batch) > _BY_THE_CHAIN * memory]] = 0.0
     for row, seen in enumerate(observations):
         matrix[row, overheads[overhead_of(seen)]] = 1.0
     matrix *= (target / measured)[:, None]
@@ -174,7 +174,7 @@ def fit(
     lower, upper = np.zeros(width), np.zeros(width)
     for (_, source), at in overheads.items():
         upper[at] = _MOST_OVERHEAD.get(source, _MOST_OVERHEAD_OF_HOSTS)
-    # As heavy as what was seen of a family, so that neither outweighs the other.
+    # Weighted like the observations of a family, so that neither outweighs the other.
     heft = {name: np.sqrt((target[matrix[:, at] > 0] ** 2).sum() / len(knots[name])) for name, at in starts.items()}
     steps: list[Floats] = []
     wanted_of_steps: dict[int, float] = {}
@@ -188,21 +188,21 @@ def fit(
             step = np.zeros(width)
             step[at + 2 + k : at + 4 + k] = (1.0, -1.0)
             steps.append(step * _SMOOTHNESS * heft[name])
-        other = relatives.get(name) if relatives else None
+        other = similar_curves.get(name) if similar_curves else None
         if other is not None and other.knots == knots[name]:
             for k, value in enumerate(other.slowdown):
                 same = np.zeros(width)
                 same[at + 2 + k] = _LEANING
                 steps.append(same)
                 wanted_of_steps[len(steps) - 1] = _LEANING * value
-        relative, factor = relative_of(name)
-        if relative in families and knots[relative] == knots[name]:
-            # What was only measured together with others is told apart by what is usual.
+        similar, factor = similar_family(name)
+        if similar in families and knots[similar] == knots[name]:
+            # Families that were only measured together are separated by the assumed factor.
             for k in range(count):
                 difference = np.zeros(width)
-                difference[at + 2 + k], difference[starts[relative] + 2 + k] = 1.0, -factor
-                steps.append(difference * _KINSHIP * heft[name])
-    # Columns of seconds are tiny beside those of slowdowns: scaled, so that both are seen.
+                difference[at + 2 + k], difference[starts[similar] + 2 + k] = 1.0, -factor
+                steps.append(difference * _SIMILARITY * heft[name])
+    # Columns of seconds are tiny beside those of slowdowns; scaling makes both count.
     scale = np.ones(width)
     for name in families:
         scale[starts[name]], scale[starts[name] + 1] = 1e-6, 1e-9
@@ -224,14 +224,14 @@ def fit(
 
 
 def overhead_of(seen: Observation) -> tuple[str, str]:
-    """What shares the cost of measuring."""
+    """The key of observations that share an overhead."""
     return seen.device.key, seen.source
 
 
 def _without_jumps(knots: Sequence[float], slowdown: Sequence[float]) -> tuple[float, ...]:
-    """The slowdown, changed as little as is needed for twice the size to take at most 2.2 times as long.
+    """The slowdown with jumps removed: a doubled size takes at most 2.2 times as long.
 
-    Half way (of the logarithm) between lowering what comes after a jump and raising what comes before it.
+    The result is half way (in the logarithm) between lowering the side after a jump and raising the side before it.
     """
     lowered, raised = (np.log(np.asarray(slowdown, dtype=np.float64)) for _ in range(2))
     for k in range(len(knots) - 1):
@@ -244,7 +244,7 @@ def _without_jumps(knots: Sequence[float], slowdown: Sequence[float]) -> tuple[f
 
 
 def _rows(batch: Batch) -> Floats:
-    """What costs time by its number, not its bytes: rows that have a block each, turns of a block."""
+    """The number of items with a fixed cost each: rows with a block each, or turns of a block."""
     if batch.kind is KernelClass.CROSS_ENTROPY:
         return batch.column("turns", 0.0)
     if batch.kind is KernelClass.SOFTMAX:  # shorter rows share a block
@@ -253,14 +253,14 @@ def _rows(batch: Batch) -> Floats:
 
 
 def _weights(observations: Sequence[Observation]) -> Floats:
-    """Square roots of weights: a source with thousands of rows of one sort does not drown the others."""
+    """Square roots of weights, so that a source with thousands of similar rows does not outweigh the others."""
     sorts = [(seen.source, *sorted({(w.kind, w.variant) for w in seen.kernels})) for seen in observations]
     counts = Counter(sorts)
     return np.array([np.sqrt(min(1.0, _MOST_OF_A_KIND / counts[sort])) for sort in sorts])
 
 
 def _by_device(observations: Sequence[Observation]) -> Iterator[tuple[Device, npt.NDArray[np.intp], Batch]]:
-    """The works of all observations as batches, each of one device, with the observation that each work is of."""
+    """The kernels of all observations as batches of one device each, with the observation of each kernel."""
     for device in {seen.device.key: seen.device for seen in observations}.values():
         owned = [
             (row, kernel)
@@ -276,7 +276,7 @@ def _by_device(observations: Sequence[Observation]) -> Iterator[tuple[Device, np
 def predict(
     observations: Sequence[Observation], curves: dict[str, Curve], overheads: dict[tuple[str, str], float]
 ) -> Floats:
-    """Seconds of the observations, what measuring cost included."""
+    """Predicted seconds of the observations, including the measurement overhead."""
     predicted = np.array([overheads.get(overhead_of(seen), 0.0) for seen in observations])
     for device, rows, batch in _by_device(observations):
         curve = curves[family_of(batch.kind, batch.variant, batch.dtype)]

@@ -1,7 +1,7 @@
-"""Families: kernels that move memory in the same way share a curve (curves.py), and who stands for whom without one.
+"""Families of memory-bound kernels: kernels with the same access pattern share a curve (curves.py).
 
-In: kind, variant and dtype of a work. Out: the name of its family, and of a family its relative and how many times
-slower it is taken to be than that.
+In: class, variant and dtype of a kernel. Out: the name of its family; and, for a family without a curve, the most
+similar family and how many times slower it is assumed to be.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from maya.estimators.models.row_traffic import IN_PASSES
 
 
 def family_of(kind: KernelClass, variant: str, dtype: str) -> str:
-    """What shares a curve."""
+    """The family of a kernel."""
     if variant in ("strided", "transposed") and element_bytes(dtype) <= 2:
-        variant += "_narrow"  # goes element by element, so that it takes as long for fewer bytes
+        variant += "_narrow"  # accesses single elements, so fewer bytes take as long
     if kind == KernelClass.NORM and variant == "layer_norm_backward_parameters":
-        variant = "layer_norm_backward"  # measured together only
+        variant = "layer_norm_backward"  # only measured as a whole
     if kind == KernelClass.SOFTMAX:
-        variant = variant.removeprefix("log_")  # the same kernels but for the last line
+        variant = variant.removeprefix("log_")  # the same kernels except for the last line
         if variant.endswith(IN_PASSES) and element_bytes(dtype) <= 2:
             variant += "_narrow"
     return f"{kind.value}/{variant}"
 
 
-# A family that was not measured: the one it is most like, and how many times slower it is taken to be than that.
-_RELATIVES = {
+# Unmeasured families: the most similar family, and how many times slower they are assumed to be.
+_SIMILAR_FAMILIES = {
     "elementwise/unrolled": ("copy/unrolled", 1.0),  # casts while it loads
     "elementwise/strided": ("elementwise/vectorized", 1.3),
     "elementwise/strided_narrow": ("elementwise/strided", 1.4),
@@ -58,12 +58,12 @@ _RELATIVES = {
     "triton/reduction": ("elementwise/vectorized", 1.2),
     "triton/persistent_reduction": ("elementwise/vectorized", 1.1),
 }
-_RELATIVES_OF_CLASSES = {kind.value: traits.similar_family for kind, traits in CLASS_TRAITS.items()}
+_SIMILAR_TO_CLASS = {kind.value: traits.similar_family for kind, traits in CLASS_TRAITS.items()}
 
 
-def relative_of(family: str) -> tuple[str, float]:
-    """The family that an unmeasured one is taken to be like, and how many times slower."""
-    if family in _RELATIVES:
-        return _RELATIVES[family]
-    relative = _RELATIVES_OF_CLASSES[family.partition("/")[0]]
-    return relative if relative[0] != family else ("elementwise/vectorized", 1.0)
+def similar_family(family: str) -> tuple[str, float]:
+    """The family most similar to an unmeasured one, and how many times slower the latter is assumed to be."""
+    if family in _SIMILAR_FAMILIES:
+        return _SIMILAR_FAMILIES[family]
+    similar = _SIMILAR_TO_CLASS[family.partition("/")[0]]
+    return similar if similar[0] != family else ("elementwise/vectorized", 1.0)

@@ -52,7 +52,7 @@ class Forest:
             nodes = np.flatnonzero(trees.feature == feature)
             thresholds, which = np.unique(trees.threshold[nodes], return_inverse=True)
             masks = np.full((len(thresholds) + 1, count), ~np.uint64(0))
-            # Above a node's threshold, the leaves to its left are out, and so they are for all larger values.
+            # Above a node's threshold, the leaves to its left are excluded, as for all larger values.
             np.bitwise_and.at(masks, (which + 1, trees.tree[nodes].astype(np.intp)), ~left[nodes])
             self._thresholds.append(thresholds)
             self._masks.append(np.bitwise_and.accumulate(masks, axis=0))
@@ -95,7 +95,7 @@ def _leaf_range(first: npt.NDArray[np.uint8], end: npt.NDArray[np.uint8]) -> npt
 
 
 def _exponent_of_lowest_bit(masks: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-    """The number of the lowest bit set, as the exponent of that bit as a float is stored. `scratch` is overwritten."""
+    """The index of the lowest set bit, as the stored exponent of that bit as a float. `scratch` is overwritten."""
     np.negative(masks, out=scratch)
     np.bitwise_and(masks, scratch, out=scratch)
     exponents: npt.NDArray[np.int32] = scratch.astype(np.float32).view(np.int32)

@@ -1,7 +1,7 @@
-"""Matrix products: cuBLAS and cuBLASLt, batched, grouped, scaled (fp8).
+"""GEMMs: cuBLAS and cuBLASLt, batched, grouped, scaled (fp8).
 
-A product is `out[m, n] = a[m, k] @ b[k, n]`, `batch` times. Variants name the layout as cuBLAS does for column-major
-operands, which for torch is: TN, forward of a linear layer; NN, gradient of its input; NT, gradient of its weights.
+A GEMM is `out[m, n] = a[m, k] @ b[k, n]`, `batch` times. Variants name the layout as cuBLAS does for column-major
+operands. In torch, TN is the forward of a linear layer, NN the gradient of its input, NT the gradient of its weights.
 In: batches with the columns m, n, k, batch. Out: times.
 """
 
@@ -27,22 +27,23 @@ from maya.estimators.models.bounds import (
 from maya.estimators.pack import Describe, Found, Model, Packs
 
 LAYOUTS = ("TN", "NN", "NT", "TT")
-TRITON = "_triton"  # at the end of the variant: a kernel of Triton's, by tiles of tile_m x tile_n
-_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # of the output, that a block computes
+TRITON = "_triton"  # suffix of the variant of Triton kernels, with tiles of tile_m x tile_n
+_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # output tiles of a block
 
-_SHORTEST = 1e-15  # seconds; what is empty is not infinitely far from anything
+_SHORTEST = 1e-15  # seconds; keeps the logarithm of empty kernels finite
 _USUAL_EFFICIENCY = 0.7
 _MEASURED_AS = {"fp16": "bf16", "int8": "fp8", "uint8": "fp8"}
 _ON_TENSOR_CORES = ("bf16", "fp16", "fp8", "tf32", "int8", "uint8")
 _NO_FASTER_THAN_BF16 = ("tf32", "fp32", "fp64")
 
-# Against TN, from SimuMax's measurements of training on A100 and B200, with the bytes of fp32 gradients accounted for.
+# Slowdown against TN, from SimuMax's measurements of training on A100 and B200, corrected for the bytes of fp32
+# gradients.
 _LAYOUT_SLOWDOWN = {"NT": 1.03, "TT": 1.03}
 
-# Of one block on an SM, however little it computes: the fastest batched products of NeuSight.
+# The shortest time of one block on an SM: from the fastest batched GEMMs of NeuSight.
 _BLOCK_SECONDS = 0.35e-6
 
-# Taken as such, not measured: (bytes, slowdown of rows that are not a multiple of them), each on top of those before.
+# Assumed, not measured: (bytes, slowdown of rows that are not a multiple of these bytes); slowdowns multiply.
 _MISALIGNED = ((16, 1.25), (8, 1.2), (4, 1.3))
 
 
@@ -57,7 +58,7 @@ def gemm_kernel(
     out_dtype: str | None = None,
     accumulate: bool = False,
 ) -> Kernel:
-    """The work of a matrix product. `accumulate`: the output is read and added to (beta is not 0)."""
+    """A GEMM kernel. `accumulate`: the output is read and added to (beta is not 0)."""
     out_bytes = element_bytes(out_dtype or ("bf16" if dtype == "fp8" else dtype))
     size = element_bytes(dtype)
     return Kernel(
@@ -72,17 +73,17 @@ def gemm_kernel(
 
 
 def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
-    """The bound, and what decides how close to it a product comes."""
+    """The bound, and the features that decide how close a GEMM comes to it."""
     m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
     computing = compute_seconds(device, batch.dtype, batch.flops)
-    moving = memory_seconds(device, batch.bytes_moved)
+    memory = memory_seconds(device, batch.bytes_moved)
     bound = _bound(device, batch)
     features = {
         "m": np.log2(m),
         "n": np.log2(n),
         "k": np.log2(k),
         "bound": np.log2(bound),
-        "balance": np.log2(np.maximum(computing, _SHORTEST) / np.maximum(moving, _SHORTEST)),
+        "balance": np.log2(np.maximum(computing, _SHORTEST) / np.maximum(memory, _SHORTEST)),
         "waves": np.log2(count * np.ceil(m / 128) * np.ceil(n / 128) / device.sm_count),
         "rows_filled": m / (64 * np.ceil(m / 64)),
     }
@@ -94,7 +95,7 @@ def describe(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
 
 
 def describe_closely(device: Device, batch: Batch) -> tuple[Floats, dict[str, Floats]]:
-    """What decides about kernels without tensor cores, too: products in one call, and how sizes divide into vectors."""
+    """Features that also fit kernels without tensor cores: GEMMs per call, and how sizes divide into vectors."""
     bound, features = describe(device, batch)
     m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
     for name, size in (("m", m), ("n", n), ("k", k)):
@@ -120,17 +121,17 @@ def _describe_for(model: Model) -> Describe:
     return describe_closely if "batch" in model.features else describe
 
 
-# Of Triton's products against cuBLAS', at their best. Taken as such, not measured.
+# Slowdown of Triton's GEMMs against cuBLAS, at their best. Assumed, not measured.
 _TRITON_SLOWDOWN = 1.25
 _TRITON_SPREAD = 0.3
-_TRITON_OF_PEAK = 0.8  # that a block reaches on its SM
+_TRITON_OF_PEAK = 0.8  # share of the peak that a block reaches on its SM
 
 
 def _triton(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """Triton's kernels: slower than cuBLAS', and no faster than their tiles allow.
+    """Times of Triton's GEMMs: slower than cuBLAS, and limited by their tiles.
 
-    Small tiles read the operands more often, from the L2 cache; large ones leave SMs without work. Autotuning, which
-    measures candidates that differ in their tiles, chooses by that.
+    Small tiles read the operands more often, from the L2 cache; large ones leave SMs idle. Autotuning measures
+    candidates with different tiles, so it depends on this.
     """
     like = evaluate(device, packs, replace(batch, variant=batch.variant.removesuffix(TRITON)))
     m, n, k, count = (batch.column(name, 1.0) for name in ("m", "n", "k", "batch"))
@@ -145,7 +146,7 @@ def _triton(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
 
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """Times of matrix products: what is learned, but many tiny ones take their blocks' time."""
+    """Times of GEMMs: from the learned model, but no less than the time of their blocks when many are tiny."""
     if batch.variant.endswith(TRITON):
         return _triton(device, packs, batch)
     seconds, origin, spread, note = _learned(device, packs, batch)
@@ -159,7 +160,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
 
 
 def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin, float, str]:
-    """From the device's own measurements in this dtype, or those of a relative, or those of another dtype."""
+    """Times from the device's own model in this dtype, or a similar device's, or that of another dtype."""
     bound = _bound(device, batch)
     slower = penalty(batch)
     found = packs.find(*dict.fromkeys((f"gemm/{batch.dtype}", model_name(batch.dtype))))
@@ -175,7 +176,7 @@ def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin
 
 
 def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
-    """What the model says, and for products shorter than any it was trained on what the one of bf16 says."""
+    """Slowdowns from the model; for GEMMs shorter than any in its training data, from the model of bf16."""
     bound = _bound(found.described_on, batch)
     slowdown = _slowdown(found, batch)
     shortest = float(found.model.about["shortest_bound"])
@@ -188,7 +189,8 @@ def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
 
 
 def _slowdown(found: Found, batch: Batch) -> Floats:
-    """What a model says. A product narrower than any it was trained on fills as little of a tile, and is like those."""
+    """Slowdowns from a model. A GEMM narrower than any in its training data is treated as the narrowest one, which
+    fills as little of a tile."""
     smallest = found.model.about.get("smallest", {})
     m, n, k = (np.maximum(batch.column(name, 1.0), 1.0) for name in ("m", "n", "k"))  # some are empty
     wider = [np.maximum(size, smallest.get(name, 1.0)) for name, size in (("m", m), ("n", n), ("k", k))]
@@ -204,12 +206,12 @@ def _slowdown(found: Found, batch: Batch) -> Floats:
 
 
 def model_name(dtype: str) -> str:
-    """The model that products of this dtype are looked up in."""
+    """The name of the model for GEMMs of this dtype."""
     return f"gemm/{_MEASURED_AS.get(dtype, dtype)}"
 
 
 def penalty(batch: Batch) -> Floats:
-    """How much slower than a product of aligned rows in the layout TN, which is what models are of.
+    """Slowdown against a GEMM with aligned rows in layout TN, which the models predict.
 
     Rows that do not begin at a multiple of 16 bytes cannot be loaded in one piece.
     """

@@ -1,8 +1,8 @@
-"""Times of library calls that are neither products nor memory alone: transforms, linear algebra, recurrent layers.
+"""Times of library calls that are neither GEMMs nor memory-bound: FFT, linear algebra, recurrent layers.
 
-In: batches of these kinds. Out: times. For transforms and factorisations nobody has published measurements: they are
-bounds at usual efficiencies. Recurrent layers are chains of small products: each step waits for the one before, and
-costs at least a fixed time; that time and the efficiency of the products are fitted to DeepBench's V100.
+In: batches of these classes. Out: times. There are no public measurements of FFTs and factorisations: their times are
+bounds at typical efficiencies. Recurrent layers are chains of small GEMMs: each step waits for the one before, and
+costs at least a fixed time; that time and the efficiency of the GEMMs are fitted to DeepBench's V100.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ _FFT_ARITHMETIC_EFFICIENCY = 0.3
 
 
 def evaluate_fft(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """As many passes through memory as the transform needs: one for each dimension, more where a dimension is long."""
+    """FFTs by their passes through memory: one per dimension, more where a dimension is long."""
     points = np.maximum(batch.column("points", 2.0), 2.0)
     dimensions = np.maximum(batch.column("dimensions", 1.0), 1.0)
     each = np.ceil(np.log2(points) / dimensions / np.log2(_FFT_IN_SHARED))
     passes = np.where(points <= _FFT_IN_SHARED, 1.0, dimensions * each)
-    moving = passes * batch.bytes_moved / device.memory_bandwidth / _FFT_MEMORY_EFFICIENCY
+    memory = passes * batch.bytes_moved / device.memory_bandwidth / _FFT_MEMORY_EFFICIENCY
     computing = batch.flops / (vector_flops(device, batch.dtype) * _FFT_ARITHMETIC_EFFICIENCY)
-    seconds = passes * LAUNCH_SECONDS + np.maximum(moving, computing)
+    seconds = passes * LAUNCH_SECONDS + np.maximum(memory, computing)
     return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "passes through memory at a usual efficiency")
 
 
-_STEP_SECONDS = 8e-6  # of a panel of a factorisation: two or three kernels, each waiting for the one before
+_STEP_SECONDS = 8e-6  # per panel of a factorisation: two or three dependent kernels
 _ALGEBRA_EFFICIENCY = 0.35
 _BATCH_EFFICIENCY = 0.1
 _SPARSE_EFFICIENCY = 0.5
 
 
 def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """A chain of steps, and the arithmetic and memory of them all."""
+    """Factorisations: a chain of steps, plus their compute and memory time."""
     steps = np.maximum(batch.column("steps", 1.0), 1.0)
     count = np.maximum(batch.column("batch", 1.0), 1.0)
     if batch.variant.startswith("sparse"):
         seconds = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / _SPARSE_EFFICIENCY
         return BatchTimes(seconds, Origin.ROOFLINE, 0.5, "a row of the dense matrix is read for each nonzero")
     chain = np.where(steps > 1, steps * _STEP_SECONDS, LAUNCH_SECONDS)
-    # Matrices of a batch are factorised side by side, each by a block.
+    # The matrices of a batch are factorised in parallel, each by one block.
     chain = chain * np.maximum(count / (4 * device.sm_count), 1.0)
     efficiency = np.where(count > 1, _BATCH_EFFICIENCY, _ALGEBRA_EFFICIENCY)
     computing = batch.flops / (vector_flops(device, batch.dtype) * efficiency)
-    moving = batch.bytes_moved / device.memory_bandwidth / 0.75
-    seconds = LAUNCH_SECONDS + np.maximum(chain, np.maximum(computing, moving))
+    memory = batch.bytes_moved / device.memory_bandwidth / 0.75
+    seconds = LAUNCH_SECONDS + np.maximum(chain, np.maximum(computing, memory))
     return BatchTimes(seconds, Origin.ROOFLINE, 0.6, "usual operation counts and a fixed time for each dependent step")
 
 
-# Fitted to DeepBench's recurrent layers on V100 (scripts/train_curves prints them): seconds of a step however small it
-# is, how often the weights are read for each step at full bandwidth, and multiples of the time at the peak.
+# Fitted to DeepBench's recurrent layers on V100 (scripts/train_curves prints them): minimum seconds per step, reads of
+# the weights per step at full bandwidth, and multiples of the compute time at the peak.
 RNN_CONSTANTS = {
     "forward": (32.6e-6, 1.10, 0.55),
     "backward_data": (38.4e-6, 0.81, 0.64),
@@ -66,7 +66,7 @@ _RNN_SPREAD = {"forward": 0.25, "backward_data": 0.16, "backward_weights": 0.1}
 
 
 def rnn_terms(device: Device, batch: Batch) -> tuple[Floats, Floats, Floats]:
-    """What the constants multiply: steps, the reading of weights (or of all), the arithmetic."""
+    """The factors of the constants: steps, time to read the weights (or all), compute time."""
     computing = compute_seconds(device, batch.dtype, batch.flops)
     if batch.variant == "backward_weights":
         return np.ones(len(batch)), batch.bytes_moved / device.memory_bandwidth, computing
@@ -76,7 +76,7 @@ def rnn_terms(device: Device, batch: Batch) -> tuple[Floats, Floats, Floats]:
 
 
 def evaluate_rnn(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """Steps one after the other; the gradient of the weights is one product over all steps."""
+    """Recurrent layers: sequential steps; the gradient of the weights is one GEMM over all steps."""
     variant = batch.variant if batch.variant in RNN_CONSTANTS else "forward"
     terms = rnn_terms(device, batch)
     seconds = sum((c * term for c, term in zip(RNN_CONSTANTS[variant], terms, strict=True)), np.zeros(len(batch)))

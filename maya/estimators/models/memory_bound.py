@@ -1,8 +1,8 @@
-"""Times of kernels that move memory: elementwise, copies, reductions, norms, softmax, embeddings, optimizers, others.
+"""Times of memory-bound kernels: elementwise, copies, reductions, norms, softmax, embeddings, optimizers, others.
 
-In: batches of any kind that is limited by memory. Out: times from the family's curve (curves.py): the device's own,
-else that of its nearest relative on this device's bandwidth, else that of a family like it, times what is usual between
-the two; the note says which. Copies between host and device go over the host's link.
+In: batches of any memory-bound class. Out: times from the family's curve (curves.py): the device's own, else that of
+the most similar device at this device's bandwidth, else that of a similar family times an assumed factor; the note says
+which. Copies between host and device use the host link.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from maya.estimators.batch import Batch, BatchTimes, Floats
 from maya.estimators.kernel import CLASS_TRAITS, KernelClass, Origin
 from maya.estimators.models.bounds import LAUNCH_SECONDS, element_bytes, vector_flops
 from maya.estimators.models.curves import Curve
-from maya.estimators.models.families import family_of, relative_of
+from maya.estimators.models.families import family_of, similar_family
 from maya.estimators.pack import Packs
 
 KINDS = tuple(kind for kind, traits in CLASS_TRAITS.items() if traits.time_class == "memory_bound")
 
 _ARITHMETIC_EFFICIENCY = 0.5
-_UNKNOWN_SECONDS = 5e-6  # of a launch of which nothing is known
+_UNKNOWN_SECONDS = 5e-6  # of a kernel of which only the launch is known
 _SPREAD_WITHOUT_DATA = 0.3
 _SPREAD_OF_A_GUESS = 0.7
-# Only the bytes of these kernels are known: most take longer.
+# Variants of which only the bytes are known; most kernels take longer.
 _LOWER_BOUNDS = {
     "from_pointers": (0.5, "no model: once through what its pointers point to"),
     "matrix_from_pointers": (1.0, "no model: once through what its pointers point to; it has matrix instructions"),
     "from_op": (0.5, "no model: once through the tensors of its op"),
 }
-_FURTHEST_RELATIVE = 6
+_MOST_STAND_INS = 6
 
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """Times of a batch of works that move memory."""
+    """Times of a batch of memory-bound kernels."""
     if batch.variant.startswith("part_of_"):
         seconds = np.full(len(batch), LAUNCH_SECONDS)
         return BatchTimes(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, "its time is in that of the op's main kernel")
@@ -46,16 +46,16 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype)
     )
     if curve is None:
-        moving = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
+        memory = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
     else:
-        moving = curve.seconds(device, batch)
-        if batch.kind == KernelClass.MEMSET:  # nothing is read, so there is no trip to memory to wait for
-            moving = moving - (curve.start_seconds - LAUNCH_SECONDS)
-        moving = LAUNCH_SECONDS + (moving - LAUNCH_SECONDS) * factor
+        memory = curve.seconds(device, batch)
+        if batch.kind == KernelClass.MEMSET:  # reads nothing, so it does not wait for memory
+            memory = memory - (curve.start_seconds - LAUNCH_SECONDS)
+        memory = LAUNCH_SECONDS + (memory - LAUNCH_SECONDS) * factor
     others = np.maximum(_computing(device, batch), np.maximum(_sectors(device, batch), _passes(device, batch)))
-    seconds = np.maximum(moving, LAUNCH_SECONDS + others)
+    seconds = np.maximum(memory, LAUNCH_SECONDS + others)
     if batch.variant in ("strided", "transposed") and element_bytes(batch.dtype) <= 2:
-        # Measured apart, and so with errors of their own: narrow elements never take longer than wide ones.
+        # Both were measured separately, with separate errors: narrow elements never take longer than wide ones.
         wider = 4.0 / element_bytes(batch.dtype)
         wide = replace(
             batch, dtype="fp32", bytes_read=batch.bytes_read * wider, bytes_written=batch.bytes_written * wider
@@ -74,25 +74,25 @@ def _computing(device: Device, batch: Batch) -> Floats:
     return batch.flops / (vector_flops(device, batch.dtype) * _ARITHMETIC_EFFICIENCY)
 
 
-_SECTOR = 32.0  # bytes: the least that the L2 cache gives
-_L2_OVER_MEMORY = 2.0  # bandwidth
+_SECTOR = 32.0  # bytes: the smallest access to the L2 cache
+_L2_OVER_MEMORY = 2.0  # ratio of bandwidths
 
 
 def _sectors(device: Device, batch: Batch) -> Floats:
-    """Against the grain of memory, each element comes in a sector of its own, from the L2 cache at best."""
+    """Transposed accesses load one sector per element, from the L2 cache at best."""
     if batch.variant != "transposed":
         return np.zeros(len(batch))
     return batch.column("elements", 0.0) * _SECTOR / (device.memory_bandwidth * _L2_OVER_MEMORY)
 
 
-# A block that has a row goes through it so many times, and waits for memory and for its slowest thread each time. What
-# a pass takes is what a layer norm of the shortest rows takes, which is one (92 ns * SM a row, 16 blocks on an SM).
+# Passes of a block over its row; after each it waits for memory and for its slowest thread. The time of a pass is that
+# of a layer norm with the shortest rows, which makes one (92 ns * SM per row, 16 blocks per SM).
 _PASSES = {"forward": 3.0, "backward": 2.0}
 _PASS_SECONDS = 1.5e-6
 
 
 def _passes(device: Device, batch: Batch) -> Floats:
-    """Softmax of rows that have a block each: rows wait for a place on an SM."""
+    """Softmax with one block per row: rows wait for a free slot on an SM."""
     if batch.kind != KernelClass.SOFTMAX or "threads" not in batch.shape:
         return np.zeros(len(batch))
     threads = np.maximum(batch.column("threads", 1.0), 32.0)
@@ -103,24 +103,25 @@ def _passes(device: Device, batch: Batch) -> Floats:
 
 
 def _curve(packs: Packs, family: str) -> tuple[Curve | None, float, Origin, str]:
-    """The curve to use, how many times slower than it the family is taken to be, and where it is from."""
+    """The curve to use, how many times slower the family is assumed to be, the origin and a note."""
     factor = 1.0
     name = family
-    for _ in range(_FURTHEST_RELATIVE):
+    for _ in range(_MOST_STAND_INS):
         found = packs.curve(name)
         if found is not None:
             value, origin, note = found
             curve = Curve.from_json(value)
             if name == family:
                 return curve, 1.0, origin, note
-            note = f"taken to be {factor:.2g} times slower than {name}" + (f", {note}" if note else "")
+            note = f"assumed {factor:.2g} times slower than {name}" + (f", {note}" if note else "")
             return curve, factor, Origin.ROOFLINE, note
-        name, more = relative_of(name)
+        name, more = similar_family(name)
         factor *= more
-    return None, 1.0, Origin.ROOFLINE, "usual efficiency, not measured for this kind of work"
+    return None, 1.0, Origin.ROOFLINE, "typical efficiency, not measured for this kernel class"
 
 
-# What arrives of a host link's nominal rate. Pageable memory goes through a pinned buffer, which one core fills.
+# The share of a host link's nominal rate that copies reach. Pageable memory goes through a pinned buffer that one core
+# fills.
 _PINNED_EFFICIENCY = 0.85
 _PAGEABLE_BYTES_PER_SECOND = 9e9
 _TRANSFER_START = 2.0e-6

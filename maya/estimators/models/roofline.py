@@ -1,6 +1,6 @@
-"""Estimates for kinds of which nothing was measured: the bound, at an efficiency that is usual for what limits it.
+"""Estimates for kernel classes without measurements: the bound, at a typical efficiency for its bottleneck.
 
-In: a batch of any kind. Out: times of origin "roofline", or "default" where not even bytes or operations are known.
+In: a batch of any class. Out: times of origin "roofline", or "default" where neither bytes nor FLOPs are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNKNOWN_SECONDS = 5e-6  # of a kernel of which only the launch is known
 
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
-    """The roofline at usual efficiencies."""
+    """The roofline at typical efficiencies."""
     busy = np.maximum(
         compute_seconds(device, batch.dtype, batch.flops) / COMPUTE_EFFICIENCY,
         memory_seconds(device, batch.bytes_moved) / MEMORY_EFFICIENCY,
@@ -27,4 +27,4 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     if not busy.any():
         return BatchTimes(np.full(len(batch), UNKNOWN_SECONDS), Origin.DEFAULT, 1.0, "nothing known but the launch")
     seconds = np.where(busy > 0, LAUNCH_SECONDS + busy, UNKNOWN_SECONDS)
-    return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "usual efficiency, not measured for this kind of work")
+    return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "typical efficiency, not measured for this kernel class")

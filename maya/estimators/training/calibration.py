@@ -1,7 +1,7 @@
-"""Makes a pack from measurements of one GPU: models of what can be learned, and the very works that were measured.
+"""Make a pack from measurements of one GPU: models where there are enough measurements, and the measured times.
 
-In: timed works of one device. Out: models of products and attention, curves of kernels that move memory, times of works
-by `key_of`, and for each model and curve how far off it is on shapes it has not seen, next to what was said before.
+In: timed kernels of one device. Out: models of GEMMs and attention, curves of memory-bound kernels, times of kernels by
+`key_of`; and the held-out error of each model and curve, next to the error of Maya's estimates without them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SMALL = Size(trees=60, leaves=8, rate=0.2, fewest_in_leaf=2)
 
 @dataclass(frozen=True)
 class Line:
-    """What became of the measurements of one model."""
+    """The result for the measurements of one model."""
 
     model: str
     rows: int
-    before: Error  # of what Maya said without them
-    held_out: float | None  # mean error on shapes not trained on; None: too few to train on, kept as measured
+    before: Error  # of Maya's estimates without them
+    held_out: float | None  # mean error on held-out shapes; None: too few to train on, kept as measured times
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was learned."""
+    """The contents of a new pack, and the errors of its models."""
 
     models: dict[str, Model]
     curves: dict[str, dict[str, Any]]
@@ -51,17 +51,17 @@ class Calibration:
 
 
 def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: str, date: str) -> Calibration:
-    """Learn from measurements of a device, which are of moments."""
+    """Learn from measurements of a device, which are of short bursts."""
     device = device.in_bursts
     origin = {"source": source, "licence": licence, "date": date}
-    together: dict[str, list[Timed]] = {}
+    rows_by_model: dict[str, list[Timed]] = {}
     for row in timed:
-        together.setdefault(_name(row.kernel), []).append(row)
+        rows_by_model.setdefault(_name(row.kernel), []).append(row)
     estimator = Estimator(device)
-    before = {name: _error(estimator, rows) for name, rows in together.items()}
+    before = {name: _error(estimator, rows) for name, rows in rows_by_model.items()}
     models: dict[str, Model] = {}
     lines = []
-    for name, rows in sorted(together.items()):
+    for name, rows in sorted(rows_by_model.items()):
         kind = rows[0].kernel.kind
         if kind in _DESCRIBE and len({_group(row.kernel) for row in rows}) >= FEWEST_GROUPS:
             models[name] = _model(device, rows, origin)
@@ -69,9 +69,9 @@ def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: s
         elif kind in _DESCRIBE:
             note = f"fewer than {FEWEST_GROUPS} shapes: kept as measured"
             lines.append(Line(name, len(rows), before[name], None, note))
-    moving = [row for row in timed if row.kernel.kind in memory_bound.KINDS]
-    curves = _curves(device, moving, origin)
-    for name, rows in sorted(together.items()):
+    memory_bound_rows = [row for row in timed if row.kernel.kind in memory_bound.KINDS]
+    curves = _curves(device, memory_bound_rows, origin)
+    for name, rows in sorted(rows_by_model.items()):
         if name in curves:
             held_out = curves[name]["about"].get("held_out")
             lines.append(Line(name, len(rows), before[name], held_out["mean"] if held_out else None))
@@ -90,7 +90,7 @@ def _error(estimator: Estimator, rows: Sequence[Timed]) -> Error:
 
 
 def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Model:
-    """A model of products, or of one kind of attention."""
+    """A model of GEMMs, or of one implementation of attention."""
     kernels = [row.kernel for row in rows]
     seconds = np.array([row.seconds for row in rows])
     batch, seconds, groups = _columns(kernels, seconds, [_group(kernel) for kernel in kernels])
@@ -100,7 +100,7 @@ def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Mod
 
 
 def _curves(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Curves of the kernels that move memory, as a pack holds them."""
+    """Curves of memory-bound kernels, in the form of a pack."""
     counts = Counter(_name(row.kernel) for row in rows)
     seen = [
         Observation((row.kernel,), row.seconds, _size(row.kernel), _PROFILER, device)
@@ -128,7 +128,7 @@ _FEWEST_OF_A_CURVE = 3
 
 
 def _size(kernel: Kernel) -> str:
-    """What is held out together: rows of one length, or one number of bytes."""
+    """The group of a kernel for holding out: rows of one length, or one number of bytes."""
     return f"{kernel.shape.get('columns', kernel.bytes_read + kernel.bytes_written):.4g}"
 
 
@@ -137,7 +137,7 @@ _GROUPED_BY = {KernelClass.GEMM: "(n, k)", KernelClass.ATTENTION: "(heads, key-v
 
 
 def _name(kernel: Kernel) -> str:
-    """The model, or the family of the curve, that a work belongs to."""
+    """The model of a kernel, or the family of its curve."""
     if kernel.kind is KernelClass.GEMM:
         return gemm.model_name(kernel.dtype)
     if kernel.kind is KernelClass.ATTENTION:
@@ -152,7 +152,8 @@ def _group(kernel: Kernel) -> str:
 
 
 def _columns(kernels: list[Kernel], seconds: Floats, groups: list[str]) -> tuple[Batch, Floats, list[str]]:
-    """One batch of works that may differ in layout: a model is of one layout, what others cost is taken off."""
+    """One batch of kernels that may differ in layout: a model has one layout, and the penalty of others is divided
+    out."""
     parts = list(batches(kernels))
     if len(parts) == 1:
         rows, batch = parts[0]

@@ -1,7 +1,7 @@
-"""Trains a model of convolutions, with its error when every shape is held out in turn.
+"""Train a model of convolutions, with its cross-validated error.
 
-In: measurements of one device, dtype and direction. Out: a `Model`. There are few shapes, and a fifth of them can be
-lucky: so each fifth is predicted by a model of the other four, and the error is that of all of them.
+In: measurements of one device, dtype and direction. Out: a `Model`. There are few shapes, and one fifth of them may be
+easy by chance: so each fifth is predicted by a model of the other four, and the error is over all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MANY_ROWS = 1000
 
 
 def train_convolutions(device: Device, measured: Measurements) -> Model:
-    """A model of all measurements, which carries the error on channels, filters and windows that it had not seen."""
+    """A model of all measurements, with its error on held-out channels, filters and windows."""
     batch, seconds = measured.columns()
     size = MANY if len(batch) > _MANY_ROWS else FEW
     bound, columns = convolution.describe(device, batch)

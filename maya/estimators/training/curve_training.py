@@ -1,8 +1,8 @@
-"""Trains the curves of a device, with the error on sizes that were left out.
+"""Train the curves of a device, with the error on held-out sizes.
 
-In: `Observation`s of all devices of its architecture, which share their curves. Out: curves that carry their source,
-licence, date, and held-out error. The groups (sizes of rows, hidden sizes) are dealt into five parts; each part is
-predicted by curves that were fitted to the other four.
+In: `Observation`s of all devices of its architecture, which share their curves. Out: curves with their source, licence,
+date and held-out error. The groups (row lengths, hidden sizes) are divided into five parts; each part is predicted by
+curves that were fitted to the other four.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from maya.estimators.training.model_training import FOLDS, Error
 from maya.estimators.training.sources import memory_bound_kernels
 
 MEASURED = ("a100-40", "a100-80", "a40", "gb200", "h100", "h200", "v100")
-# A device, and one of another architecture that its curves lean on.
+# A device, and one of another architecture to which its curves are drawn where observations are few.
 _LEANS_ON = {
     "h100": "a100-80",
     "h200": "a100-80",
@@ -32,12 +32,12 @@ _LEANS_ON = {
     "a100-40": "v100",
     "v100": "a100-80",
 }
-LARGE = 1e6  # bytes: above it, the launch is no longer the most of a kernel's time
+LARGE = 1e6  # bytes: above it, the launch takes less than half of a kernel's time
 
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Predictions of observations by curves that had not seen their sizes."""
+    """Predictions of observations by curves that were fitted without their sizes."""
 
     observations: list[Observation]
     predicted: Floats
@@ -47,11 +47,11 @@ class HeldOutRows:
         return Error.of(self.predicted[chosen], self.measured[chosen]) if chosen.any() else None
 
     def rows_of(self, name: str) -> npt.NDArray[np.bool_]:
-        """The observations that are of one family, or that begin with it."""
+        """The observations of one family, or of families with this prefix."""
         return np.array([name in families_of(seen) for seen in self.observations])
 
     def on(self, device: Device) -> HeldOutRows:
-        """Those of one device."""
+        """The rows of one device."""
         chosen = np.array([seen.device.key == device.key for seen in self.observations], dtype=bool)
         kept = [seen for seen in self.observations if seen.device.key == device.key]
         return HeldOutRows(kept, self.predicted[chosen], self.measured[chosen])
@@ -69,27 +69,27 @@ def _moved(seen: Observation) -> float:
 
 
 def of_architecture(data: Path, key: str) -> list[Observation]:
-    """What was measured on all devices of a device's architecture."""
+    """The observations on all devices of a device's architecture."""
     devices = {name: load_device(name) for name in dict.fromkeys((key, *MEASURED))}
     ours = devices[key].compute_capability
     alike = [device for device in devices.values() if device.compute_capability == ours]
     return [seen for device in alike for seen in memory_bound_kernels.observations(data, device)]
 
 
-def lessons_for(data: Path, key: str) -> list[Observation]:
-    """What was measured on the architecture that a device's curves lean on."""
+def similar_observations(data: Path, key: str) -> list[Observation]:
+    """The observations on the other architecture to which a device's curves are drawn."""
     return of_architecture(data, _LEANS_ON[key]) if key in _LEANS_ON else []
 
 
-def hold_out(observations: Sequence[Observation], lessons: Sequence[Observation] = ()) -> HeldOutRows:
-    """Each part of the groups, predicted by curves of the others. Families that only the part has are left out.
+def hold_out(observations: Sequence[Observation], similar: Sequence[Observation] = ()) -> HeldOutRows:
+    """Predict each part of the groups by curves of the others. Families that only that part has are left out.
 
-    `lessons` are observations of another architecture, whose curves these lean on. Sizes that are held out of one
-    device are held out of all others, too.
+    `similar` are observations of another architecture, to which the curves are drawn. Sizes that are held out of one
+    device are held out of all.
     """
     kept: list[Observation] = []
     predicted: list[float] = []
-    # There are few groups: dealt one by one, so that no part is empty.
+    # There are few groups: assigned in turn, so that no part is empty.
     part_of = {group: i % FOLDS for i, group in enumerate(sorted({seen.group for seen in observations}))}
     for part in range(FOLDS):
         held = [seen for seen in observations if part_of[seen.group] == part]
@@ -97,7 +97,7 @@ def hold_out(observations: Sequence[Observation], lessons: Sequence[Observation]
         rest = [seen for seen in observations if part_of[seen.group] != part and not _elsewhere(seen, sizes)]
         if not held or not rest:
             continue
-        curves, overheads = fit(rest, _learn([seen for seen in lessons if not _elsewhere(seen, sizes)]))
+        curves, overheads = fit(rest, _learn([seen for seen in similar if not _elsewhere(seen, sizes)]))
         known = [seen for seen in held if set(families_of(seen)) <= curves.keys() and overhead_of(seen) in overheads]
         kept += known
         predicted += predict(known, curves, overheads).tolist()
@@ -116,14 +116,14 @@ def _elsewhere(seen: Observation, held: set[tuple[str, float]]) -> bool:
     return any(size in lengths and key != seen.device.key for key, size in held)
 
 
-def _learn(lessons: Sequence[Observation]) -> dict[str, Curve] | None:
-    return fit(lessons)[0] if lessons else None
+def _learn(similar: Sequence[Observation]) -> dict[str, Curve] | None:
+    return fit(similar)[0] if similar else None
 
 
-def train(device: Device, observations: Sequence[Observation], lessons: Sequence[Observation] = ()) -> dict[str, Curve]:
-    """Curves of all families measured on a device, each with what it was learned from and its held-out error."""
-    held_out = hold_out(observations, lessons).on(device)
-    curves, _ = fit(observations, _learn(lessons))
+def train(device: Device, observations: Sequence[Observation], similar: Sequence[Observation] = ()) -> dict[str, Curve]:
+    """Curves of all families measured on a device, each with its sources and its held-out error."""
+    held_out = hold_out(observations, similar).on(device)
+    curves, _ = fit(observations, _learn(similar))
     sources: dict[str, set[str]] = defaultdict(set)
     rows: dict[str, int] = defaultdict(int)
     shared_with: dict[str, set[str]] = defaultdict(set)
@@ -144,7 +144,7 @@ def train(device: Device, observations: Sequence[Observation], lessons: Sequence
             "rows": rows[family],
             "grouped_by": "sizes of rows",
             "measured_on": sorted(shared_with[family]),
-            **({"leans_on": sorted({seen.device.key for seen in lessons})} if lessons else {}),
+            **({"leans_on": sorted({seen.device.key for seen in similar})} if similar else {}),
             "spread": 0.3,
         }
         chosen = held_out.rows_of(family) if held_out.observations else np.zeros(0, dtype=bool)

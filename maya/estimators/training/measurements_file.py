@@ -1,17 +1,17 @@
 """Measurements of a user's own GPU: the CSV files that `scripts/profile_gpu.py` writes.
 
-In: files with a row for each kernel that was timed. Out: works and their seconds. Columns that are read:
+In: files with one row per timed kernel. Out: kernels and their seconds. Columns that are read:
 
     kind           gemm, attention, elementwise, ... (the values of `KernelClass`)
     variant        gemm: the layout (TN, NN, NT); attention: implementation and direction (flash_forward, ...); ...
     dtype          bf16, fp16, tf32, fp32, fp64, fp8, ...
-    shape          what the kind is described by: m=4096 n=4096 k=4096 batch=1
-    flops          operations; may be left out where m, n and k say it
+    shape          the dimensions of the kernel class: m=4096 n=4096 k=4096 batch=1
+    flops          FLOPs; may be left out where m, n and k determine them
     bytes_read     each input once
     bytes_written  each output once
     time_us        microseconds
 
-Other columns are not looked at, but `device` is compared with the GPU that the user names.
+Other columns are ignored, except that `device` is compared with the GPU that the user names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUIRED = ("kind", "variant", "dtype", "shape", "bytes_read", "bytes_written", 
 
 
 class MeasurementsError(ValueError):
-    """A file of measurements is not right."""
+    """A file of measurements is invalid."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Timed:
 
     kernel: Kernel
     seconds: float
-    device: str  # as CUDA names it; empty if the file does not say
+    device: str  # CUDA's name of the GPU; empty if the file has none
 
 
 def read_measurements(path: Path) -> list[Timed]:

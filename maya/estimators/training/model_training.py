@@ -1,9 +1,9 @@
-"""Learns a model from measurements: how much longer than their bound works take, with the error on shapes not seen.
+"""Train a model of the slowdown against the bound, with its error on held-out shapes.
 
-In: a batch of works of one device, how long each took, and a group for each: works of one group (the same n and k, the
-same heads and head dimension) are either all trained on or all held out, so that the error is that of a new shape. Out:
-a `Model` trained on everything, which carries the error of a like model that was trained without a fifth of the groups.
-The same measurements give the same model, byte for byte. Only this module needs scikit-learn.
+In: a batch of kernels of one device, their times, and a group for each. Kernels of one group (the same n and k, the
+same heads and head dimension) are all in the training set or all held out, so that the error is that of a new shape.
+Out: a `Model` trained on everything, with the error of a model of the same kind that was trained without a fifth of the
+groups. The same measurements give the same model, byte for byte. Only this module needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from maya.util.extras import needs
 FOLDS = 5  # one of which is held out
 FEWEST_GROUPS = 5
 _TIMES_DRAWN_IN = 2
-_DEVIATION = 1.48  # of the normal distribution: its standard deviation over its median deviation
+_DEVIATION = 1.48  # ratio of standard to median absolute deviation of a normal distribution
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a model becomes."""
+    """The size of a model, and other hyperparameters."""
 
     trees: int = 120
     leaves: int = 63
     rate: float = 0.16
     fewest_in_leaf: int = 8
-    shrinkage: float = 0.1  # of what few measurements say
-    # For measurements of which single ones stick out (products of 1 to 8 rows take the same, but differ by 4 to 6 %):
-    # those are drawn in, so that a model learns what is usual and not what happened to disturb a measurement.
+    shrinkage: float = 0.1  # of leaves with few measurements
+    # For measurements with outliers (GEMMs of 1 to 8 rows take the same time, but differ by 4 to 6 %): outliers are
+    # drawn towards the others, so that a model learns the typical time and not a disturbance.
     draw_in: bool = False
-    # The share of features that a node may choose from. Where no two measurements are of like shapes, trees that choose
-    # from all of them are wrong in the same way; those that may not are so less in sum.
+    # The share of features that a node may choose from. Where all measurements have different shapes, trees that choose
+    # from all features make the same errors; with fewer choices the errors partly cancel.
     choice: float = 1.0
 
 
 @dataclass(frozen=True)
 class Error:
-    """How far predictions are off."""
+    """Statistics of the errors of predictions."""
 
     rows: int
     mean: float  # of |predicted / measured - 1|
@@ -69,7 +69,7 @@ class Error:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows that a model had not seen, with what it said about them."""
+    """Held-out rows and their predictions."""
 
     rows: npt.NDArray[np.intp]
     predicted: Floats
@@ -127,7 +127,7 @@ def train(
         "rows": len(batch),
         "grouped_by": grouped_by,
         "held_out": vars(held_out.error),
-        "shortest_bound": float(f"{bound.min():.4g}"),  # seconds; nothing below was measured
+        "shortest_bound": float(f"{bound.min():.4g}"),  # seconds; there are no shorter measurements
         "smallest": {name: float(np.nanmin(sizes)) for name, sizes in sorted(batch.shape.items())},
         "spread": round(float(np.sqrt(np.mean(residual**2))), 4),
     }
@@ -135,7 +135,7 @@ def train(
 
 
 def fold_of(group: str) -> int:
-    """The part that a group belongs to, the same everywhere and whatever other groups there are."""
+    """The fold of a group, independent of the machine and of other groups."""
     return hashlib.sha256(group.encode()).digest()[0] % FOLDS
 
 

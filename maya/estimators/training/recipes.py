@@ -1,8 +1,8 @@
 """Which model is trained from which measurements: the contents of the packs that come with Maya.
 
-In: the folder of public measurements (in it `kernels`, with a folder for each source). Out: for each recipe its
-measurements, read when asked for. `scripts/train_packs` makes packs of them, `scripts/estimator_accuracy` says how good
-they are.
+In: the folder of public measurements (with a folder `kernels`, and in it one folder per source). Out: the measurements
+of each recipe, read on demand. `scripts/train_packs` makes packs of them, `scripts/estimator_accuracy` reports their
+accuracy.
 """
 
 from __future__ import annotations

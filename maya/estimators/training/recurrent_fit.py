@@ -1,4 +1,5 @@
-"""The constants of recurrent layers (libraries.RNN_CONSTANTS): DeepBench in, constants and held-out error out."""
+"""Fit the constants of recurrent layers (library_calls.RNN_CONSTANTS): DeepBench in, constants and held-out error
+out."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _SCALE = np.array([1e-6, 1.0, 1.0])
 
 
 def fitted_constants(folder: Path, device: Device) -> dict[str, tuple[tuple[float, ...], float]]:
-    """For each direction the constants, and the mean relative error on cells and hidden sizes that were left out."""
+    """For each direction the constants, and the mean relative error on held-out cells and hidden sizes."""
     layers = [layer for dtype in deepbench.FILES for layer in deepbench.recurrent(folder, dtype)]
     found = {}
     for variant in RNN_CONSTANTS:

@@ -1,13 +1,16 @@
-"""Public measurements of kernels, each in its publisher's own form, read as works and the seconds they took.
+"""Public measurements of kernels, each in its publisher's format, read as kernels and their seconds.
 
-    tables            CSV (also .gz) and Parquet files as columns
-    aiconfigurator    NVIDIA aiconfigurator: matrix products, attention forward
-    cudnn_frontend    NVIDIA cuDNN frontend: attention forward and backward
-    simumax           SimuMax: matrix products by layout, attention forward and backward
-    neusight_gemm     NeuSight: fp32 matrix products, also batched
-    deepbench_gemm    DeepBench: fp16 matrix products on V100
+    tables                CSV (also .gz) and Parquet files as columns
+    aiconfigurator        NVIDIA aiconfigurator: GEMMs, attention forward
+    cudnn_frontend        NVIDIA cuDNN frontend: attention forward and backward
+    simumax               SimuMax: GEMMs by layout, attention forward and backward
+    neusight_gemm         NeuSight: fp32 GEMMs, also batched
+    deepbench_gemm        DeepBench: fp16 GEMMs on V100
+    convolutions          NeuSight: fp32 convolutions
+    deepbench             DeepBench: convolutions and recurrent layers on V100
+    memory_bound_kernels  norms, softmax, elementwise kernels from several publishers
 
-The files themselves are not part of Maya; what was learned from them is, in packs.
+The files themselves are not part of Maya; the models trained on them are, in packs.
 """
 
 from __future__ import annotations
@@ -22,19 +25,19 @@ from maya.estimators.kernel import Kernel
 
 @dataclass(frozen=True)
 class Source:
-    """Where measurements come from."""
+    """The publisher of measurements."""
 
     name: str
     licence: str
-    date: str  # of the state that was read
+    date: str  # of the version that was read
 
 
 @dataclass
 class Measurements:
-    """Works of one kind, dtype and variant, as measured on one device."""
+    """Measured kernels of one class, dtype and variant on one device."""
 
     source: Source
-    grouped_by: str  # what is held out together, in words
+    grouped_by: str  # the unit of holding out, in words
     kernels: list[Kernel] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
@@ -46,9 +49,9 @@ class Measurements:
             self.groups.append(group)
 
     def columns(self) -> tuple[Batch, Floats]:
-        """The works as one batch, and their times."""
-        together = [batch for _, batch in batches(self.kernels)]
-        if len(together) != 1:
+        """The kernels as one batch, and their times."""
+        found = [batch for _, batch in batches(self.kernels)]
+        if len(found) != 1:
             kinds = sorted({(kernel.kind.value, kernel.dtype, kernel.variant) for kernel in self.kernels})
             raise ValueError(f"measurements of one kind, dtype and variant expected, found {kinds or 'none'}")
-        return together[0], np.array(self.seconds)
+        return found[0], np.array(self.seconds)

@@ -1,4 +1,4 @@
-"""NVIDIA aiconfigurator's tables: matrix products in the forward layout, and attention forward of serving frameworks.
+"""NVIDIA aiconfigurator's tables: GEMMs in the forward layout, and attention forward of serving frameworks.
 
 In: the folder of its tables, named by their path with "/" written as "__". Out: measurements of one device. Latencies
 are in milliseconds, of one GPU replaying a CUDA graph, in short bursts.
@@ -27,16 +27,16 @@ _SYSTEMS = {
 _SGLANG = {"a100-80": "0.5.10"}
 _GEMM_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 
-# What the smallest attention of all takes; a serving framework's time for it is this and what it does besides.
+# Duration of the smallest attention kernel; a serving framework's time for it is this plus the framework's overhead.
 _SMALLEST_ATTENTION = 4e-6
 
 
 def gemm(folder: Path, device: str, dtype: str) -> Measurements:
-    """Matrix products x[m, k] @ w[n, k]^T.
+    """GEMMs x[m, k] @ w[n, k]^T.
 
-    bf16 products were measured twice, from two frameworks that call the same library, and differ by 5 to 10 %: the
-    geometric mean is taken. On A100 one of the two has few shapes and is left out. fp8 products are taken from the one
-    that measured them without the quantisation of their input.
+    bf16 GEMMs were measured with two frameworks that call the same library, and differ by 5 to 10 %: the geometric mean
+    is used. On A100 one of the two has few shapes and is left out. fp8 GEMMs come from the framework that measured them
+    without the quantisation of their input.
     """
     tables = [_gemm_table(folder, f"{_SYSTEMS[device]}__gemm__sglang__{_SGLANG.get(device, '0.5.14')}", dtype)]
     if dtype == "bf16" and device != "a100-80":
@@ -61,8 +61,8 @@ def _gemm_table(folder: Path, name: str, dtype: str) -> dict[tuple[int, int, int
 def attention(folder: Path, device: str, implementation: str, kernels: tuple[str, ...]) -> Measurements:
     """Attention forward by the kernels named: causal with grouped heads, and without a mask where there is a table.
 
-    What a framework does besides the kernel (it also writes the cache) is taken off: as much as its smallest attention
-    takes longer than a kernel can.
+    The framework's overhead (it also writes the cache) is subtracted: the time of its smallest attention beyond that of
+    the kernel.
     """
     measured = Measurements(SOURCE, "(heads, key-value heads, head dimension)")
     prefix = f"{_SYSTEMS[device]}__"
@@ -75,7 +75,7 @@ def attention(folder: Path, device: str, implementation: str, kernels: tuple[str
         except FileNotFoundError:
             if causal:
                 raise
-            continue  # of A100 there is no table without a mask
+            continue  # A100 has no table without a mask
         extra = ["num_key_value_heads", "kv_cache_dtype", "step"] if causal else []
         if causal and device not in _SGLANG:
             extra.append("window_size")

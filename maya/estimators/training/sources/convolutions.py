@@ -1,6 +1,6 @@
 """NeuSight's convolutions: fp32 without TF32, forward, square images and windows; A100 80 GB PCIe and V100.
 
-In: the folder of its tables. Out: measurements of one device. Rows in which the host's part is large are left out.
+In: the folder of its tables. Out: measurements of one device. Rows with a large share of host time are left out.
 """
 
 from __future__ import annotations

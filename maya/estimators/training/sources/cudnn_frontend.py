@@ -20,7 +20,7 @@ _DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
 
 
 def attention(folder: Path, device: str, dtype: str, backward: bool) -> Measurements:
-    """cuDNN's attention, as the benchmark of its frontend measured it; deterministic backward is left out."""
+    """cuDNN's attention as measured by the benchmark of its frontend, without the deterministic backward."""
     files = sorted(folder.glob("sdpa__*.csv"))
     if not files:
         raise FileNotFoundError(f"{folder}/sdpa__*.csv is not there")
@@ -40,7 +40,7 @@ def _add(measured: Measurements, row: dict[str, str], dtype: str, backward: bool
         causal = row["attn_mask"] != "no_mask"
         window = int(float(row["sliding_window_size"])) if row["sliding_window_size"] else None
         if backward and dtype == "fp8":
-            # This kernel does not leave out what is outside of the window: its time grows with the square of the length
+            # This kernel does not skip pairs outside of the window: its time grows with the square of the length
             # (0.54 ms for 2048 queries, 23 ms for 16,384), where that of bf16 grows with the length.
             window = None
         batch = int(row["batch_size"])

@@ -1,7 +1,7 @@
 """DeepBench's V100 results: convolutions and recurrent layers, forward and both backwards, fp32 and mixed precision.
 
-In: the folder of its CSV dumps. Out: works with their seconds. Recurrent layers skip the product with the input, so
-only the products with the hidden state count.
+In: the folder of its CSV dumps. Out: kernels with their seconds. Recurrent layers skip the GEMM with the input, so only
+the GEMMs with the hidden state count.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def recurrent(folder: Path, dtype: str) -> list[Recurrent]:
 
 
 def recurrent_kernel(dtype: str, hidden: int, batch: int, steps: int, gates: int, variant: str) -> Kernel:
-    """A layer without the product of its input."""
+    """A layer without the GEMM of its input."""
     size = 2 if dtype == "fp16" else 4
     weights = float(gates * hidden * hidden)
     moved = float(steps * batch * hidden * (1 + gates) * size)
@@ -83,7 +83,7 @@ def recurrent_kernel(dtype: str, hidden: int, batch: int, steps: int, gates: int
 
 
 def _section(folder: Path, dtype: str, title: str) -> Iterator[list[str]]:
-    """The rows of one table: from its title to the next line that has something in the first column."""
+    """The rows of one table: from its title to the next line with text in the first column."""
     path = folder / FILES[dtype]
     inside = False
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:

@@ -1,4 +1,4 @@
-"""DeepBench's matrix products on V100: 16-bit inputs, added up in 32 bits.
+"""DeepBench's GEMMs on V100: 16-bit inputs, 32-bit accumulation.
 
 In: the folder of its CSV files, which are dumps of spreadsheets. Out: measurements. Times are in milliseconds, matrices
 are column-major, and the benchmark pads dimensions to multiples of 8.
@@ -18,7 +18,7 @@ _SECTION = "Dense Matrix Multiplication"
 
 
 def gemm(folder: Path) -> Measurements:
-    """fp16 products."""
+    """fp16 GEMMs."""
     path = folder / _FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there")

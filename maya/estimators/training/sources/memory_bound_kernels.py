@@ -1,4 +1,4 @@
-"""Measurements of ops that move memory, as the works of the kernels that torch launches for them.
+"""Measurements of memory-bound ops, as the kernels that torch launches for them.
 
     liger           eager torch in Liger-Kernel's benchmarks: H100, A100 (norms, activations, cross-entropy, embedding)
     cudnn_norms     torch's norms in cuDNN frontend's benchmark: H200, GB200
@@ -6,9 +6,9 @@
     vidur           residual additions of inference: A100, H100, A40
     llmcompass      fp16 softmax, layer norm, gelu: A100
 
-In: the folder of a source's files. Out: `Observation`s of one device of the catalogue. Rows that say little about
-kernels are left out: those of sources that timed from the host, where what the host did takes a good part of the time,
-and those of sources that repeat on the same memory, where most of it stays in the L2 cache.
+In: the folder of a source's files. Out: `Observation`s of one device of the catalogue. Two sorts of rows are left out:
+those timed from the host with a large share of host time, and those repeated on the same memory that mostly stays in
+the L2 cache.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from maya.estimators.kernel import Kernel, KernelClass
 from maya.estimators.models.curves import Observation
 from maya.estimators.models.row_traffic import HAS_MEAN, IN_PASSES, softmax_variant
 
-# A row that was timed from the host counts only if it took this much longer than the shortest of its kind.
+# A row that was timed from the host counts only if it took this many times as long as the shortest of its class.
 _ABOVE_HOST = 5.0
-_ABOVE_CACHE = 4.0  # times the L2 cache, for what was repeated on the same memory
+_ABOVE_CACHE = 4.0  # times the L2 cache: the smallest size of rows that were repeated on the same memory
 
 SOURCES = {
     "liger": ("linkedin/Liger-Kernel @ead96b61", "BSD-2-Clause"),
@@ -41,7 +41,7 @@ DATE = "2026-11"
 
 
 def observations(data: Path, device: Device) -> list[Observation]:
-    """All that the kernels folder of measurements has about a device."""
+    """All observations of a device in the folder of measurements."""
     found: list[Observation] = []
     for name, reader in _READERS.items():
         folder = data / name.replace("cudnn_norms", "cudnn_frontend")
@@ -51,7 +51,7 @@ def observations(data: Path, device: Device) -> list[Observation]:
 
 
 def elementwise(elements: float, sizes_read: list[int], size_written: int, variant: str = "vectorized") -> Kernel:
-    """An elementwise kernel with operands of these sizes an element."""
+    """An elementwise kernel; `sizes_read` and `size_written` are bytes per element."""
     dtype = "fp32" if size_written == 4 else "bf16"
     read, written = elements * sum(sizes_read), elements * size_written
     return Kernel(KernelClass.ELEMENTWISE, dtype, elements, read, written, {"elements": elements}, variant)
@@ -67,7 +67,7 @@ def copy(elements: float, size_read: int, size_written: int, variant: str) -> Ke
 def over_rows(
     kind: KernelClass, variant: str, rows: float, columns: float, size: int, reads: float, writes: float
 ) -> Kernel:
-    """A kernel over rows that reads and writes so many tensors."""
+    """A kernel over rows that reads and writes this many tensors."""
     moved = rows * columns * size
     dtype = "fp32" if size == 4 else "bf16"
     return Kernel(
@@ -76,7 +76,7 @@ def over_rows(
 
 
 def norm_forward(rows: float, columns: float, size: int, *, has_mean: bool) -> list[Kernel]:
-    """`has_mean`: a layer norm, not one by the root of the mean square."""
+    """A norm; `has_mean`: layer norm, not RMS norm."""
     kernel = over_rows(KernelClass.NORM, "layer_norm_forward", rows, columns, size, 1, 1)
     return [replace(kernel, shape={**kernel.shape, HAS_MEAN: float(has_mean)})]
 
@@ -120,7 +120,7 @@ def liger(folder: Path, device: Device) -> list[Observation]:
         options = json.loads(row["extra_benchmark_config_str"])
         kernels = _liger_kernels(row, options, float(row["x_value"]))
         if kernels:
-            # A set of rows of a benchmark differs in one size, which is what is held out.
+            # The rows of one benchmark differ in one size, which defines the group for holding out.
             group = f"{row['x_name']}={row['x_value']}"
             found.append(Observation(tuple(kernels), float(row["y_value_50"]) * 1e-3, group, "liger", device))
     return found
@@ -134,7 +134,7 @@ def _liger_kernels(row: dict[str, str], options: dict[str, float | str], x: floa
         if name == "layer_norm" and mode == "forward":
             return norm_forward(rows, x, size, has_mean=True)
         if name == "layer_norm" and mode == "backward":
-            # It is repeated without emptying the gradients of scale and bias, which are then added to.
+            # Repetitions do not reset the gradients of scale and bias, so these are accumulated.
             return [*norm_backward(rows, x, size), *[elementwise(x, [size, size], size)] * 2]
         if name == "rms_norm" and mode == "forward":
             return eager_rms_norm(rows, x, size)
@@ -147,7 +147,7 @@ def _liger_kernels(row: dict[str, str], options: dict[str, float | str], x: floa
             return [Kernel(KernelClass.EMBEDDING, "fp32", 0.0, moved, moved, shape, "index_select")]
         if name == "cross_entropy" and mode == "forward":
             tokens = float(options["B"]) * float(options["T"])
-            # The likelihoods are picked by one block of 32 threads in this version of torch.
+            # In this version of torch, one block of 32 threads gathers the likelihoods.
             turns = {"rows": tokens, "turns": tokens / 32}
             picked = Kernel(KernelClass.CROSS_ENTROPY, "fp32", tokens, 40 * tokens, 4.0, turns, "forward")
             variant = softmax_variant("log_softmax_forward", 4 * x)
@@ -229,7 +229,7 @@ def vidur(folder: Path, device: Device) -> list[Observation]:
         return []
     found = []
     for path in sorted((folder / "compute").glob(f"{_VIDUR_GPUS[device.key]}__*.csv.gz")):
-        if "phi-2" in path.name:  # adds attention and perceptron at once: what was timed is not one addition
+        if "phi-2" in path.name:  # adds attention and MLP at once: the time is not that of one addition
             continue
         for row in _rows(path):
             text = row.get("time_stats.add.median", "")

@@ -1,8 +1,8 @@
-"""NeuSight's fp32 matrix products (without TF32), single and batched, of PyTorch 2.1.
+"""NeuSight's fp32 GEMMs (without TF32), single and batched, of PyTorch 2.1.
 
-In: the folder of its CSV files. Out: measurements of one device. Latencies are in milliseconds, and contain what a call
-costs the host (28 to 61 us, by the shortest of all), which is taken off. Products that are short beside that are left
-out: what would be left of their latencies is mostly how much calls differ.
+In: the folder of its CSV files. Out: measurements of one device. Latencies are in milliseconds and contain the host's
+call overhead (28 to 61 us, from the shortest call), which is subtracted. GEMMs that are short compared to it are left
+out: the remainder of their latencies would mostly be the variation of the overhead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SOURCE = Source("sitar-lab/NeuSight @6945927", "MIT", "2026-11")
 # The measured cards are PCIe ones with the same chip.
 _CARDS = {"v100": "Tesla_V100-PCIE-32GB", "a100-40": "NVIDIA_A100-PCIE-40GB"}
 _SMALLEST_GEMM = 3e-6
-_LEAST_OF_A_CALL = 0.5  # a product's bound, beside what is taken off
+_LEAST_OF_A_CALL = 0.5  # smallest bound of a GEMM, relative to the subtracted overhead
 
 
 def gemm(folder: Path, device: str) -> Measurements:
-    """fp32 products of one device."""
+    """fp32 GEMMs of one device."""
     measured = Measurements(SOURCE, "(n, k)")
     known = load_device(device)
     for operation in ("linear", "bmm"):

@@ -1,7 +1,7 @@
-"""SimuMax's measured efficiencies: matrix products of training by layout, attention forward and backward.
+"""SimuMax's measured efficiencies: GEMMs of training by layout, attention forward and backward.
 
 In: the folder of its system files (JSON), whose efficiencies are fractions of the device's bf16 peak. Out: measurements
-of one device; times are worked out from the operations that the source counts, which for attention ignores the mask.
+of one device; times follow from the source's count of FLOPs, which for attention ignores the mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILES = {"a100-pcie": "a100_pcie.json", "b200": "b200_bf16_ceperm.json"}
 
 
 def gemm(folder: Path, device: str, layout: str) -> Measurements:
-    """Products in one layout: TN forward, NN gradient of the input, NT gradient of the weights added to in fp32."""
+    """GEMMs in one layout: TN forward, NN gradient of the input, NT gradient of the weights, accumulated in fp32."""
     measured = Measurements(SOURCE, "(n, k)")
     operation = _operation(folder, device, "matmul")
     for text, efficiency in operation["accurate_efficient_factor"].items():
@@ -35,7 +35,7 @@ def gemm(folder: Path, device: str, layout: str) -> Measurements:
 
 
 def grouped(folder: Path, device: str) -> Measurements:
-    """Forward products of experts: `ng` products of the same size."""
+    """Forward GEMMs of experts: `ng` GEMMs of the same size."""
     measured = Measurements(SOURCE, "(n, k)")
     operation = _operation(folder, device, "group_matmul")
     for text, efficiency in operation["accurate_efficient_factor"].items():
