@@ -15,17 +15,17 @@ RECORDS  `count` records in the order of submission. Payload: the lengths in byt
          of the previous record in this block, for the columns in `COLUMNS_BY_KIND` of the previous record of the same
          kind; 0 where there is none.
 HOST_TIMES  with --host-time measured, before every block of RECORDS: for each of its `count` records the processor time
-         in ns that the record's thread has spent since its last one, without Maya's own, as varints. Kinds that a
-         replay does not heed have 0 and leave theirs to the next. Of what a thread of autograd's begins with, the time
-         that the first thread took before it waited is a part. Readers that do not know such blocks pass them by.
-END      the program ended in order: `END` totals. Nothing follows. Without it the program crashed or is still running.
-CUT      the program went on, but its trace could not be written any more: `CUT` has the errno, 28 for a full disk.
-         Nothing follows. Readers that do not know such blocks take the program for one that crashed.
+         in ns that the record's thread has spent since its last one, without Maya's own, as varints. Records of kinds
+         that a replay skips have 0; their time counts for the next record. The first record of an autograd thread
+         includes the time that the main thread spent before it waited for this thread. Older readers skip such blocks.
+END      the program ended normally: `END` totals. Nothing follows. Without it the program crashed or is still running.
+CUT      the program went on, but its trace could no longer be written: `CUT` has the errno, 28 for a full disk.
+         Nothing follows. Older readers report the program as crashed.
 
 A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
 Checksums are CRC-32 (zlib's) of everything behind them in their header and, for a block, of its payload.
 
-What a record's fields mean is said at `RECORD` and `RecordKind`. Signatures are JSON objects:
+`RECORD` and `RecordKind` describe the fields of a record. Signatures are JSON objects:
 
     KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}. Of a kernel that is
                    loaded at run time: its "registers", the "source" file and "line" it was compiled from, "pointers":

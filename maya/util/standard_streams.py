@@ -62,7 +62,7 @@ def _open_closed() -> None:
 
 
 class _Output(io.FileIO):
-    """A descriptor whose errors go to `on_error` instead of to whoever prints."""
+    """A descriptor whose errors go to `on_error` instead of to the caller that prints."""
 
     def __init__(self, descriptor: int, on_error: OnError) -> None:
         super().__init__(descriptor, "wb", closefd=False)

@@ -24,8 +24,8 @@ FUNCTIONS = {
 VARIABLES = {
     "NCCL_ALGO": "algorithms that may be used, e.g. Ring, ^Tree, allreduce:Tree;allgather:Ring",
     "NCCL_PROTO": "protocols that may be used, e.g. Simple, ^LL128, allreduce:LL",
-    "NCCL_MIN_NCHANNELS": "at least so many channels",
-    "NCCL_MAX_NCHANNELS": "at most so many channels",
+    "NCCL_MIN_NCHANNELS": "minimum number of channels",
+    "NCCL_MAX_NCHANNELS": "maximum number of channels",
     "NCCL_NVLS_ENABLE": "0: no reduction in NVSwitches; 1 and 2: where there are such",
     "NCCL_COLLNET_ENABLE": "1: reduction in the network's switches, where they can",
     "NCCL_PXN_DISABLE": "1: sends leave through the sender's own NIC",

@@ -88,7 +88,7 @@ struct Thread {
   // Pops frames until that of `function` is the top one; false if this thread has none. The popped frames belong to
   // annotations that began on this thread and ended on another.
   bool pop_to(const void* function);
-  // Pops the top frame, which launched so many kernels and library calls.
+  // Pops the top frame; `launches` counts its kernels and library calls.
   void pop(uint32_t launches);
   // Records the top frame as an op or annotation that ends now.
   void record(maya_record_kind kind, uint32_t signature);

@@ -1,4 +1,4 @@
-"""The networks that join nodes: one module per kind, each turning so many nodes into switches and cables.
+"""The networks that join nodes: one module per kind, each turns a number of nodes into switches and cables.
 
 In: `[fabric]` of a cluster's file. Out: a `Fabric` of the kind it names.
 """
