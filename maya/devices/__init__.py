@@ -1,4 +1,4 @@
-"""The GPUs Maya can stand in for: one small TOML file each in this folder, and files of the user's own."""
+"""The catalogue of GPUs: one TOML file each in this folder; users can add their own files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What Maya knows about one GPU model, and what each key of a device file means.
+"""`Device`: the properties of one GPU model, and the keys of a device file.
 
-In: the keys of a TOML file (see `device_files`). Out: a `Device` in base units: bytes, hertz, watts, operations a
-second. Every field says its key in the file and how its value is read; a field without a default must be in the file.
+In: the keys of a TOML file (see device_files.py). Out: a `Device` in base units: bytes, hertz, watts, FLOPS. Every
+field declares its key in the file and the parser of its value; a field without a default must be in the file.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def _key(name: str, read: Callable[[object], object], **options: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One GPU model. Optional facts are None where the device has no such thing or nobody has published it."""
+    """One GPU model. An optional value is None if the device lacks the feature or the value is not published."""
 
-    key: str  # what the user called it: a name of the catalogue, or the stem of a file
+    key: str  # the user's name for it: a name in the catalogue, or the stem of a file
 
-    # What CUDA reports to programs.
+    # Reported by CUDA to programs.
     name: str = _key("name", _text)  # as torch.cuda.get_device_name() shows it
     compute_capability: tuple[int, int] = _key("compute_capability", _capability)
     sm_count: int = _key("sm_count", _count)
@@ -60,15 +60,15 @@ class Device:
     shared_per_sm_bytes: int = _key("shared_per_sm", BYTES.parse)
     reserved_shared_per_block_bytes: int = _key("reserved_shared_per_block", BYTES.parse)
     l2_bytes: int = _key("l2", BYTES.parse)
-    memory_bytes: int = _key("memory", BYTES.parse)  # what a program can see of it, less than the nominal size
-    context_bytes: int = _key("context", BYTES.parse)  # what a process loses to its CUDA context
+    memory_bytes: int = _key("memory", BYTES.parse)  # visible to programs; less than the nominal size
+    context_bytes: int = _key("context", BYTES.parse)  # taken by the CUDA context of a process
     power_watts: int = _key("power", WATTS.parse)  # the limit
 
-    # What decides how long things take.
+    # Used by the models of kernel durations.
     architecture: str = _key("architecture", _text)
     memory_bandwidth: int = _key("memory_bandwidth", BYTES_PER_SECOND.parse)
-    tensor_clock_hz: int | None = _key("tensor_clock", HERTZ.parse, default=None)  # at which the tensor peaks hold
-    # That the power limit allows when all tensor cores are busy for long, as in training.
+    tensor_clock_hz: int | None = _key("tensor_clock", HERTZ.parse, default=None)  # the clock of the tensor peaks
+    # The clock that the power limit allows while all tensor cores are busy for long, as in training.
     sustained_clock_hz: int | None = _key("sustained_clock", HERTZ.parse, default=None)
     fp64_flops: int | None = _key("fp64", FLOPS.parse, default=None)
     fp32_flops: int = _key("fp32", FLOPS.parse)
@@ -76,22 +76,22 @@ class Device:
     fp16_flops: int = _key("fp16", FLOPS.parse)
     bf16_flops: int | None = _key("bf16", FLOPS.parse, default=None)
     fp8_flops: int | None = _key("fp8", FLOPS.parse, default=None)
-    bf16_typical_flops: int | None = _key("bf16_typical", FLOPS.parse, default=None)  # median of large products
-    bf16_best_flops: int | None = _key("bf16_best", FLOPS.parse, default=None)  # the best anybody measured
+    bf16_typical_flops: int | None = _key("bf16_typical", FLOPS.parse, default=None)  # median of large GEMMs
+    bf16_best_flops: int | None = _key("bf16_best", FLOPS.parse, default=None)  # best published measurement
     fp8_best_flops: int | None = _key("fp8_best", FLOPS.parse, default=None)
     nvlink_bandwidth: int | None = _key("nvlink", BYTES_PER_SECOND.parse, default=None)  # one direction, all links
     host_bandwidth: int = _key("host_link", BYTES_PER_SECOND.parse)  # PCIe or C2C, one direction
 
-    # The cluster that is assumed for this GPU where the user names none: a name in the cluster catalogue.
+    # The default cluster for this GPU: a name in the cluster catalogue.
     default_cluster: str | None = _key("default_cluster", _text, default=None)
 
     @property
     def in_bursts(self) -> Device:
-        """The device as benchmarks of single kernels find it: too short to reach the power limit."""
+        """The device in benchmarks of single kernels, which are too short to reach the power limit."""
         return replace(self, sustained_clock_hz=None)
 
     def cuda_properties(self) -> dict[str, str | int]:
-        """What the virtual device reports, under the names in `rank_runtime.device_properties`."""
+        """The properties that the virtual device reports, by their names in `rank_runtime.device_properties`."""
         return {
             "name": self.name,
             "compute_major": self.compute_capability[0],

@@ -1,9 +1,9 @@
-"""Finds and reads device files: the catalogue in this folder, and files of the user's own.
+"""Find and read device files: the catalogue in this folder, and the user's own files.
 
-In: what the user wrote after `--gpu`, a name of the catalogue or the path of a TOML file. Out: a `Device`, or one
-`DeviceError` that names the file, the key and what to do. A file may begin with `based_on = "h100"` (a name, or another
-file's path relative to this one) and then needs only the keys that differ. It does not inherit the default cluster: a
-GPU with another power limit or another NVLink may stand in other nodes.
+In: the value of `--gpu`, a name in the catalogue or the path of a TOML file. Out: a `Device`, or one `DeviceError` that
+names the file, the key and the remedy. A file may begin with `based_on = "h100"` (a name, or the path of another file
+relative to this one) and then needs only the keys that differ. It does not inherit the default cluster: a GPU with a
+different power limit or NVLink may be used in other nodes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _BASE = "based_on"
 
 
 class DeviceError(ValueError):
-    """There is no such GPU, or its file is not right."""
+    """A GPU does not exist, or its file is invalid."""
 
 
 _CATALOGUE = Catalogue(Path(__file__).parent, "GPU", DeviceError)
 
 
 def device_names() -> list[str]:
-    """The names of the catalogue, in alphabetical order."""
+    """The names in the catalogue, in alphabetical order."""
     return _CATALOGUE.names()
 
 
 def load_device(name_or_path: str, changes: Mapping[str, str] | None = None) -> Device:
-    """The GPU a user named, by a name of the catalogue or by the path of a file; `changes` are keys of the file with
-    other values: {"memory_bandwidth": "4TB/s"}."""
+    """Load a GPU by its name in the catalogue or the path of its file; `changes` override keys of the file:
+    {"memory_bandwidth": "4TB/s"}."""
     path = _CATALOGUE.find(name_or_path, Path())
     values = _read(path, ())
     if changes:
@@ -54,8 +54,8 @@ def load_device(name_or_path: str, changes: Mapping[str, str] | None = None) -> 
 
 
 def flattened(name_or_path: str) -> str | None:
-    """The file that a user named as a text that stands alone: with what it takes from other files of the user's. None
-    for a name of the catalogue."""
+    """The user's file as self-contained text, with all keys that it takes from the user's other files. None for a name
+    in the catalogue."""
     path = _CATALOGUE.find(name_or_path, Path())
     table: dict[str, Any] = {}
     while path.parent != _CATALOGUE.folder:
@@ -72,7 +72,7 @@ def flattened(name_or_path: str) -> str | None:
 
 
 def _read(path: Path, derived: tuple[Path, ...]) -> dict[str, Any]:
-    """Field values of one file, on top of those of the file it is based on."""
+    """Field values of one file, merged over those of the file it is based on."""
     if path.resolve() in derived:
         raise DeviceError(f"{path}: {_BASE} leads back to this file; remove one of the {_BASE} lines")
     table = _CATALOGUE.read(path)
@@ -102,7 +102,7 @@ def _values(where: str, table: Mapping[str, Any], known: list[str]) -> dict[str,
 
 
 def _check(device: Device, path: Path) -> None:
-    """Refuse what no GPU can be, because PyTorch would fail on it far from the cause."""
+    """Reject impossible values, with which PyTorch would fail far from the cause."""
     for key, f in _FIELDS.items():
         if getattr(device, f.name) == 0 and key not in ("reserved_shared_per_block", "context"):
             raise DeviceError(f"{path}: {key} is zero")

@@ -1,4 +1,4 @@
-"""What the CPU of a training node spends: costs of ops and calls, in files like `reference.toml`."""
+"""Host costs: the CPU time of ops and calls on a training node, in files like `reference.toml`."""
 
 from __future__ import annotations
 

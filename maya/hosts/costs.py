@@ -1,7 +1,7 @@
-"""Costs of the host: how long the CPU of a training node takes for what PyTorch does between the device's work.
+"""Host costs: the CPU time that PyTorch's ops and CUDA calls take on a training node.
 
 In: a TOML file, `[host]` of a cluster's file or changes such as host.op=5us, all with the same keys. Out: `HostCosts`
-in ns, or one `HostError` that says where, which key and what would be right.
+in ns, or one `HostError` that names the place, the key and valid values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST = 10**12  # ns
 
 
 class HostError(ValueError):
-    """There is no such host, or its file is not right."""
+    """A host does not exist, or its file is invalid."""
 
 
 _CATALOGUE = Catalogue(Path(__file__).parent, "host", HostError)
@@ -40,30 +40,30 @@ _CATALOGUE = Catalogue(Path(__file__).parent, "host", HostError)
 
 @dataclass(frozen=True)
 class HostCosts:
-    """What the CPU of a training node spends, in ns; `overlap` and `scale` are per mille."""
+    """The CPU times of a training node, in ns; `overlap` and `scale` are per mille."""
 
-    op: int  # of an ATen op, with the Python around it
+    op: int  # per ATen op, with the Python around it
     latency: int  # from a launch on the host to its start on an idle device
-    wake: int  # until a host thread goes on that waited for the device
+    wake: int  # from the end of device work to the return of a waiting host thread
     clock_read: int
-    calls: Mapping[RecordKind, int] = field(default_factory=dict)  # of a call of the kind; absent: nothing
-    overlap: int = 0  # how much longer work takes on the device while a collective runs beside it
-    scale: int = 1000  # how long it takes for what this machine was measured to take a thousand for
+    calls: Mapping[RecordKind, int] = field(default_factory=dict)  # per call, by record kind; absent: 0
+    overlap: int = 0  # slowdown of kernels while a collective runs at the same time
+    scale: int = 1000  # its time for 1000 units of host time measured on this machine
 
     def text(self) -> str:
-        """For the ranks' side, as MAYA_CLOCK_COSTS."""
+        """The value of MAYA_CLOCK_COSTS, for the ranks."""
         figures = {key: getattr(self, key) for key in (*TIMES, *FACTORS)}
         figures |= {call_key(kind): self.calls[kind] for kind in sorted(self.calls)}
         return ";".join(f"{key}={value}" for key, value in figures.items())
 
     def table(self) -> dict[str, Any]:
-        """For run.json."""
+        """The table in run.json."""
         figures: dict[str, Any] = {key: getattr(self, key) for key in (*_TIMES, *_FACTORS)}
         return {**figures, "calls": {call_key(kind): self.calls[kind] for kind in sorted(self.calls)}}
 
     @staticmethod
     def of_table(where: str, table: object) -> HostCosts:
-        """What `table` gave."""
+        """The costs in a table made by `table`."""
         if not isinstance(table, dict):
             raise HostError(f"{where}: {table!r} are no costs of a host; expected an object")
         calls = table.get("calls")
@@ -95,14 +95,14 @@ def host_title(name_or_path: str) -> str:
 
 
 def host_path(name_or_path: str) -> Path:
-    """The file of the host a user named."""
+    """The file of a host, by its name in the catalogue or its path."""
     return _CATALOGUE.find(name_or_path, Path())
 
 
 def load_host(name_or_path: str, device: Device, more: Mapping[str, Mapping[str, Any]] | None = None) -> HostCosts:
-    """The host a user named, by a name of the catalogue or by the path of a file, as it is for this device.
+    """Load a host for this device, by its name in the catalogue or the path of its file.
 
-    `more` are tables with the same keys, each under the name of where it was written, which come on top in order.
+    `more`: tables with the same keys by their source, which override the file in this order.
     """
     path = host_path(name_or_path)
     base = NO_COSTS if path.stem == REFERENCE and path.parent == _CATALOGUE.folder else load_host(REFERENCE, device)
@@ -113,12 +113,12 @@ def load_host(name_or_path: str, device: Device, more: Mapping[str, Mapping[str,
 
 
 def without_host_time(costs: HostCosts) -> HostCosts:
-    """A host that takes no time; what the device does to itself stays."""
+    """A host that takes no time; the device's own costs stay."""
     return replace(NO_COSTS, overlap=costs.overlap)
 
 
 def _with(costs: HostCosts, where: str, table: Mapping[str, Any], device: Device) -> HostCosts:
-    """The costs with what a table says; what it leaves out stays as it was."""
+    """The costs with the values of a table; other costs are unchanged."""
     _refuse_unknown(where, "", table, (*_TIMES, _OVERLAP, _SCALE, "calls", *_TEXTS))
     for key, value in table.items():
         if key in _TIMES:
@@ -149,7 +149,7 @@ def _time(where: str, key: str, value: object) -> int:
 
 
 def _per_mille(where: str, key: str, value: object) -> int:
-    """Of a factor, which a file has as a number and --set as text."""
+    """A factor per mille, from a number (in a file) or text (from --set)."""
     try:
         factor = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
     except ValueError:

@@ -1,11 +1,12 @@
-"""Traces of ranks: what the program asked its devices to do, as numpy structured arrays.
+"""Traces of ranks: the device calls of a program, as numpy structured arrays.
 
     trace = maya.trace.read("rank0.trace")
     trace.kernels()["stream"]
     trace.signature(record["signature"])    # {"kernel": "_Z…", "grid": […], …}
     trace.op_of(record)["name"]             # "aten::mm"
 
-`format` describes the file, `reader` reads it, `summary` counts, `flops` adds up matrix products, `show` prints.
+`format` describes the file, `reader` reads it, `counts` counts records, `flops` adds up the FLOPs of GEMMs, `describe`
+turns records into text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The columns of record blocks, from bytes to values: the inverse of recorder_column.h, no Python step per value.
+"""Decode the columns of record blocks: the inverse of recorder_column.h, without a Python step per value.
 
-In: the columns of a run of blocks, as the file has them. Out: arrays with one value a record.
+In: the bytes of the columns of several blocks. Out: arrays with one value per record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _LONGEST_VARINT = 10  # seven bits a byte
 
 
 def decode_varints(data: npt.NDArray[np.uint8]) -> tuple[Unsigned, Index]:
-    """All variable-length integers in `data`, which ends with the last byte of one, and where their last bytes are."""
+    """All variable-length integers in `data`, which ends with the last byte of one, and the positions of their last
+    bytes."""
     last = np.flatnonzero(data < 0x80)
     if len(last) == len(data):
         return data.astype(np.uint64), last
@@ -37,25 +38,25 @@ def decode_varints(data: npt.NDArray[np.uint8]) -> tuple[Unsigned, Index]:
 
 
 def unfold(folded: Unsigned) -> Unsigned:
-    """Signed differences, modulo 2**64, from their folded form 0, -1, 1, -2, ... -> 0, 1, 2, 3, ..."""
+    """Signed differences, modulo 2**64, from their zigzag form: 0, -1, 1, -2, ... are stored as 0, 1, 2, 3, ..."""
     differences: Unsigned = (folded >> np.uint64(1)) ^ (np.uint64(0) - (folded & np.uint64(1)))
     return differences
 
 
 class BlockRun:
-    """Decodes the columns of a run of at most 256 blocks, of which `counts` says how many records each has."""
+    """Decodes the columns of at most 256 consecutive blocks; `counts` has the number of records of each."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         assert len(counts) <= 256
         self._counts = np.array(counts, dtype=np.intp)
         self.records = int(self._counts.sum())
         self._begins = np.cumsum(self._counts) - self._counts
-        # How records follow those of the same kind in the same block; see group_by_kind.
+        # The order of records grouped by kind within a block; see group_by_kind.
         self._order: Index | None = None
         self._group_begins: Index | None = None
 
     def group_by_kind(self, kinds: npt.NDArray[np.uint8]) -> None:
-        """Tell the kind of every record; needed before `values_by_kind`."""
+        """Set the kind of every record; required before `values_by_kind`."""
         blocks = np.repeat(np.arange(len(self._counts), dtype=np.uint16), self._counts)
         groups = blocks << np.uint16(8) | kinds
         self._order = np.argsort(groups, kind="stable")
@@ -77,7 +78,7 @@ class BlockRun:
         folded, last = decode_varints(np.concatenate(pieces))
         if len(folded) == self.records and not in_runs:
             return unfold(folded)
-        # Zeros at the end of a block's column are not written.
+        # The file leaves out the zeros at the end of a block's column.
         written_so_far = np.searchsorted(last, np.cumsum([len(piece) for piece in pieces]))
         if in_runs:
             repeats = _run_lengths(folded)
@@ -96,7 +97,8 @@ class BlockRun:
 
 
 def _run_lengths(folded: Unsigned) -> Index:
-    """How often each integer of a column of runs stands for a value: what follows a zero is its count, not a value."""
+    """The repetitions of each integer in a run-length-coded column: the integer after a zero is a count, not a
+    value."""
     repeats = np.ones(len(folded), dtype=np.intp)
     zeros = np.flatnonzero(folded == 0)
     if len(zeros) and zeros[-1] == len(folded) - 1:
@@ -107,7 +109,7 @@ def _run_lengths(folded: Unsigned) -> Index:
 
 
 def _running_sums(differences: Unsigned, begins: Index) -> Unsigned:
-    """Sums modulo 2**64 of the differences so far, begun anew at every index in `begins`, the first of which is 0."""
+    """Running sums of the differences, modulo 2**64, restarted at every index in `begins`, the first of which is 0."""
     sums = np.cumsum(differences, dtype=np.uint64)
     if len(begins) > 1:
         before = sums[begins] - differences[begins]

@@ -1,4 +1,4 @@
-"""Counting what is in a trace: `Trace` -> `TraceCounts`."""
+"""Count the records of a trace: `Trace` -> `TraceCounts`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from maya.trace.reader import Trace
 
 @dataclass(frozen=True)
 class PlaceholderRead:
-    """Reads, by the host, of values that no computation produced, from one line of the program by one op."""
+    """Host reads of placeholder values, by one op from one line of the program."""
 
     read: str  # the op, "aten::_local_scalar_dense"
-    at: str  # "train.py:33"; "" where it is not known
+    at: str  # "train.py:33"; "" if unknown
     times: int
     bytes: int
-    given_up: int = 0  # how many of the reads are of contents of large copies that were not kept
+    given_up: int = 0  # number of reads of large copies whose contents were not kept
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TraceCounts:
     """The totals of one trace."""
 
     records: int
-    counts: dict[RecordKind, int]  # of records, for the kinds that occur
+    counts: dict[RecordKind, int]  # records by kind, for the kinds that occur
     ops: int  # ATen ops begun, whether or not they reached the device
     threads: int
     streams: int
@@ -54,7 +54,8 @@ def count_records(trace: Trace) -> TraceCounts:
     """The totals of a trace."""
     records = trace.records
     counts = np.bincount(records["kind"])
-    device_work = records[~np.isin(records["kind"], [RecordKind.OP, RecordKind.ANNOTATION])]  # an op's `stream` is none
+    # The `stream` of an op is not a stream.
+    on_device = records[~np.isin(records["kind"], [RecordKind.OP, RecordKind.ANNOTATION])]
     return TraceCounts(
         records=len(records),
         counts={
@@ -62,7 +63,7 @@ def count_records(trace: Trace) -> TraceCounts:
         },
         ops=int(records["ops"].sum(dtype=np.uint64)),
         threads=len(np.unique(records["thread"])),
-        streams=len(np.unique(device_work["stream"])),
+        streams=len(np.unique(on_device["stream"])),
         duration_ns=int(records["host_ns"].max(initial=0)),
         bytes_copied=_bytes_copied(trace),
         bytes_set=int(trace.select(RecordKind.MEMSET)["value"].sum(dtype=np.uint64)),

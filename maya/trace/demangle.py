@@ -60,7 +60,7 @@ def _without_parameters(declaration: str) -> str:
 
 
 def _without_return_type(declaration: str) -> str:
-    """A name may itself contain blanks, but only within brackets."""
+    """The name without its return type. A name may contain blanks, but only within brackets."""
     depth = 0
     start = 0
     for i, character in enumerate(declaration):

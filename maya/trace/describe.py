@@ -1,4 +1,4 @@
-"""Records in words: a record -> what it did, and the op it came from. Made once per signature and op."""
+"""Records as text: a record -> its description, and that of its op. Made once per signature and op."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_NAME = 100
 
 
 class Descriptions:
-    """The words for the records of one trace."""
+    """The descriptions of one trace's records."""
 
     def __init__(self, trace: Trace, *, demangled: bool) -> None:
         self._trace = trace
@@ -33,7 +33,7 @@ class Descriptions:
         return signature_name(self._trace.signature(number), self._kernel_names)
 
     def what(self, record: np.void) -> str:
-        """What the record says was done."""
+        """The description of a record."""
         kind, number = int(record["kind"]), int(record["signature"])
         if kind in OPS:
             return self.op(int(record["op"]))
@@ -68,7 +68,7 @@ class Descriptions:
 
 
 def shortened(name: str, longest: int) -> str:
-    """Kernel names have template arguments that can run to thousands of characters."""
+    """Shorten a kernel name: template arguments can have thousands of characters."""
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
@@ -91,7 +91,7 @@ def _value_text(kind: int, value: int) -> str:
 
 
 def _input_text(value: Any) -> str:
-    """bfloat16[8, 4096] for a tensor; the strides only where they are not those of a dense tensor."""
+    """bfloat16[8, 4096] for a tensor; with strides only if it is not dense."""
     if value is None:
         return "None"
     if isinstance(value, list):

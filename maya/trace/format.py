@@ -27,33 +27,34 @@ Checksums are CRC-32 (zlib's) of everything behind them in their header and, for
 
 `RECORD` and `RecordKind` describe the fields of a record. Signatures are JSON objects:
 
-    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}. Of a kernel that is
-                   loaded at run time: its "registers", the "source" file and "line" it was compiled from, "pointers":
-                   the bytes behind each parameter, 0 for those that are no pointers, and "tensor_cores": true, if it
-                   has matrix instructions. Of kernels by several of which torch does one op, which part of the op this
-                   launch does: "elements" that it goes through; of a reduction also "outputs"; of a list of tensors,
-                   how many chunks (foreach) or tensors (cat) the op's launches "before" have done. Of a kernel that a
-                   CUDA graph launches: "from", the signature of the op that was running when it was captured
+    KERNEL         {"kernel": mangled name, "grid": [x, y, z], "block": [x, y, z], "shared": bytes}. A kernel loaded at
+                   run time also has "registers", the "source" file and "line" it was compiled from, "pointers": the
+                   bytes behind each parameter, 0 for those that are not pointers, and "tensor_cores": true, if it has
+                   matrix instructions. If torch splits an op into several launches, the signature has the part of this
+                   launch: the number of "elements"; for a reduction also "outputs"; for a list of tensors, the number
+                   of chunks (foreach) or tensors (cat) in the op's launches "before". A kernel that a CUDA graph
+                   launches has "from", the signature of the op that was running during capture
     LIBRARY        {"call": function, and its sizes, types and options}
     COLLECTIVE     {"call": function, "communicator": number, "ranks": …, "rank": …, "count": …, "dtype": …, "op": …,
-                   "root" or "peer": …}; its value is the sequence number: of a collective on its communicator, of a
-                   message among those from its sender to its receiver. A message also has "shared_bytes": of those in
-                   its group that leave (of a receive: reach) the rank the same way, inside its node or out of it
-                   or, when the members of a communicator have met, {"call": the function that made it, "communicator":
-                   number, "ranks": …, "rank": …, "members": ranks of the job, "instance": …}. Members are ranges in the
-                   order of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; together with "instance"
-                   they name a communicator alike on all its ranks. A number names it in its own trace only.
+                   "root" or "peer": …}; its value is a sequence number: of a collective on its communicator, of a send
+                   or receive among those from its sender to its receiver. A send or receive also has "shared_bytes":
+                   the bytes of all sends (receives) of its group that leave (reach) the rank the same way, inside its
+                   node or out of it
+                   or, at the end of communicator init, {"call": the function that made it, "communicator": number,
+                   "ranks": …, "rank": …, "members": ranks of the job, "instance": …}. Members are ranges in the order
+                   of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; with "instance" they identify a
+                   communicator on all its ranks. A number identifies it only in its own trace.
     MEMCPY         {"copy": "HtoD" | "DtoH" | "DtoD" | "HtoH" | "PtoP"}
     MEMSET         {"memset": value}
     MALLOC, FREE, BLOCK_ALLOC      {"bytes": n}; "mapped": true, if it is physical memory (cuMemCreate) to be mapped
-    STREAM_CREATE  {"blocking": true}: waits for the default stream, and it for this one; empty: it does not. In a
-                   process that uses several devices, "home": the default stream of its device, if that is not 0;
-                   the default stream itself is its own home
+    STREAM_CREATE  {"blocking": true}: it waits for the default stream and the default stream for it; empty: neither
+                   waits. In a process that uses several devices, "home": the default stream of its device, if that is
+                   not 0; the default stream itself is its own home
     THREAD         {"thread": name}
-    SYNCHRONIZE    {"wait": "stream" | "event" | "device"}; of a device, the stream is its default stream
+    SYNCHRONIZE    {"wait": "stream" | "event" | "device"}; for a device, the stream is its default stream
     OP, ANNOTATION {"op": name, "inputs": [{"shape": […], "dtype": …, "strides": […]} | null | list …]}
-                   of a step of torch.optim's, "optimizer": 1, 2, … by the first parameter that it updates, in the order
-                   of first steps; of a matrix product that launched nothing, because an input has no elements,
+                   A step of torch.optim has "optimizer": 1, 2, … by the first parameter that it updates, in the order
+                   of first steps. A GEMM that launched nothing, because an input has no elements, is
                    {"op": name, "empty": true, "at": "file.py:line"}
     PLACEHOLDER_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true if the program had written
                    contents there that were too large to be kept

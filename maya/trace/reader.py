@@ -1,7 +1,7 @@
-"""Reading a trace file: bytes -> `Trace`.
+"""Read a trace file: bytes -> `Trace`.
 
-A file of a program that crashed, was killed, could not write it or still runs is read up to its last complete block;
-`Trace.complete` and `Trace.problem` say so. Only what is no trace at all, or of another version, is an error.
+The file of a program that crashed, was killed, could not write it or still runs is read up to its last complete block;
+`Trace.complete` and `Trace.problem` say so. Only a file that is not a trace, or has another version, is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Records = npt.NDArray[np.void]  # of dtype format.RECORD
 Ops = npt.NDArray[np.void]  # of dtype OP
-_Payloads = list[tuple[int, memoryview]]  # of some blocks, with their counts
+_Payloads = list[tuple[int, memoryview]]  # counts and payloads of blocks
 HostTimes = npt.NDArray[np.int64]  # ns that the thread of each record spent since the one before
 
 # An op that ended, or an annotation. `sequence` is autograd's number, which an op in backward shares with the forward
@@ -52,7 +52,7 @@ OP = np.dtype(
 )
 
 _NO_SEQUENCE = 2**32 - 1
-_BLOCKS_AT_ONCE = 8  # so that the columns at work stay in the processor's cache
+_BLOCKS_AT_ONCE = 8  # keeps the columns being decoded in the processor's cache
 
 
 class TraceError(ValueError):
@@ -67,14 +67,14 @@ class Header:
     rank: int
     process: int
     started_ns: int  # wall clock at the trace's time 0, since 1970
-    torch_version: str  # "" where it was not known
+    torch_version: str  # "" if unknown
     cuda_version: str
     gpu: str
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What one process asked its devices to do."""
+    """The trace of one process."""
 
     path: Path
     header: Header
@@ -82,7 +82,7 @@ class Trace:
     strings: list[str]
     complete: bool  # the program ended in order
     problem: str  # if it did not: what is missing; else ""
-    remedy: str = ""  # if the file could not be written to its end: what to do about that
+    remedy: str = ""  # if the file could not be written to its end: the remedy
     host_times: HostTimes | None = None  # see format.BlockKind.HOST_TIMES; None: not measured
 
     @cached_property
@@ -107,7 +107,7 @@ class Trace:
 
     @cached_property
     def ops(self) -> Ops:
-        """The ATen ops and annotations that ended, in the order of their numbers, which is that of their beginnings."""
+        """The ATen ops and annotations that ended, by number, which is the order in which they began."""
         records = self.select(RecordKind.OP, RecordKind.ANNOTATION)
         records = records[np.argsort(records["op"], kind="stable")]
         ops = np.empty(len(records), dtype=OP)
@@ -132,7 +132,7 @@ class Trace:
         return ops
 
     def op(self, number: int) -> np.void | None:
-        """The op with that number, as a row of `ops`; None for 0 and for an op that was not recorded."""
+        """The op with this number, as a row of `ops`; None for 0 and for an op that was not recorded."""
         at = int(np.searchsorted(self.ops["op"], number))
         if number == 0 or at == len(self.ops) or self.ops["op"][at] != number:
             return None
@@ -140,7 +140,7 @@ class Trace:
         return row
 
     def op_of(self, record: np.void) -> np.void | None:
-        """The op from which a record came, as a row of `ops`; None if there was none or it did not end."""
+        """The op of a record, as a row of `ops`; None if there was none or it did not end."""
         return self.op(int(record["op"]))
 
     def to_pandas(self, *, demangle: bool = True) -> pandas.DataFrame:
@@ -160,7 +160,7 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class RecordColumns:
-    """Some columns of a trace, by name, each an array of its own: for those who look at a thousand traces."""
+    """Some columns of a trace by name, each a separate array: for readers of a thousand traces."""
 
     columns: dict[str, npt.NDArray[Any]]
     strings: list[str]
@@ -168,13 +168,13 @@ class RecordColumns:
     host_time_blocks: _Payloads = field(default_factory=list)
 
     def host_times(self) -> HostTimes | None:
-        """As those of `Trace`."""
+        """See `Trace.host_times`."""
         return _decode_host_times(self.host_time_blocks, len(next(iter(self.columns.values()))))
 
 
 def read_columns(path: str | PathLike[str], names: Sequence[str]) -> RecordColumns:
-    """These columns of the trace in a file, as far as it is complete, in the order of `format.COLUMNS`; `kind` must be
-    among them."""
+    """Read these columns of a trace file, up to its last complete block, in the order of `format.COLUMNS`; `kind` must
+    be among them."""
     path = Path(path)
     data = path.read_bytes()
     _read_header(path, data)
@@ -190,7 +190,7 @@ def read_columns(path: str | PathLike[str], names: Sequence[str]) -> RecordColum
 
 
 def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _Payloads, _Payloads]:
-    """The strings of a file, its blocks of records, and those of host times."""
+    """The strings, the blocks of records and the blocks of host times of a file."""
     blocks = _Blocks(data)
     strings = [""]
     record_blocks: _Payloads = []
@@ -206,7 +206,7 @@ def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _Payloads, _Payloads]:
 
 
 def read(path: str | PathLike[str]) -> Trace:
-    """The trace in a file, as far as it is complete."""
+    """Read a trace file, up to its last complete block."""
     path = Path(path)
     data = path.read_bytes()
     header = _read_header(path, data)
@@ -304,7 +304,7 @@ def _read_header(path: Path, data: bytes) -> Header:
 
 def _decode_strings(payload: memoryview, count: int) -> list[str]:
     data = np.frombuffer(payload, dtype=np.uint8)
-    # A string has at least one byte, so that the payload is long enough to hold `count` lengths and one text.
+    # A string has at least one byte, so a valid payload is long enough for `count` lengths and one text.
     ends = np.flatnonzero(data < 0x80)[:count]
     texts_at = int(ends[-1]) + 1
     lengths, _ = decode_varints(data[:texts_at])
@@ -342,7 +342,7 @@ def _decode_column(run: BlockRun, name: str, pieces: Sequence[npt.NDArray[np.uin
 def _runs(
     blocks: _Payloads,
 ) -> Iterator[tuple[BlockRun, dict[str, tuple[npt.NDArray[np.uint8], ...]]]]:
-    """Some blocks at a time, with the bytes of each of their columns."""
+    """Groups of consecutive blocks, with the bytes of each of their columns."""
     for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
         counts, payloads = zip(*blocks[first : first + _BLOCKS_AT_ONCE], strict=True)
         yield BlockRun(counts), dict(zip(f.COLUMNS, zip(*map(_columns_of, payloads), strict=True), strict=True))

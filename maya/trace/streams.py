@@ -1,7 +1,7 @@
-"""Which stream belongs to which device: what the records of a trace say about the streams that were made.
+"""The device of each stream, from the STREAM_CREATE records of a trace.
 
-In: a trace. Out: the default stream of each stream's device, by which a trace knows devices, and the streams that wait
-for it. A process that uses one device has one default stream, number 0.
+In: a trace. Out: the default stream of each stream's device, which identifies the device in a trace, and the streams
+that wait for it. A process that uses one device has one default stream, number 0.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from maya.trace.reader import Trace
 
 @dataclass(frozen=True)
 class StreamTable:
-    """Of one process."""
+    """The streams of one process."""
 
-    homes: dict[int, int]  # stream -> default stream of its device, where that is not 0
-    blocking: list[int]  # wait for the default stream of their device, and it for them
+    homes: dict[int, int]  # stream -> default stream of its device, if that is not 0
+    blocking: list[int]  # streams that wait for the default stream of their device, and it for them
 
     def home(self, stream: int) -> int:
         return self.homes.get(stream, 0)

@@ -1,4 +1,4 @@
-"""Catalogues of TOML files: the GPUs, clusters and hosts that Maya comes with, and files of the user's own.
+"""Catalogues of TOML files: the GPUs, clusters and hosts that Maya comes with, and the user's own files.
 
 In: the text after an option, a name in a catalogue or the path of a file. Out: that file's table. Errors have the
 caller's own class and name the file, the problem and the remedy.
@@ -22,18 +22,18 @@ else:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A folder of settings files: what one of them describes ("GPU"), and the error to raise about them."""
+    """A folder of TOML files, the noun for one of them ("GPU"), and the error class for them."""
 
     folder: Path
     what: str
     error: type[ValueError]
 
     def names(self) -> list[str]:
-        """In alphabetical order."""
+        """The names of all files, in alphabetical order."""
         return sorted(path.stem for path in self.folder.glob("*.toml"))
 
     def find(self, name_or_path: str, relative_to: Path) -> Path:
-        """The file of a name of the catalogue, or the file at a path."""
+        """The file of a name in the catalogue, or the file at a path."""
         names = self.names()
         if name_or_path.lower() in names:
             return self.folder / f"{name_or_path.lower()}.toml"
@@ -59,7 +59,7 @@ class Catalogue:
 
 
 def as_table(changes: Mapping[str, str]) -> dict[str, Any]:
-    """Changes under dotted keys ({"node.nics": "4"}) as the table of a file would have them."""
+    """Changes under dotted keys ({"node.nics": "4"}) as nested tables."""
     table: dict[str, Any] = {}
     for key, text in changes.items():
         *parents, last = key.split(".")
@@ -73,7 +73,7 @@ def as_table(changes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def as_value(text: str) -> Any:
-    """What a text would be in a TOML file; text that is none ("200Gbps") is meant as such."""
+    """The TOML value of a text; a text that is not valid TOML ("200Gbps") is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -81,7 +81,7 @@ def as_value(text: str) -> Any:
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with changes on top, table by table."""
+    """A table with changes merged over it, table by table."""
     result = dict(table)
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(result.get(key), dict):

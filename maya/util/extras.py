@@ -1,4 +1,4 @@
-"""Packages that only some parts of Maya need, and the message where one of them is missing.
+"""Optional packages, and the error message when one of them is missing.
 
 In: imports in a `with needs(...)` block. Out: `MissingPackage`, whose text says what to install.
 """
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 
 class MissingPackage(ImportError):
-    """A package of an extra is not installed. The text is for the user."""
+    """A package of an extra is not installed. The text addresses the user."""
 
 
 @contextmanager
 def needs(extra: str, purpose: str) -> Iterator[None]:
-    """Around imports of packages that `extra` installs, which `purpose` needs."""
+    """Context for imports of packages from `extra`, which `purpose` needs."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Limits of the operating system that a coordinator of many ranks meets."""
+"""The limit of open files, which a coordinator of many ranks must raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def needed_descriptors(world_size: int) -> int:
 
 
 def allow_descriptors(world_size: int) -> None:
-    """Raise the limit of open files as far as it goes, which must be enough for the job."""
+    """Raise the soft limit of open files to the hard limit; LimitError if that is too low for the job."""
     needed = needed_descriptors(world_size)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:

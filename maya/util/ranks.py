@@ -1,4 +1,4 @@
-"""Ranks as text: "ranks 0-5, 7" and "0-7,9" for people, and "0-7", "0:64:8" as people type them."""
+"""Lists of ranks as text: format "ranks 0-5, 7" and "0-7,9"; parse "0-7", "0,8,16" and "0:64:8"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ranks_text(ranks: Iterable[int], noun: str = "rank") -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """All of them, short: "0-7,9"."""
+    """All numbers as ranges: "0-7,9"."""
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(numbers))
 
 

@@ -1,9 +1,9 @@
-"""Standard input, output and error of Maya's commands, whatever they were started with: closed, a full disk, a pipe
-that nobody reads any more, a terminal that is gone.
+"""Make standard input, output and error of Maya's commands robust: they may be closed, a full disk, a pipe without a
+reader, or a closed terminal.
 
-In: the descriptors 0, 1 and 2 of a process that begins. Out: all three are open, and `sys.stdin`, `sys.stdout` and
-`sys.stderr` write to them without raising: for a launcher what cannot be shown is lost and the job goes on; a command
-whose output is all there is of it ends as other Unix tools do.
+In: the descriptors 0, 1 and 2 of a new process. Out: all three are open, and `sys.stdin`, `sys.stdout` and `sys.stderr`
+use them without raising. A launcher loses output that cannot be written, and its job goes on; a command whose only
+result is its output ends as other Unix tools do.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ OnError = Callable[[OSError], None]
 
 
 def begin_launcher() -> None:
-    """Output is best effort."""
+    """Set up the streams of a launcher, whose output is best effort."""
     _open_closed()
     _replace("stdout", _ignore)
     _replace("stderr", _ignore)
 
 
 def begin_tool(name: str) -> None:
-    """When the reader of its output has seen enough (| head), the command ends, by SIGPIPE and without a word; if its
-    output cannot be written for another reason, it says so and fails. Messages on stderr are best effort."""
+    """Set up the streams of a command. If the reader of its output ends first (| head), the command ends silently by
+    SIGPIPE; if output fails for another reason, it prints an error and fails. Output to stderr is best effort."""
 
     def end(error: OSError) -> None:
-        stream.on_error = _ignore  # what is still buffered is lost
+        stream.on_error = _ignore  # buffered output is lost
         if isinstance(error, BrokenPipeError):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGPIPE)
@@ -47,7 +47,7 @@ def begin_tool(name: str) -> None:
 
 
 def _open_closed() -> None:
-    """Otherwise the next files to be opened would have these numbers, and get what is printed."""
+    """Open closed descriptors; otherwise the next opened files would get these numbers, and receive the output."""
     for descriptor, name in enumerate(_NAMES):
         try:
             os.fstat(descriptor)

@@ -1,6 +1,6 @@
 """Parts of error messages: similar names, and lists of words.
 
-In: a word and the words that would be right. Out: text for the end of a message.
+In: a word and the valid words. Out: text for the end of a message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Words like `word`, for the end of a message; nothing if there is none."""
+    """Known words similar to `word`, for the end of a message; "" if there are none."""
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     return f" (did you mean {listed(near, 'or')}?)" if near else ""
 
