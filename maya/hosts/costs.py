@@ -65,7 +65,7 @@ class HostCosts:
     def of_table(where: str, table: object) -> HostCosts:
         """The costs in a table made by `table`."""
         if not isinstance(table, dict):
-            raise HostError(f"{where}: {table!r} are no costs of a host; expected an object")
+            raise HostError(f"{where}: {table!r} is not a table of host costs; expected an object")
         calls = table.get("calls")
         if not isinstance(calls, dict):
             raise HostError(f"{where}: calls is {calls!r}; expected an object")

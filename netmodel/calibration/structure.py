@@ -178,7 +178,7 @@ def structure_of(cluster: Cluster, measurements: Sequence[Measurement]) -> Struc
 
 def _row(network: AnalyticNetwork, schedule: CollectiveSchedule, plan: Plan) -> tuple[float, ...]:
     topology = network.topology
-    launching, moving = engine_names(plan.algorithm, plan.protocol)
+    launching, transporting = engine_names(plan.algorithm, plan.protocol)
     busy = busiest(topology, schedule)
     pipelined = hides_latency(plan.algorithm, plan.protocol)
     over_pcie = topology.cluster.gpu_link == "pcie"
@@ -186,7 +186,7 @@ def _row(network: AnalyticNetwork, schedule: CollectiveSchedule, plan: Plan) -> 
     other = 0.0 if over_pcie else busy[LinkKind.PCIE] / plan.efficiency[LinkKind.PCIE]
     return (
         NAMES.index(f"{launching}.launch_ns"),
-        *(NAMES.index(f"{moving}.{figure}") for figure in _FIGURES[1:]),
+        *(NAMES.index(f"{transporting}.{figure}") for figure in _FIGURES[1:]),
         busy[gpu_kind],
         busy[LinkKind.NETWORK],
         other,

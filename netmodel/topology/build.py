@@ -24,7 +24,7 @@ from netmodel.topology.topology import Topology, Vertex
 def build_topology(cluster: Cluster, gpus: int) -> Topology:
     """The graph of the first `gpus` GPUs of a cluster."""
     if gpus < 1:
-        raise ClusterError(f"{cluster.key}: a topology of {gpus} GPUs was asked for; at least 1 is needed")
+        raise ClusterError(f"{cluster.key}: a topology of {gpus} GPUs was requested; at least 1 is needed")
     nodes = -(-gpus // cluster.gpus_per_node)
     node = wire_node(cluster)
     fabric = wire_fabric(cluster, nodes)

@@ -82,10 +82,10 @@ def _links_of(
     broken = np.flatnonzero(joined)
     names = " and ".join(fault.link)
     if not len(broken):
-        raise ClusterError(f'{cluster.key}: fault of {names}: no link joins them; "maya net show" draws what is joined')
+        raise ClusterError(f'{cluster.key}: fault of {names}: no link connects them; "maya net show" draws the links')
     if fault.cables * 2 > len(broken):
         raise ClusterError(
-            f"{cluster.key}: fault of {names}: {fault.cables} cables are said to fail, but there are {len(broken) // 2}"
+            f"{cluster.key}: fault of {names}: the fault has {fault.cables} cables, but there are {len(broken) // 2}"
         )
     return broken[: 2 * fault.cables] if fault.cables else broken
 

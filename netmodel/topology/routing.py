@@ -147,7 +147,7 @@ def choose_nics(
             source_nic[pair], target_nic[pair] = best
         else:
             names = f"node{source_node[pair]}/nic{sources} and node{target_node[pair]}/nic{targets}"
-            raise ValueError(f"no path from rank {source[pair]} to rank {target[pair]}: nothing joins {names}")
+            raise ValueError(f"no path from rank {source[pair]} to rank {target[pair]}: nothing connects {names}")
     return source_nic, target_nic
 
 
@@ -214,9 +214,9 @@ def _fabric_rows(
     seed = mix(source, target, source_nic, target_nic, flow)
     quotient = routes.nic_order[target_node, target_nic].copy()
     columns: list[Int32s] = []
-    moving = np.flatnonzero(at != end)
-    while len(moving):
-        here, there = at[moving], end[moving]
+    unfinished = np.flatnonzero(at != end)
+    while len(unfinished):
+        here, there = at[unfinished], end[unfinished]
         pairs, inverse = _distinct(here * len(fabric.distance) + there, len(fabric.distance) ** 2)
         here_of, there_of = np.divmod(pairs, len(fabric.distance))
         distance = fabric.distance[here_of, there_of]
@@ -231,21 +231,21 @@ def _fabric_rows(
         first = fabric.first[here_of[pair], place]
         if fabric.static:
             ways = np.bincount(pair, minlength=len(pairs))
-            way = (np.cumsum(ways) - ways)[inverse] + quotient[moving] % ways[inverse]
-            quotient[moving] //= ways[inverse]
-            cable = quotient[moving] % cables[way]
+            way = (np.cumsum(ways) - ways)[inverse] + quotient[unfinished] % ways[inverse]
+            quotient[unfinished] //= ways[inverse]
+            cable = quotient[unfinished] % cables[way]
         else:
             total = np.bincount(pair, cables, len(pairs)).astype(np.int64)
-            hashed = mix(seed[moving].astype(np.int64), here)
+            hashed = mix(seed[unfinished].astype(np.int64), here)
             chosen = (hashed % total[inverse].astype(np.uint64)).astype(np.int64)
             choice = (np.cumsum(total) - total)[inverse] + chosen
             way = np.repeat(np.arange(len(pair)), cables)[choice]
             cable = choice - (np.cumsum(cables) - cables)[way]
         column = np.full(len(source), -1, np.int32)
-        column[moving] = fabric.links[first[way] + cable]
+        column[unfinished] = fabric.links[first[way] + cable]
         columns.append(column)
-        at[moving] = neighbour[way]
-        moving = moving[at[moving] != there]
+        at[unfinished] = neighbour[way]
+        unfinished = unfinished[at[unfinished] != there]
     return np.stack(columns, axis=1) if columns else np.empty((len(source), 0), np.int32)
 
 

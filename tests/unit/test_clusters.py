@@ -129,7 +129,7 @@ def test_a_gpu_file_next_to_the_cluster_file(tmp_path: Path) -> None:
         ),
         (
             _FILE + '[fabric]\nkind = "graph"\nswitches = ["a"]\nattach = [{switch = "a", nodes = "x"}]',
-            "'x' are no places; write 3, \"0-15\", or a list of these",
+            "'x' is not a list of indices; write 3, \"0-15\", or a list of these",
         ),
         (
             _FILE + '[fabric]\nkind = "graph"\nswitches = ["a", "a"]\nattach = [{switch = "a", nodes = 0}]',

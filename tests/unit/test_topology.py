@@ -322,13 +322,13 @@ def test_bisection_bandwidth_follows_the_wiring() -> None:
         (
             "two-levels",
             4096,
-            "fat-tree fabric of 2 levels and switches of 8 ports has room for 16 nodes of 2 NICs; 1024 are",
+            "fat-tree fabric of 2 levels and switches of 8 ports has room for 16 nodes of 2 NICs; 1024 were",
         ),
         ("three-levels", 128, "raise fabric.radix"),
         ("rails-that-never-meet", 1024, "raise fabric.levels (up to 3) or fabric.radix"),
-        ("torus", 52, "3 × 4 routers has room for 12 nodes; 13 are asked for; raise fabric.dimensions"),
-        ("dragonfly", 100, "has room for 24 nodes; 25 are asked for; raise fabric.groups"),
-        ("graph", 52, "node12/nic0 is plugged into no switch, and 13 nodes are asked for; attach it"),
+        ("torus", 52, "3 × 4 routers has room for 12 nodes; 13 were requested; raise fabric.dimensions"),
+        ("dragonfly", 100, "has room for 24 nodes; 25 were requested; raise fabric.groups"),
+        ("graph", 52, "node12/nic0 is plugged into no switch, and 13 nodes were requested; attach it"),
         ("default", 0, "at least 1"),
     ],
 )
@@ -350,8 +350,8 @@ def test_fabrics_that_do_not_fit_the_gpus_are_refused(fabric: str, gpus: int, me
         ("default", ["node1/nic0", "node1/nic1"], "no working NIC is left to node1/gpu0"),
         ("rails", ["leaf0", "leaf1"], "no working NIC is left to node0/gpu0"),
         ("default", ["node1/nic9"], "nothing here has that name (did you mean node1/nic1"),
-        ("default", ["node1/nic0:node0/nic0"], "no link joins them"),
-        ("graph", ["left:over#3"], "3 cables are said to fail, but there are 2"),
+        ("default", ["node1/nic0:node0/nic0"], "no link connects them"),
+        ("graph", ["left:over#3"], "the fault has 3 cables, but there are 2"),
     ],
 )
 def test_unreachable_gpus_are_refused(fabric: str, faults: list[str], message: str) -> None:

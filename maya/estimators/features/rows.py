@@ -45,10 +45,10 @@ def _reduced(launch: KernelLaunch, source: Tensor) -> tuple[float, bool]:
         return float(source.elements), True
     columns = math.prod(source.shape[dim] for dim in dims) or 1
     strides = source.strides if len(source.strides) == len(source.shape) else None
-    moving = [d for d in range(len(source.shape)) if source.shape[d] > 1 and (strides is None or strides[d] > 0)]
-    if not moving:
+    varying = [d for d in range(len(source.shape)) if source.shape[d] > 1 and (strides is None or strides[d] > 0)]
+    if not varying:
         return float(columns), True
-    fastest = min(moving, key=lambda d: strides[d]) if strides else moving[-1]
+    fastest = min(varying, key=lambda d: strides[d]) if strides else varying[-1]
     return float(columns), fastest in dims
 
 

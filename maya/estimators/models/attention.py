@@ -29,7 +29,7 @@ from maya.estimators.pack import Found, Packs
 IMPLEMENTATIONS = ("flash", "efficient", "cudnn", "flash3", "flash4", "flex")
 
 _SHORTEST = 1e-15  # seconds; keeps the logarithm of empty kernels finite
-_USUAL_EFFICIENCY = 0.45
+_TYPICAL_EFFICIENCY = 0.45
 _MEASURED_AS = {"fp16": "bf16"}
 _EFFICIENT_SLOWDOWN = 1.5  # assumed, not measured
 # FlexAttention against FlashAttention 2, from PyTorch's announcement: 90 % of its speed forward, 85 % backward.
@@ -173,21 +173,21 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         return BatchTimes(seconds, found.origin, _spread_of_similar(found), _note(found.note, warp_level))
     if implementation == "efficient":
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
-        note = _note(f"taken as {_EFFICIENT_SLOWDOWN:g} times FlashAttention 2", like.note)
+        note = _note(f"assumed {_EFFICIENT_SLOWDOWN:g} times FlashAttention 2", like.note)
         return BatchTimes(like.seconds * _EFFICIENT_SLOWDOWN, Origin.ROOFLINE, 0.3, note)
     if implementation in _FLEX_SPREAD:
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
-        note = f"taken as {_FLEX_SLOWDOWN[direction]:.2f} times FlashAttention 2"
+        note = f"assumed {_FLEX_SLOWDOWN[direction]:.2f} times FlashAttention 2"
         hidden = "its mask depends on values: taken to hide nothing there" if implementation == "flex_dense" else ""
         seconds = like.seconds * _FLEX_SLOWDOWN[direction]
         return BatchTimes(seconds, Origin.ROOFLINE, _FLEX_SPREAD[implementation], _note(note, hidden, like.note))
     if implementation == "cudnn" and before_hopper:
         like = evaluate(device, packs, replace(batch, variant=f"flash_{direction}"))
-        return BatchTimes(like.seconds, Origin.ROOFLINE, 0.2, _note("taken as FlashAttention 2", like.note))
+        return BatchTimes(like.seconds, Origin.ROOFLINE, 0.2, _note("assumed FlashAttention 2", like.note))
     if direction == "backward":
         return _backward_from_forward(device, packs, batch)
     bound, _ = describe(device, batch)
-    return BatchTimes(bound / _USUAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured")
+    return BatchTimes(bound / _TYPICAL_EFFICIENCY, Origin.ROOFLINE, 0.4, "typical efficiency, nothing was measured")
 
 
 def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
@@ -201,7 +201,7 @@ def _backward_from_forward(device: Device, packs: Packs, batch: Batch) -> BatchT
     like = evaluate(device, packs, forward)
     forward_bound, _ = describe(device, forward)
     seconds = bound * (like.seconds / forward_bound) * _BACKWARD_SLOWDOWN
-    note = f"taken as forward, at {1 / _BACKWARD_SLOWDOWN:.0%} of its operations a second"
+    note = f"assumed forward, at {1 / _BACKWARD_SLOWDOWN:.0%} of its FLOPS"
     return BatchTimes(seconds, Origin.ROOFLINE, 0.15, _note(note, like.note))
 
 

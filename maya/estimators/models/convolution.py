@@ -21,7 +21,7 @@ from maya.estimators.pack import Packs
 
 _WINOGRAD = 4.0  # largest reduction of multiplications, by F(4 x 4, 3 x 3)
 _WINOGRAD_DTYPES = ("fp32", "fp16")
-_USUAL_EFFICIENCY = 0.4
+_TYPICAL_EFFICIENCY = 0.4
 # NCHW on tensor cores: input and result are converted to NHWC and back, one pass through memory each.
 _LAYOUT_PASSES = 2.0
 _TENSOR_CORES = ("fp16", "bf16", "tf32", "fp8")
@@ -66,7 +66,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     """Times of convolutions."""
     if batch.variant.endswith(TRITON):
         like = evaluate(device, packs, replace(batch, variant=batch.variant.removesuffix(TRITON)))
-        note = "; ".join(filter(None, (f"taken as {_TRITON_SLOWDOWN:g} times cuDNN", like.note)))
+        note = "; ".join(filter(None, (f"assumed {_TRITON_SLOWDOWN:g} times cuDNN", like.note)))
         return BatchTimes(like.seconds * _TRITON_SLOWDOWN, Origin.ROOFLINE, 0.4, note)
     bound, _ = describe(device, batch)
     names = [f"convolution/{batch.dtype}/{batch.variant}"]
@@ -79,7 +79,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         layout = passes * memory_seconds(device, batch.bytes_moved) / 0.7
     if found is None:
         return BatchTimes(
-            bound / _USUAL_EFFICIENCY + layout, Origin.ROOFLINE, 0.4, "usual efficiency, nothing was measured"
+            bound / _TYPICAL_EFFICIENCY + layout, Origin.ROOFLINE, 0.4, "typical efficiency, nothing was measured"
         )
     seconds = bound * found.slowdown(batch, describe) + layout
     own = found.origin == Origin.MODEL and found.model.about.get("dtype", batch.dtype) == batch.dtype

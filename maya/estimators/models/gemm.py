@@ -31,7 +31,7 @@ TRITON = "_triton"  # suffix of the variant of Triton kernels, with tiles of til
 _TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # output tiles of a block
 
 _SHORTEST = 1e-15  # seconds; keeps the logarithm of empty kernels finite
-_USUAL_EFFICIENCY = 0.7
+_TYPICAL_EFFICIENCY = 0.7
 _MEASURED_AS = {"fp16": "bf16", "int8": "fp8", "uint8": "fp8"}
 _ON_TENSOR_CORES = ("bf16", "fp16", "fp8", "tf32", "int8", "uint8")
 _NO_FASTER_THAN_BF16 = ("tf32", "fp32", "fp64")
@@ -141,7 +141,7 @@ def _triton(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     in_turn = np.ceil(waves(device, tiles)) * device.sm_count
     computing = compute_seconds(device, batch.dtype, 2.0 * rows * columns * k * in_turn) / _TRITON_OF_PEAK
     seconds = np.maximum(like.seconds * _TRITON_SLOWDOWN, LAUNCH_SECONDS + np.maximum(reading, computing))
-    note = f"taken as {_TRITON_SLOWDOWN:g} times cuBLAS, or as its tiles allow"
+    note = f"assumed {_TRITON_SLOWDOWN:g} times cuBLAS, or as its tiles allow"
     return BatchTimes(seconds, Origin.ROOFLINE, _TRITON_SPREAD, "; ".join(filter(None, (note, like.note))))
 
 
@@ -170,7 +170,7 @@ def _learned(device: Device, packs: Packs, batch: Batch) -> tuple[Floats, Origin
         return bound * slowdown * slower, found.origin, spread, found.note
     found = packs.find("gemm/bf16")
     if found is None:
-        return bound / _USUAL_EFFICIENCY * slower, Origin.ROOFLINE, 0.3, "usual efficiency, nothing was measured"
+        return bound / _TYPICAL_EFFICIENCY * slower, Origin.ROOFLINE, 0.3, "typical efficiency, nothing was measured"
     note = f"efficiency as measured in bf16{found.note.removeprefix('efficiency as measured')}"
     return bound * _slowdown(found, batch) * slower, Origin.ROOFLINE, max(0.15, found.model.spread), note
 

@@ -29,7 +29,7 @@ def evaluate_fft(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
     memory = passes * batch.bytes_moved / device.memory_bandwidth / _FFT_MEMORY_EFFICIENCY
     computing = batch.flops / (vector_flops(device, batch.dtype) * _FFT_ARITHMETIC_EFFICIENCY)
     seconds = passes * LAUNCH_SECONDS + np.maximum(memory, computing)
-    return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "passes through memory at a usual efficiency")
+    return BatchTimes(seconds, Origin.ROOFLINE, 0.4, "passes through memory at a typical efficiency")
 
 
 _STEP_SECONDS = 8e-6  # per panel of a factorisation: two or three dependent kernels
@@ -52,7 +52,9 @@ def evaluate_linear_algebra(device: Device, packs: Packs, batch: Batch) -> Batch
     computing = batch.flops / (vector_flops(device, batch.dtype) * efficiency)
     memory = batch.bytes_moved / device.memory_bandwidth / 0.75
     seconds = LAUNCH_SECONDS + np.maximum(chain, np.maximum(computing, memory))
-    return BatchTimes(seconds, Origin.ROOFLINE, 0.6, "usual operation counts and a fixed time for each dependent step")
+    return BatchTimes(
+        seconds, Origin.ROOFLINE, 0.6, "standard operation counts and a fixed time for each dependent step"
+    )
 
 
 # Fitted to DeepBench's recurrent layers on V100 (scripts/train_curves prints them): minimum seconds per step, reads of

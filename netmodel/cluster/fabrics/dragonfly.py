@@ -47,7 +47,7 @@ class Dragonfly(Fabric):
         if nodes > room:
             raise ClusterError(
                 f"the dragonfly of {self.groups} × {self.routers_per_group} routers of {self.nodes_per_router} nodes "
-                f"has room for {room} nodes; {nodes} are asked for; raise fabric.groups, fabric.routers_per_group or "
+                f"has room for {room} nodes; {nodes} were requested; raise fabric.groups, fabric.routers_per_group or "
                 "fabric.nodes_per_router"
             )
         per_group = self.routers_per_group

@@ -78,7 +78,7 @@ class FatTree(Fabric):
         advice = ["fabric.radix"] if levels == MAX_LEVELS else [f"fabric.levels (up to {MAX_LEVELS})", "fabric.radix"]
         raise ClusterError(
             f"the {self.kind} fabric of {levels} level{'s' * (levels > 1)} and {self.summary()} has room for "
-            f"{self._room(levels, nics, nic_rate)} nodes of {nics} NICs; {nodes} are asked for; raise "
+            f"{self._room(levels, nics, nic_rate)} nodes of {nics} NICs; {nodes} were requested; raise "
             f"{' or '.join(advice)}"
         )
 

@@ -38,7 +38,7 @@ class Attachment:
 def _name(value: object) -> str:
     name = keys.text(value)
     if re.search(r"[\s:#=/]", name):
-        raise ValueError(f'"{name}" is no name of a switch: it must not contain spaces or any of : # = /')
+        raise ValueError(f'"{name}" is not a switch name: it must not contain spaces or any of : # = /')
     return name
 
 
@@ -56,7 +56,7 @@ def numbers(value: object) -> tuple[int, ...]:
         return (value,)
     match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
     if match is None or int(match[1]) > int(match[2]):
-        raise ValueError(f'{value!r} are no places; write 3, "0-15", or a list of these')
+        raise ValueError(f'{value!r} is not a list of indices; write 3, "0-15", or a list of these')
     return tuple(range(int(match[1]), int(match[2]) + 1))
 
 
@@ -139,8 +139,8 @@ class Graph(Fabric):
         for node, row in enumerate(attached):
             if -1 in row:
                 raise ClusterError(
-                    f"fabric.attach: node{node}/nic{row.index(-1)} is plugged into no switch, and {nodes} nodes are "
-                    "asked for; attach it, or ask for fewer GPUs"
+                    f"fabric.attach: node{node}/nic{row.index(-1)} is plugged into no switch, and {nodes} nodes were "
+                    "requested; attach it, or request fewer GPUs"
                 )
         levels = self._levels(attached)
         cables = [

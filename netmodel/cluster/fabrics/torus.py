@@ -40,8 +40,8 @@ class Torus(Fabric):
         room = prod(sizes) * self.nodes_per_router
         if nodes > room:
             raise ClusterError(
-                f"the torus of {' × '.join(map(str, sizes))} routers has room for {room} nodes; {nodes} are asked for; "
-                "raise fabric.dimensions or fabric.nodes_per_router"
+                f"the torus of {' × '.join(map(str, sizes))} routers has room for {room} nodes; {nodes} were "
+                "requested; raise fabric.dimensions or fabric.nodes_per_router"
             )
         places = list(product(*map(range, sizes)))
         number = {place: router for router, place in enumerate(places)}

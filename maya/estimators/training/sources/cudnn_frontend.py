@@ -23,7 +23,7 @@ def attention(folder: Path, device: str, dtype: str, backward: bool) -> Measurem
     """cuDNN's attention as measured by the benchmark of its frontend, without the deterministic backward."""
     files = sorted(folder.glob("sdpa__*.csv"))
     if not files:
-        raise FileNotFoundError(f"{folder}/sdpa__*.csv is not there")
+        raise FileNotFoundError(f"{folder}/sdpa__*.csv does not exist")
     measured = Measurements(SOURCE, "(model, mask, length)")
     for path in files:
         with path.open(newline="") as stream:

@@ -21,7 +21,7 @@ def gemm(folder: Path) -> Measurements:
     """fp16 GEMMs."""
     path = folder / _FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there")
+        raise FileNotFoundError(f"{path} does not exist")
     measured = Measurements(SOURCE, "(n, k)")
     with path.open(newline="") as stream:
         inside = False

@@ -78,7 +78,7 @@ def attention(folder: Path, device: str, implementation: str, backward: bool) ->
 def _operation(folder: Path, device: str, name: str) -> dict[str, Any]:
     path = folder / FILES[device]
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there")
+        raise FileNotFoundError(f"{path} does not exist")
     operation: dict[str, Any] = json.loads(path.read_text())["accelerator"]["op"][name]
     return operation
 

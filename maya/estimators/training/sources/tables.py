@@ -17,7 +17,7 @@ def find_table(folder: Path, name: str) -> Path:
         path = folder / f"{name}{suffix}"
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{folder / name}.csv (or .csv.gz, .parquet) is not there")
+    raise FileNotFoundError(f"{folder / name}.csv (or .csv.gz, .parquet) does not exist")
 
 
 def read_columns(path: Path, wanted: tuple[str, ...]) -> dict[str, list[str]]:
