@@ -296,7 +296,7 @@ def test_a_port_in_use_is_one_clear_error(build: Build, start: Callable[..., Coo
         port = taken.getsockname()[1]
         coordinator = start("--world-size", "2", "--store-port", str(port), environment=_preloaded(build))
         assert coordinator.report("coordinator_failed") == (
-            f"port {port} is in use: choose another with --master-port; 0 is any that is free"
+            f"port {port} is in use: choose another with --master-port; 0 picks a free one"
         )
         assert coordinator.process.wait(PATIENCE_SECONDS) == 1
 

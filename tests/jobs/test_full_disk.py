@@ -107,7 +107,7 @@ def test_whole_steps_of_half_a_trace_are_predicted(half: ScriptRun) -> None:
 
 
 def test_trace_show_tells_why_half_a_trace_ends(half: ScriptRun) -> None:
-    assert "ended    no: the limit on file sizes was reached" in maya("trace", "show", half.trace).output
+    assert "ended    early: the limit on file sizes was reached" in maya("trace", "show", half.trace).output
 
 
 def test_an_empty_trace_gives_no_prediction(nothing: ScriptRun) -> None:
@@ -141,7 +141,7 @@ def test_whatif_says_that_a_trace_is_incomplete(one_of_two: ScriptRun) -> None:
     said = maya("whatif", one_of_two.folder)
     assert f"incomplete: {CUT}" in said.output
     assert f"2 ranks, {CUT_AT} steps" in said.output
-    assert "and what summary.json says" in said.output
+    assert "and the same prediction as in summary.json" in said.output
 
 
 def test_the_report_says_that_a_trace_is_incomplete(one_of_two: ScriptRun) -> None:
