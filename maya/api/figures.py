@@ -177,13 +177,13 @@ class KernelFigures(PlainFigures):
 
     name: str
     detail: str  # op and sizes
-    time_class: str
+    time_class: str  # a key of `breakdown`
     total_ns: int
     share: float  # of the time of all kernels
     launches: int
     mean_ns: int
     origin: str  # of the duration: "measured", "model", "roofline" or "default"
-    spread: str  # expected error: "5 %"
+    spread: float  # expected relative error
 
 
 class FigureTable(Sequence[RowT]):

@@ -73,7 +73,7 @@ def launch(
     words = [word for name, value in {**own, **options}.items() for word in _words(name, value)]
     start = Path(cwd or ".").absolute()
     folder = new_run_folder(fspath(script), start) if out is None else start / out
-    command = [sys.executable, "-m", "maya.launcher", "--out", str(folder), *words, fspath(script), *map(str, args)]
+    command = [sys.executable, "-c", _START, "--out", str(folder), *words, fspath(script), *map(str, args)]
     exit_code, output = _run(command, cwd, env, quiet=quiet)
     if exit_code == _NOT_STARTED and out is None:
         with suppress(OSError):  # raised unless it is empty
@@ -81,6 +81,10 @@ def launch(
     if exit_code != 0 and (check or not (folder / "run.json").exists()):
         raise LaunchError(exit_code, folder, output)
     return load(folder)
+
+
+# As the installed command starts, so that a module of the user's called `netmodel` or `coordinator` is not imported.
+_START = "import sys; from maya.cli.entry_points import maya_torchrun; sys.exit(maya_torchrun())"
 
 
 def _words(name: str, value: object) -> list[str]:

@@ -149,13 +149,13 @@ def kernels_of(result: Result) -> FigureTable[KernelFigures]:
             KernelFigures(
                 name=str(row["kernel"]),
                 detail=str(row["op and sizes"]),
-                time_class=str(row["class"]),
+                time_class=str(row["class"]).replace("-", "_"),
                 total_ns=int(row["total"]),
                 share=float(row["share"]),
                 launches=int(row["launches"]),
                 mean_ns=int(row["each"]),
-                origin=str(row["origin"]),
-                spread=str(row["spread"]),
+                origin=str(row["origin"]).partition(" (")[0],
+                spread=float(str(row["spread"]).rstrip(" %") or 0) / 100,
             )
             for row in rows
         ),

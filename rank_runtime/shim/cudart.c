@@ -29,7 +29,7 @@ typedef struct {
 } error_text;
 
 static const error_text error_texts[] = {
-    {CUDA_ENTRY_POINT_FOUND, "cudaSuccess", "no error"},
+    {CUDA_OK, "cudaSuccess", "no error"},
     {CUDA_INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"},
     {CUDA_OUT_OF_MEMORY, "cudaErrorMemoryAllocation", "out of memory"},
     {CUDA_NOT_INITIALIZED, "cudaErrorInitializationError", "initialization error"},

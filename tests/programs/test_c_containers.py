@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-DEVICE = Path(__file__).parents[1] / "rank_runtime" / "shim" / "device"
+DEVICE = Path(__file__).parents[2] / "rank_runtime" / "shim" / "device"
 
 PROGRAM = r"""
 #undef NDEBUG

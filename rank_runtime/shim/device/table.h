@@ -3,10 +3,10 @@
  * MAYA_DEFINE_TABLE(events, event, uint32_t, 64) defines the type `events`, a table of `event` by keys of type uint32_t with 64
  * slots at first, and these functions:
  *
- *     event *events_find(const events *table, uint32_t key)   the entry with that key; NULL: there is none
- *     event *events_place(events *table, uint32_t key)        the entry with that key, or an empty one, which the caller must
- * fill void events_remove(events *table, event *entry) void events_clear(events *table)                        frees the slots
- * and leaves an empty table
+ *     events_find(table, key)      the entry with that key; NULL if there is none
+ *     events_place(table, key)     the entry with that key, or an empty one that the caller must fill
+ *     events_remove(table, entry)
+ *     events_clear(table)          frees the slots and leaves an empty table
  *
  * The file defines before it:
  *
