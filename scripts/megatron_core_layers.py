@@ -1,8 +1,8 @@
-"""Layers of Megatron-core itself, for scripts/host_of_models: what they take the host beside those of train_gpt.py.
+"""Layers of Megatron-core itself, for scripts/host_of_models: to compare their host time with that of train_gpt.py.
 
-In: a folder with an unpacked wheel of megatron-core 0.5 (PyPI), how many layers. Out: a step, forward and backward, of
-layers that compute themselves again, in fp16. What Megatron-core takes from Apex, Transformer Engine and its own CUDA
-kernels is replaced by torch's ops; biases, GELU and dropout are not fused, as TorchScript has no GPU to compile for.
+In: a folder with an unpacked wheel of megatron-core 0.5 (PyPI), and the number of layers. Out: a function that runs one
+step, forward and backward, in fp16 with activation recomputation. torch's ops replace Apex, Transformer Engine and
+Megatron-core's own CUDA kernels; biases, GELU and dropout are not fused, as TorchScript has no GPU to compile for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def step_of(folder: Path, layers: int) -> Callable[[], None]:
     parallel_state.initialize_model_parallel(1, 1)
     model_parallel_cuda_manual_seed(1)
     transformer_block.TENorm = fused_layer_norm.FusedLayerNorm
-    # Which version of Apex there is, is looked up in every call. Older Megatron-LM did not.
+    # Megatron-core looks up the version of Apex in every call. Older Megatron-LM did not.
     signature = types.SimpleNamespace(args=[])
     fused_layer_norm.inspect = types.SimpleNamespace(getfullargspec=lambda _: signature)
     config = TransformerConfig(
@@ -82,7 +82,7 @@ def _replace_kernels(torch: Any) -> None:
 
 
 def _module(name: str, **content: Any) -> None:
-    """And the packages that it is in."""
+    """Make an empty module, and the packages that contain it."""
     parts = name.split(".")
     for count in range(1, len(parts)):
         sys.modules.setdefault(".".join(parts[:count]), _new(parts[count - 1]))

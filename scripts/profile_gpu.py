@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measure the GPU of this machine for `maya calibrate`: matrix products, attention, memory-bound kernels, collectives.
+"""Measure the GPU of this machine for `maya calibrate`: GEMMs, attention, memory-bound kernels, collectives.
 
     python profile_gpu.py --out my-gpu.csv --minutes 30        # kernels, on one GPU
     torchrun --nproc-per-node 8 profile_gpu.py --out my.csv    # collectives, on several: my-nccl.csv
 
-Needs PyTorch with CUDA and nothing else; copy this one file to the machine with the GPU. Every row is written as soon
-as it is measured, and what is in the file already is not measured again: stop it at any time, start it again to go on.
+Needs PyTorch with CUDA and nothing else; copy this one file to the machine with the GPU. The script writes every row as
+soon as it is measured, and skips rows that are already in the file: stop it at any time, start it again to go on.
 The columns are those of `COLUMNS`; `maya calibrate` takes the first file, `maya net fit` the second.
 
-Each row is one kernel (or one library call), described the way Maya describes work: kind, variant, dtype, shape,
+Each row is one kernel (or one library call), described the way Maya describes kernels: kind, variant, dtype, shape,
 floating point operations, bytes read and written (each tensor once). Times are medians. Short kernels are timed many at
-a time in a CUDA graph, so that the host's launches do not count; before kernels that only move memory, the L2 cache is
+a time in a CUDA graph, so that the host's launches do not count; before memory-bound kernels, the L2 cache is
 overwritten, as other kernels do in a training step (--cache).
 """
 
@@ -48,7 +48,7 @@ COLUMNS = (
     "fastest_us",
     "repeats",
     "cold",  # 1: the L2 cache was overwritten before each repeat
-    "op",  # what was called
+    "op",  # the function called
     "torch",
     "cuda",
     "date",
@@ -60,13 +60,13 @@ NCCL_COLUMNS = (
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 MIB = 1 << 20
-SHORTEST_US = 0.01  # nothing on a GPU takes less: what does was not measured
+SHORTEST_US = 0.01  # nothing on a GPU takes less: a shorter time is a failed measurement
 Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure. `prepare` makes its tensors and gives the function that is timed."""
+    """One kernel to measure. `prepare` makes its tensors and returns the function to time."""
 
     kind: str
     variant: str
@@ -83,11 +83,11 @@ class Case:
         return " ".join(f"{name}={_number(value)}" for name, value in self.shape.items())
 
     def cold(self, cache: str) -> bool:
-        """Whether the L2 cache is overwritten before. In a training step it is, but for operands of products."""
+        """Whether to overwrite the L2 cache first. A training step does, except for operands of GEMMs."""
         return cache == "cold" or (cache == "auto" and self.kind not in ("gemm", "attention"))
 
     def key(self, cache: str) -> tuple[str, ...]:
-        """What tells rows apart."""
+        """The key that identifies a row."""
         return self.kind, self.variant, self.dtype, self.op, self.shape_text, str(int(self.cold(cache)))
 
 
@@ -100,23 +100,23 @@ def _size(dtype: str) -> int:
 
 
 def _random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Noise: products of zeros draw less power, and so run at a higher clock, than those of a model."""
+    """Noise: GEMMs of zeros draw less power than those of a model, and so run at a higher clock."""
     return torch.randn(*shape, device="cuda").to(dtype) if math.prod(shape) < 1 << 28 else _tiled(shape, dtype)
 
 
 def _tiled(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """As `_random`, without a float32 copy of the whole."""
+    """Like `_random`, without a float32 copy of the whole tensor."""
     return torch.empty(shape, device="cuda", dtype=dtype).normal_()
 
 
-# ------------------------------------------------------------------------------------------------------ matrix products
+# ---------------------------------------------------------------------------------------------------------------- GEMMs
 
 HIDDEN = (768, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192, 12288)
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 def _weights() -> list[tuple[int, int]]:
-    """(n, k) of linear layers, and some that are no model's, so that nothing depends on round numbers alone."""
+    """(n, k) of linear layers, and some odd sizes that no model has, so that the rows are not all round numbers."""
     pairs = {(4096, 14336), (14336, 4096), (28672, 8192), (8192, 28672), (1024, 4096), (1024, 8192), (6144, 4096)}
     pairs |= {(11008, 4096), (4096, 11008), (13824, 5120), (5120, 13824), (2048, 7168), (7168, 2048), (32000, 4096)}
     pairs |= {(128256, 4096), (50304, 1024)}
@@ -144,7 +144,7 @@ def gemm_cases() -> Iterator[Case]:
                 continue
             for dtype in dtypes:
                 if dtype == "fp32" and n * k * m > 2**37:
-                    continue  # seconds a call
+                    continue  # takes seconds per call
                 if dtype == "fp8" and (n % 16 or k % 16 or m % 16):
                     continue
                 for layout in ("TN",) if dtype == "fp8" else ("TN", "NN", "NT"):
@@ -258,7 +258,7 @@ def elementwise_cases() -> Iterator[Case]:
     for count in (*ELEMENTS, *ODD_ELEMENTS):
         for dtype in ("bf16", "fp32"):
             size = _size(dtype)
-            # name, operands that are read, operations an element
+            # name, operands read, operations per element
             for name, reads, cost in (("add", 2, 1), ("mul", 2, 1), ("neg", 1, 1), ("gelu", 1, 10), ("silu", 1, 10)):
                 shape = {"elements": count, "operands": reads + 1}
                 call = _unary_or_binary(name, count, reads, dtype)
@@ -422,7 +422,7 @@ def _sum(rows: int, columns: int, dim: int, dtype: str) -> Callable[[], Run]:
 
 
 def cross_entropy_cases() -> Iterator[Case]:
-    """The choice of one element a row. (The backward fills the others first: a kernel with cases of its own.)"""
+    """Pick one element per row. (The backward fills the others first: that kernel has its own cases.)"""
     for rows in (256, 1024, 2048, 4096, 8192, 16384, 32768):
         for classes in (1000, 32000, 128256):
             if rows * classes <= 2**30:
@@ -460,8 +460,8 @@ def _embedding(tokens: int, columns: int, dtype: str) -> Callable[[], Run]:
     return prepare
 
 
-_CHUNK = 65536  # elements that torch's kernels over lists give a block
-_MOST_CHUNKS = 320  # of one launch
+_CHUNK = 65536  # elements per block in torch's foreach kernels
+_MOST_CHUNKS = 320  # per launch
 
 
 def optimizer_cases() -> Iterator[Case]:
@@ -472,7 +472,7 @@ def optimizer_cases() -> Iterator[Case]:
             total = tensors * elements
             for dtype in ("fp32", "bf16"):
                 size = _size(dtype)
-                # name, lists that are gone through, of those that are read, operations an element
+                # name, tensor lists, lists that are read, operations per element
                 for name, lists, reads, cost in (
                     ("_fused_adamw_", 4, 4, 20),
                     ("_foreach_mul_", 1, 1, 2),
@@ -523,13 +523,13 @@ FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
     "embedding": embedding_cases,
     "optimizer": optimizer_cases,
 }
-# How many of a family come in a turn: products are what most time goes to, and have most dimensions.
+# Cases of each family per turn: GEMMs take most of the time, and have the most dimensions.
 TURNS = {"gemm": 8, "attention": 3}
 
 
 def all_cases(families: Sequence[str], quick: bool) -> list[Case]:
-    """In turns from all families and in a fixed random order within each, so that a part of the time measures a part of
-    everything. `quick`: the smallest of each variant and dtype."""
+    """Cases in turns from all families, in a fixed random order within each, so that a run that stops early covers all
+    of them. `quick`: the smallest case of each variant and dtype."""
     found: list[list[Case]] = []
     for family in families:
         cases = list(FAMILIES[family]())
@@ -563,10 +563,10 @@ class Stopwatch:
         self._cache = torch.empty(max(4 * cache, 64 * MIB), dtype=torch.uint8, device="cuda")
 
     def measure(self, prepare: Callable[[], Run], cold: bool) -> list[float]:
-        """The times of all repeats; cold: with nothing of the work in the L2 cache."""
+        """The times of all repeats; cold: with none of the operands in the L2 cache."""
         with torch.cuda.stream(self.stream):
             run = prepare()
-            for _ in range(3):  # libraries load, choose and allocate in the first
+            for _ in range(3):  # the first calls load libraries, choose kernels and allocate
                 run()
             torch.cuda.synchronize()
             once = self._timed(run)
@@ -574,12 +574,12 @@ class Stopwatch:
                 return self._cold(run, once)
             launch, together = self._captured(run, max(1, min(50, math.ceil(500.0 / max(once, 1.0)))))
             launch()
-            # Long ones are steady: a quarter of a second is enough.
+            # Long kernels are steady: a quarter of a second is enough.
             repeats = max(1, min(self.repeats, int(250_000 / max(once * together, 1.0))))
             return [self._timed(launch) / together for _ in range(max(repeats, min(3, self.repeats)))]
 
     def _cold(self, run: Run, once: float) -> list[float]:
-        """The cache is overwritten before each call, and what that takes is measured by itself and taken off."""
+        """Overwrite the cache before each call; measure that time by itself and subtract it."""
         count = max(1, min(10, math.ceil(1000.0 / max(once, 1.0))))
         both, together = self._captured(lambda: (self._overwrite_cache(), run()), count)
         flush, flushes = self._captured(self._overwrite_cache, count)
@@ -589,14 +589,14 @@ class Stopwatch:
             times = [(self._timed(both) - self._timed(flush)) / count for _ in range(self.repeats)]
             if statistics.median(times) > SHORTEST_US:
                 return times
-        # One at a time: some 2 us of the events themselves are in it.
+        # One call at a time: includes about 2 us for the events themselves.
         return [self._timed(run, after_flush=True) for _ in range(self.repeats)]
 
     def _overwrite_cache(self) -> None:
         self._cache.zero_()
 
     def _captured(self, run: Run, together: int) -> tuple[Run, int]:
-        """A graph of several calls, or one call where it cannot be captured."""
+        """A graph of several calls, or one call if it cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin()
@@ -692,7 +692,7 @@ def measure_collectives(arguments: argparse.Namespace) -> None:
     progress = Progress(len(wanted), arguments.minutes)
     for op, about in wanted:
         size = _rounded(about, ranks)
-        # All ranks go on, or none: their clocks are not the same.
+        # All ranks go on, or none: their clocks differ.
         over = torch.tensor([int(progress.over())], device="cuda")
         dist.all_reduce(over, op=dist.ReduceOp.MAX)
         if over.item():
@@ -700,7 +700,7 @@ def measure_collectives(arguments: argparse.Namespace) -> None:
         try:
             run = _collective(op, size, rank, ranks)
             median = _time_collective(run, arguments.repeats)
-        except torch.OutOfMemoryError:  # on all ranks alike: they hold the same
+        except torch.OutOfMemoryError:  # happens on all ranks alike: they hold the same tensors
             torch.cuda.empty_cache()
             continue
         slowest = torch.tensor([median], device="cuda", dtype=torch.float64)
@@ -725,12 +725,12 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
 
 
 def _rounded(size: int, ranks: int) -> int:
-    """A whole number of float32 for every rank."""
+    """The size, rounded down to a whole number of float32 per rank; at least one."""
     return max(size // (4 * ranks), 1) * 4 * ranks
 
 
 def _collective(op: str, size: int, rank: int, ranks: int) -> Run:
-    """`size` is counted as nccl-tests does: the larger of what a rank sends and receives."""
+    """`size` as nccl-tests counts it: the larger of the bytes that a rank sends and receives."""
     import torch.distributed as dist
 
     whole = torch.ones(size // 4, device="cuda")
@@ -759,7 +759,7 @@ def _collective(op: str, size: int, rank: int, ranks: int) -> Run:
 
 
 def _time_collective(run: Run, repeats: int) -> float:
-    """Microseconds of one call, of many in a row."""
+    """Microseconds per call, from many calls in a row."""
     import torch.distributed as dist
 
     for _ in range(3):
@@ -815,7 +815,7 @@ class Table:
 
 
 class Progress:
-    """Says what was measured: on a terminal each, otherwise a line now and then."""
+    """Reports progress: every measurement on a terminal, otherwise a line now and then."""
 
     def __init__(self, total: int, minutes: float) -> None:
         self._total, self._minutes = total, minutes
@@ -857,16 +857,16 @@ def _families(text: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure this GPU for `maya calibrate`.")
     parser.add_argument("--out", type=Path, default=Path("gpu-profile.csv"), help="rows are added to this file")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long [60]")
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this many minutes [60]")
     parser.add_argument("--only", type=_families, default=list(FAMILIES), help=f"some of {','.join(FAMILIES)}")
     parser.add_argument(
         "--cache",
         choices=["auto", "cold", "warm"],
         default="auto",
-        help="overwrite the L2 cache before each call (cold), or not (warm); auto: but for products and attention",
+        help="overwrite the L2 cache before each call (cold), or not (warm); auto: cold except for GEMMs and attention",
     )
-    parser.add_argument("--repeats", type=int, default=20, help="times each is measured, at most [20]")
-    parser.add_argument("--quick", action="store_true", help="one shape of each, few repeats: to try it out")
+    parser.add_argument("--repeats", type=int, default=20, help="most repeats of each measurement [20]")
+    parser.add_argument("--quick", action="store_true", help="one shape per kernel, few repeats: for a trial run")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(

@@ -1,9 +1,9 @@
 """Published training runs as jobs of scripts/examples/train_gpt.py: rows of a table in, command lines out.
 
 The table (CSV) has a row for each run: source, model, layers, hidden, heads, kv_heads, ffn, vocab, seq, micro_batch,
-global_batch, dtype, gpus, gpu_type, tp, pp, cp, ep, dp_kind, activation_ckpt, metric, value, peak_mem_GiB, notes. What
-a framework does that the row does not say (its attention, when it reduces gradients, how it cuts pipelines) is written
-down here, one function for each framework, from the frameworks' code and launch scripts.
+global_batch, dtype, gpus, gpu_type, tp, pp, cp, ep, dp_kind, activation_ckpt, metric, value, peak_mem_GiB, notes. The
+row leaves out properties of its framework (its attention, when it reduces gradients, how it cuts pipelines). This file
+adds them, one function for each framework, from the frameworks' code and launch scripts.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class NotExpressible(Exception):
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What to run for a row, and what was measured."""
+    """The job for a row, and its measurements."""
 
-    number: int  # of the row, from 0
+    number: int  # index of the row, from 0
     sweep: str  # rows of one sweep are compared in their order
     label: str
     gpus: int
     gpu: str
     cluster: str  # a name, or "name:nics=4" for a preset with other network cards
-    options: tuple[str, ...]  # of train_gpt.py, without --micro-batches
-    micro_batches: int  # of a step
+    options: tuple[str, ...]  # options of train_gpt.py, without --micro-batches
+    micro_batches: int  # per step
     stages: int
-    measured_ms: float  # of a step
+    measured_ms: float  # per step
     measured_memory: float | None  # as printed
-    memory_unit: int  # bytes of the unit it was printed in
+    memory_unit: int  # bytes in the unit of the printed value
     memory_kind: str  # "allocated" or "reserved"
-    host: str = "reference"  # of the catalogue, docs/host-time.md
-    host_op: str = ""  # what an op costs there, where it is another than in the host's file
+    host: str = "reference"  # name in the catalogue, docs/host-time.md
+    host_op: str = ""  # cost of an op, if it differs from the host's file
 
     @property
     def counts(self) -> list[int]:
-        """Micro-batches of the steps that are run: the step's own, or two smaller numbers to go on from in a line."""
+        """Micro-batches of the steps to run: the step's own number, or two smaller ones to extrapolate from."""
         fewer = max(2, self.stages)
         if self.micro_batches <= fewer + max(2, self.stages):
             return [self.micro_batches] * 2
@@ -51,13 +51,13 @@ class TrainingJob:
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Of a step."""
+        """Tokens per GPU in a step."""
         option = dict(itertools.pairwise(self.options))
         batch = self.micro_batches * int(option["--micro-batch"]) * int(option["--sequence"])
         return batch / (int(option["--tensor"]) * self.stages)
 
     def step_ms(self, steps: list[float]) -> float:
-        """The length of a whole step from those of the steps that were run."""
+        """The length of a whole step, from the lengths of the steps that ran."""
         counts = self.counts
         if len(steps) != len(counts):
             raise ValueError(f"{len(steps)} steps were found in a run of {len(counts)}")
@@ -142,7 +142,7 @@ def _job(
 
 
 def _nanotron(number: int, row: Row) -> TrainingJob:
-    """Llama, FlashAttention 2, products split with sequence parallelism, gradients in float32, DDP-like buckets."""
+    """Llama, FlashAttention 2, tensor and sequence parallelism, gradients in float32, DDP-like buckets."""
     options = ["--family", "llama", *_shape(row, _number(row, "vocab")), "--balance-head", "--bucket-bytes", "50000000"]
     if int(row["tp"]) > 1:
         options += ["--sequence-parallel", "--keep-gathered"]
@@ -156,18 +156,18 @@ def _nanotron(number: int, row: Row) -> TrainingJob:
 _A100_HOST = "dgx-a100"
 
 # A layer of Megatron-core, by the ops of `train_gpt.py --megatron --recompute all`, takes the host 2.79 times as long
-# as an op of a GPT that keeps its activations (docs/host-time.md): so much of 8.1 us.
+# as an op of a GPT that keeps its activations (docs/host-time.md), which takes 8.1 us.
 _MEGATRON_OP = "22.7us"
 
 
 def _megatron_vocabulary(vocabulary: int, tensor: int) -> int:
-    """Padded as Megatron-LM does it."""
+    """The vocabulary, padded as Megatron-LM does it."""
     return -(-vocabulary // (128 * tensor)) * 128 * tensor
 
 
 def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
-    """GPT of before FlashAttention: unfused attention with dropout, gradients reduced after backward, in fp16, and what
-    Megatron-LM does around the ops. What vTrain's rows do not say is assumed: fp16, 50,257 tokens, 80 GB."""
+    """GPT from before FlashAttention: unfused attention with dropout, gradients reduced after backward, in fp16, and
+    Megatron-LM's host code around the ops. vTrain's rows leave these out; assumed: fp16, 50,257 tokens, 80 GB."""
     vocabulary = _number(row, "vocab") if row["vocab"] else 50257
     tensor = int(row["tp"])
     if not row["heads"]:
@@ -196,7 +196,7 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
 
 def _llm_foundry(number: int, row: Row) -> TrainingJob:
     """MPT under FSDP: learned positions, gradients reduced with every micro-batch. The launch script's attention is
-    FlashAttention 1 in Triton. torch has no such kernel; the memory-efficient one is of its age and takes its place."""
+    FlashAttention 1 in Triton. torch has no such kernel; the memory-efficient one of that time replaces it."""
     _refuse_unknown(row)
     pure = "MPmode PURE" in row["notes"]
     options = ["--family", "gpt", *_shape(row, _number(row, "vocab")), "--tied", "--sync-every", "--in-place-loss"]
@@ -226,8 +226,8 @@ def _bert(number: int, row: Row) -> TrainingJob:
 
 
 def _simumax(number: int, row: Row) -> TrainingJob:
-    """Megatron-LM with Transformer Engine: sequence parallelism, distributed optimizer, nothing overlapped; products
-    add to the gradients that they make, which is its default; the loss is fused ("cef" in the runs' names)."""
+    """Megatron-LM with Transformer Engine: sequence parallelism, distributed optimizer, nothing overlapped; GEMMs
+    accumulate into the gradients, which is its default; the loss is fused ("cef" in the runs' names)."""
     _refuse_unknown(row)
     tensor = int(row["tp"])
     options = ["--family", "llama", *_shape(row, _megatron_vocabulary(_number(row, "vocab"), tensor))]

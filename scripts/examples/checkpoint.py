@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 class Training(Stateful):
-    """All that a checkpoint has to bring back."""
+    """The whole state that a checkpoint restores."""
 
     def __init__(self, model, optimizer):
         self.model, self.optimizer, self.step, self.ranks = model, optimizer, 0, dist.get_world_size()
@@ -32,7 +32,7 @@ class Training(Stateful):
 
 def main():
     parser = options(__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="of the checkpoints: one for each step saved")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the checkpoints, one per saved step")
     parser.add_argument("--asynchronous", action="store_true", help="write while training goes on")
     args = parser.parse_args()
 

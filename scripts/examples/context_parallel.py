@@ -34,7 +34,7 @@ def main():
     data, context = mesh["data"], mesh["context"]
     set_rotate_method(args.rotate)
 
-    # Every rank sees other tokens, be it of the same sequence or of another: gradients are averaged over all of them.
+    # Every rank has different tokens, from the same sequence or another: average the gradients over all ranks.
     model = build(args, device).bfloat16()
     everyone = mesh._flatten("everyone")
     for block in model.blocks.values():

@@ -16,7 +16,7 @@ def train_step(model, optimizer, x, target):
 
 
 def captured_step(model, optimizer, x, target):
-    """A function that trains on what x and target hold when it is called."""
+    """A function that trains on the current contents of x and target."""
     side_stream = torch.cuda.Stream()
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class LayerDrop(GPT):
-    """Skips a layer at random, another one on every rank, so that its parameters get no gradient there."""
+    """Skips a random layer, a different one on every rank, so that its parameters get no gradient there."""
 
     def forward(self, x):
         skipped = random.choice(list(self.blocks))
@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--find-unused-parameters", action="store_true", help="train with layers skipped at random")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--bucket-view", action="store_true", help="gradients are views of DDP's buckets")
-    parser.add_argument("--hook", choices=["bf16", "fp16", "powersgd"], help="of the reduction (powersgd: GPUs only)")
+    parser.add_argument("--hook", choices=["bf16", "fp16", "powersgd"], help="communication hook (powersgd: GPUs only)")
     args = parser.parse_args()
 
     device = start(args)

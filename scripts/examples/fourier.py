@@ -1,4 +1,4 @@
-"""Train a small Fourier neural operator: a network that works on the low frequencies of a field."""
+"""Train a small Fourier neural operator: a network on the low frequencies of a field."""
 
 import argparse
 

@@ -22,7 +22,7 @@ def main():
     parser.add_argument("--offload", action="store_true", help="parameters and optimizer in host memory (GPUs only)")
     args = parser.parse_args()
 
-    # What is offloaded is reduced where it is: a backend for host memory, too.
+    # Offloaded gradients are reduced in host memory, which needs a second backend.
     device = start(args, "cpu:gloo,cuda:nccl" if args.offload else None)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     shards = args.shards or ranks

@@ -99,7 +99,7 @@ def main():
     parser.add_argument("--vocabulary", type=int, default=50304)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16", help="of autocast")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16", help="autocast")
     parser.add_argument("--attention", choices=sorted(ATTENTION), help="default: PyTorch's choice")
     parser.add_argument("--checkpoint", action="store_true", help="recompute activations in backward")
     parser.add_argument("--compile", action="store_true")

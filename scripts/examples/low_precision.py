@@ -1,4 +1,4 @@
-"""Train a network whose matrix products are done in 8 bits: fp8 both ways, or int8 forward."""
+"""Train a network with 8-bit matmuls: fp8 in forward and backward, or int8 in forward."""
 
 import argparse
 
@@ -7,7 +7,7 @@ import torch.nn as nn
 
 
 def quantize(x, dtype):
-    """x in 8 bits, and the factor that undoes it."""
+    """x in 8 bits, and the scale that converts it back."""
     largest = (torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max
     scale = x.detach().abs().amax().float().clamp(min=1e-12) / largest
     scaled = x.detach().float() / scale
@@ -17,7 +17,7 @@ def quantize(x, dtype):
 
 
 def fp8_product(a, b, a_dtype=torch.float8_e4m3fn):
-    """a @ b.T; the hardware wants the second operand column-major, which the transpose of a contiguous one is."""
+    """a @ b.T; the hardware needs a column-major second operand: the transpose of a contiguous tensor."""
     a8, a_scale = quantize(a.contiguous(), a_dtype)
     b8, b_scale = quantize(b.contiguous(), torch.float8_e4m3fn)
     return torch._scaled_mm(a8, b8.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16)

@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 8 mixed_groups.py
 
-Takes an even number of ranks. What rank 0 prints depends on their number alone.
+Takes an even number of ranks. The output of rank 0 depends only on their number.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 
 def show(title, value):
-    """Prints what every rank has, each different value once."""
+    """Prints the value of every rank, or one value if all are equal."""
     if isinstance(value, torch.Tensor):
         value = value.tolist()
     values = [None] * dist.get_world_size()
@@ -65,7 +65,7 @@ def exchanges(rank, ranks, device):
     received = torch.empty(ranks, dtype=torch.long, device=device)
     dist.all_to_all_single(received, torch.arange(ranks, device=device) + 100 * rank)
     show("all_to_all_single", received)
-    # Every pair exchanges another number of elements, and is told first how many to expect.
+    # Every pair exchanges a different number of elements, and exchanges that number first.
     send_sizes = torch.tensor([(rank + peer) % 4 for peer in range(ranks)], device=device)
     receive_sizes = torch.empty_like(send_sizes)
     dist.all_to_all_single(receive_sizes, send_sizes)
@@ -86,7 +86,7 @@ def point_to_point(rank, ranks, device):
     for work in dist.batch_isend_irecv(ring):
         work.wait()
     show("batch_isend_irecv from the left", received)
-    # Along the line: everyone adds its rank to what its left neighbour sends.
+    # Along the line: every rank adds its rank to its left neighbour's value.
     total = torch.tensor([rank], device=device)
     if rank > 0:
         dist.recv(received, src=left)
@@ -151,7 +151,7 @@ def many_at_once(rank, device):
 
 
 def host_memory(rank, ranks):
-    """Tensors of the host, in the default group's Gloo half and in a group of Gloo's own."""
+    """Host tensors, on the Gloo backend of the default group and in a Gloo-only group."""
     tensor = torch.tensor([rank])
     dist.all_reduce(tensor)
     show("all_reduce in host memory", tensor)

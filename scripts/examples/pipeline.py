@@ -16,7 +16,7 @@ FOLDED = ["ZBVZeroBubble", "DualPipeV"]  # the first and the last stage are on t
 
 
 def stages_of(schedule, rank, ranks):
-    """The stages of a rank, and how many there are in all."""
+    """The stages of a rank, and the number of all stages."""
     if issubclass(get_schedule_class(schedule), PipelineScheduleSingle):
         return [rank], ranks
     return [rank, 2 * ranks - 1 - rank if schedule in FOLDED else ranks + rank], 2 * ranks

@@ -60,7 +60,7 @@ def resnet(depths, width, classes):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--depths", type=int, nargs="+", default=[3, 4, 6, 3], help="default: those of ResNet-50")
+    parser.add_argument("--depths", type=int, nargs="+", default=[3, 4, 6, 3], help="default: ResNet-50")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--image", type=int, default=224)

@@ -1,7 +1,7 @@
-"""What the distributed examples beside this file share: a small GPT, its options, its data, and how a rank starts.
+"""Shared code of the distributed examples in this folder: a small GPT, its options, its data, and the start of a rank.
 
-The model can be cut along every axis: the query, key and value projections are separate (tensor parallelism), a part of
-its layers is a model, too (pipeline parallelism), and the positions are an input (context parallelism).
+The model can be cut along every axis: the query, key and value projections are separate (tensor parallelism), some of
+its layers also form a model (pipeline parallelism), and the positions are an input (context parallelism).
 """
 
 import argparse
@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.projection = nn.Linear(hidden, hidden)
 
     def forward(self, x):
-        # The number of heads is left to the size: under tensor parallelism a rank has some of them.
+        # The size determines the number of heads: under tensor parallelism a rank has only some of them.
         parts = self.query, self.key, self.value
         q, k, v = (part(x).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -112,7 +112,7 @@ def start(args, backend=None):
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    # With a device named, further groups are split off the first one. NCCL is good at that, Gloo takes seconds.
+    # With a device id, torch splits further groups off the first one: fast in NCCL, seconds in Gloo.
     dist.init_process_group(backend or "nccl", device_id=None if backend else device)
     return device
 

@@ -70,7 +70,7 @@ def main():
         for block in model.blocks.values():
             fully_shard(block, mesh=mesh["data"])
         fully_shard(model, mesh=mesh["data"])
-    # One parameter at a time: without sequence parallelism the norms' parameters are no DTensors.
+    # One parameter at a time: without sequence parallelism the norms' parameters are not DTensors.
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False)
     if dist.get_rank() == 0:
         weight = model.blocks["0"].mlp.up.weight

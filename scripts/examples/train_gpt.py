@@ -40,33 +40,33 @@ def options():
     model.add_argument("--sequence", type=int, default=512)
     model.add_argument("--tied", action="store_true", help="one matrix for embedding and head; not in a pipeline")
     model.add_argument("--dropout", type=float, default=0.0)
-    model.add_argument("--predictions", type=int, default=80, help="words of a sequence that a BERT predicts")
+    model.add_argument("--predictions", type=int, default=80, help="words per sequence that a BERT predicts")
     model.add_argument("--attention", choices=["fused", "efficient", "unfused"], default="fused")
     model.add_argument("--in-place-loss", action="store_true", help="no float32 logits, as FlashAttention's loss")
-    model.add_argument("--recompute", choices=["none", "products", "all"], default="none", help="products: all others")
+    model.add_argument("--recompute", choices=["none", "products", "all"], default="none", help="products: non-matmuls")
     training = parser.add_argument_group("training")
-    training.add_argument("--micro-batch", type=int, default=1, help="sequences of a micro-batch")
-    training.add_argument("--micro-batches", type=int, nargs="+", default=[1], help="of a step; or of each step")
-    training.add_argument("--steps", type=int, default=3, help="if --micro-batches is one number")
+    training.add_argument("--micro-batch", type=int, default=1, help="sequences per micro-batch")
+    training.add_argument("--micro-batches", type=int, nargs="+", default=[1], help="per step: one number, or a list")
+    training.add_argument("--steps", type=int, default=3, help="steps, if --micro-batches is one number")
     training.add_argument("--dtype", choices=sorted(DTYPES), default="bf16")
-    training.add_argument("--reduce-dtype", choices=sorted(DTYPES), default="fp32", help="of gradients (not of ddp's)")
+    training.add_argument("--reduce-dtype", choices=sorted(DTYPES), default="fp32", help="for gradients (not for ddp)")
     training.add_argument("--lr", type=float, default=3e-4)
     training.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parallel = parser.add_argument_group("parallelism")
     parallel.add_argument("--data", choices=["ddp", "fsdp", "fsdp-keep", "buckets", "zero1"], default="zero1")
     parallel.add_argument("--sync-every", action="store_true", help="reduce gradients with every micro-batch")
     parallel.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward (buckets, zero1)")
-    parallel.add_argument("--accumulate-in-products", action="store_true", help="products add to the gradients' sum")
+    parallel.add_argument("--accumulate-in-products", action="store_true", help="matmuls add to the gradients")
     parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
     parallel.add_argument("--tensor", type=int, default=1)
     parallel.add_argument("--sequence-parallel", action="store_true")
-    parallel.add_argument("--keep-gathered", action="store_true", help="keep what was gathered for backward")
+    parallel.add_argument("--keep-gathered", action="store_true", help="keep gathered tensors for backward")
     parallel.add_argument("--pipeline", type=int, default=1)
     parallel.add_argument(
         "--balance-head", action="store_true", help="count the head as layers when cutting a pipeline"
     )
-    parallel.add_argument("--megatron", action="store_true", help="and do around the ops what Megatron-LM of 2022 did")
-    parallel.add_argument("--wait-for-messages", action="store_true", help="as old Megatron-LM did, for the device")
+    parallel.add_argument("--megatron", action="store_true", help="with the host code of Megatron-LM of 2022")
+    parallel.add_argument("--wait-for-messages", action="store_true", help="sync after send/recv (old Megatron-LM)")
     args = parser.parse_args()
     args.kv_heads = args.kv_heads or args.heads
     args.ffn = args.ffn or 4 * args.hidden
@@ -80,11 +80,11 @@ def options():
 
 
 def stage_layers(args):
-    """Of each stage of the pipeline, how many layers it has."""
+    """The number of layers in each stage of the pipeline."""
     if args.pipeline == 1:
         return [args.layers]
     last = args.layers // args.pipeline
-    if args.balance_head:  # which takes as long as some layers
+    if args.balance_head:  # the head takes as long as some layers
         attention = (2 + 2 * args.kv_heads / args.heads) * args.hidden
         head = args.vocabulary / (attention + (3 if args.family == "llama" else 2) * args.ffn)
         last = max(0, round((args.layers + head) / args.pipeline - head))
@@ -103,7 +103,7 @@ class Pipeline:
         self.buffer = lambda: torch.empty(shape, dtype=DTYPES[args.dtype], device=device, requires_grad=True)
 
     def exchange(self, to_next=None, to_previous=None, from_next=False, from_previous=False):
-        """Sends and receives at once; returns what came from the next and from the previous stage."""
+        """Sends and receives at once; returns the tensors from the next and from the previous stage."""
         messages, received = [], {}
         for step, sent, wanted in ((1, to_next, from_next), (-1, to_previous, from_previous)):
             peer = self.rank + step
@@ -199,7 +199,7 @@ class PlainOptimizer:
 
 
 def build(args, mesh, device):
-    """The optimizer of this rank's part of the model, and what runs micro-batches through it."""
+    """The optimizer of this rank's part of the model, and the schedule that runs its micro-batches."""
     tensor = Tensor(
         mesh["tensor"].get_group(), args.tensor, mesh["tensor"].get_local_rank(), args.sequence_parallel,
         keep=args.keep_gathered, overlap=args.sequence_parallel, accumulate=args.accumulate_in_products,

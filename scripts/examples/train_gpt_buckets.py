@@ -17,7 +17,7 @@ class Bucket:
         size = sum(parameter.numel() for parameter in parameters)
         size += -size % (128 * self.ranks)
         first = parameters[0]
-        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)  # also what fills up the last part
+        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)  # with padding of the last part
         self.gradients = torch.zeros(size, dtype=dtype, device=first.device)
         at = 0
         for parameter in parameters:
@@ -44,10 +44,10 @@ class Bucket:
         if self.work:
             self.work.wait()
         self.arrived, self.work = 0, None
-        self.master.grad = self.gradients[self.mine].float()  # the same memory, if it is float32 already
+        self.master.grad = self.gradients[self.mine].float()  # no copy if it is float32 already
 
     def publish(self):
-        """The stepped parameters, to all ranks."""
+        """Copy the stepped parameters to all ranks."""
         self.weights[self.mine].copy_(self.master.detach())
         if self.shard:
             dist.all_gather_into_tensor(self.weights, self.weights[self.mine], group=self.group)
@@ -78,7 +78,7 @@ class BucketedOptimizer:
             parameter.register_post_accumulate_grad_hook(lambda each, bucket=bucket: self.arrived(each, bucket))
 
     def arrived(self, parameter, bucket):
-        if not hasattr(parameter, "is_in_sum"):  # or else a product has added it already
+        if not hasattr(parameter, "is_in_sum"):  # otherwise a matmul has added it already
             parameter.sum.add_(parameter.grad)
         parameter.grad = None
         bucket.arrived += self.last_micro_batch

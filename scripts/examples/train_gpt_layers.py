@@ -1,8 +1,8 @@
 """The model of train_gpt.py: a transformer in the manner of GPT, Llama or BERT, cut by hand as Megatron-LM does it.
 
 Activations are (sequence, batch, hidden). Tensor parallel: every layer is split in two places, by the outputs of its
-first products (`SplitOutputs`) and by the inputs of its second ones (`SplitInputs`). With sequence parallelism, what is
-between them is split by sequence as well. Pipeline parallel: `Transformer` has some of the layers only.
+first matmuls (`SplitOutputs`) and by the inputs of its second ones (`SplitInputs`). Sequence parallelism also splits
+the activations between them by sequence. Pipeline parallel: `Transformer` has only some of the layers.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ class Tensor:
     group: object = None
     size: int = 1
     rank: int = 0
-    by_sequence: bool = False  # whether activations between the layers are split, too
-    keep: bool = False  # whether the whole of what was gathered is kept for backward, not gathered again
-    overlap: bool = False  # whether communication of backward is hidden behind the gradient of the weight
-    accumulate: bool = False  # whether the product that makes a weight's gradient adds to the sum over micro-batches
+    by_sequence: bool = False  # whether to split activations between the layers as well
+    keep: bool = False  # whether to keep gathered tensors for backward instead of gathering them again
+    overlap: bool = False  # whether to overlap backward's communication with the weight gradient
+    accumulate: bool = False  # whether the matmul of a weight gradient adds to the sum over micro-batches
 
 
 def gather(x, tensor, wait=True):
@@ -51,8 +51,8 @@ PLACEHOLDERS = {}  # by shape and dtype
 
 
 def gradient_of_weight(weight, rows, x, tensor):
-    """If it is in the sum already, what autograd gets in its place: like Transformer Engine's, one for all weights of
-    a shape."""
+    """A placeholder for autograd if the gradient is in the sum already: like Transformer Engine's, one for all weights
+    of a shape."""
     x = x.flatten(0, -2)
     if not tensor.accumulate:
         return rows.T @ x
@@ -66,7 +66,7 @@ def gradient_of_weight(weight, rows, x, tensor):
 
 
 class AccumulatingProduct(torch.autograd.Function):
-    """x @ weight.T, whose weight has the sum of its gradients beside it."""
+    """x @ weight.T; the weight carries the sum of its gradients as an attribute."""
 
     @staticmethod
     def forward(context, x, weight, tensor):
@@ -120,7 +120,7 @@ class ProductOfSplitOutputs(torch.autograd.Function):
 
 
 class Sum(torch.autograd.Function):
-    """`reduce` of what each rank has a part of; the gradient is each rank's."""
+    """`reduce` of the ranks' partial sums; each rank gets the whole gradient."""
 
     @staticmethod
     def forward(context, x, tensor):
@@ -149,7 +149,7 @@ class SplitInputs(nn.Linear):
         self.tensor, self.megatron = tensor, megatron
 
     def forward(self, x):
-        if self.megatron:  # the bias costs nothing here, and what comes next has its gradient
+        if self.megatron:  # the bias costs nothing here; the next op computes its gradient
             y = product(x, self.weight, self.bias.detach() / self.tensor.size, self.tensor)
             return Sum.apply(y, self.tensor) if self.tensor.size > 1 else y
         if self.tensor.size == 1:
@@ -175,7 +175,7 @@ class SplitEmbedding(nn.Embedding):
 
 
 class SplitCrossEntropy(torch.autograd.Function):
-    """The mean loss of logits of which each rank has some of the vocabulary."""
+    """The mean loss; each rank has the logits of some of the vocabulary."""
 
     @staticmethod
     def forward(context, logits, targets, tensor):
@@ -202,7 +202,7 @@ class SplitCrossEntropy(torch.autograd.Function):
 
 
 class InPlaceCrossEntropy(torch.autograd.Function):
-    """The mean loss; the gradient takes the logits' place, and float32 is used for some of the rows at a time only."""
+    """The mean loss; the gradient overwrites the logits, and only some rows at a time are in float32."""
 
     @staticmethod
     def forward(context, logits, targets):
@@ -243,7 +243,7 @@ class Attention(nn.Module):
         outputs = (shape.heads + 2 * shape.kv_heads) * self.head
         self.qkv = SplitOutputs(shape.hidden, outputs, tensor, bias, shape.megatron)
         self.output = SplitInputs(shape.hidden, shape.hidden, tensor, bias, shape.megatron)
-        if shape.megatron:  # rows of a head beside each other
+        if shape.megatron:  # rows of a head are adjacent
             for part in (self.qkv.weight, self.qkv.bias):
                 part.data = part.data.unflatten(0, (3, self.heads, self.head)).transpose(0, 1).flatten(0, 2)
 
@@ -265,8 +265,8 @@ class Attention(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, dropout_p=chance, is_causal=self.causal, enable_gqa=grouped)
 
     def attention(self, q, k, v):
-        """As before there was FlashAttention: two products and a softmax between them. To see its time: the mask of a
-        causal model, which Megatron-LM's own softmax kernel applies on the way, is left out."""
+        """Attention before FlashAttention: two matmuls with a softmax between them. Models the time only: it omits the
+        causal mask, which Megatron-LM's own softmax kernel applies at no extra cost."""
         batch, heads, sequence, head = q.shape
         q, k, v = (part.reshape(batch * heads, sequence, head) for part in (q, k, v))
         scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0.0, alpha=head**-0.5)
@@ -274,8 +274,8 @@ class Attention(nn.Module):
         return torch.bmm(shares, v).view(batch, heads, sequence, head)
 
     def attention_in_place(self, x):
-        """The same as Megatron-LM does it: query, key and value of a head are beside each other, so that the products
-        of all heads and sequences find them where they are, without a copy."""
+        """The same as Megatron-LM does it: query, key and value of a head are adjacent, so that the batched matmuls
+        over all heads and sequences need no copy."""
         sequence, batch, _ = x.shape
         parts = self.qkv(x).view(sequence, batch * self.heads, 3 * self.head).chunk(3, dim=-1)
         q, k, v = (part.transpose(0, 1) for part in parts)
@@ -327,7 +327,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to loss; or, of a pipeline, tokens to activations, activations to activations, activations to loss."""
+    """Tokens to loss; in a pipeline, tokens to activations, activations to activations, or activations to loss."""
 
     def __init__(self, shape, tensor, layers, first=True, last=True):
         super().__init__()
@@ -350,13 +350,13 @@ class Transformer(nn.Module):
         self.cos = self.sin = None
 
     def prepare(self, device, dtype):
-        """What is no parameter."""
+        """Initialise the tensors that are not parameters."""
         if self.shape.family == "llama":
             angles = rotary_angles(self.shape.sequence, self.shape.hidden // self.shape.heads)
             self.cos, self.sin = (part.to(device, dtype) for part in angles)
 
     def partial(self):
-        """Parameters of which each rank has the whole, but sees a part of the sequence only."""
+        """Parameters that each rank holds whole, but uses on only a part of the sequence."""
         if not self.tensor.by_sequence:
             return []
         norms = [module for module in self.modules() if isinstance(module, (nn.LayerNorm, nn.RMSNorm))]
@@ -385,7 +385,7 @@ class Transformer(nn.Module):
 
     def loss(self, x, targets):
         targets = targets.T
-        if self.shape.family == "bert":  # some of the words were masked, and only these are predicted
+        if self.shape.family == "bert":  # predict only the masked words
             x, targets = x[: self.shape.predictions], targets[: self.shape.predictions]
             x = F.gelu(self.transform(x))
         logits = self.head(self.norm(x))
@@ -411,7 +411,7 @@ def keep_products(context, op, *args, **kwargs):
 
 
 def recomputed(what, block, *inputs):
-    """A block, some or all of whose activations are computed again in backward."""
+    """A block that recomputes some or all of its activations in backward."""
     if what == "none":
         return block(*inputs)
     if what == "all":

@@ -1,9 +1,9 @@
-"""What Megatron-LM of 2022 does around the ops of a layer and a plain model does not (train_gpt.py --megatron).
+"""Host code of Megatron-LM of 2022 around the ops of a layer, which a plain model lacks (train_gpt.py --megatron).
 
-States of the random numbers are kept apart for what is split among ranks, saved with every layer that is computed
-again, and put back for it; every step of a layer is an autograd function of its own; every micro-batch is broadcast
-among the ranks that share a layer, its size first, and the host waits for that. None of it changes what is computed.
-What Megatron-LM has kernels of its own for is done by one of torch's that reads and writes as much: to see its time.
+Tensors split among ranks have their own random number state; every recomputed layer saves the states and restores them
+later. Every step of a layer is its own autograd function. Every micro-batch is broadcast among the ranks that share a
+layer, its size first, and the host waits for that. None of it changes the results. Kernels of torch that read and write
+the same number of bytes replace Megatron-LM's own kernels, so that the times are about right.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import torch.nn as nn
 
 
 class RandomStates:
-    """The device's random numbers of what is split among ranks, apart from those of everything else."""
+    """A random number state of the device for tensors split among ranks, apart from the default state."""
 
     def __init__(self):
         self.states = {}
@@ -56,8 +56,8 @@ def restore_states(states):
 
 
 class Recomputed(torch.autograd.Function):
-    """A layer of which only the input is kept. Backward computes it again and goes through it by a backward pass of its
-    own."""
+    """A layer that keeps only its input. Backward recomputes the layer and runs a nested backward pass
+    through it."""
 
     @staticmethod
     def forward(context, layer, x):
@@ -80,7 +80,7 @@ class Recomputed(torch.autograd.Function):
 
 
 class Copied(torch.autograd.Function):
-    """The same, which is summed in backward where ranks share a layer."""
+    """Identity; where ranks share a layer, Megatron-LM sums the gradient here."""
 
     @staticmethod
     def forward(context, x):
@@ -129,8 +129,8 @@ MASKS = {}  # by shape, dtype and device
 
 
 class SumWithDropout(torch.autograd.Function):
-    """residual + dropout(x), of which TorchScript makes one kernel that writes its mask. Here a kernel reads the mask,
-    which is drawn once. The bias is in x already; its gradient comes from here, as with TorchScript."""
+    """residual + dropout(x): TorchScript makes one kernel of it that writes its mask. Here a kernel reads a mask that
+    is drawn once. The bias is in x already; its gradient comes from here, as with TorchScript."""
 
     @staticmethod
     def forward(context, x, bias, residual, chance):
@@ -148,7 +148,7 @@ class SumWithDropout(torch.autograd.Function):
 
 
 def broadcast_batch(batch, group, first):
-    """Tokens and targets of a micro-batch, from the first rank of those that share its layers."""
+    """Tokens and targets of a micro-batch, from the first of the ranks that share its layers."""
     sizes = torch.tensor(batch[0].shape, device=batch[0].device)
     dist.broadcast(sizes, first, group=group)
     sizes.cpu()

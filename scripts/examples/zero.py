@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main():
     parser = options(__doc__)
-    parser.add_argument("--bucket-view", action="store_true", help="the parameters of a rank are one bucket")
+    parser.add_argument("--bucket-view", action="store_true", help="keep the parameters of a rank in one bucket")
     parser.add_argument("--overlap", action="store_true", help="step the optimizer during backward (GPUs only)")
     args = parser.parse_args()
 

@@ -1,11 +1,11 @@
-"""A data set and a tokenizer for torchtitan's own data loader, made up here so that nothing has to be downloaded.
+"""A data set and a tokenizer for torchtitan's own data loader, generated here so that nothing has to be downloaded.
 
     python make_data.py FOLDER
 
 writes FOLDER/c4, a folder that `datasets` reads as the C4 data set (configuration "en", splits "train" and
-"validation", JSON lines with the text under "text"), and FOLDER/tokenizer, a tokenizer of one token a word. The
-vocabulary fits the smallest flavor of torchtitan's Llama 3 ("debugmodel", 2048 tokens); the others' is larger. The same
-files come out each time.
+"validation", JSON lines with the text under "text"), and FOLDER/tokenizer, a tokenizer with one token per word. The
+vocabulary fits the smallest flavor of torchtitan's Llama 3 ("debugmodel", 2048 tokens); other flavors have larger
+ones. The files are the same each time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _words(chance: random.Random) -> list[str]:
-    """Pronounceable words, each different, the commonest first."""
+    """Distinct pronounceable words, the most frequent first."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
     words: dict[str, None] = {}
     while len(words) < _VOCABULARY:
@@ -67,7 +67,7 @@ def _write_data_set(folder: Path, words: list[str]) -> None:
 
 
 def _write_tokenizer(folder: Path, words: list[str]) -> None:
-    """The two files that torchtitan reads of a Hugging Face tokenizer."""
+    """Write the two files that torchtitan reads from a Hugging Face tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     unknown, begin, end = _SPECIAL_TOKENS
     tokenizer = {
