@@ -105,7 +105,7 @@ def test_room_for_contents(displaced: Outcomes, check: str) -> None:
 def test_lost_contents_are_warned_of_once(displaced: Outcomes) -> None:
     said = displaced.run.stderr
     assert said.count(FULL) == 1
-    assert said.count("200000 bytes of integers that were written to the GPU are placeholders (zeros)") == 1
+    assert said.count("200000 bytes of integers written to the GPU become placeholders (zeros)") == 1
     assert "some of these values are from large copies whose contents were not kept: " in said
 
 

@@ -116,7 +116,7 @@ def test_a_wrong_command_line_fails_even_if_it_cannot_be_reported(launch: Launch
     ("where", "error"),
     [
         ("attempt.Attempt.run", "MemoryError"),  # the zygote has just been started
-        ("attempt.Attempt._exited", "BrokenPipeError"),  # the first rank has ended, the second one sleeps
+        ("attempt.Attempt._on_exit", "BrokenPipeError"),  # the first rank has ended, the second one sleeps
     ],
 )
 def test_a_launcher_that_fails_stops_its_ranks(launch: Launch, where: str, error: str) -> None:
