@@ -6,7 +6,8 @@ exception; an invalid one is answered with an error. The state of a completed ca
 Questions about durations are collected and answered together by `answer_asks`: many cost little more than one.
 
 The posts of a rank that has ended remain, and answers to it are dropped. Ranks that wait for a post it never made keep
-waiting, unless their own programs have ended (communicators.py). `waits` lists who waits for whom.
+waiting, unless their own programs have ended (communicators.py). `waits` lists incomplete calls with the ranks that
+wait and those that are missing.
 """
 
 from __future__ import annotations

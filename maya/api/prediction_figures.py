@@ -1,4 +1,4 @@
-"""From a `Result` to plain figures. The API reads results, timelines and report tables here and nowhere else.
+"""From a `Result` to plain figures. The API reads results, timelines and totals of the report here and nowhere else.
 
 In: a `Result` of maya.results, or `RunSettings` of maya.replay. Out: the dataclasses of figures.py.
 """
@@ -19,7 +19,7 @@ from maya.api.figures import (
 )
 from maya.replay.run_settings import RunSettings
 from maya.report.activities import ActivityLabels
-from maya.report.top_tables import collective_table, kernel_table
+from maya.report.top_tables import collective_totals, kernel_totals
 from maya.results import CLASSES, Result
 
 
@@ -120,43 +120,41 @@ def speed_figures(result: Result) -> SpeedFigures:
 
 
 def collectives_of(result: Result) -> FigureTable[CollectiveFigures]:
-    table = collective_table(result.timeline, result.steps, most=None)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     return FigureTable(
         CollectiveFigures,
         (
             CollectiveFigures(
-                call=str(row["call"]),
-                size_bytes=int(row["size"]),
-                ranks=int(row["ranks"]),
-                calls=int(row["calls"]),
-                total_ns=int(row["total"]),
-                mean_ns=int(row["each"]),
-                bus_bytes_per_second=int(row["bus bandwidth"]),
-                waiting_ns=int(row["waiting, total"]),
+                call=each.name,
+                size_bytes=each.size,
+                ranks=each.members,
+                calls=each.launches,
+                total_ns=each.ns,
+                mean_ns=each.ns // each.launches,
+                bus_bytes_per_second=each.bus_bytes_per_second,
+                waiting_ns=each.waited_ns,
             )
-            for row in rows
+            for each in collective_totals(result.timeline, result.steps)
         ),
     )
 
 
 def kernels_of(result: Result) -> FigureTable[KernelFigures]:
-    table = kernel_table(result.timeline, result.steps, ActivityLabels(result.timeline.network_origin), most=None)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    totals = kernel_totals(result.timeline, result.steps, ActivityLabels(result.timeline.network_origin))
+    everything = sum(each.ns for each in totals) or 1
     return FigureTable(
         KernelFigures,
         (
             KernelFigures(
-                name=str(row["kernel"]),
-                detail=str(row["op and sizes"]),
-                time_class=str(row["class"]).replace("-", "_"),
-                total_ns=int(row["total"]),
-                share=float(row["share"]),
-                launches=int(row["launches"]),
-                mean_ns=int(row["each"]),
-                origin=str(row["origin"]).partition(" (")[0],
-                spread=float(str(row["spread"]).rstrip(" %") or 0) / 100,
+                name=each.activity.name,
+                detail=each.activity.detail,
+                time_class=each.activity.kind,
+                total_ns=each.ns,
+                share=each.ns / everything,
+                launches=each.launches,
+                mean_ns=each.ns // each.launches,
+                origin=each.estimate.origin.value,
+                spread=each.estimate.spread,
             )
-            for row in rows
+            for each in totals
         ),
     )

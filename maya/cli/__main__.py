@@ -1,5 +1,5 @@
 """`python -m maya.cli`, the same as `maya`."""
 
-from maya.cli.main import main
+from maya.cli.entry_points import maya
 
-main()
+maya()

@@ -1,4 +1,4 @@
-"""`python -m maya.launcher`, the same as `maya-torchrun`."""
+"""`python -m maya.launcher`: `maya-torchrun`, with modules of the current folder before those of Maya."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def add_options(common: argparse._ArgumentGroup, hangs: argparse._ArgumentGroup)
         type=_action,
         default="report",
         metavar="ACTION",
-        help="on a hang: report (print who waits for whom, end the job), abort (the same, with SIGABRT), wait (report, "
+        help="on a hang: report (print a report, end the job), abort (the same, with SIGABRT), wait (report, "
         "keep the ranks for py-spy), pdb or pdb:RANK (start Python's debugger) (default: report)",
     )
     hangs.add_argument(

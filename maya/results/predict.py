@@ -6,7 +6,6 @@ cluster_trace.json.gz. Rank traces have a folder of their own because HTA reads 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from maya.replay.simulate import simulate
 from maya.results.cluster_trace import write_cluster_trace
 from maya.results.rank_trace import write_rank_trace
 from maya.results.result import OptionError, Options, Result, conclude
+from maya.util.ranks import parse_ranks
 
 TRACES = "traces"
 _MOST_TRACES = 8
@@ -72,13 +72,11 @@ def choose_ranks(text: str | None, recording: Recording, world_size: int) -> lis
 
 def parse_trace_ranks(text: str, world_size: int) -> Sequence[int]:
     """ "0,8-15" -> 0, 8, 9, ... 15."""
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise OptionError(f'trace ranks "{text}": expected ranks, e.g. 0,8-15, or all, or none')
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    beyond = [rank for rank in sorted(found) if rank >= world_size]
+    try:
+        found = parse_ranks(text, repeated=True)
+    except ValueError:
+        raise OptionError(f'trace ranks "{text}": expected ranks, e.g. 0,8-15, or all, or none') from None
+    beyond = [rank for rank in found if rank >= world_size]
     if beyond:
         raise OptionError(f'trace ranks "{text}": there is no rank {beyond[0]}, only 0 to {world_size - 1}')
-    return sorted(found)
+    return list(found)

@@ -24,20 +24,25 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(numbers))
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """The ranks in "0-7", "0,8,16", "0:64:8" (start, stop, step), or several of these after commas."""
+def parse_ranks(text: str, *, repeated: bool = False) -> tuple[int, ...]:
+    """The ranks in "0-7", "0,8,16", "0:64:8" (start, stop, step), or several of these after commas. With `repeated`,
+    ranks may overlap, and come back in order."""
     ranks: list[int] = []
     for part in text.split(","):
         if match := re.fullmatch(r"\s*(\d+)\s*", part):
             ranks.append(int(match[1]))
-        elif match := re.fullmatch(r"\s*(\d+)-(\d+)\s*", part):
+        elif (match := re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)) and int(match[1]) <= int(match[2]):
             ranks += range(int(match[1]), int(match[2]) + 1)
         elif match := re.fullmatch(r"\s*(\d+):(\d+)(?::([1-9]\d*))?\s*", part):
             ranks += range(int(match[1]), int(match[2]), int(match[3] or 1))
         else:
             raise ValueError(f"{text!r} does not name ranks; write e.g. 0-7, 0,8,16 or 0:64:8")
-    if len(set(ranks)) != len(ranks) or not ranks:
-        raise ValueError(f"{text!r} names {'a rank twice' if ranks else 'no rank'}")
+    if not ranks:
+        raise ValueError(f"{text!r} names no rank")
+    if repeated:
+        return tuple(sorted(set(ranks)))
+    if len(set(ranks)) != len(ranks):
+        raise ValueError(f"{text!r} names a rank twice")
     return tuple(ranks)
 
 

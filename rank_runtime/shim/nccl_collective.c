@@ -113,53 +113,33 @@ static nccl_result post(const char *function, nccl_operation operation) {
     return result != NCCL_SUCCESS ? result : closed;
 }
 
+/* clang-format off */
 MAYA_API nccl_result ncclAllReduce(const void *send, void *receive, size_t count, nccl_type type, int operator,
                                    nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_ALL_REDUCE,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .operator = operator,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_ALL_REDUCE, .send = send, .receive = receive, .count = count, .type = type,
+                .operator = operator, .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclReduce(const void *send, void *receive, size_t count, nccl_type type, int operator, int root,
                                 nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_REDUCE,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .operator = operator,
-                                           .peer = root,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_REDUCE, .send = send, .receive = receive, .count = count, .type = type,
+                .operator = operator, .peer = root, .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclReduceScatter(const void *send, void *receive, size_t receive_count, nccl_type type, int operator,
                                        nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_REDUCE_SCATTER,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = receive_count,
-                                           .type = type,
-                                           .operator = operator,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_REDUCE_SCATTER, .send = send, .receive = receive, .count = receive_count, .type = type,
+                .operator = operator, .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclBroadcast(const void *send, void *receive, size_t count, nccl_type type, int root,
                                    nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_BROADCAST,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .peer = root,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_BROADCAST, .send = send, .receive = receive, .count = count, .type = type, .peer = root,
+                .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclBcast(void *buffer, size_t count, nccl_type type, int root, nccl_communicator *communicator,
@@ -169,71 +149,46 @@ MAYA_API nccl_result ncclBcast(void *buffer, size_t count, nccl_type type, int r
 
 MAYA_API nccl_result ncclAllGather(const void *send, void *receive, size_t send_count, nccl_type type,
                                    nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_ALL_GATHER,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = send_count,
-                                           .type = type,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_ALL_GATHER, .send = send, .receive = receive, .count = send_count, .type = type,
+                .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclAlltoAll(const void *send, void *receive, size_t count, nccl_type type,
                                   nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_ALL_TO_ALL,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_ALL_TO_ALL, .send = send, .receive = receive, .count = count, .type = type,
+                .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclGather(const void *send, void *receive, size_t count, nccl_type type, int root,
                                 nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_GATHER,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .peer = root,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_GATHER, .send = send, .receive = receive, .count = count, .type = type, .peer = root,
+                .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclScatter(const void *send, void *receive, size_t count, nccl_type type, int root,
                                  nccl_communicator *communicator, void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_SCATTER,
-                                           .send = send,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .peer = root,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_SCATTER, .send = send, .receive = receive, .count = count, .type = type, .peer = root,
+                .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclSend(const void *send, size_t count, nccl_type type, int peer, nccl_communicator *communicator,
                               void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_SEND,
-                                           .send = send,
-                                           .count = count,
-                                           .type = type,
-                                           .peer = peer,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_SEND, .send = send, .count = count, .type = type, .peer = peer,
+                .communicator = communicator, .stream = stream});
 }
 
 MAYA_API nccl_result ncclRecv(void *receive, size_t count, nccl_type type, int peer, nccl_communicator *communicator,
                               void *stream) {
-    return post(__func__, (nccl_operation){.call = NCCL_RECEIVE,
-                                           .receive = receive,
-                                           .count = count,
-                                           .type = type,
-                                           .peer = peer,
-                                           .communicator = communicator,
-                                           .stream = stream});
+    return post(__func__, (nccl_operation){
+                .call = NCCL_RECEIVE, .receive = receive, .count = count, .type = type, .peer = peer,
+                .communicator = communicator, .stream = stream});
 }
+/* clang-format on */
 
 /* ---- reduction operators that a program creates ---- */
 

@@ -35,7 +35,7 @@ def triton(launch: KernelLaunch, metadata: KernelMetadata | None = None) -> Kern
 
 
 def from_pointers(launch: KernelLaunch) -> Kernel | None:
-    """A kernel of which only the arguments are known: assume one pass over the memory behind its pointers.
+    """A kernel with known arguments and no model: assume one pass over the memory behind its pointers.
 
     That is a lower bound if the kernel touches all of its tensors: its FLOPs and repeated reads are unknown. None: the
     bytes behind its pointers are unknown.

@@ -34,6 +34,7 @@ BYTES_PER_ELEMENT = {
 # From the start of the first block to the end of the last in an empty kernel. The shortest kernels of public
 # measurements take 1.7 us (B200, L40S) to 2.5 us (A100, H100), which includes their own reads and writes.
 LAUNCH_SECONDS = 1.5e-6
+UNKNOWN_SECONDS = 5e-6  # assumed for a kernel with a known launch and nothing else
 
 _L2_BYTES_PER_CLOCK = 32.0  # from the L2 cache to one SM: half of the port's width, the rate that kernels reach
 _L2_SHARE = 0.75  # largest share of the cache that holds data for the next kernel

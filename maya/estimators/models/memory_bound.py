@@ -14,7 +14,7 @@ import numpy as np
 from maya.devices import Device
 from maya.estimators.batch import Batch, BatchTimes, Floats
 from maya.estimators.kernel import CLASS_TRAITS, KernelClass, Origin
-from maya.estimators.models.bounds import LAUNCH_SECONDS, element_bytes, vector_flops
+from maya.estimators.models.bounds import LAUNCH_SECONDS, UNKNOWN_SECONDS, element_bytes, vector_flops
 from maya.estimators.models.curves import Curve
 from maya.estimators.models.families import family_of, similar_family
 from maya.estimators.pack import Packs
@@ -22,10 +22,9 @@ from maya.estimators.pack import Packs
 KINDS = tuple(kind for kind, traits in CLASS_TRAITS.items() if traits.time_class == "memory_bound")
 
 _ARITHMETIC_EFFICIENCY = 0.5
-_UNKNOWN_SECONDS = 5e-6  # of a kernel of which only the launch is known
 _SPREAD_WITHOUT_DATA = 0.3
 _SPREAD_OF_A_GUESS = 0.7
-# Variants of which only the bytes are known; most kernels take longer.
+# Variants with known bytes and nothing else; most kernels take longer.
 _LOWER_BOUNDS = {
     "from_pointers": (0.5, "no model: once through what its pointers point to"),
     "matrix_from_pointers": (1.0, "no model: once through what its pointers point to; it has matrix instructions"),
@@ -40,7 +39,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         seconds = np.full(len(batch), LAUNCH_SECONDS)
         return BatchTimes(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, "its time is in that of the op's main kernel")
     if not (batch.bytes_moved.any() or batch.flops.any()):
-        seconds = np.full(len(batch), _UNKNOWN_SECONDS)
+        seconds = np.full(len(batch), UNKNOWN_SECONDS)
         return BatchTimes(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
     curve, factor, origin, note = _curve(
         packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype)

@@ -10,12 +10,11 @@ import numpy as np
 from maya.devices import Device
 from maya.estimators.batch import Batch, BatchTimes
 from maya.estimators.kernel import Origin
-from maya.estimators.models.bounds import LAUNCH_SECONDS, compute_seconds, memory_seconds
+from maya.estimators.models.bounds import LAUNCH_SECONDS, UNKNOWN_SECONDS, compute_seconds, memory_seconds
 from maya.estimators.pack import Packs
 
 MEMORY_EFFICIENCY = 0.75
 COMPUTE_EFFICIENCY = 0.6
-UNKNOWN_SECONDS = 5e-6  # of a kernel of which only the launch is known
 
 
 def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
