@@ -15,6 +15,7 @@ import numpy as np
 
 from maya.replay.communicator_layout import CommunicatorLayout, lay_out
 from maya.replay.rank_class import CollectiveCall, TracedCommunicator
+from maya.replay.record_kinds import P2P_CALLS
 from maya.replay.rendezvous import Rendezvous, RendezvousTable, Waiter
 from maya.replay.replay_plan import EventWait, KernelRun, NcclGroup, ReplayPlan, StreamJoin, StreamMark
 from maya.replay.run_settings import HostCosts
@@ -29,12 +30,23 @@ class Calls:
     sequence: dict[int, int]
 
 
+@dataclass(frozen=True, eq=False)
+class _Times:
+    """When a collective starts and ends on each communicator."""
+
+    started: Integers
+    ended: Integers
+
+
+_Meeting = list[Rendezvous] | _Times  # a rendezvous for each communicator; times where they are known at once
+
+
 @dataclass
 class _Pending:
     """A stream that has arrived at collectives and waits for them to end."""
 
     waiter: Waiter
-    rendezvous: list[list[Rendezvous]]  # for each node, one for each communicator
+    meetings: list[_Meeting]  # for each node
 
 
 class ClassReplay:
@@ -72,6 +84,7 @@ class ClassReplay:
         self._waits_for_stream: dict[int, list[int]] = {stream: [] for stream in plan.queues}
         self._waits_for_segment: dict[int, list[int]] = {}
         self._layouts: dict[int, CommunicatorLayout] = {}
+        self._durations: dict[CollectiveCall, Integers | None] = {}
 
     @property
     def groups(self) -> int:
@@ -225,49 +238,58 @@ class ClassReplay:
         if pending.waiter.missing:
             return False
         del self.open[stream]
-        for node, rendezvous in zip(range(item.first, item.last), pending.rendezvous, strict=True):
-            self._complete(stream, node, rendezvous)
+        for node, meeting in zip(range(item.first, item.last), pending.meetings, strict=True):
+            self._complete(stream, node, _times(meeting))
         return True
 
     def _arrive(self, stream: int, item: NcclGroup, arrival: Integers) -> _Pending:
         waiter = Waiter(lambda: self.tasks.append((self, stream)))
-        every = []
-        for node in range(item.first, item.last):
-            call = self.calls.call[node]
-            layout = self._layout(call.communicator)
-            self.arrival[self.collective_at[node]] = arrival
-            if self.groups == 1:
-                arrivals = [int(arrival[0])] * len(layout.numbers)
-            else:
-                arrivals = np.maximum.reduceat(arrival[self.group_of[layout.order]], layout.begins).tolist()
-            sequence = self.calls.sequence[node]
-            rendezvous = [
-                self.table.arrive(communicator, number, call, sequence, count, latest)
-                for communicator, number, count, latest in zip(
-                    layout.communicators, layout.numbers, layout.counts, arrivals, strict=True
-                )
-            ]
-            every.append(rendezvous)
-        for rendezvous in every:
-            for each in rendezvous:
-                if each.ended < 0:
-                    waiter.missing += 1
-                    each.waiting.append(waiter)
+        every = [self._meet(node, arrival) for node in range(item.first, item.last)]
+        for meeting in every:
+            _wait(waiter, meeting)
         self.open[stream] = pending = _Pending(waiter, every)
         return pending
 
-    def _complete(self, stream: int, node: int, rendezvous: Sequence[Rendezvous]) -> None:
+    def _meet(self, node: int, arrival: Integers) -> _Meeting:
+        """Arrive at a collective on all communicators of the class."""
+        call = self.calls.call[node]
+        layout = self._layout(call.communicator)
+        self.arrival[self.collective_at[node]] = arrival
+        if self.groups == 1:
+            latest = np.full(len(layout.numbers), arrival[0], dtype=np.int64)
+        else:
+            latest = np.maximum.reduceat(arrival[self.group_of[layout.order]], layout.begins)
+        durations = self._durations_of(call, layout)
+        if durations is not None:
+            return _Times(latest, latest + durations)
+        sequence = self.calls.sequence[node]
+        return [
+            self.table.arrive(communicator, number, call, sequence, count, last)
+            for communicator, number, count, last in zip(
+                layout.communicators, layout.numbers, layout.counts, latest.tolist(), strict=True
+            )
+        ]
+
+    def _durations_of(self, call: CollectiveCall, layout: CommunicatorLayout) -> Integers | None:
+        """For each communicator the duration of a collective that nobody outside this replay has a part in. None if
+        it needs a rendezvous."""
+        if call not in self._durations:
+            is_known = layout.is_whole and not self.table.is_shared and call.call not in P2P_CALLS
+            self._durations[call] = self.table.durations(layout.communicators, call) if is_known else None
+        return self._durations[call]
+
+    def _complete(self, stream: int, node: int, times: _Times) -> None:
         at = self.collective_at[node]
-        if len(rendezvous) > 1:
-            layout = self._layout(self.calls.call[node].communicator)
-            started = np.array([each.started for each in rendezvous], dtype=np.int64)[layout.of_rank]
-            ended = np.array([each.ended for each in rendezvous], dtype=np.int64)[layout.of_rank]
+        started, ended = times.started, times.ended
+        if (started == started[0]).all() and (ended == ended[0]).all():  # no group splits
+            self.start[node] = started[0]
+            self.ended[at] = ended[0]
+        else:
+            of_rank = self._layout(self.calls.call[node].communicator).of_rank
+            started, ended = started[of_rank], ended[of_rank]
             self._split(started, ended)
             self.start[node] = started[self.first_of_group]
             self.ended[at] = ended[self.first_of_group]
-        else:
-            self.start[node] = rendezvous[0].started
-            self.ended[at] = rendezvous[0].ended
         self.cursor[stream] = np.maximum(self.cursor[stream], self.ended[at])
 
     def _layout(self, number: int) -> CommunicatorLayout:
@@ -307,10 +329,9 @@ class ClassReplay:
             item = self.plan.queues[stream][self.at[stream]]
             assert isinstance(item, NcclGroup)
             waits = np.zeros(len(self.ranks), dtype=bool)
-            for node, rendezvous in zip(range(item.first, item.last), pending.rendezvous, strict=True):
+            for node, meeting in zip(range(item.first, item.last), pending.meetings, strict=True):
                 layout = self._layout(self.calls.call[node].communicator)
-                missing = np.array([each.ended < 0 for each in rendezvous])
-                waits |= missing[layout.of_rank]
+                waits |= (_times(meeting).ended < 0)[layout.of_rank]
             if waits.any() and not waits.all():
                 return waits
         return None
@@ -348,18 +369,40 @@ class ClassReplay:
         item = self.plan.queues[stream][self.at[stream]]
         assert isinstance(item, NcclGroup)
         waiter = Waiter(lambda: self.tasks.append((self, stream)))
-        every = []
-        for node, rendezvous in zip(range(item.first, item.last), pending.rendezvous, strict=True):
+        every: list[_Meeting] = []
+        for node, meeting in zip(range(item.first, item.last), pending.meetings, strict=True):
             number = self.calls.call[node].communicator
-            by_identity = dict(zip(whole._layout(number).numbers, rendezvous, strict=True))
-            mine = [by_identity[identity] for identity in self._layout(number).numbers]
-            for each in mine:
-                if each.ended < 0:
-                    waiter.missing += 1
-                    each.waiting.append(waiter)
+            places = {identity: place for place, identity in enumerate(whole._layout(number).numbers)}
+            mine = _chosen(meeting, [places[identity] for identity in self._layout(number).numbers])
+            _wait(waiter, mine)
             every.append(mine)
         pending.waiter.wake = _nothing
         return _Pending(waiter, every)
+
+
+def _wait(waiter: Waiter, meeting: _Meeting) -> None:
+    """Let a waiter wait for every rendezvous whose end is not known yet."""
+    if isinstance(meeting, _Times):
+        return
+    for each in meeting:
+        if each.ended < 0:
+            waiter.missing += 1
+            each.waiting.append(waiter)
+
+
+def _times(meeting: _Meeting) -> _Times:
+    """Start and end on each communicator; -1 where they are not known yet."""
+    if isinstance(meeting, _Times):
+        return meeting
+    started = np.array([each.started for each in meeting], dtype=np.int64)
+    return _Times(started, np.array([each.ended for each in meeting], dtype=np.int64))
+
+
+def _chosen(meeting: _Meeting, places: Sequence[int]) -> _Meeting:
+    """The communicators at these places."""
+    if isinstance(meeting, _Times):
+        return _Times(meeting.started[places], meeting.ended[places])
+    return [meeting[place] for place in places]
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ import json
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maya.replay.record_kinds import P2P_CALLS
 from netmodel.cluster import Cluster
@@ -68,6 +69,9 @@ class CollectiveTimes:
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._by_id: dict[tuple[str, int, str, int, int], tuple[tuple[int, ...], int]] = {}
         self._alone: dict[int, tuple[int, ...]] = {}
+        self._groups = _Groups(self.topology)
+        self._by_form: dict[tuple[bytes, ...], tuple[int, ...]] = {}
+        self._firsts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._p2p: dict[tuple[int, int, int], int] = {}
         self._pairs = _Pairs(self.topology)
         self._by_pair: dict[tuple[int, int, int], int] = {}
@@ -85,7 +89,11 @@ class CollectiveTimes:
         if known is None:
             if len(self._by_id) >= _MOST_KEPT:
                 self._by_id.clear()
-            ns = self.network.estimate(self.collective(call, count, dtype, members, root)).ns
+            first = self._first_like(members)
+            if first is members:
+                ns = self.network.estimate(self.collective(call, count, dtype, members, root)).ns
+            else:
+                ns = self.collective_ns(call, count, dtype, first, root)
             known = self._by_id[key] = (members, ns)  # keep the tuple, so that its id stays unique
         return known[1]
 
@@ -136,6 +144,17 @@ class CollectiveTimes:
             places = self._members[members] = self._distinct(members)
         return places
 
+    def _first_like(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """The first members that collectives take as long with as with these."""
+        known = self._firsts.get(id(members))
+        if known is None:
+            if len(self._firsts) >= _MOST_KEPT:
+                self._firsts.clear()
+            form = self._groups.form(self._places(members))
+            first = members if form is None else self._by_form.setdefault(form, members)
+            known = self._firsts[id(members)] = (members, first)  # keep the tuple, so that its id stays unique
+        return known[1]
+
     def _distinct(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """A rank that is several members of a communicator drives as many GPUs: its own, and the next free ones of its
         node."""
@@ -155,6 +174,53 @@ def _p2p(source: int, target: int, size: int) -> Collective:
     if source == target:
         return Collective("send_recv", size, (source,))
     return Collective("send_recv", size, (source, target), transfers=(Transfer(0, 1, size),))
+
+
+class _Groups:
+    """Groups of GPUs with the same times of collectives on an otherwise idle network. A large job has thousands of
+    communicators, of which few differ.
+
+    Without faults all domains are wired alike, and a path inside one depends on the places of its ends there. So does
+    a path to a NIC. Between switches, adaptive routing has merged what is parallel, so that a tree has one path between
+    two leaves: none on the same leaf, else up to the upper switch that both have in common. All links of a level have
+    the same rate and latency. Two groups whose domains, in ascending order, have members in the same places, and share
+    leaves and upper switches in the same way, hence load links of the same rates with the same bytes, in the same order
+    of additions.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        cluster, routes = topology.cluster, topology.routes
+        self._per_node = cluster.gpus_per_node
+        self._per_domain = routes.gpus_per_domain
+        self._switches = routes.nic_switch
+        # A switch's neighbours start with the only one of a leaf in such a tree, or with itself if there is none.
+        self._above = routes.fabric.neighbours[:, 0]
+        self._has_one_path = cluster.fabric.kind in _TREES and cluster.fabric.routing == "adaptive"
+        # GPUs of a domain that no path inside it joins reach each other through switches.
+        joined = routes.local[0].gpu_gpu_choices > 0
+        np.fill_diagonal(joined, val=True)
+        self._are_alike = not cluster.faults and bool(joined.all())
+
+    def form(self, gpus: tuple[int, ...]) -> tuple[bytes, ...] | None:
+        """Equal for groups, in the order of the communicator, that have the same times. None if nothing is known to
+        be like this group."""
+        if not self._are_alike:
+            return None
+        domain, place = np.divmod(np.array(gpus, dtype=np.int64), self._per_domain)
+        domains, which = np.unique(domain, return_inverse=True)
+        if len(domains) == 1:
+            return (place.tobytes(),)
+        nodes = np.unique(np.array(gpus, dtype=np.int64) // self._per_node)
+        leaves = self._switches[nodes].ravel()
+        if not self._has_one_path and (leaves != leaves[0]).any():
+            return None  # switches choose paths by the numbers of the ends
+        return place.tobytes(), which.tobytes(), _renumbered(leaves), _renumbered(self._above[leaves])
+
+
+def _renumbered(switches: NDArray[np.int32]) -> bytes:
+    """The same for lists of switches that are equal in the same places."""
+    _, first, which = np.unique(switches, return_index=True, return_inverse=True)
+    return first[which].tobytes()
 
 
 class _Pairs:

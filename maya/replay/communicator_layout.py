@@ -21,6 +21,7 @@ class CommunicatorLayout:
     counts: list[int]  # number of ranks in each
     order: Indices  # ranks by communicator
     begins: Indices  # for each communicator, its first position in `order`
+    is_whole: bool  # all members of all communicators are ranks of the class
 
 
 def lay_out(
@@ -38,4 +39,6 @@ def lay_out(
         of_rank[rank] = places[number]
     counts = np.bincount(of_rank)
     order = np.argsort(of_rank, kind="stable")
-    return CommunicatorLayout(communicators, list(places), of_rank, counts.tolist(), order, np.cumsum(counts) - counts)
+    is_whole = counts.tolist() == [len(communicator.members) for communicator in communicators]
+    begins = np.cumsum(counts) - counts
+    return CommunicatorLayout(communicators, list(places), of_rank, counts.tolist(), order, begins, is_whole)

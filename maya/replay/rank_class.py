@@ -6,9 +6,10 @@ still mean the same, see `trace_digest.refined_digest`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -20,9 +21,11 @@ from maya.estimators.features.from_trace import TracedKernel, TracedKernels, ker
 from maya.estimators.kernel import Estimate, Kernel
 from maya.replay.collective_times import DTYPES
 from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, is_comm_init
+from maya.replay.represented_ranks import RepresentedJob
 from maya.replay.trace_digest import CommInit, refined_digest, trace_files
 from maya.replay.trace_digests import digests_of
 from maya.trace import RecordKind, Trace, read
+from maya.util.ranks import parse_strided
 
 Found = TypeVar("Found")
 
@@ -36,6 +39,13 @@ class TracedCommunicator:
 
     members: tuple[int, ...]
     instance: int
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.members, self.instance))  # once: a communicator may have thousands of members
 
 
 @dataclass(frozen=True)
@@ -86,11 +96,49 @@ def read_rank_classes(
 ) -> tuple[list[RankClass], list[str]]:
     """The rank classes of a run, in the order of their first ranks, and a sentence for each trace that cannot be read.
     A rank that did nothing on its GPU has no trace. `allocations`: cudaMalloc and cudaFree tell classes apart."""
+    found = _read_traces(folder, inductor, allocations=allocations)
+    job = RepresentedJob.load(folder)
+    if job is not None and found.of_rank:
+        _add_absent_ranks(job, found.of_rank)
+    classes = {id(members): members for members in found.of_rank.values()}
+    return [_rank_class(members) for members in classes.values()], found.problems
+
+
+@dataclass(frozen=True)
+class TraceFacts:
+    """What a survey needs to know about traces."""
+
+    digests: dict[int, bytes]  # for each rank, the same for ranks of the same class
+    p2p: set[tuple[int, ...]]  # the members of communicators with send/recv
+
+
+def trace_facts(folder: Path) -> TraceFacts:
+    """The facts about the traces in a run's folder."""
+    found = _read_traces(folder, None, allocations=False).of_rank
+    p2p: set[tuple[int, ...]] = set()
+    for rank, members in found.items():
+        communicators = members.communicators[members.ranks.index(rank)]
+        for text in members.trace.strings:
+            if text.startswith(('{"call":"ncclSend', '{"call":"ncclRecv')):
+                p2p.add(communicators[json.loads(text)["communicator"]].members)
+    return TraceFacts({rank: members.digest for rank, members in found.items()}, p2p)
+
+
+@dataclass(frozen=True)
+class _Traces:
+    """The traces of a run's folder."""
+
+    of_rank: dict[int, _ClassMembers]
+    problems: list[str]
+
+
+def _read_traces(folder: Path, inductor: Path | None, *, allocations: bool) -> _Traces:
     files = dict(trace_files(folder))
     by_digest: dict[bytes, _ClassMembers] = {}
     by_refined_digest: dict[bytes, _ClassMembers] = {}
     kernel_numbers: dict[tuple[object, ...], int] = {}
     problems: list[str] = []
+    members_of_rank: dict[int, _ClassMembers] = {}
     for rank, found in digests_of(folder, files, allocations=allocations):
         if found.problem:
             problems.append(f"rank {rank} is left out: {found.problem}")
@@ -102,21 +150,47 @@ def read_rank_classes(
             numbers = [kernel_numbers.setdefault(_key(item.kernel), len(kernel_numbers)) for item in traced.kernels]
             each = np.array(numbers, dtype=np.int64)[traced.which] if numbers else np.zeros(0, dtype=np.int64)
             refined = refined_digest(trace, each, allocations=allocations)
-            members = by_refined_digest.setdefault(refined, _ClassMembers(trace, traced, [], []))
+            members = by_refined_digest.setdefault(refined, _ClassMembers(refined, trace, traced, [], []))
             by_digest[found.digest] = members
+        members_of_rank[rank] = members
         members.ranks.append(rank)
         members.communicators.append({number: _communicator(init) for number, init in found.communicators.items()})
-    return [_rank_class(members) for members in by_refined_digest.values()], problems
+    return _Traces(members_of_rank, problems)
 
 
 @dataclass(frozen=True, eq=False)
 class _ClassMembers:
     """A rank class while its ranks are collected."""
 
+    digest: bytes
     trace: Trace
     traced: TracedKernels
     ranks: list[int]
     communicators: list[dict[int, TracedCommunicator]]
+
+
+def _add_absent_ranks(job: RepresentedJob, members_of_rank: Mapping[int, _ClassMembers]) -> None:
+    """Add each absent rank to the class of its representative, and sort the ranks of every class."""
+    communicators = {
+        rank: members.communicators[members.ranks.index(rank)] for rank, members in members_of_rank.items()
+    }
+    digests = {rank: members.digest for rank, members in members_of_rank.items()}
+    made: dict[tuple[int, int], TracedCommunicator] = {}  # by the identity of the members, and instance
+    for rank, representative in job.representatives(digests).items():
+        mine = communicators[representative]
+        inits = {number: (each.members, each.instance) for number, each in mine.items()}
+        found: dict[int, TracedCommunicator] = {}
+        for number, (members, instance) in job.communicators_of(rank, representative, inits).items():
+            key = (id(members), instance)
+            if key not in made:
+                made[key] = TracedCommunicator(members, instance)
+            found[number] = made[key]
+        members_of_rank[representative].ranks.append(rank)
+        members_of_rank[representative].communicators.append(found)
+    for each in {id(members): members for members in members_of_rank.values()}.values():
+        order = sorted(range(len(each.ranks)), key=each.ranks.__getitem__)
+        each.ranks[:] = [each.ranks[at] for at in order]
+        each.communicators[:] = [each.communicators[at] for at in order]
 
 
 def _rank_class(members: _ClassMembers) -> RankClass:
@@ -162,12 +236,4 @@ def _communicator(init: CommInit) -> TracedCommunicator:
     return TracedCommunicator(_parse_members(init[0]), init[1])
 
 
-@lru_cache(maxsize=1 << 12)
-def _parse_members(text: str) -> tuple[int, ...]:
-    """The ranks in "0-7", "0-56:8", "3,1"."""
-    members: list[int] = []
-    for part in text.split(","):
-        span, _, step = part.partition(":")
-        first, _, last = span.partition("-")
-        members.extend(range(int(first), int(last or first) + 1, int(step or 1)))
-    return tuple(members)
+_parse_members = lru_cache(maxsize=1 << 12)(parse_strided)  # the same tuple for the same text

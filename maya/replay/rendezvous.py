@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from maya.replay.collective_times import BUFFERED_BYTES
 from maya.replay.rank_class import CollectiveCall, TracedCommunicator
 from maya.replay.record_kinds import P2P_CALLS
+from maya.util.arrays import Integers
 from netmodel.collectives.collective import Collective
 from netmodel.flow import FlowNetwork
 
@@ -112,6 +115,11 @@ class RendezvousTable:
             else:
                 _end(rendezvous, rendezvous.started + self._duration(communicator, call))
         return rendezvous
+
+    def durations(self, communicators: Sequence[TracedCommunicator], call: CollectiveCall) -> Integers:
+        """The duration of a collective on each communicator, once all members have arrived. Only where links are not
+        shared, and not for send/recv."""
+        return np.array([self._duration(communicator, call) for communicator in communicators], dtype=np.int64)
 
     def _duration(self, communicator: TracedCommunicator, call: CollectiveCall) -> int:
         return self._network.collective_ns(call.call, call.count, call.dtype, communicator.members, max(call.peer, 0))

@@ -1,9 +1,9 @@
-"""Lists of ranks as text: format "ranks 0-5, 7" and "0-7,9"; parse "0-7", "0,8,16" and "0:64:8"."""
+"""Lists of ranks as text: "ranks 0-5, 7" and "0-7,9"; "0-7", "0,8,16" and "0:64:8"; and in order, "0-56:8"."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _MOST_RUNS = 12
 
@@ -44,6 +44,33 @@ def parse_ranks(text: str, *, repeated: bool = False) -> tuple[int, ...]:
     if len(set(ranks)) != len(ranks):
         raise ValueError(f"{text!r} names a rank twice")
     return tuple(ranks)
+
+
+def format_strided(numbers: Sequence[int]) -> str:
+    """Numbers in their order, as a trace names the members of a communicator: "0-7", "0-56:8", "3,1"."""
+    parts: list[str] = []
+    at = 0
+    while at < len(numbers):
+        step = numbers[at + 1] - numbers[at] if at + 1 < len(numbers) else 0
+        end = at + 1
+        while step > 0 and end < len(numbers) and numbers[end] - numbers[end - 1] == step:
+            end += 1
+        if end - at < 3:  # two numbers are no shorter as a range
+            end = at + 1
+        run = f"-{numbers[end - 1]}" if end - at > 1 else ""
+        parts.append(f"{numbers[at]}{run}{f':{step}' if run and step > 1 else ''}")
+        at = end
+    return ",".join(parts)
+
+
+def parse_strided(text: str) -> tuple[int, ...]:
+    """The numbers in "0-7", "0-56:8", "3,1"."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        numbers.extend(range(int(first), int(last or first) + 1, int(step or 1)))
+    return tuple(numbers)
 
 
 def _runs(numbers: Iterable[int]) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,65 @@ def test_sends_take_the_time_of_the_network(name: str) -> None:
         size = int(2 ** random.uniform(0, 26))
         expected = network.estimate(times.p2p(sender, receiver, size)).ns
         assert times.p2p_ns(sender, receiver, size) == expected, (sender, receiver, size)
+
+
+CALLS = (
+    "ncclAllReduce",
+    "ncclAllGather",
+    "ncclReduceScatter",
+    "ncclAlltoAll",
+    "ncclBroadcast",
+    "ncclReduce",
+    "ncclGather",
+)
+
+
+def moved_groups(random: np.random.Generator, nodes: int, per_node: int) -> list[tuple[int, ...]]:
+    """A random group, and groups with members in the same places of other nodes."""
+    used, each = int(random.integers(1, 6)), int(random.integers(1, per_node + 1))
+    pattern = [(node, int(gpu)) for node in range(used) for gpu in random.permutation(per_node)[:each]]
+    random.shuffle(pattern)
+    chosen = [np.sort(random.permutation(nodes)[:used]) for _ in range(4)]
+    chosen += [np.arange(used) + int(first) for first in random.integers(0, nodes - used, 2)]
+    return [tuple(int(choice[node]) * per_node + gpu for node, gpu in pattern) for choice in chosen]
+
+
+@pytest.mark.parametrize(
+    ("name", "radix"),
+    [
+        ("dgx-h100", 64),
+        ("dgx-h100", 16),
+        ("aws-p5", 64),
+        ("dgx-a100", 40),
+        ("gb200-nvl72", 64),
+        ("grand-teton-h100", 64),
+        ("pcie-box", 64),
+        ("dgx-1v", 36),
+    ],
+)
+def test_collectives_take_the_time_of_the_network(name: str, radix: int) -> None:
+    """Communicators that are alike are asked about once; the answer is that of the communicator itself."""
+    cluster = load_cluster(name)
+    cluster = replace(cluster, fabric=replace(cluster.fabric, radix=(radix,)))  # type: ignore[call-arg]
+    nodes, per_node = 40, cluster.gpus_per_node
+    times = CollectiveTimes(cluster, None, nodes * per_node, per_node)
+    network = AnalyticNetwork(build_topology(cluster, nodes * per_node))
+    random = np.random.default_rng(0)
+    for number in range(28):
+        call, root = CALLS[number % len(CALLS)], 0
+        count = int(2 ** random.uniform(0, 24))
+        for members in moved_groups(random, nodes, per_node):
+            expected = network.estimate(times.collective(call, count, "bf16", members, root)).ns
+            assert times.collective_ns(call, count, "bf16", members, root) == expected, (call, count, members)
+
+
+def test_like_communicators_are_estimated_once() -> None:
+    times = CollectiveTimes(load_cluster("dgx-h100"), None, 128, 8)
+    for node in range(16):
+        times.collective_ns("ncclAllReduce", 1 << 20, "bf16", tuple(range(8 * node, 8 * node + 8)))
+    for node in range(8):
+        times.collective_ns("ncclAllReduce", 1 << 20, "bf16", (8 * node, 8 * node + 64))
+    assert len(times._by_form) == 2
 
 
 def test_a_process_that_is_several_members_uses_several_gpus() -> None:

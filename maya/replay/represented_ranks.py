@@ -1,0 +1,217 @@
+"""Absent ranks in a recording: which present rank stands for each, and which communicators it has.
+
+In: process_groups.json of a run's folder, which the coordinator writes if not every rank was a process
+(coordinator/absent_ranks.py), and the digests of the present ranks' traces. Out: for each absent rank its
+representative and its communicators.
+
+Every process group gives its members a place. The places of a rank in all its groups are its coordinates in the mesh
+that the job's parallelism forms (mesh.py). An absent rank is represented by the present one whose coordinates agree
+with its own where traces have been seen to depend on them; elsewhere by the closest one before it. The k-th group of
+the representative corresponds to the k-th group of the absent rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from maya.replay.mesh import Mesh, mesh_of
+from maya.util.files import write_atomically
+from maya.util.ranks import format_strided, parse_strided, ranks_text
+
+FILE = "process_groups.json"
+VERSION = 1
+
+_MOST_SHOWN = 4
+
+Members = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GroupOfCommunicator:
+    """The process group of a communicator; `pair`: only these two places of it."""
+
+    group: int  # position in RepresentedJob.groups
+    pair: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RepresentedJob:
+    """The process groups of a job with absent ranks, and the origins of its communicators."""
+
+    world_size: int
+    present: tuple[int, ...]
+    groups: Sequence[Members]  # in the order of creation
+    communicators: Mapping[tuple[Members, int], GroupOfCommunicator]  # by members and instance
+    filled: Sequence[str] = ()  # keys of the store that were set for absent ranks
+
+    # ---- the file ----
+
+    def save(self, folder: Path) -> None:
+        content = {
+            "version": VERSION,
+            "world_size": self.world_size,
+            "present": format_strided(self.present),
+            "groups": [format_strided(members) for members in self.groups],
+            "communicators": [
+                [format_strided(members), instance, origin.group, *(origin.pair or ())]
+                for (members, instance), origin in self.communicators.items()
+            ],
+            "filled": list(self.filled),
+        }
+        write_atomically(folder / FILE, json.dumps(content) + "\n")
+
+    @staticmethod
+    def load(folder: Path) -> RepresentedJob | None:
+        """None: every rank of the run was a process."""
+        file = folder / FILE
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file}: {error}; run the job again") from error
+        if content.get("version") != VERSION:
+            raise ValueError(f"{file} has version {content.get('version')}; this Maya reads version {VERSION}")
+        return RepresentedJob(
+            content["world_size"],
+            parse_strided(content["present"]),
+            [parse_strided(members) for members in content["groups"]],
+            dict(map(_communicator_of_line, content["communicators"])),
+            content["filled"],
+        )
+
+    def lines(self, classes: Iterable[Sequence[int]]) -> list[str]:
+        """Sentences about the representation; `classes`: the ranks of each rank class."""
+        present = set(self.present)
+        parts = []
+        for ranks in classes:
+            absent = len(ranks) - len(present.intersection(ranks))
+            if absent:
+                first = min(present.intersection(ranks))
+                parts.append(f"rank {first} represents {absent:,}")
+        listed = ", ".join(parts[:_MOST_SHOWN]) + (f", {len(parts) - _MOST_SHOWN} more" * (len(parts) > _MOST_SHOWN))
+        mesh = " x ".join(map(str, self.mesh.sizes))
+        text = f"{len(self.present):,} of {self.world_size:,} ranks were processes (mesh {mesh}); assumed: {listed}"
+        filled = f"store keys set for absent ranks: {', '.join(self.filled[:_MOST_SHOWN])}"
+        return [text, *([filled] if self.filled else [])]
+
+    # ---- places ----
+
+    @cached_property
+    def absent(self) -> list[int]:
+        present = set(self.present)
+        return [rank for rank in range(self.world_size) if rank not in present]
+
+    @cached_property
+    def groups_of(self) -> list[list[int]]:
+        """For each rank, the groups that it is a member of, in the order of creation."""
+        found: list[list[int]] = [[] for _ in range(self.world_size)]
+        for number, members in enumerate(self.groups):
+            for rank in members:
+                found[rank].append(number)
+        return found
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return mesh_of(self.world_size, self.groups)
+
+    # ---- representatives ----
+
+    def with_present(self, present: Iterable[int]) -> RepresentedJob:
+        """The same job with other present ranks."""
+        made = replace(self, present=tuple(sorted(present)))
+        vars(made).update(groups_of=self.groups_of, mesh=self.mesh)  # cached: they do not depend on it
+        return made
+
+    def representatives(self, digests: Mapping[int, bytes], among: Collection[int] | None = None) -> dict[int, int]:
+        """Absent rank -> the present rank that stands for it. `digests`: of the present ranks' traces. `among`: only
+        for these absent ranks."""
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for rank in digests:
+            by_shape.setdefault(self._shape(rank), []).append(rank)
+        absent: dict[tuple[int, ...], list[int]] = {}
+        for rank in self.absent if among is None else sorted(set(among).difference(self.present)):
+            absent.setdefault(self._shape(rank), []).append(rank)
+        chosen: dict[int, int] = {}
+        for shape, ranks in absent.items():
+            if shape not in by_shape:
+                raise ValueError(
+                    f"no present rank has the same process groups as {ranks_text(ranks)}, so what they do is not "
+                    f"known; add one of them to --represent"
+                )
+            chosen.update(zip(ranks, self._closest(ranks, by_shape[shape], digests), strict=True))
+        return chosen
+
+    def communicators_of(
+        self, rank: int, representative: int, communicators: Mapping[int, tuple[Members, int]]
+    ) -> dict[int, tuple[Members, int]]:
+        """The communicators of an absent rank, by number in its representative's trace: members and instance."""
+        return {
+            number: (self._translated(rank, representative, members, instance), instance)
+            for number, (members, instance) in communicators.items()
+        }
+
+    def _shape(self, rank: int) -> tuple[int, ...]:
+        return tuple(len(self.groups[group]) for group in self.groups_of[rank])
+
+    def _closest(self, absent: Sequence[int], present: Sequence[int], digests: Mapping[int, bytes]) -> list[int]:
+        """For each absent rank the closest present one."""
+        coordinates = self.mesh.coordinates
+        weights = self.mesh.weights({rank: digests[rank] for rank in present})
+        mine, others = coordinates[list(absent)], coordinates[list(present)]
+        best = np.zeros(len(absent), dtype=np.int64)
+        best_score = np.full(len(absent), -np.inf)
+        for at in range(len(present)):
+            ahead = mine - others[at]
+            # A mismatch costs the weight of its dimension, and a little more the farther away the present rank is, or
+            # if it comes after the absent one.
+            distance = np.where(ahead >= 0, ahead, 2 * self.world_size - ahead) / (4 * self.world_size)
+            score = -(weights * ((ahead != 0) + distance)).sum(axis=1)
+            better = score > best_score
+            best[better], best_score[better] = at, score[better]
+        return [present[at] for at in best.tolist()]
+
+    def _translated(self, rank: int, representative: int, members: Members, instance: int) -> Members:
+        origin = self.communicators.get((members, instance))
+        if origin is None:
+            if members == (representative,):
+                return (rank,)
+            raise ValueError(
+                f"rank {representative} has a communicator of {ranks_text(members)} that belongs to no process group "
+                "of torch, so the absent ranks' communicators are not known: run the job with --represent all"
+            )
+        place = self._ordinals(representative)[origin.group]
+        group = self.groups[self.groups_of[rank][place]]
+        return group if origin.pair is None else self._pair(group, origin.pair)
+
+    def _ordinals(self, rank: int) -> dict[int, int]:
+        known = self._known_ordinals.get(rank)
+        if known is None:
+            known = {group: place for place, group in enumerate(self.groups_of[rank])}
+            self._known_ordinals[rank] = known
+        return known
+
+    def _pair(self, group: Members, pair: tuple[int, int]) -> Members:
+        """The same object for the same pair: times of collectives are kept by members."""
+        key = (id(group), *pair)
+        return self._known_pairs.setdefault(key, (group[pair[0]], group[pair[1]]))
+
+    @cached_property
+    def _known_ordinals(self) -> dict[int, dict[int, int]]:
+        return {}
+
+    @cached_property
+    def _known_pairs(self) -> dict[tuple[int, int, int], Members]:
+        return {}
+
+
+def _communicator_of_line(line: list[Any]) -> tuple[tuple[Members, int], GroupOfCommunicator]:
+    members, instance, group, *pair = line
+    return (parse_strided(members), instance), GroupOfCommunicator(group, (pair[0], pair[1]) if pair else None)

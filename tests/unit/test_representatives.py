@@ -1,0 +1,166 @@
+"""Representatives of a job: the mesh of its process groups, who stands for whom, and which ranks have to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from maya.replay.mesh import mesh_of
+from maya.replay.representatives import RepresentativeSearch
+from maya.replay.represented_ranks import GroupOfCommunicator, RepresentedJob
+from maya.util.ranks import format_strided, parse_strided
+
+
+def _mesh_groups(*sizes: int) -> list[tuple[int, ...]]:
+    """The world, and the groups of each dimension of a mesh whose last dimension varies fastest."""
+    world = 1
+    for size in sizes:
+        world *= size
+    groups = [tuple(range(world))]
+    stride = world
+    for size in sizes:
+        stride //= size
+        for first in range(world):
+            if first // stride % size == 0 and size > 1:
+                groups.append(tuple(range(first, first + size * stride, stride)))
+    return groups
+
+
+def _job(*sizes: int, present: tuple[int, ...] = (0,)) -> RepresentedJob:
+    groups = _mesh_groups(*sizes)
+    communicators = {(members, 0): GroupOfCommunicator(number) for number, members in enumerate(groups)}
+    return RepresentedJob(len(groups[0]), present, groups, communicators)
+
+
+def _found(job: RepresentedJob, trace_of: Callable[[tuple[int, ...]], object]) -> tuple[int, ...]:
+    """The representatives that a search finds if a rank's trace depends on its coordinates like this."""
+    search = RepresentativeSearch(job)
+    coordinates = job.mesh.coordinates.tolist()
+    digests: dict[int, bytes] = {}
+    for _ in range(20):
+        missing = search.next_ranks(digests)
+        if not missing:
+            return search.representatives(digests)
+        digests.update({rank: repr(trace_of(tuple(coordinates[rank]))).encode() for rank in missing})
+    raise AssertionError("the search does not end")
+
+
+def _represented_rightly(job: RepresentedJob, trace_of: Callable[[tuple[int, ...]], object]) -> bool:
+    present = _found(job, trace_of)
+    coordinates = [tuple(row) for row in job.mesh.coordinates.tolist()]
+    digests = {rank: repr(trace_of(coordinates[rank])).encode() for rank in present}
+    chosen = job.with_present(present).representatives(digests)
+    return all(trace_of(coordinates[rank]) == trace_of(coordinates[other]) for rank, other in chosen.items())
+
+
+@pytest.mark.parametrize("sizes", [(8,), (2, 4), (4, 2, 8), (3, 5)])
+def test_a_mesh_has_the_sizes_of_its_groups(sizes: tuple[int, ...]) -> None:
+    mesh = mesh_of(len(_mesh_groups(*sizes)[0]), _mesh_groups(*sizes))
+    assert sorted(mesh.sizes) == sorted(sizes)
+    assert len({tuple(row) for row in mesh.coordinates.tolist()}) == len(mesh.coordinates)
+
+
+def test_a_group_of_combined_dimensions_adds_none() -> None:
+    groups = [*_mesh_groups(2, 4), (0, 1, 2, 3, 4, 5, 6, 7)]
+    assert sorted(mesh_of(8, groups).sizes) == [2, 4]
+
+
+def test_the_world_gives_the_dimension_that_no_group_has() -> None:
+    nodes = [tuple(range(8)), (0, 1, 2, 3), (4, 5, 6, 7)]
+    assert mesh_of(8, nodes).sizes == (4, 2)
+
+
+def test_a_symmetric_job_needs_one_rank() -> None:
+    assert _found(_job(16, 8), lambda place: "same") == (0,)
+
+
+def test_a_rank_0_that_logs_is_a_class_of_its_own() -> None:
+    assert _found(_job(64), lambda place: place == (0,)) == (0, 1)
+
+
+def test_every_stage_of_a_pipeline_is_run() -> None:
+    job = _job(4, 8, 2)
+    dimension = job.mesh.sizes.index(8)
+    assert len(_found(job, lambda place: place[dimension])) == 8
+
+
+def test_boundaries_of_uneven_shards_are_found() -> None:
+    job = _job(1024)
+    present = _found(job, lambda place: (place[0] < 128, place[0] < 512, place == (0,)))
+    assert set(present) == {0, 1, 128, 512}
+
+
+@pytest.mark.parametrize(
+    "trace_of",
+    [
+        lambda place: "same",
+        lambda place: place[0],
+        lambda place: (place[0], place[2] == 0),
+        lambda place: place == (0, 0, 0),
+        lambda place: (place[1] > 2, place[0] == 1),
+        lambda place: place[2] >= 5,
+    ],
+)
+def test_every_rank_is_represented_by_one_with_its_trace(trace_of: Callable[[tuple[int, ...]], object]) -> None:
+    assert _represented_rightly(_job(2, 4, 8), trace_of)
+
+
+def test_an_absent_rank_has_the_communicators_of_its_own_groups() -> None:
+    job = _job(4, 8)
+    mine = {1: (tuple(range(32)), 0), 2: (tuple(range(8)), 0), 3: (tuple(range(0, 32, 8)), 0)}
+    found = job.communicators_of(13, 0, mine)
+    assert found == {1: (tuple(range(32)), 0), 2: (tuple(range(8, 16)), 0), 3: ((5, 13, 21, 29), 0)}
+
+
+def test_a_communicator_of_two_places_is_translated() -> None:
+    job = _job(2, 4)
+    pipeline = job.groups.index((0, 1, 2, 3))
+    job = RepresentedJob(8, (0,), job.groups, {((1, 2), 0): GroupOfCommunicator(pipeline, (1, 2))})
+    assert job.communicators_of(5, 1, {4: ((1, 2), 0)}) == {4: ((5, 6), 0)}
+
+
+def test_a_rank_with_other_groups_is_not_represented() -> None:
+    job = RepresentedJob(4, (0,), [(0, 1, 2, 3), (1, 2)], {})
+    with pytest.raises(ValueError, match="no present rank has the same process groups as ranks 1-2"):
+        job.representatives({0: b"trace"})
+
+
+def test_a_communicator_without_a_process_group_is_an_error() -> None:
+    with pytest.raises(ValueError, match="belongs to no process group"):
+        _job(4).communicators_of(1, 0, {1: ((0, 3), 0)})
+
+
+def test_the_file_keeps_everything(tmp_path: Path) -> None:
+    job = _job(2, 4, present=(0, 1))
+    job.save(tmp_path)
+    loaded = RepresentedJob.load(tmp_path)
+    assert loaded is not None
+    assert (loaded.world_size, loaded.present, list(loaded.groups)) == (8, (0, 1), list(job.groups))
+    assert dict(loaded.communicators) == dict(job.communicators)
+
+
+def test_a_run_with_all_ranks_has_no_file(tmp_path: Path) -> None:
+    assert RepresentedJob.load(tmp_path) is None
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "process_groups.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"process_groups\.json.*run the job again"):
+        RepresentedJob.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((0, 1, 2, 3), "0-3"),
+        ((0, 8, 16, 24), "0-24:8"),
+        ((3, 1), "3,1"),
+        ((5,), "5"),
+        ((0, 1, 2, 8, 9, 10), "0-2,8-10"),
+    ],
+)
+def test_members_as_text(numbers: tuple[int, ...], text: str) -> None:
+    assert format_strided(numbers) == text
+    assert parse_strided(text) == numbers
