@@ -8,7 +8,7 @@ every member's is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from rank_runtime.messages import Call, Post
 Signature = tuple[int, int, int, int, int]  # call, count, data type, reduction, root: equal on all members
 
 ROOTED = frozenset({Call.REDUCE, Call.BROADCAST, Call.GATHER, Call.SCATTER})
-_FROM_ROOT = frozenset({Call.BROADCAST, Call.SCATTER})
+FROM_ROOT = frozenset({Call.BROADCAST, Call.SCATTER})
 _TO_ROOT = frozenset({Call.REDUCE, Call.GATHER})
 _REDUCING = frozenset({Call.ALL_REDUCE, Call.REDUCE, Call.REDUCE_SCATTER})
 _SENDING_TO_ALL = frozenset({Call.REDUCE_SCATTER, Call.ALL_TO_ALL, Call.SCATTER})  # count elements for every member
@@ -37,7 +37,7 @@ def signature_of(post: Post) -> Signature:
 
 def send_bytes(post: Post, member: int, members: int) -> int:
     """Size of a member's send buffer."""
-    if post.call == Call.RECEIVE or (post.call in _FROM_ROOT and member != post.peer):
+    if post.call == Call.RECEIVE or (post.call in FROM_ROOT and member != post.peer):
         return 0
     return post.count * ITEM_BYTES[post.data_type] * (members if post.call in _SENDING_TO_ALL else 1)
 
@@ -45,14 +45,27 @@ def send_bytes(post: Post, member: int, members: int) -> int:
 class PendingCollective:
     """Posts of one sequence number on one communicator."""
 
-    __slots__ = ("_members", "_parts", "arrival_ns", "guessed", "missing", "post", "signature", "tokens", "variants")
+    __slots__ = (
+        "_members",
+        "_parts",
+        "_stand_ins",
+        "arrival_ns",
+        "guessed",
+        "missing",
+        "post",
+        "signature",
+        "tokens",
+        "variants",
+    )
 
-    def __init__(self, post: Post, members: int) -> None:
+    def __init__(self, post: Post, members: int, stand_ins: Mapping[int, Sequence[int]] | None = None) -> None:
+        """`stand_ins`: for each present member, the absent members that it stands for; None: all are present."""
         self.post = post  # the first one
         self.signature = signature_of(post)
         self._members = members
+        self._stand_ins = stand_ins
         self.tokens: dict[int, int | None] = {}  # by member that has posted; None: it does not wait for the answer
-        self.missing = members
+        self.missing = members if stand_ins is None else len(stand_ins)
         self.arrival_ns = 0  # when the last member arrived
         self.guessed = False  # some member sent placeholder values
         self.variants: dict[Signature, list[int]] = {}  # if the posts disagree: members by signature
@@ -69,8 +82,18 @@ class PendingCollective:
             if self._parts is None:
                 self._parts = _parts_for(post, self._members)
             self._parts.add(member, post.known, payload)
+            if self._stand_ins is not None and post.call not in FROM_ROOT:
+                for absent in self._stand_ins[member]:
+                    self._parts.add(absent, post.known, payload)
         elif post.call in _REDUCING:
             self._parts = _NothingKnown()  # one unknown contribution makes the result unknown
+
+    def add_absent(self, member: int, post: Post, payload: Buffer) -> None:
+        """Add the contribution of an absent root, from its sibling's post."""
+        if post.known and signature_of(post) == self.signature:
+            self.guessed |= post.guessed
+            self._parts = _parts_for(post, self._members)
+            self._parts.add(member, post.known, payload)
 
     def result(self, member: int) -> tuple[Intervals, Buffer | None]:
         """The known intervals of a member's receive buffer, and their bytes; no payload if nothing is known."""

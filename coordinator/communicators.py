@@ -4,6 +4,11 @@ In: posts of members, members that leave. Out: answers, as (rank, message, paylo
 number. If posts with one number disagree, each of them is answered with an error that says who posted what. Completed
 calls are forgotten.
 
+Absent members (absent_ranks.py) never post. A collective is complete when all present members have posted it; each
+absent member contributes what the closest present member before it contributes. A send to an absent member completes
+by itself. A recv from an absent member, and a broadcast from one, gets what its sibling sends (sibling_posts.py); if no
+rank in its place is present, the recv completes by itself, with unknown values.
+
 A member whose program has ended drains: it waits only for calls that can still complete. If a call lacks a member that
 has ended or left, it is abandoned, as torch aborts it when a process on a GPU ends. Members whose programs are still
 running keep waiting: for them it is a hang.
@@ -16,9 +21,10 @@ from dataclasses import dataclass, field
 
 from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, Outgoing
 from coordinator.arithmetic import Buffer
-from coordinator.collectives import ROOTED, PendingCollective, send_bytes, signature_of
+from coordinator.collectives import FROM_ROOT, ROOTED, PendingCollective, send_bytes, signature_of
 from coordinator.descriptions import post_text
-from coordinator.point_to_point import Channel, FinishedSequences
+from coordinator.point_to_point import Answer, Channel, FinishedSequences
+from coordinator.sibling_posts import Continuation, SentPost, SiblingKey, Siblings
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from maya.util.ranks import ranks_text
 from rank_runtime.messages import Abandoned, Call, Done, Failed, Post
@@ -53,8 +59,18 @@ class Communicator:
     member, so each member of such a process knows the communicator by a number of its own.
     """
 
-    def __init__(self, number: int, members: tuple[int, ...], times: TimeModel = NO_TIME_MODEL) -> None:
+    def __init__(
+        self,
+        number: int,
+        members: tuple[int, ...],
+        times: TimeModel = NO_TIME_MODEL,
+        absent: frozenset[int] = frozenset(),
+        siblings: Siblings | None = None,
+    ) -> None:
         self.members = members
+        self._absent = absent
+        self._siblings = siblings
+        self._stand_ins = _stand_ins(len(members), absent) if absent else None
         self._times = times
         self.member_of = {rank: member for member, rank in enumerate(members)}
         self.has_repeated_ranks = len(self.member_of) < len(members)
@@ -64,6 +80,7 @@ class Communicator:
         self._collectives: dict[int, PendingCollective] = {}
         self._finished = FinishedSequences()
         self._channels: dict[tuple[int, int], Channel] = {}
+        self._awaited: dict[SiblingKey, tuple[Post, tuple[int, ...]]] = {}  # calls and members that wait for siblings
         self.completed = 0
         self.instance = 0  # how many communicators with the same members came before it
         self.disagreement: PendingCollective | None = None  # the last one whose posts disagreed
@@ -98,7 +115,7 @@ class Communicator:
             complaint = self._complaint(post, member, payload)
             if complaint:
                 return self._refuse(rank, post, complaint)
-            collective = self._collectives[post.sequence] = PendingCollective(post, len(self.members))
+            collective = self._collectives[post.sequence] = PendingCollective(post, len(self.members), self._stand_ins)
         elif member in collective.tokens:
             return self._refuse(rank, post, "it was posted before")
         elif collective.variants or collective.signature != signature_of(post):
@@ -109,9 +126,10 @@ class Communicator:
                 return self._refuse(rank, post, complaint)
         try:
             collective.add(member, post, payload)
+            answers = self._pass_on(member, -1, post, payload) if post.call in FROM_ROOT and member == post.peer else []
             if collective.missing:
-                return self._abandon() if member in self._draining else []
-            return self._complete(collective)
+                return answers + (self._abandon() if member in self._draining else [])
+            return answers + self._complete_from_root(collective)
         except MemoryError:
             return self._out_of_memory(collective)
 
@@ -138,7 +156,7 @@ class Communicator:
     @property
     def is_abandoned(self) -> bool:
         """Whether every member has left."""
-        return len(self._gone) == len(self.members)
+        return len(self._gone) + len(self._absent) == len(self.members)
 
     def waits(self) -> Iterator[PendingWait]:
         """The calls that are not complete."""
@@ -146,7 +164,11 @@ class Communicator:
         for sequence, collective in self._collectives.items():
             waiting = tuple(members[member] for member, token in collective.tokens.items() if token is not None)
             if waiting and not collective.variants:
-                missing = tuple(rank for member, rank in enumerate(members) if member not in collective.tokens)
+                missing = tuple(
+                    rank
+                    for member, rank in enumerate(members)
+                    if member not in collective.tokens and member not in self._absent
+                )
                 what = post_text(collective.post, members)
                 yield PendingWait(what, self.number, sequence, waiting, missing, collective.post, members)
         for channel in self._channels.values():
@@ -155,6 +177,11 @@ class Communicator:
                 yield PendingWait(
                     what, self.number, post.sequence, (members[member],), (members[other],), post, members
                 )
+        for (sender, _, sequence), (post, places) in self._awaited.items():
+            assert self._siblings is not None
+            ranks = tuple(members[place] for place in places)
+            senders = self._siblings.senders(sender)
+            yield PendingWait(post_text(post, members), self.number, sequence, ranks, senders, post, members)
 
     # ---- collectives ----
 
@@ -187,6 +214,43 @@ class Communicator:
                 done = Done(token, known, payload is not None, started, ended, collective.guessed)
                 answers.append((members[member], done, payload))
         return answers
+
+    def _complete_from_root(self, collective: PendingCollective) -> list[Outgoing]:
+        """Complete a collective. If its root is absent, its siblings' root determines the values."""
+        root = collective.post.peer
+        if collective.post.call not in FROM_ROOT or not self._has_sibling(root):
+            return self._complete(collective)
+
+        def go_on(sent: SentPost) -> list[Outgoing]:
+            if sent.payload is not None:
+                collective.add_absent(root, sent.post, sent.payload)
+            return self._complete(collective)
+
+        waiting = tuple(member for member, token in collective.tokens.items() if token is not None)
+        return self._await_sibling((root, -1, collective.post.sequence), collective.post, waiting, go_on)
+
+    def _has_sibling(self, member: int) -> bool:
+        """Whether an absent member's posts are known from a sibling."""
+        return member in self._absent and self._siblings is not None and bool(self._siblings.senders(member))
+
+    def _await_sibling(
+        self, key: SiblingKey, post: Post, waiting: tuple[int, ...], go_on: Continuation
+    ) -> list[Outgoing]:
+        """Continue the call of some members when the sibling of an absent sender has posted."""
+        assert self._siblings is not None
+        self._awaited[key] = (post, waiting)
+
+        def stop_waiting(sent: SentPost) -> list[Outgoing]:
+            del self._awaited[key]
+            return go_on(sent)
+
+        return self._siblings.receive(key, stop_waiting)
+
+    def _pass_on(self, sender: int, receiver: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
+        """Let siblings whose sender is absent go on with this post."""
+        if self._siblings is None:
+            return []
+        return self._siblings.send((sender, receiver, post.sequence), SentPost(post, payload))
 
     def _finish(self, collective: PendingCollective) -> None:
         sequence = collective.post.sequence
@@ -241,9 +305,22 @@ class Communicator:
             channel = self._channels[ends] = Channel(self.members, *ends, self._times)
         if channel.has_send(post.sequence) if is_send else channel.has_receive(post.sequence):
             return self._refuse(rank, post, "it was posted before")
-        answers = channel.send(post, payload) if is_send else channel.receive(post)
-        sent: list[Outgoing] = [(self.members[to], message, buffer) for to, message, buffer in answers]
+        if not is_send and self._has_sibling(post.peer):
+            return self._await_sibling(
+                (post.peer, member, post.sequence),
+                post,
+                (member,),
+                lambda sent: self._addressed(channel.receive_sibling(post, sent.post, sent.payload)),
+            )
+        if post.peer in self._absent:
+            answers = channel.complete_alone(post)
+        else:
+            answers = channel.send(post, payload) if is_send else channel.receive(post)
+        sent = self._addressed(answers) + (self._pass_on(*ends, post, payload) if is_send else [])
         return sent + (self._abandon() if member in self._draining else [])
+
+    def _addressed(self, answers: list[Answer]) -> list[Outgoing]:
+        return [(self.members[to], message, buffer) for to, message, buffer in answers]
 
     # ---- draining members ----
 
@@ -276,3 +353,16 @@ class Communicator:
             f"program ended and is dropped: {ranks_text(ranks)} left without calling it"
         )
         return self.members[member], Abandoned(token, text), None
+
+
+def _stand_ins(members: int, absent: frozenset[int]) -> dict[int, list[int]]:
+    """For each present member, the absent members that it stands for: those up to the next present one."""
+    stand_ins: dict[int, list[int]] = {}
+    last = next(member for member in range(members) if member not in absent)  # also for those before it
+    for member in range(members):
+        if member not in absent:
+            last = member
+        of_last = stand_ins.setdefault(last, [])
+        if member in absent:
+            of_last.append(member)
+    return stand_ins

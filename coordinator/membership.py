@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coordinator.absent_ranks import AbsentRanks, CommunicatorOrigin
 from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE
 from maya.util.ranks import ranks_text
 from rank_runtime.messages import Join, RequestFailed, Shrink, Split
@@ -24,11 +25,12 @@ MembershipFailure = tuple[int, RequestFailed]  # rank, answer
 class NewCommunicator:
     """A new communicator: its members in their order, each with the request that it answers.
 
-    A request of None belongs to a rank that has ended meanwhile.
+    A request of None belongs to a rank that has ended meanwhile, or that is absent.
     """
 
     members: tuple[int, ...]
     requests: tuple[int | None, ...]
+    origin: CommunicatorOrigin | None = None  # only in jobs with absent ranks
 
 
 @dataclass
@@ -58,9 +60,11 @@ class _Requests:
 class Joining(_Requests):
     """ncclCommInitRank calls with the same unique id."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, absent: AbsentRanks | None = None) -> None:
         super().__init__()
         self.ranks = ranks
+        self._absent = absent
+        self._origin: CommunicatorOrigin | None = None
         self._arrived: dict[int, tuple[int, int | None]] = {}  # member -> rank, request
         self._gpus: dict[tuple[int, int, int], list[int]] = {}  # node, GPU, bus id -> members
         self._ranks: set[int] = set()
@@ -74,14 +78,38 @@ class Joining(_Requests):
         self._ranks.add(rank)
         self._arrived[join.member] = (rank, join.request)
         self._gpus.setdefault((join.node, join.gpu, join.bus_id), []).append(join.member)
-        if len(self._arrived) < self.ranks:
+        return MembershipOutcome() if self._absent is not None else self.outcome(join.key)
+
+    def outcome(self, key: bytes) -> MembershipOutcome:
+        """The new communicator, if every present member has joined."""
+        if self._absent is not None and self._origin is None:
+            self._origin = self._absent.origin_of_join(key, self.ranks)
+        if self._failed or len(self._arrived) < self._present_members():
             return MembershipOutcome()
-        if len(self._gpus) < self.ranks:
+        complaint = self._complaint_about_places()
+        if complaint:
+            return self._fail(list(self._arrived.values()), complaint)
+        if len(self._gpus) < len(self._arrived):
             return self._refuse_shared_gpus()
-        ordered = [self._arrived[member] for member in range(self.ranks)]
-        return MembershipOutcome(
-            [NewCommunicator(tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered))]
-        )
+        expected = self._origin.members if self._origin is not None else range(self.ranks)
+        ordered = [self._arrived.get(member, (rank, None)) for member, rank in enumerate(expected)]
+        members, requests = tuple(rank for rank, _ in ordered), tuple(request for _, request in ordered)
+        return MembershipOutcome([NewCommunicator(members, requests, self._origin)])
+
+    def _present_members(self) -> int:
+        if self._absent is None or self._origin is None:
+            return self.ranks
+        return sum(map(self._absent.is_present, self._origin.members))
+
+    def _complaint_about_places(self) -> str:
+        """The problem if ranks have joined in other places than those of their process group."""
+        for member, (rank, _) in self._arrived.items():
+            if self._origin is not None and self._origin.members[member] != rank:
+                return (
+                    f"a communicator cannot be made: rank {rank} joined it as member {member}, which is rank "
+                    f"{self._origin.members[member]} of process group {self._origin.group.name}"
+                )
+        return ""
 
     def _refuse_shared_gpus(self) -> MembershipOutcome:
         """Answer every member with NCCL's text, followed by all ranks of the job that use the GPU."""
@@ -126,20 +154,35 @@ class Joining(_Requests):
 
     def missing(self) -> tuple[int, ...]:
         """The missing members: their ranks are not known before they call."""
-        return tuple(member for member in range(self.ranks) if member not in self._arrived)
+        missing = (member for member in range(self.ranks) if member not in self._arrived)
+        if self._absent is None or self._origin is None:
+            return tuple(missing)
+        return tuple(member for member in missing if self._absent.is_present(self._origin.members[member]))
 
 
 class Dividing(_Requests):
     """Splits or shrinks of one communicator with the same sequence number."""
 
-    def __init__(self, parent: Sequence[int], member_of: dict[int, int], first: Split | Shrink) -> None:
+    def __init__(
+        self,
+        parent: Sequence[int],
+        member_of: dict[int, int],
+        first: Split | Shrink,
+        absent: AbsentRanks | None = None,
+    ) -> None:
         super().__init__()
+        self._absent = absent
+        self._origins: dict[int, CommunicatorOrigin | None] = {}  # for each rank of a job with absent ranks
         self._parent = parent
         self._member_of = member_of
         self._first = first
         self._arrived: dict[int, tuple[Split | Shrink, int | None]] = {}  # rank -> request
         self._excluded = frozenset(first.excluded) if isinstance(first, Shrink) else frozenset()
-        self._missing = len(parent) - len(self._excluded)
+        self._missing = sum(
+            1
+            for member, rank in enumerate(parent)
+            if member not in self._excluded and (absent is None or absent.is_present(rank))
+        )
 
     def add(self, rank: int, request: Split | Shrink) -> MembershipOutcome:
         if self._failed:
@@ -152,6 +195,8 @@ class Dividing(_Requests):
             waiting = [(other, number) for other, (_, number) in self._arrived.items()]
             return self._fail([*waiting, (rank, request.request)], complaint)
         self._arrived[rank] = (request, request.request)
+        if self._absent is not None:
+            self._origins[rank] = self._absent.origin_of_split(rank, self._parent)
         self._missing -= 1
         return MembershipOutcome() if self._missing else self._outcome()
 
@@ -175,7 +220,9 @@ class Dividing(_Requests):
         return tuple(
             rank
             for member, rank in enumerate(self._parent)
-            if member not in self._excluded and rank not in self._arrived
+            if member not in self._excluded
+            and rank not in self._arrived
+            and (self._absent is None or self._absent.is_present(rank))
         )
 
     def _complaint(self, rank: int, request: Split | Shrink) -> str:
@@ -196,6 +243,8 @@ class Dividing(_Requests):
         return ""
 
     def _outcome(self) -> MembershipOutcome:
+        if self._absent is not None:
+            return self._outcome_with_absent(self._absent)
         outcome = MembershipOutcome()
         colors: dict[int, list[tuple[int, int, int | None]]] = {}  # key, member, request; ordered by key and member
         for rank, (request, number) in self._arrived.items():
@@ -210,4 +259,31 @@ class Dividing(_Requests):
             entries.sort(key=lambda entry: entry[:2])
             members = tuple(self._parent[member] for _, member, _ in entries)
             outcome.groups.append(NewCommunicator(members, tuple(number for _, _, number in entries)))
+        return outcome
+
+    def _outcome_with_absent(self, absent: AbsentRanks) -> MembershipOutcome:
+        """Absent ranks never call: of a split, the members are those of the process groups that it is made for."""
+        outcome = MembershipOutcome()
+        numbers = {rank: number for rank, (_, number) in self._arrived.items()}
+        if isinstance(self._first, Shrink):
+            members = tuple(rank for member, rank in enumerate(self._parent) if member not in self._excluded)
+            outcome.groups.append(NewCommunicator(members, tuple(numbers.get(rank) for rank in members)))
+            return outcome
+        colors: dict[int, list[int]] = {}
+        for rank, (request, number) in sorted(self._arrived.items()):
+            assert isinstance(request, Split)
+            if request.color >= 0:
+                colors.setdefault(request.color, []).append(rank)
+            elif number is not None:
+                outcome.without.append((rank, number))
+        for _, ranks in sorted(colors.items()):
+            origin = self._origins[ranks[0]]
+            if origin is None or ranks != sorted(filter(absent.is_present, origin.members)):
+                return self._fail(
+                    list(numbers.items()),
+                    f"{ranks_text(ranks)} called ncclCommSplit outside of torch's functions that create process "
+                    "groups, so the members that are absent are not known: run the job with --represent all",
+                )
+            requests = tuple(numbers.get(member) for member in origin.members)
+            outcome.groups.append(NewCommunicator(origin.members, requests, origin))
         return outcome

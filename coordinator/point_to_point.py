@@ -19,7 +19,7 @@ from coordinator.answers import INVALID_USAGE
 from coordinator.arithmetic import ITEM_BYTES, Buffer
 from coordinator.descriptions import post_text
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
-from rank_runtime.messages import Done, Failed, Post
+from rank_runtime.messages import Call, Done, Failed, Post
 
 BUFFER_BYTES = 4 << 20
 
@@ -112,6 +112,21 @@ class Channel:
             self._receives[sequence] = post
             return []
         return answers + self._answer_buffered()
+
+    def complete_alone(self, post: Post) -> list[Answer]:
+        """A post whose other end is absent. That end is assumed to arrive at the same time."""
+        self._finished.add(post.sequence)
+        send = _Send(post, None, post.count * ITEM_BYTES[post.data_type])
+        started = post.arrival_ns
+        if post.call == Call.SEND:
+            return [self._sent(send, started, started + self._ns(send, post.shared_bytes))]
+        ended = started + self._ns(send, post.shared_bytes)
+        return [(self._receiver, Done(post.token, (), False, started, ended), None)]
+
+    def receive_sibling(self, post: Post, sent: Post, payload: Buffer | None) -> list[Answer]:
+        """A recv from an absent member, which sends what its sibling sends, at the same time."""
+        send = _Send(sent, payload, sent.count * ITEM_BYTES[sent.data_type])
+        return self._deliver(send, post, sender_waits=False)
 
     def leave(self, member: int, *, withdraw: bool) -> None:
         """A member reads no more answers. Its posted sends remain receivable unless they are withdrawn."""

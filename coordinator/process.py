@@ -41,12 +41,15 @@ from typing import Any
 
 import zmq
 
+from coordinator.absent_ranks import AbsentRanks
 from coordinator.hangs.watcher import Watcher, WatcherSettings
+from coordinator.represented_store import RepresentedStore
 from coordinator.server import Server, ServerError
+from coordinator.state import State
 from coordinator.store import Store, StoreError
 from coordinator.time_model import NO_TIME_MODEL, RunTimeModel
 from maya.util.open_files import LimitError, allow_descriptors
-from maya.util.ranks import ranks_text
+from maya.util.ranks import parse_ranks, ranks_text
 
 SUCCESS, FAILED = 0, 1
 
@@ -78,6 +81,12 @@ class Settings:
     hang_folder: str = ""  # for reports of hangs; empty: no hang detection
     hang_after: float = 60.0  # seconds without progress until it is reported
     hang_freezes: bool = False  # stop the ranks when a hang is reported
+    present: str = ""  # the ranks that are processes, as "0-3,8"; empty: all
+
+    @property
+    def processes(self) -> int:
+        """How many ranks are processes."""
+        return len(parse_ranks(self.present)) if self.present else self.world_size
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
@@ -120,10 +129,11 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
     server = store = None
     try:
         try:
-            allow_descriptors(settings.world_size)
+            allow_descriptors(settings.processes)
             times = RunTimeModel(Path(settings.run_folder)) if settings.run_folder else None
-            server = Server(settings.world_size, settings.secret, settings.endpoint, times or NO_TIME_MODEL)
-            store = Store(settings.store_port) if settings.store_port is not None else None
+            absent = AbsentRanks(settings.world_size, parse_ranks(settings.present)) if settings.present else None
+            server = Server(settings.world_size, settings.secret, settings.endpoint, times or NO_TIME_MODEL, absent)
+            store = _store(settings, absent)
         except (LimitError, ServerError, StoreError) as error:
             report.write({"coordinator_failed": str(error)})
             return FAILED
@@ -132,13 +142,17 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
         if times is not None:
             times.load()  # takes a while; meanwhile the ranks start, and the socket queues their batches
         watcher = _watcher(settings, server, store_port)
-        _loop(server, report, _Control(control_fd) if control_fd is not None else None, wakeup_fd, watcher)
+        if watcher is not None and isinstance(store, RepresentedStore):
+            watcher.fill_in = store.fill_in
+        control = _Control(control_fd) if control_fd is not None else None
+        _loop(server, report, control, wakeup_fd, watcher, store if isinstance(store, RepresentedStore) else None)
         resumed = watcher.resumed() if watcher is not None else None
         if resumed is not None:
             report.write(resumed)
         if times is not None:
             for line in _clocks(server, settings.world_size):
                 report.write(line)
+        _save_groups(server.state, Path(settings.hang_folder or settings.run_folder))
         report.write({"coordinator_done": _statistics(server)})
         return SUCCESS
     finally:
@@ -148,6 +162,31 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
             store.close()
 
 
+def _store(settings: Settings, absent: AbsentRanks | None) -> Store | RepresentedStore | None:
+    if settings.store_port is None:
+        return None
+    return Store(settings.store_port) if absent is None else RepresentedStore(settings.store_port, absent)
+
+
+def _save_groups(state: State, folder: Path) -> None:
+    """Keep the process groups of a job with absent ranks for its replay."""
+    absent = state.absent
+    if absent is None:
+        return
+    from maya.replay.represented_ranks import GroupOfCommunicator, RepresentedJob  # imports numpy
+
+    numbers = {group: number for number, group in enumerate(absent.groups)}
+    communicators = {
+        key: GroupOfCommunicator(numbers[origin.group], origin.pair)
+        for key, origin in state.origins.items()
+        if origin is not None and origin.group in numbers
+    }
+    groups = [group.members for group in absent.groups]
+    job = RepresentedJob(absent.world_size, tuple(sorted(absent.present)), groups, communicators, absent.filled)
+    with suppress(OSError):  # a full disk: without the file, the traces cannot be predicted, and the launcher says so
+        job.save(folder)
+
+
 def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watcher | None:
     if not settings.hang_folder or settings.world_size == 1:
         return None
@@ -155,18 +194,25 @@ def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watc
     server.holds_failures = True
     return Watcher(
         server,
-        WatcherSettings(settings.world_size, folder, settings.hang_after, store_port, settings.hang_freezes),
+        WatcherSettings(settings.processes, folder, settings.hang_after, store_port, settings.hang_freezes),
     )
 
 
 def _loop(
-    server: Server, report: _Report, control: _Control | None, wakeup_fd: int, watcher: Watcher | None = None
+    server: Server,
+    report: _Report,
+    control: _Control | None,
+    wakeup_fd: int,
+    watcher: Watcher | None = None,
+    store: RepresentedStore | None = None,
 ) -> None:
     poller = zmq.Poller()
     poller.register(server.socket, zmq.POLLIN)
     poller.register(wakeup_fd, zmq.POLLIN)
     if control is not None:
         poller.register(control.descriptor, zmq.POLLIN)
+    if store is not None:
+        poller.register(store.descriptor, zmq.POLLIN)
     reported = _progress(server)
     due = 0.0
     while True:
@@ -192,6 +238,10 @@ def _loop(
                 poller.unregister(control.descriptor)
                 control = None
         server.turn()
+        if store is not None:
+            store.turn()
+            server.complete_joins()
+            store.fill_in_when_idle(server.state.activity, server.state.joined - server.state.ended)
         found = watcher.poll() if watcher is not None else None
         if found is not None:
             report.write(found)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from coordinator.absent_ranks import AbsentRanks
 from coordinator.answers import Outgoing
 from coordinator.arithmetic import Buffer
 from coordinator.state import State
@@ -58,8 +59,15 @@ class _Connection:
 class Server:
     """A ROUTER for the ranks of one run."""
 
-    def __init__(self, world_size: int, secret: str, endpoint: str = "", times: TimeModel = NO_TIME_MODEL) -> None:
-        self.state = State(times)
+    def __init__(
+        self,
+        world_size: int,
+        secret: str,
+        endpoint: str = "",
+        times: TimeModel = NO_TIME_MODEL,
+        absent: AbsentRanks | None = None,
+    ) -> None:
+        self.state = State(times, absent)
         self._world_size = world_size
         self._secret = secret.encode()
         self._connections: dict[bytes, _Connection] = {}  # by ZeroMQ identity
@@ -127,6 +135,11 @@ class Server:
             self._receive(identity, frame, payloads, now)
         self._put(self.state.answer_asks())
         self._disconnect_ended()
+        self._flush()
+
+    def complete_joins(self) -> None:
+        """Complete communicator inits in a job with absent ranks, after a turn of the store."""
+        self._put(self.state.complete_joins())
         self._flush()
 
     def exited(self, rank: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coordinator.absent_ranks import AbsentRanks, CommunicatorOrigin
 from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE, Outgoing
 from coordinator.arithmetic import Buffer
 from coordinator.collectives import PendingCollective
@@ -31,6 +32,7 @@ from rank_runtime.messages import (
     Leave,
     Message,
     Post,
+    ProcessGroup,
     RequestFailed,
     Shrink,
     Split,
@@ -41,8 +43,11 @@ from rank_runtime.messages import (
 class State:
     """Communicators and requests for new ones."""
 
-    def __init__(self, times: TimeModel = NO_TIME_MODEL) -> None:
+    def __init__(self, times: TimeModel = NO_TIME_MODEL, absent: AbsentRanks | None = None) -> None:
         self._times = times
+        self.absent = absent  # None: every rank is present
+        # In a job with absent ranks: the origin of each communicator, by its members and instance.
+        self.origins: dict[tuple[tuple[int, ...], int], CommunicatorOrigin | None] = {}
         self._asks: list[tuple[int, Ask]] = []  # rank and question, unanswered
         self._communicators: dict[int, Communicator] = {}  # by each of its numbers
         self._communicators_of: dict[int, set[int]] = {}  # rank -> numbers
@@ -93,6 +98,8 @@ class State:
             return self._leave(rank, message)
         if type(message) is Drain:
             return self._drain(rank, message)
+        if type(message) is ProcessGroup and self.absent is not None:
+            self.absent.announce(rank, message.name, message.members)
         return []
 
     def answer_asks(self) -> list[Outgoing]:
@@ -208,11 +215,22 @@ class State:
     def _join(self, rank: int, join: Join) -> list[Outgoing]:
         joining = self._joining.get(join.key)
         if joining is None:
-            joining = self._joining[join.key] = Joining(join.ranks)
+            joining = self._joining[join.key] = Joining(join.ranks, self.absent)
         outcome = joining.add(rank, join)
         if outcome.groups:
             del self._joining[join.key]
         return self._answers(outcome)
+
+    def complete_joins(self) -> list[Outgoing]:
+        """Complete communicator inits in a job with absent ranks. Call it after each turn of the store: joins and
+        unique ids arrive on different connections."""
+        answers: list[Outgoing] = []
+        for key, joining in list(self._joining.items()):
+            outcome = joining.outcome(key)
+            if outcome.groups:
+                del self._joining[key]
+            answers += self._answers(outcome)
+        return answers
 
     def _divide(self, rank: int, request: Split | Shrink) -> list[Outgoing]:
         parent = self._communicators.get(request.parent)
@@ -225,7 +243,7 @@ class State:
         key = (request.parent, request.sequence)
         dividing = self._dividing.get(key)
         if dividing is None:
-            dividing = self._dividing[key] = Dividing(parent.members, parent.member_of, request)
+            dividing = self._dividing[key] = Dividing(parent.members, parent.member_of, request, self.absent)
         outcome = dividing.add(rank, request)
         if outcome.groups or outcome.without:
             del self._dividing[key]
@@ -235,27 +253,35 @@ class State:
         answers: list[Outgoing] = [(rank, failure, None) for rank, failure in outcome.failures]
         answers += [(rank, Joined(request, 0, 0, (), 0), None) for rank, request in outcome.without]
         for group in outcome.groups:
-            communicator, instance = self._make(group.members)
+            communicator, instance = self._make(group.members, group.origin)
             for member, (rank, request) in enumerate(zip(group.members, group.requests, strict=True)):
                 number = communicator.number_of(member)
                 if request is not None:
                     answers.append((rank, Joined(request, number, member, group.members, instance), None))
-                else:
+                elif self._is_present(rank):
                     answers += self._leave_communicator(rank, number, withdraw=False)
         return answers
 
-    def _make(self, members: tuple[int, ...]) -> tuple[Communicator, int]:
+    def _is_present(self, rank: int) -> bool:
+        return self.absent is None or self.absent.is_present(rank)
+
+    def _make(self, members: tuple[int, ...], origin: CommunicatorOrigin | None) -> tuple[Communicator, int]:
         """A new communicator, and how many with the same members came before it."""
-        communicator = Communicator(self._last_number + 1, members, self._times)
+        absent = frozenset(member for member, rank in enumerate(members) if not self._is_present(rank))
+        siblings = self.absent.siblings_of(origin) if self.absent is not None and origin is not None else None
+        communicator = Communicator(self._last_number + 1, members, self._times, absent, siblings)
         self._last_number = communicator.numbers[-1]
         self._made += 1
         instance = self._instances.get(members, 0)
         self._instances[members] = instance + 1
         communicator.instance = instance
+        if self.absent is not None:
+            self.origins[members, instance] = origin
         for number in communicator.numbers:
             self._communicators[number] = communicator
         for member, rank in enumerate(members):
-            self._communicators_of.setdefault(rank, set()).add(communicator.number_of(member))
+            if member not in absent:
+                self._communicators_of.setdefault(rank, set()).add(communicator.number_of(member))
         return communicator, instance
 
     def _drain(self, rank: int, drain: Drain) -> list[Outgoing]:

@@ -18,22 +18,24 @@ class StoreError(Exception):
     """The store cannot be hosted."""
 
 
+def listen(port: int) -> socket.socket:
+    """A socket that listens on the loopback address. The port is opened here and not by torch: a port that is taken is
+    one clear error, and no other process can take a free one between choosing and opening it."""
+    try:
+        return socket.create_server((ADDRESS, port), backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StoreError(f"port {port} is in use: choose another with --master-port; 0 picks a free one") from None
+        raise StoreError(f"cannot listen at {ADDRESS}:{port}: {error.strerror}") from None
+    except OverflowError:
+        raise StoreError(f"there is no port {port}: expected 0 to 65535") from None
+
+
 class Store:
     """A TCPStore and its port."""
 
     def __init__(self, port: int = 0) -> None:
-        # The port is opened here and not by torch: a port that is taken is one clear error, and no other process can
-        # take a free one between choosing and opening it.
-        try:
-            listening = socket.create_server((ADDRESS, port), backlog=_BACKLOG)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise StoreError(
-                    f"port {port} is in use: choose another with --master-port; 0 picks a free one"
-                ) from None
-            raise StoreError(f"cannot listen at {ADDRESS}:{port}: {error.strerror}") from None
-        except OverflowError:
-            raise StoreError(f"there is no port {port}: expected 0 to 65535") from None
+        listening = listen(port)
         self.port: int = listening.getsockname()[1]
         self._store: Any = _tcp_store(self.port, listening.detach())
 

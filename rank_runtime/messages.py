@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 5
+VERSION = 6
 
 
 class Call(IntEnum):
@@ -194,6 +194,16 @@ class Drain:
     host_ns: int = 0  # by the rank's clock
 
 
+@dataclass(slots=True)
+class ProcessGroup:
+    """A process group that the rank's program creates, whether or not the rank is a member. Sent only if some ranks of
+    the job are absent: their groups are known from the present ones."""
+
+    KIND: ClassVar[int] = 11
+    name: str  # torch's
+    members: Sequence[int]  # ranks of the job, in the order of the group
+
+
 # ---- from the coordinator ----
 
 
@@ -277,11 +287,11 @@ class Times:
     ns: Sequence[int]  # one for each number
 
 
-FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain
+FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain | ProcessGroup
 FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times | Abandoned
 Message = FromRank | FromCoordinator
 
-FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain)
+FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain, ProcessGroup)
 FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times, Abandoned)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ def test_the_header_declares_every_message() -> None:
     header = message_header(Path(messages.__file__).read_text(encoding="utf-8"))
     assert f"MAYA_MESSAGES_VERSION = {messages.VERSION} " in header
     for message in (*messages.FROM_RANK, *messages.FROM_COORDINATOR):
-        name = "request_failed" if message is messages.RequestFailed else message.__name__.lower()
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", message.__name__).lower()
         assert f"MAYA_KIND_{name.upper()} = {message.KIND} " in header
         assert f"maya_pack_{name}(" in header
         assert f"maya_unpack_{name}(" in header
