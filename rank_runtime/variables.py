@@ -119,6 +119,14 @@ RANK_VARIABLES = (
         internal=True,
     ),
     Variable(
+        "MAYA_PRESENT_RANKS",
+        "number of ranks that are processes, if the others are absent: ranks then announce their process groups; "
+        "maya-torchrun sets it from --represent; 0: every rank is a process",
+        "0",
+        is_number=True,
+        internal=True,
+    ),
+    Variable(
         "MAYA_CLOCK",
         "virtual: the program sees the time on its cluster, which needs a coordinator; wall: real time",
         "wall",

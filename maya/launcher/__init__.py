@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from maya.devices import DeviceError, load_device
-from maya.launcher.arguments import UsageError, parse
+from maya.devices import Device, DeviceError, load_device
+from maya.launcher.arguments import LaunchOptions, UsageError, parse
+from maya.launcher.attempt import AttemptOutcome
 from maya.launcher.job import Job
 from maya.launcher.logs import make_run_folder
 from maya.launcher.recorded_settings import make_settings
+from maya.launcher.survey import SurveyFailed, find_representatives
+from maya.replay.run_settings import RunSettings
 from maya.util import standard_streams
-from rank_runtime.build import BuildError, ensure_built
+from maya.util.ranks import ranks_text
+from rank_runtime.build import Build, BuildError, ensure_built
 from rank_runtime.variables import VariableError
 
 FAILED, USAGE = 1, 2
@@ -33,13 +39,37 @@ def main(words: Sequence[str] | None = None) -> int:
         if build.observer is None:
             _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")
         settings = make_settings(launch, device, build, os.environ)
-        return Job(launch, device, build, settings, make_run_folder(launch), _say).run()
+        folder = make_run_folder(launch)
+        if launch.finds_representatives:
+            launch = _with_representatives(launch, device, build, settings, folder)
+        return Job(launch, device, build, settings, folder, _say).run()
     except (UsageError, DeviceError, BuildError, VariableError) as error:
         _say(str(error))
         return USAGE
+    except SurveyFailed as error:
+        if str(error):
+            _say(str(error))
+        return FAILED
     except KeyboardInterrupt:  # no rank is running: otherwise the job passes the signal on
         _say("interrupted")
         return FAILED
+
+
+def _with_representatives(
+    launch: LaunchOptions, device: Device, build: Build, settings: RunSettings, folder: Path
+) -> LaunchOptions:
+    """The job with the ranks present that represent it."""
+
+    def attempt(chosen: LaunchOptions, round_folder: Path) -> tuple[AttemptOutcome, Path]:
+        return Job(chosen, device, build, settings, round_folder, _say).survey()
+
+    survey = find_representatives(launch, folder, attempt, _say)
+    mesh = " x ".join(map(str, survey.sizes)) or "1"
+    _say(
+        f"{launch.world_size} ranks, mesh {mesh}: {ranks_text(survey.present)} represent them; checked on "
+        f"{ranks_text(survey.checked)}"
+    )
+    return replace(launch, present=survey.present if len(survey.present) < launch.world_size else None)
 
 
 def _say(line: str) -> None:

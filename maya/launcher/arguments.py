@@ -24,6 +24,7 @@ from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
 from maya.launcher.option_parser import GPU, make_parser
 from maya.launcher.timing_options import Timing, TimingError, read_options
+from maya.util.ranks import parse_ranks
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
 GPUS_PER_NODE = 8
@@ -93,10 +94,17 @@ class LaunchOptions:
     timing: Timing
     hangs: Hangs
     injection: Injection
+    present: tuple[int, ...] | None = None  # the ranks that are processes; None: all
+    finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """The ranks that are processes."""
+        return range(self.world_size) if self.present is None else self.present
 
 
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions:
@@ -156,7 +164,28 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         timing=timing,
         hangs=hangs,
         injection=_injection(options, nodes * ranks_per_node),
+        present=_present(options, nodes * ranks_per_node),
+        finds_representatives=options.represent == "auto" and nodes * ranks_per_node > 1,
     )
+
+
+def _present(options: argparse.Namespace, world_size: int) -> tuple[int, ...] | None:
+    """The ranks of --represent; None: all."""
+    text: str = options.represent
+    if text in ("all", "auto"):
+        return None
+    try:
+        listed = Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text
+        ranks = parse_ranks(",".join(listed.split()), repeated=True)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--represent: {error}; or write all") from error
+    if ranks[-1] >= world_size:
+        raise UsageError(f"--represent {text}: there is no rank {ranks[-1]}; ranks are 0 to {world_size - 1}")
+    if ranks[0] != 0:
+        raise UsageError(f"--represent {text}: rank 0 has to be among them: it hosts, logs and broadcasts in most jobs")
+    if options.max_restarts:
+        raise UsageError("--represent and --max-restarts exclude each other: a job with absent ranks is not restarted")
+    return None if len(ranks) == world_size else ranks
 
 
 def _injection(options: argparse.Namespace, world_size: int) -> Injection:

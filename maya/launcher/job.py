@@ -37,6 +37,7 @@ from maya.launcher.summary_file import FinishedRun, write_summary
 from maya.launcher.worker_environment import RendezvousAddress, free_port, worker_variables
 from maya.launcher.zygote_process import ZygoteProcess
 from maya.replay.run_settings import RunSettings
+from maya.util.ranks import ranges
 from rank_runtime.build import Build
 from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
@@ -84,6 +85,14 @@ class Job:
         self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
         return exit_code
 
+    def survey(self) -> tuple[AttemptOutcome, Path]:
+        """One attempt without summary or prediction; the outcome, and the folder of its logs."""
+        self._check_program()
+        write_settings(self._settings, self._run_folder)
+        self._check_limits()
+        with Signals(self._launch.signals) as signals:
+            return self._attempt(0, signals), self._log_folder
+
     def _print_assumptions(self) -> None:
         launch, settings = self._launch, self._settings
         if launch.cluster_file is None and launch.world_size > 1 and (launch.timing.timeline or self._is_virtual()):
@@ -115,7 +124,7 @@ class Job:
         from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
         from maya.launcher.capacity import examine
 
-        for check in examine(self._launch.world_size, shared=self._shares()):
+        for check in examine(len(self._launch.processes), shared=self._shares()):
             text = f"{check.subject}: {check.found}; {check.advice}"
             if check.verdict is Verdict.FAIL:
                 raise UsageError(text)
@@ -128,8 +137,8 @@ class Job:
 
     def _attempt(self, attempt: int, signals: Signals) -> AttemptOutcome:
         launch = self._launch
-        ranks = range(launch.world_size)
-        files = [make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks]
+        ranks = launch.processes
+        files = {rank: make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks}
         variables = self._common_environment()
         hosted = launch.world_size > 1
         secret = secrets.token_hex(16) if hosted or self._is_virtual() else ""
@@ -144,7 +153,7 @@ class Job:
 
         preparation = self._preparation(secret, port if hosted else None, attempt)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
-        progress = Progress(launch.world_size, sys.stderr)
+        progress = Progress(len(ranks), sys.stderr)
         with (
             ZygoteProcess(launch.command if preparation.share else _NO_PROGRAM, variables, preparation) as zygote,
             Follower(followed),
@@ -168,11 +177,12 @@ class Job:
             **RendezvousAddress(0).variables(),
             **self._clock_variables(),
             "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
+            "MAYA_PRESENT_RANKS": str(0 if self._launch.present is None else len(self._launch.present)),
         }
         if not self._inherited.get("MAYA_KEPT_BYTES"):
-            chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.world_size))
+            chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(len(self._launch.processes)))
         if not self._inherited.get("MAYA_OBJECT_BYTES"):
-            chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(self._launch.world_size))
+            chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(len(self._launch.processes)))
         return {
             **environment,
             **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),
@@ -193,6 +203,7 @@ class Job:
         imports = share and launch.world_size > 1
         return Preparation(
             world_size=launch.world_size,
+            processes=len(launch.processes),
             share=share,
             torch=imports,
             script=launch.script if share and not launch.module else None,
@@ -208,6 +219,7 @@ class Job:
                 "hang_folder": str(self._run_folder),
                 "hang_after": launch.hangs.after,
                 "hang_freezes": launch.hangs.debugs,
+                "present": "" if launch.present is None else ranges(launch.present),
             },
         )
 
@@ -265,7 +277,7 @@ class Job:
         """Print and write the summary. A file that cannot be written is reported and does not change the exit code,
         which is the script's."""
         launch = self._launch
-        files = {rank: self._trace_file(rank, attempt) for rank in range(launch.world_size) if launch.trace}
+        files = {rank: self._trace_file(rank, attempt) for rank in launch.processes if launch.trace}
         run = FinishedRun(
             script=launch.script,
             nodes=launch.nodes,
@@ -284,6 +296,7 @@ class Job:
             pauses=outcome.pauses,
             injected=launch.injection.texts(),
             schedule_seed=launch.injection.seed,
+            present=launch.present,
         )
         prediction, no_prediction = None, None
         assumptions: Sequence[Assumption] = ()

@@ -88,6 +88,13 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="NAME|FILE",
         help=f"GPU of every rank: a name in the catalogue, or a TOML file (default: the cluster's, or {GPU})",
     )
+    common.add_argument(
+        "--represent",
+        default="all",
+        metavar="auto|all|RANKS|FILE",
+        help="which ranks are processes: all; auto (find one of each kind, and check them); or e.g. 0,8,16, 0-3, or a "
+        "file with such a list. The others are absent, and one of these represents each (default: all)",
+    )
     timing_options.add_set_option(common)
     common.add_argument(
         "--out",
@@ -96,14 +103,14 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="folder for logs, traces and results (default: a new one, maya-runs/<script>-<n>)",
     )
     options.flag(common, "-m", "--module", help="SCRIPT is the name of a module, as in python -m")
-    common.add_argument(
+    hang.add_options(common, hangs)
+    timing_options.add_options(time, results)
+    results.add_argument("--no-trace", action="store_true", help="record nothing and predict nothing")
+    values.add_argument(
         "--compute",
         choices=["none", "small", "all"],
         help="which ops are really computed: none, those on small tensors, or all (default: small)",
     )
-    hang.add_options(common, hangs)
-    timing_options.add_options(time, results)
-    results.add_argument("--no-trace", action="store_true", help="record nothing and predict nothing")
     _add_values(values)
     injection_options.add_options(faults)
     imports.add_argument(

@@ -15,6 +15,7 @@ from typing import Any
 from maya.assumptions import Assumption
 from maya.launcher.summary_file import FinishedRun
 from maya.launcher.terminal_summary import place_text, relative
+from maya.replay.represented_ranks import RepresentedJob
 from maya.results.predict import TRACES, Prediction, predict
 from maya.results.prediction_json import prediction_json
 from maya.results.terminal_text import lines_of
@@ -40,13 +41,20 @@ def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
     try:
         made = predict(folder)
         unwritten = [f"{made.unwritten}; the prediction above does not depend on them"] if made.unwritten else []
-        lines = [*lines_of(made.result, place_text), *unwritten, _next(made, folder)]
+        lines = [*_represented(made, folder), *lines_of(made.result, place_text), *unwritten, _next(made, folder)]
         return PredictionSummary(lines, prediction_json(made.result), assumptions=made.result.assumptions)
     except (OSError, ValueError) as error:
         return PredictionSummary([f"no prediction: {error}"], None, str(error))
     except Exception as error:  # the job itself succeeded, and its output and traces are complete
         problem = f"{type(error).__name__}: {error}"
         return PredictionSummary([f"no prediction, because Maya failed: {problem} ({_details(folder)})"], None, problem)
+
+
+def _represented(made: Prediction, folder: Path) -> list[str]:
+    """Which ranks stand for which, if some were absent."""
+    job = RepresentedJob.load(folder)
+    classes = [each.ranks for each in made.result.timeline.rank_classes]
+    return [] if job is None else [f"{'represent':<11}{line}" for line in job.lines(classes)]
 
 
 def _details(folder: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from maya.assumptions import Assumption
 from maya.launcher.attempt import Exit, Pause
 from maya.util.files import write_atomically
+from maya.util.ranks import ranges
 
 VERSION = 3  # of summary.json, which docs/results.md describes
 
@@ -39,6 +40,7 @@ class FinishedRun:
     pauses: Sequence[Pause] = ()  # times without activity of any rank
     injected: Sequence[str] = ()  # injected faults
     schedule_seed: int | None = None
+    present: Sequence[int] | None = None  # the ranks that were processes; None: all
 
     @property
     def ranks(self) -> int:
@@ -74,6 +76,7 @@ def write_summary(
         "problem": run.problem,
         "injected": list(run.injected),
         "schedule_seed": run.schedule_seed,
+        "present": None if run.present is None else ranges(run.present),
         "ranks": [
             {
                 "rank": end.rank,

@@ -27,9 +27,9 @@ from rank_runtime.zygote.protocol import (
 )
 
 
-def _loading(world_size: int) -> dict[str, str]:
+def _loading(processes: int) -> dict[str, str]:
     """Let the dynamic loader bind functions at once: with lazy binding, many ranks would unshare pages by binding."""
-    return {BIND_AT_ONCE: "1"} if world_size >= FEWEST_RANKS else {}
+    return {BIND_AT_ONCE: "1"} if processes >= FEWEST_RANKS else {}
 
 
 class ZygoteProcess:
@@ -51,7 +51,7 @@ class ZygoteProcess:
             self._process = subprocess.Popen(
                 command,
                 env={
-                    **_loading(preparation.world_size),
+                    **_loading(preparation.processes),
                     **environment,
                     "PYTHONPATH": str(ENTRY) + (os.pathsep + path if path else ""),
                     VARIABLE: descriptors.text(),

@@ -46,6 +46,7 @@ Modules
     rank              how a forked process becomes a rank
     separate_rank     the start of a rank that is a process of its own
     python_clock      Python's clock functions, which show virtual time
+    process_groups    announcing process groups in jobs with absent ranks
     drain             completing queued collectives at the end of a program
     rank_exit         how ranks exit
     prefork           one-time preparations before the fork

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS, make_objects_immortal
 from rank_runtime.zygote.prefork import assign_type_versions, grow_pybind_table, prepare_observer
 from rank_runtime.zygote.preload import Preload
+from rank_runtime.zygote.process_groups import observe_process_groups
 from rank_runtime.zygote.protocol import Descriptors, EntryPoint, Lines, PlanFile, RankStart, write_line
 from rank_runtime.zygote.python_clock import PythonClock
 from rank_runtime.zygote.rank import (
@@ -97,7 +98,7 @@ class Zygote:
             self.report({"not_forked": self._preload.problem})
         self._rank_exit.share_modules(self._preload.shared)
         prepare_observer()
-        many = preparation.world_size >= FEWEST_RANKS
+        many = preparation.processes >= FEWEST_RANKS
         if many:
             assign_type_versions()
             grow_pybind_table()
@@ -193,12 +194,13 @@ class Zygote:
 
     def _be_rank(self, start: RankStart) -> None:
         name_process(self._name)
-        become_rank(start, self.process, self._descriptors)
+        become_rank(start, self.process, self._descriptors, self._preparation.processes)
         if not self._preparation.share or self._preload.problem is not None:
             exec_command(start.command)
         begin_device()
         self._clock.begin()
         begin_interpreter(self._clock.time_ns())
+        observe_process_groups(os.environ)
         self._preload.shared.begin()
         self._rank_exit.begin(start.rank)
 

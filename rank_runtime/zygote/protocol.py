@@ -70,6 +70,7 @@ class Preparation:
     """What the zygote needs before it forks ranks."""
 
     world_size: int
+    processes: int  # ranks to fork; the others are absent
     share: bool  # import modules before the fork; otherwise every rank executes its command
     torch: bool  # import torch's usual modules as well
     script: str | None  # the file that Python will run; its import statements name modules to import

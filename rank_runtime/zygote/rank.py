@@ -23,8 +23,9 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _libc = ctypes.CDLL(None)
 
 
-def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> None:
-    """The first steps of every rank; `descriptors` are the zygote's own and are closed."""
+def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int], processes: int) -> None:
+    """The first steps of every rank, of which there are `processes`; `descriptors` are the zygote's own and are
+    closed."""
     os.setsid()  # like torchrun's workers: Ctrl-C on the terminal reaches only the launcher, which forwards it
     die_with_parent(zygote)
     signal.set_wakeup_fd(-1)
@@ -32,7 +33,7 @@ def become_rank(start: RankStart, zygote: int, descriptors: Iterable[int]) -> No
     for descriptor in descriptors:
         os.close(descriptor)
     os.environ.update(start.environment)
-    _lower_priority(int(start.environment["WORLD_SIZE"]))
+    _lower_priority(processes)
     try:
         _redirect(start.stdout, 1)
         _redirect(start.stderr, 2)

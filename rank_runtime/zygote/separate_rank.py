@@ -11,6 +11,7 @@ import ctypes
 import os
 
 from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
+from rank_runtime.zygote.process_groups import observe_process_groups
 from rank_runtime.zygote.python_clock import PythonClock
 
 
@@ -21,6 +22,7 @@ def begin_separate_rank(entry: str) -> None:
     if rest:
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     PythonClock(os.environ).begin()
+    observe_process_groups(os.environ)
     if hasattr(ctypes.CDLL(None), "maya_complete_collectives"):  # the fake libraries are loaded
         atexit.register(_end)
 

@@ -50,6 +50,7 @@ typedef struct {
     bool observe_all;    /* RecordFunction callbacks also for ops that launch nothing (torch.profiler) */
     bool strict_values;  /* reading a placeholder value is an error */
     int world_size;      /* 0: unknown */
+    int processes;       /* ranks that are processes; the others are absent */
     int ranks_per_node;
     bool virtual_clock;       /* the program's clocks show the time on its cluster (virtual_clock.h) ... */
     maya_clock_costs costs;   /* ... with these host costs */

@@ -56,7 +56,7 @@ int maya_processors(void) {
 }
 
 static int64_t stretched(int64_t interval_ns) {
-    int64_t enough = (int64_t)RANKS_PER_PROCESSOR * maya_processors(), ranks = maya_get_settings()->world_size;
+    int64_t enough = (int64_t)RANKS_PER_PROCESSOR * maya_processors(), ranks = maya_get_settings()->processes;
     if (interval_ns <= 0 || interval_ns > LONGEST_INTERVAL_NS || ranks <= enough) return interval_ns;
     int64_t longer_ns = interval_ns * ranks / enough;
     return longer_ns < LATEST_NS ? longer_ns : LATEST_NS;

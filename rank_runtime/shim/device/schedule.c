@@ -6,7 +6,7 @@
 #include <time.h>
 
 enum {
-    FEWEST = 8,         /* one event in 8 is delayed, or one in world_size if that is more */
+    FEWEST = 8,         /* one event in 8 is delayed, or one in the number of ranks if that is more */
     MILLISECONDS = 200, /* delays are 200 to 400 ms: shorter ones would not reliably change the order on a busy machine */
 };
 
@@ -23,7 +23,7 @@ uint64_t maya_schedule_ns(maya_scheduled what, uint64_t which) {
     if (settings->schedule_seed < 0) return 0;
     uint64_t bits = maya_schedule_mix((uint64_t)settings->schedule_seed, (uint64_t)settings->rank);
     bits = maya_schedule_mix(maya_schedule_mix(bits, what), which);
-    uint64_t share = settings->world_size > FEWEST ? (uint64_t)settings->world_size : FEWEST;
+    uint64_t share = settings->processes > FEWEST ? (uint64_t)settings->processes : FEWEST;
     if (bits % share != 0) return 0;
     return MILLISECONDS * 1000000u + maya_schedule_mix(bits, 0) % (MILLISECONDS * 1000000u);
 }

@@ -141,6 +141,8 @@ static void read_settings(void) {
         refuse(MAYA_VARIABLE_GPUS, getenv(MAYA_VARIABLE_GPUS), "at most " TEXT_OF(MAYA_MAX_DEVICES) " devices");
     settings.node_devices = (int)count;
     settings.world_size = (int)number_of("WORLD_SIZE", 0);
+    settings.processes = (int)NUMBER(PRESENT_RANKS);
+    if (settings.processes == 0) settings.processes = settings.world_size;
     settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);
     if (settings.ranks_per_node == 0) settings.ranks_per_node = 1;
     read_items(MAYA_VARIABLE_GPU_PROPERTIES, &settings.device, set_property, "key=value;key=value");

@@ -86,7 +86,7 @@ static watchdog *join(void) {
 
 static bool stands_still(void) {
     uint64_t last = maya_clock_last_news_ns(), now = maya_now_ns(); /* `last` may be slightly later */
-    uint64_t ranks = (uint64_t)maya_get_settings()->world_size, enough = RANKS_PER_PROCESSOR * (uint64_t)maya_processors();
+    uint64_t ranks = (uint64_t)maya_get_settings()->processes, enough = RANKS_PER_PROCESSOR * (uint64_t)maya_processors();
     return now > last + (ranks > enough ? STANDSTILL_NS * ranks / enough : STANDSTILL_NS);
 }
 

@@ -1,0 +1,96 @@
+"""The survey before a job with representatives: runs a few ranks, round by round, until it is known which ranks
+represent the job (maya/replay/representatives.py).
+
+In: a job, as a function of the ranks that are present. Out: the present ranks of the job proper. The first round runs
+rank 0 alone, from which the process groups of all ranks are known; if it cannot run alone, that is no failure.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from maya.launcher.arguments import LaunchOptions, StreamChoice, StreamCodes
+from maya.launcher.attempt import AttemptOutcome
+from maya.replay.rank_class import trace_facts
+from maya.replay.representatives import RepresentativeSearch
+from maya.replay.represented_ranks import RepresentedJob
+from maya.util.ranks import ranks_text
+
+FOLDER = "survey"
+_MOST_ROUNDS = 12
+_TO_FILES = StreamCodes({}, StreamChoice(stdout=True, stderr=True))
+
+Attempt = Callable[[LaunchOptions, Path], tuple[AttemptOutcome, Path]]  # the ranks of a round -> outcome, log folder
+
+
+class SurveyFailed(Exception):
+    """A round of the survey failed or was stopped."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The outcome of a survey."""
+
+    present: tuple[int, ...]
+    sizes: tuple[int, ...]  # of the mesh
+    checked: tuple[int, ...]  # ranks that were compared with their representatives
+    rounds: int
+
+
+def find_representatives(
+    launch: LaunchOptions, run_folder: Path, attempt: Attempt, say: Callable[[str], None]
+) -> Survey:
+    """Run rounds until the representatives are known."""
+    folder = run_folder / FOLDER
+    try:
+        return _find(launch, folder, attempt, say)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _find(launch: LaunchOptions, folder: Path, attempt: Attempt, say: Callable[[str], None]) -> Survey:
+    present: tuple[int, ...] = (0,)
+    p2p: set[tuple[int, ...]] = set()
+    for number in range(1, _MOST_ROUNDS + 1):
+        say(f"survey, round {number}: {ranks_text(present)} of {launch.world_size}")
+        round_folder = folder / str(number)
+        round_folder.mkdir(parents=True)
+        quiet = replace(launch, present=present, redirects=_TO_FILES, log_folder=round_folder / "logs")
+        outcome, logs = attempt(quiet, round_folder)
+        job = RepresentedJob.load(round_folder)
+        if outcome.stopped_by is not None:
+            raise SurveyFailed("")
+        failed = outcome.problem is not None or bool(outcome.failed) or outcome.hang is not None
+        if job is None or (failed and (number > 1 or not job.groups)):
+            raise SurveyFailed(_problem(outcome, present, logs))
+        facts = trace_facts(round_folder)
+        digests = {} if failed else facts.digests
+        p2p |= facts.p2p
+        search = RepresentativeSearch(job, p2p)
+        missing = search.next_ranks(digests)
+        if not missing:
+            chosen = search.representatives(digests)
+            return Survey(chosen, job.mesh.sizes, search.checks, number)
+        shutil.rmtree(round_folder, ignore_errors=True)
+        present = tuple(sorted({*present, *missing}))
+    raise SurveyFailed(
+        f"after {_MOST_ROUNDS} rounds it is still not known which ranks are alike; name them (--represent 0,8,16), or "
+        "run all ranks (--represent all)"
+    )
+
+
+def _problem(outcome: AttemptOutcome, present: tuple[int, ...], logs: Path) -> str:
+    what = outcome.problem or (f"a {outcome.hang}" if outcome.hang else "a rank failed")
+    shown = ""
+    for end in outcome.exits:
+        file = logs / "attempt_0" / str(end.rank) / "stderr.log"
+        if end.exit_code not in (0, -15) and file.is_file():
+            shown = "\n" + file.read_text(encoding="utf-8", errors="replace")[-4000:]
+            break
+    return (
+        f"the survey for representatives failed with {ranks_text(present)} present: {what}. If the job runs with "
+        f"--represent all on few ranks, name the representatives (--represent 0,8,16).{shown}"
+    )
