@@ -17,7 +17,6 @@ from maya.launcher.recorded_settings import make_settings
 from maya.launcher.survey import SurveyFailed, find_representatives
 from maya.replay.run_settings import RunSettings
 from maya.util import standard_streams
-from maya.util.ranks import ranks_text
 from rank_runtime.build import Build, BuildError, ensure_built
 from rank_runtime.variables import VariableError
 
@@ -63,13 +62,8 @@ def _with_representatives(
     def attempt(chosen: LaunchOptions, round_folder: Path) -> tuple[AttemptOutcome, Path]:
         return Job(chosen, device, build, settings, round_folder, _say).survey()
 
-    survey = find_representatives(launch, folder, attempt, _say)
-    mesh = " x ".join(map(str, survey.sizes)) or "1"
-    _say(
-        f"{launch.world_size} ranks, mesh {mesh}: {ranks_text(survey.present)} represent them; checked on "
-        f"{ranks_text(survey.checked)}"
-    )
-    return replace(launch, present=survey.present if len(survey.present) < launch.world_size else None)
+    present = find_representatives(launch, folder, attempt, _say)
+    return replace(launch, present=present if len(present) < launch.world_size else None)
 
 
 def _say(line: str) -> None:

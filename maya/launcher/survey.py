@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from maya.launcher.arguments import LaunchOptions, StreamChoice, StreamCodes
 from maya.launcher.attempt import AttemptOutcome
+from maya.replay.mesh_blocks import SurveyResult
 from maya.replay.rank_class import trace_facts
 from maya.replay.representatives import RepresentativeSearch
 from maya.replay.represented_ranks import RepresentedJob
@@ -30,28 +31,30 @@ class SurveyFailed(Exception):
     """A round of the survey failed or was stopped."""
 
 
-@dataclass(frozen=True)
-class Survey:
-    """The outcome of a survey."""
-
-    present: tuple[int, ...]
-    sizes: tuple[int, ...]  # of the mesh
-    checked: tuple[int, ...]  # ranks that were compared with their representatives
-    rounds: int
-
-
 def find_representatives(
     launch: LaunchOptions, run_folder: Path, attempt: Attempt, say: Callable[[str], None]
-) -> Survey:
-    """Run rounds until the representatives are known."""
+) -> tuple[int, ...]:
+    """Run rounds until the representatives are known; save the result in the run's folder, and return the ranks that
+    have to be present."""
     folder = run_folder / FOLDER
     try:
-        return _find(launch, folder, attempt, say)
+        present, result = _find(launch, folder, attempt, say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if len(present) < launch.world_size:
+        result.save(run_folder)
+    mesh = " x ".join(map(str, result.sizes)) or "1"
+    drawn = f", of which {ranks_text(result.checked)} drawn at random" if result.checked else ""
+    say(
+        f"{launch.world_size} ranks, mesh {mesh}: {ranks_text(present)} represent them; compared were "
+        f"{ranks_text(result.compared)}{drawn}"
+    )
+    return present
 
 
-def _find(launch: LaunchOptions, folder: Path, attempt: Attempt, say: Callable[[str], None]) -> Survey:
+def _find(
+    launch: LaunchOptions, folder: Path, attempt: Attempt, say: Callable[[str], None]
+) -> tuple[tuple[int, ...], SurveyResult]:
     present: tuple[int, ...] = (0,)
     p2p: set[tuple[int, ...]] = set()
     for number in range(1, _MOST_ROUNDS + 1):
@@ -67,13 +70,14 @@ def _find(launch: LaunchOptions, folder: Path, attempt: Attempt, say: Callable[[
         if job is None or (failed and (number > 1 or not job.groups)):
             raise SurveyFailed(_problem(outcome, present, logs))
         facts = trace_facts(round_folder)
-        digests = {} if failed else facts.digests
+        # A rank that does nothing on its GPU has no trace.
+        digests = {} if failed else {rank: facts.digests.get(rank, b"") for rank in present}
         p2p |= facts.p2p
         search = RepresentativeSearch(job, p2p)
         missing = search.next_ranks(digests)
         if not missing:
-            chosen = search.representatives(digests)
-            return Survey(chosen, job.mesh.sizes, search.checks, number)
+            result = search.result(digests, number)
+            return search.present(result), result
         shutil.rmtree(round_folder, ignore_errors=True)
         present = tuple(sorted({*present, *missing}))
     raise SurveyFailed(

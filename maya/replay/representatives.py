@@ -1,34 +1,49 @@
 """Which ranks represent a job: found from its process groups, and checked by comparing traces.
 
 In: the process groups of a job, and the digests of the ranks that have been run so far. Out: the ranks to run next,
-until none is missing; then the representatives. No I/O: maya/launcher/survey.py runs the ranks.
+until none is missing; then blocks of the mesh, each with a representative. No I/O: maya/launcher/survey.py runs the
+ranks.
 
-The mesh of the process groups (mesh.py) has dimensions. Rank 0 may do more than others (log, save), so dimensions are
-compared at another rank, the base, whose coordinates are 1. A dimension is symmetric if the base's trace agrees with
-those of the first and the last rank along it. Along other dimensions, such as the stages of a pipeline, ranks are run
-until neighbours agree or nothing lies between them. Ranks that send to each other, such as a pipeline's, are run
-together from the start: what they receive may decide what they do. All combinations of such dimensions are run. Finally
-a few ranks, drawn at random by a seed, are compared with the ranks that would represent them; if they differ, ranks in
-between show which dimension matters.
+The process groups form a mesh (mesh.py). The whole mesh is one block at first. A block is split where two ranks of it
+that differ in one coordinate have different traces: between them if they are neighbours; otherwise ranks between them
+are run first. This ends with blocks whose known ranks agree.
+
+Which ranks are run: a base, whose coordinates are 1, because rank 0 may do more than others (log, save); along each
+dimension through the base the first and the last rank; the ranks between rank 0 and the base, so that a rank 0 of its
+own kind is told from a dimension that matters; and a few ranks drawn at random by a seed, as a check. In every block,
+the ends along dimensions that matter somewhere are run as well. Ranks that send to each other, such as the stages of a
+pipeline, are run together from the start: what they receive may decide what they do.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise, product
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from maya.replay.mesh_blocks import Coordinates, MeshBlock, SurveyResult
 from maya.replay.represented_ranks import RepresentedJob
 
 _CHECKS = 3  # ranks drawn at random
-_MOST_AT_ONCE = 32  # ranks of a dimension that is run as a whole; in a larger one ...
-_PARTS = 8  # ... each interval whose ends differ is divided into this many parts
+_MOST_AT_ONCE = 32  # an interval of at most this many ranks is run as a whole; of a longer one ...
+_PARTS = 8  # ... the ranks that divide it into this many parts
 _LONGEST_CHAIN = 64  # ranks that send to each other and are run together
 _SEED = 20260101
 
-Coordinates = tuple[int, ...]
+_Label = tuple[bytes, int]  # digest of a trace, and the rank's process groups: equal for ranks that are alike
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Two ranks that differ in one coordinate and have different labels."""
+
+    dimension: int
+    low: int  # the smaller coordinate
+    high: int
+    rank: int  # one of the two
 
 
 class RepresentativeSearch:
@@ -37,145 +52,189 @@ class RepresentativeSearch:
     def __init__(self, job: RepresentedJob, p2p: Collection[Sequence[int]] = ()) -> None:
         """`p2p`: members of communicators with send/recv."""
         self._job = job
+        self._mesh = job.mesh.coordinates
         self._sizes = job.mesh.sizes
-        rows = list(map(tuple, job.mesh.coordinates.tolist()))
-        self._coordinates: list[Coordinates] = rows
-        self._rank_at = {row: rank for rank, row in enumerate(rows)}
+        self._coordinates: list[Coordinates] = list(map(tuple, self._mesh.tolist()))
+        self._rank_at = {row: rank for rank, row in enumerate(self._coordinates)}
+        self._shapes = np.array(job.shapes)
         self._base = self._near(tuple(min(1, size - 1) for size in self._sizes))
         self._chains = self._ranks_in_chains(p2p)
-        self.checks = self._draw_checks()
+        chosen = {
+            0,
+            self._base,
+            job.world_size - 1,
+            *self._ends(self._whole(), range(len(self._sizes))),
+            *self._between_ranks(self._base, 0),
+            *self._chains,
+        }
+        self._checks = _draw(sorted(set(range(job.world_size)) - chosen))
+        self._required = chosen.union(self._checks)
 
     def next_ranks(self, digests: Mapping[int, bytes]) -> list[int]:
-        """The ranks that are still missing, in order; none: `representatives` are known."""
-        wanted = {0, self._base, self._job.world_size - 1, *self._ends(), *self._chains}
-        if wanted.issubset(digests):
-            for dimension in range(len(self._sizes)):
-                wanted.update(self._between(dimension, digests))
-        if wanted.issubset(digests):
-            wanted.update(self._combinations(digests))
-        if wanted.issubset(digests):
-            wanted.update(self.checks)
-        if wanted.issubset(digests):
-            wanted.update(self._steps_to_failed_checks(digests))
-        return sorted(wanted.difference(digests))
+        """The ranks that are still missing, in order; none: `result` is known."""
+        missing = self._required.difference(digests)
+        return sorted(missing or self._divide(digests)[1])
 
-    def representatives(self, digests: Mapping[int, bytes]) -> tuple[int, ...]:
-        """The ranks to run: all that are needed to represent the others as the digests say."""
-        needed = {0, self._base, self._job.world_size - 1, *self._chains, *self._combinations(digests)}
+    def result(self, digests: Mapping[int, bytes], rounds: int) -> SurveyResult:
+        """The blocks of the mesh. Each is represented by a rank with the trace of its ranks: rank 0 or a rank of a
+        chain if one has it, because these are needed anyway."""
+        found, _ = self._divide(digests)
+        preferred = sorted({0, *self._chains}.intersection(digests))
+        by_label: dict[_Label, int] = {}
+        for rank in (*preferred, *(known for _, known in found)):
+            by_label.setdefault(self._label(rank, digests), rank)
+        blocks = [(block, by_label[self._label(rank, digests)]) for block, rank in found]
+        return SurveyResult(self._sizes, blocks, self._checks, tuple(sorted(digests)), rounds)
+
+    def present(self, result: SurveyResult) -> tuple[int, ...]:
+        """The ranks to run: rank 0, all representatives, and the chains that steer them."""
+        return tuple(sorted({0, *self._chains, *(rank for _, rank in result.blocks)}))
+
+    # ---- blocks ----
+
+    def _divide(self, digests: Mapping[int, bytes]) -> tuple[list[tuple[MeshBlock, int]], set[int]]:
+        """Blocks whose known ranks agree, each with one of them; and ranks that have to be run before more is known."""
+        found: list[tuple[MeshBlock, int]] = []
+        missing: set[int] = set()
+        known = sorted(digests)
+        matters = sorted({step.dimension for step in self._steps(known, digests)})
+        blocks = [self._whole()]
+        while blocks:
+            block = blocks.pop()
+            inside = block.has(self._mesh)
+            if not inside.any():  # the mesh is irregular
+                continue
+            mine = [rank for rank in known if inside[rank]]
+            wanted = self._samples(block, inside.nonzero()[0], matters).difference(mine)
+            if wanted:
+                missing |= wanted
+            elif len({self._label(rank, digests) for rank in mine}) == 1:
+                found.append((block, mine[0]))
+            else:
+                split = self._split(block, mine, digests, missing)
+                blocks += reversed(split)
+        return found, missing
+
+    def _samples(self, block: MeshBlock, inside: Iterable[int], matters: Sequence[int]) -> set[int]:
+        """The ranks of a block that have to be known: one in its middle, one for each kind of process groups, and the
+        ends along the dimensions that matter somewhere."""
+        ranks = np.array(inside)
+        middle = self._rank_at.get(block.clip(self._coordinates[self._base]), int(ranks[0]))
+        _, firsts = np.unique(self._shapes[ranks], return_index=True)
+        return {middle, *ranks[firsts].tolist(), *self._ends(block, matters)}
+
+    def _split(
+        self, block: MeshBlock, known: Sequence[int], digests: Mapping[int, bytes], missing: set[int]
+    ) -> Sequence[MeshBlock]:
+        """The two parts of a block whose known ranks disagree; none if ranks are missing to decide."""
+        steps = self._steps(known, digests)
+        if not steps:
+            return self._split_without_steps(block, known, digests, missing)
+        shortest = min(step.high - step.low for step in steps)
+        steps = [step for step in steps if step.high - step.low == shortest]
+        between = {rank for step in steps for rank in self._between(step)} if shortest > 1 else set()
+        if between:
+            missing |= between
+            return ()
+        parts = {(step.dimension, step.high): block.split(step.dimension, step.high) for step in steps}
+        return min(parts.values(), key=lambda each: self._impurity(each, known, digests))
+
+    def _split_without_steps(
+        self, block: MeshBlock, known: Sequence[int], digests: Mapping[int, bytes], missing: set[int]
+    ) -> Sequence[MeshBlock]:
+        """No two known ranks that disagree differ in one coordinate only: ask for ranks between such two. An irregular
+        mesh may have none: split anywhere between the two."""
+        middle = self._rank_at.get(block.clip(self._coordinates[self._base]), known[0])
+        other = next(rank for rank in known if self._label(rank, digests) != self._label(middle, digests))
+        between = self._between_ranks(middle, other).difference(digests)
+        if between:
+            missing |= between
+            return ()
+        one, two = self._coordinates[middle], self._coordinates[other]
+        dimension = next(each for each, (mine, its) in enumerate(zip(one, two, strict=True)) if mine != its)
+        return block.split(dimension, max(one[dimension], two[dimension]))
+
+    def _impurity(self, blocks: Iterable[MeshBlock], known: Sequence[int], digests: Mapping[int, bytes]) -> int:
+        """How many known ranks disagree with most of the others in their block."""
+        rows = self._mesh[list(known)]
+        total = 0
+        for block in blocks:
+            labels = [self._label(known[at], digests) for at in block.has(rows).nonzero()[0].tolist()]
+            total += len(labels) - max(map(labels.count, set(labels)), default=0)
+        return total
+
+    def _label(self, rank: int, digests: Mapping[int, bytes]) -> _Label:
+        return digests[rank], int(self._shapes[rank])
+
+    # ---- ranks between others ----
+
+    def _steps(self, known: Sequence[int], digests: Mapping[int, bytes]) -> list[_Step]:
+        """Known ranks next to each other along a dimension, with no known rank between them, whose labels differ."""
+        found: list[_Step] = []
         for dimension in range(len(self._sizes)):
-            needed.update(rank for _, rank in self._points(dimension, digests))
-        needed = self._without_redundant(needed.intersection(digests), digests)
-        return tuple(sorted(needed.union(self.failed_checks(digests))))
+            lines: dict[Coordinates, list[tuple[int, int]]] = {}
+            for rank in known:
+                place = self._coordinates[rank]
+                lines.setdefault((*place[:dimension], *place[dimension + 1 :]), []).append((place[dimension], rank))
+            for line in lines.values():
+                line.sort()
+                for (low, one), (high, other) in pairwise(line):
+                    if self._label(one, digests) != self._label(other, digests):
+                        found.append(_Step(dimension, low, high, one))
+        return found
 
-    def failed_checks(self, digests: Mapping[int, bytes]) -> list[int]:
-        """The ranks drawn at random whose traces differ from those of their representatives."""
-        others = {rank: digest for rank, digest in digests.items() if rank not in self.checks}
-        checks = [rank for rank in self.checks if rank in digests and rank not in others]
-        if not checks or not others:
-            return []
-        chosen = self._job.with_present(others).representatives(others)
-        return [rank for rank in checks if digests[rank] != others[chosen[rank]]]
+    def _between(self, step: _Step) -> list[int]:
+        """Ranks between the two of a step."""
+        length = step.high - step.low
+        parts = length if length <= _MOST_AT_ONCE else _PARTS
+        inside = sorted({step.low + length * part // parts for part in range(1, parts)} - {step.low})
+        return self._existing(self._moved(self._coordinates[step.rank], step.dimension, index) for index in inside)
 
-    # ---- dimensions ----
+    def _between_ranks(self, one: int, other: int) -> set[int]:
+        """Ranks that have all coordinates of `other` but one of `one`, and those on the way from `one` to `other`, one
+        coordinate after the other."""
+        start, end = self._coordinates[one], self._coordinates[other]
+        dimensions = range(len(self._sizes))
+        places = [self._moved(end, dimension, start[dimension]) for dimension in dimensions]
+        places += [(*end[:dimension], *start[dimension:]) for dimension in dimensions]
+        return set(self._existing(places)).difference((one, other))
+
+    def _ends(self, block: MeshBlock, dimensions: Iterable[int]) -> list[int]:
+        """The first and the last rank of a block along dimensions, through its middle."""
+        middle = block.clip(self._coordinates[self._base])
+        return self._existing(
+            self._moved(middle, dimension, end)
+            for dimension in dimensions
+            for end in (block.first[dimension], block.last[dimension])
+        )
 
     def _ranks_in_chains(self, p2p: Collection[Sequence[int]]) -> list[int]:
         """The ranks along the dimensions of send/recv, through rank 0."""
-        coordinates = self._job.mesh.coordinates
-        found: list[int | None] = []
+        found: list[int] = []
         for members in p2p:
-            varies = np.ptp(coordinates[list(members)], axis=0) > 0
+            varies = np.ptp(self._mesh[list(members)], axis=0) > 0
             for dimension in np.flatnonzero(varies).tolist():
                 size = self._sizes[dimension]
-                origin = self._coordinates[0]
                 if size <= _LONGEST_CHAIN:
-                    chain = ((*origin[:dimension], index, *origin[dimension + 1 :]) for index in range(size))
-                    found += map(self._rank_at.get, chain)
-        return [rank for rank in found if rank is not None]
+                    places = (self._moved(self._coordinates[0], dimension, index) for index in range(size))
+                    found += self._existing(places)
+        return found
+
+    def _whole(self) -> MeshBlock:
+        return MeshBlock(tuple(0 for _ in self._sizes), tuple(size - 1 for size in self._sizes))
 
     def _near(self, wanted: Coordinates) -> int:
         """The rank at these coordinates, or, in an irregular mesh, the first rank after 0."""
         return self._rank_at.get(wanted, min(1, self._job.world_size - 1))
 
-    def _along(self, dimension: int, index: int) -> int | None:
-        """The rank that differs from the base in one coordinate."""
-        base = self._coordinates[self._base]
-        return self._rank_at.get((*base[:dimension], index, *base[dimension + 1 :]))
-
-    def _ends(self) -> list[int]:
-        found = (self._along(dimension, end) for dimension, size in enumerate(self._sizes) for end in (0, size - 1))
+    def _existing(self, places: Iterable[Coordinates]) -> list[int]:
+        found = map(self._rank_at.get, places)
         return [rank for rank in found if rank is not None]
 
-    def _points(self, dimension: int, digests: Mapping[int, bytes]) -> list[tuple[int, int]]:
-        """The ranks along a dimension that have been run: index and rank."""
-        base = self._coordinates[self._base]
-        found = [
-            (self._coordinates[rank][dimension], rank)
-            for rank in digests
-            if all(
-                mine == other or each == dimension
-                for each, (mine, other) in enumerate(zip(self._coordinates[rank], base, strict=True))
-            )
-        ]
-        return sorted(found)
+    @staticmethod
+    def _moved(place: Coordinates, dimension: int, index: int) -> Coordinates:
+        return (*place[:dimension], index, *place[dimension + 1 :])
 
-    def _between(self, dimension: int, digests: Mapping[int, bytes]) -> list[int]:
-        """Ranks between neighbouring points of a dimension whose traces differ."""
-        found: list[int | None] = []
-        points = self._points(dimension, digests)
-        for (low, one), (high, other) in pairwise(points):
-            if digests[one] == digests[other] or high - low < 2:
-                continue
-            parts = min(high - low, _PARTS if self._sizes[dimension] > _MOST_AT_ONCE else high - low)
-            inside = sorted({low + (high - low) * part // parts for part in range(1, parts)})
-            found += [self._along(dimension, index) for index in inside]
-        return [rank for rank in found if rank is not None]
 
-    def _indices(self, dimension: int, digests: Mapping[int, bytes]) -> list[int]:
-        """The indices of a dimension from which on traces differ from those before; one if it is symmetric."""
-        points = self._points(dimension, digests)
-        starts = [points[0][0]] if points else [0]
-        for (_, one), (index, other) in pairwise(points):
-            if digests[one] != digests[other]:
-                starts.append(index)
-        return starts
-
-    def _combinations(self, digests: Mapping[int, bytes]) -> list[int]:
-        """The ranks at all combinations of the indices that matter."""
-        base = self._coordinates[self._base]
-        indices = [self._indices(dimension, digests) for dimension in range(len(self._sizes))]
-        axes = [each if len(each) > 1 else [base[dimension]] for dimension, each in enumerate(indices)]
-        found = (self._rank_at.get(coordinates) for coordinates in product(*axes))
-        return [rank for rank in found if rank is not None]
-
-    # ---- checks ----
-
-    def _draw_checks(self) -> tuple[int, ...]:
-        world = self._job.world_size
-        return tuple(sorted(random.Random(_SEED).sample(range(world), min(_CHECKS, world))))
-
-    def _steps_to_failed_checks(self, digests: Mapping[int, bytes]) -> list[int]:
-        """For each check that failed, the ranks that differ from the base in one of its coordinates only: they show
-        which dimension matters."""
-        found: list[int | None] = []
-        for rank in self.failed_checks(digests):
-            found += [self._along(dimension, index) for dimension, index in enumerate(self._coordinates[rank])]
-        return [rank for rank in found if rank is not None]
-
-    def _without_redundant(self, ranks: set[int], digests: Mapping[int, bytes]) -> set[int]:
-        """Leave out ranks that others represent with the same trace, the last ones first."""
-        kept = set(ranks)
-        for rank in sorted(ranks, reverse=True):
-            others = {other: digests[other] for other in kept if other != rank}
-            if rank == 0 or len(others) == 0:
-                continue
-            if self._represents(others, digests):
-                kept.discard(rank)
-        return kept
-
-    def _represents(self, present: Mapping[int, bytes], digests: Mapping[int, bytes]) -> bool:
-        """Whether `present` ranks represent all other ranks whose traces are known."""
-        try:
-            chosen = self._job.with_present(present).representatives(present, among=digests)
-        except ValueError:
-            return False
-        return all(digests[rank] == present[chosen[rank]] for rank in digests if rank not in present)
+def _draw(ranks: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(random.Random(_SEED).sample(ranks, min(_CHECKS, len(ranks)))))

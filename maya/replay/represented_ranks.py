@@ -5,16 +5,17 @@ In: process_groups.json of a run's folder, which the coordinator writes if not e
 representative and its communicators.
 
 Every process group gives its members a place. The places of a rank in all its groups are its coordinates in the mesh
-that the job's parallelism forms (mesh.py). An absent rank is represented by the present one whose coordinates agree
-with its own where traces have been seen to depend on them; elsewhere by the closest one before it. The k-th group of
-the representative corresponds to the k-th group of the absent rank.
+that the job's parallelism forms (mesh.py). After a survey, an absent rank is represented as that has found
+(mesh_blocks.py). If the user has named the present ranks, it is represented by the one whose coordinates agree with its
+own where traces have been seen to depend on them; elsewhere by the closest one before it. The k-th group of the
+representative corresponds to the k-th group of the absent rank.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from maya.replay.mesh import Mesh, mesh_of
+from maya.replay.mesh_blocks import SurveyResult
 from maya.util.files import write_atomically
 from maya.util.ranks import format_strided, parse_strided, ranks_text
 
@@ -50,6 +52,7 @@ class RepresentedJob:
     groups: Sequence[Members]  # in the order of creation
     communicators: Mapping[tuple[Members, int], GroupOfCommunicator]  # by members and instance
     filled: Sequence[str] = ()  # keys of the store that were set for absent ranks
+    survey: SurveyResult | None = None  # None: the user has named the present ranks
 
     # ---- the file ----
 
@@ -85,6 +88,7 @@ class RepresentedJob:
             [parse_strided(members) for members in content["groups"]],
             dict(map(_communicator_of_line, content["communicators"])),
             content["filled"],
+            SurveyResult.load(folder),
         )
 
     def lines(self, classes: Iterable[Sequence[int]]) -> list[str]:
@@ -119,35 +123,38 @@ class RepresentedJob:
         return found
 
     @cached_property
+    def shapes(self) -> list[int]:
+        """For each rank, a number that is equal for ranks with groups of the same sizes."""
+        numbers: dict[tuple[int, ...], int] = {}
+        sizes = [len(members) for members in self.groups]
+        return [numbers.setdefault(tuple(sizes[group] for group in mine), len(numbers)) for mine in self.groups_of]
+
+    @cached_property
     def mesh(self) -> Mesh:
         return mesh_of(self.world_size, self.groups)
 
     # ---- representatives ----
 
-    def with_present(self, present: Iterable[int]) -> RepresentedJob:
-        """The same job with other present ranks."""
-        made = replace(self, present=tuple(sorted(present)))
-        vars(made).update(groups_of=self.groups_of, mesh=self.mesh)  # cached: they do not depend on it
-        return made
-
-    def representatives(self, digests: Mapping[int, bytes], among: Collection[int] | None = None) -> dict[int, int]:
-        """Absent rank -> the present rank that stands for it. `digests`: of the present ranks' traces. `among`: only
-        for these absent ranks."""
-        by_shape: dict[tuple[int, ...], list[int]] = {}
+    def representatives(self, digests: Mapping[int, bytes]) -> dict[int, int]:
+        """Absent rank -> the present rank that stands for it. `digests`: of the present ranks' traces."""
+        if self.survey is not None and self.survey.sizes == self.mesh.sizes:
+            chosen = self.survey.representatives(self.mesh.coordinates).tolist()
+            return {rank: chosen[rank] for rank in self.absent}
+        by_shape: dict[int, list[int]] = {}
         for rank in digests:
-            by_shape.setdefault(self._shape(rank), []).append(rank)
-        absent: dict[tuple[int, ...], list[int]] = {}
-        for rank in self.absent if among is None else sorted(set(among).difference(self.present)):
-            absent.setdefault(self._shape(rank), []).append(rank)
-        chosen: dict[int, int] = {}
+            by_shape.setdefault(self.shapes[rank], []).append(rank)
+        absent: dict[int, list[int]] = {}
+        for rank in self.absent:
+            absent.setdefault(self.shapes[rank], []).append(rank)
+        found: dict[int, int] = {}
         for shape, ranks in absent.items():
             if shape not in by_shape:
                 raise ValueError(
                     f"no present rank has the same process groups as {ranks_text(ranks)}, so what they do is not "
                     f"known; add one of them to --represent"
                 )
-            chosen.update(zip(ranks, self._closest(ranks, by_shape[shape], digests), strict=True))
-        return chosen
+            found.update(zip(ranks, self._closest(ranks, by_shape[shape], digests), strict=True))
+        return found
 
     def communicators_of(
         self, rank: int, representative: int, communicators: Mapping[int, tuple[Members, int]]
@@ -157,9 +164,6 @@ class RepresentedJob:
             number: (self._translated(rank, representative, members, instance), instance)
             for number, (members, instance) in communicators.items()
         }
-
-    def _shape(self, rank: int) -> tuple[int, ...]:
-        return tuple(len(self.groups[group]) for group in self.groups_of[rank])
 
     def _closest(self, absent: Sequence[int], present: Sequence[int], digests: Mapping[int, bytes]) -> list[int]:
         """For each absent rank the closest present one."""

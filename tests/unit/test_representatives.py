@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from maya.replay.mesh import mesh_of
+from maya.replay.mesh_blocks import MeshBlock, SurveyResult
 from maya.replay.representatives import RepresentativeSearch
 from maya.replay.represented_ranks import GroupOfCommunicator, RepresentedJob
 from maya.util.ranks import format_strided, parse_strided
@@ -34,24 +38,32 @@ def _job(*sizes: int, present: tuple[int, ...] = (0,)) -> RepresentedJob:
     return RepresentedJob(len(groups[0]), present, groups, communicators)
 
 
-def _found(job: RepresentedJob, trace_of: Callable[[tuple[int, ...]], object]) -> tuple[int, ...]:
-    """The representatives that a search finds if a rank's trace depends on its coordinates like this."""
+Traces = Callable[[tuple[int, ...]], object]  # a rank's trace, if it depends on its coordinates like this
+
+
+def _survey(job: RepresentedJob, trace_of: Traces) -> tuple[tuple[int, ...], SurveyResult]:
+    """The representatives that a search finds, and its result."""
     search = RepresentativeSearch(job)
     coordinates = job.mesh.coordinates.tolist()
     digests: dict[int, bytes] = {}
-    for _ in range(20):
+    for number in range(20):
         missing = search.next_ranks(digests)
         if not missing:
-            return search.representatives(digests)
+            result = search.result(digests, number)
+            return search.present(result), result
         digests.update({rank: repr(trace_of(tuple(coordinates[rank]))).encode() for rank in missing})
     raise AssertionError("the search does not end")
 
 
-def _represented_rightly(job: RepresentedJob, trace_of: Callable[[tuple[int, ...]], object]) -> bool:
-    present = _found(job, trace_of)
+def _found(job: RepresentedJob, trace_of: Traces) -> tuple[int, ...]:
+    return _survey(job, trace_of)[0]
+
+
+def _represented_rightly(job: RepresentedJob, trace_of: Traces) -> bool:
+    present, survey = _survey(job, trace_of)
     coordinates = [tuple(row) for row in job.mesh.coordinates.tolist()]
     digests = {rank: repr(trace_of(coordinates[rank])).encode() for rank in present}
-    chosen = job.with_present(present).representatives(digests)
+    chosen = replace(job, present=present, survey=survey).representatives(digests)
     return all(trace_of(coordinates[rank]) == trace_of(coordinates[other]) for rank, other in chosen.items())
 
 
@@ -103,8 +115,34 @@ def test_boundaries_of_uneven_shards_are_found() -> None:
         lambda place: place[2] >= 5,
     ],
 )
-def test_every_rank_is_represented_by_one_with_its_trace(trace_of: Callable[[tuple[int, ...]], object]) -> None:
+def test_every_rank_is_represented_by_one_with_its_trace(trace_of: Traces) -> None:
     assert _represented_rightly(_job(2, 4, 8), trace_of)
+
+
+@st.composite
+def _jobs_with_traces(draw: st.DrawFn) -> tuple[RepresentedJob, Traces]:
+    """A mesh, and traces that depend on some of its dimensions: on the index, or on whether it is below a boundary; in
+    some jobs rank 0 does more than the others."""
+    sizes = draw(st.lists(st.integers(2, 7), min_size=1, max_size=3))
+    job = _job(*sizes)
+    dimensions = range(len(job.mesh.sizes))
+    boundaries = [draw(st.integers(0, job.mesh.sizes[each])) for each in dimensions]
+    kinds = [draw(st.sampled_from(["symmetric", "index", "boundary"])) for _ in dimensions]
+    rank_0_logs = draw(st.booleans())
+
+    def trace_of(place: tuple[int, ...]) -> object:
+        parts: list[object] = [rank_0_logs and not any(place)]
+        for kind, index, boundary in zip(kinds, place, boundaries, strict=True):
+            parts.append({"symmetric": 0, "index": index, "boundary": index < boundary}[kind])
+        return parts
+
+    return job, trace_of
+
+
+@given(_jobs_with_traces())
+@settings(max_examples=150, deadline=None)
+def test_any_dimension_that_matters_is_found(drawn: tuple[RepresentedJob, Traces]) -> None:
+    assert _represented_rightly(*drawn)
 
 
 def test_an_absent_rank_has_the_communicators_of_its_own_groups() -> None:
@@ -139,6 +177,13 @@ def test_the_file_keeps_everything(tmp_path: Path) -> None:
     assert loaded is not None
     assert (loaded.world_size, loaded.present, list(loaded.groups)) == (8, (0, 1), list(job.groups))
     assert dict(loaded.communicators) == dict(job.communicators)
+
+
+def test_the_file_of_a_survey_keeps_everything(tmp_path: Path) -> None:
+    blocks = [(MeshBlock((0, 0), (0, 3)), 0), (MeshBlock((1, 0), (1, 3)), 5)]
+    survey = SurveyResult((2, 4), blocks, (3,), (0, 3, 5), 2)
+    survey.save(tmp_path)
+    assert SurveyResult.load(tmp_path) == survey
 
 
 def test_a_run_with_all_ranks_has_no_file(tmp_path: Path) -> None:
