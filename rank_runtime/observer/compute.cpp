@@ -332,7 +332,7 @@ void submit(void* stream, void (*run)(void*), void (*release)(void*), void* argu
 
 void report_once(const Operator& op, const char* problem) {
   static std::mutex lock;
-  static std::unordered_set<const Operator*> said;
+  static auto& said = *new std::unordered_set<const Operator*>;  // never destroyed, as in result_cache.cpp
   const maya_settings* settings = maya_get_settings();
   if (settings->compute != MAYA_COMPUTE_ALL && settings->debug == 0) return;
   std::lock_guard<std::mutex> guard(lock);

@@ -52,7 +52,7 @@ std::vector<int64_t> Arguments::integers(const char* name) const {
 
 CpuEquivalent cpu_equivalent_for(const Operator& op) {
   static std::mutex lock;
-  static std::unordered_map<const Operator*, CpuEquivalent> known;
+  static auto& known = *new std::unordered_map<const Operator*, CpuEquivalent>;  // never destroyed, as in result_cache.cpp
   std::lock_guard<std::mutex> guard(lock);
   auto found = known.find(&op);
   if (found != known.end()) return found->second;

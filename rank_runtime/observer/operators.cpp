@@ -25,7 +25,7 @@ bool counts_elements(const std::string& name) {
 
 // In-place ops whose result does not depend on what the tensor held before.
 bool overwrites(const std::string& name) {
-  static const std::unordered_set<std::string> names = {
+  static const auto& names = *new std::unordered_set<std::string>{
       "aten::fill_",   "aten::zero_",          "aten::copy_",          "aten::normal_",    "aten::uniform_",
       "aten::random_", "aten::bernoulli_",     "aten::exponential_",   "aten::geometric_", "aten::log_normal_",
       "aten::cauchy_", "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::eye_",       "aten::fill_diagonal_",
@@ -47,7 +47,7 @@ void find_statistics(Operator& op) {
 // Whether the op may launch kernels itself. Most ops that a program calls only call others or make views, so the observer need
 // not read their arguments.
 bool may_launch(const c10::OperatorHandle& handle) {
-  static const std::unordered_set<std::string> allocate_or_call_others = {
+  static const auto& allocate_or_call_others = *new std::unordered_set<std::string>{
       "aten::empty",          "aten::empty_strided", "aten::empty_like",
       "aten::empty_permuted", "aten::new_empty",     "aten::new_empty_strided",
       "aten::resize_",        "aten::set_",          "aten::detach_",
@@ -158,7 +158,7 @@ struct Described {
 };
 
 Described& described() {
-  static Described all;
+  static Described& all = *new Described;  // never destroyed, as in optimizers.cpp
   return all;
 }
 

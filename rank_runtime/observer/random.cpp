@@ -21,7 +21,7 @@ constexpr size_t kStatesKept = 512;  // 2.5 KB each
 
 at::Generator cpu_generator(uint64_t seed, uint64_t offset) {
   static std::mutex lock;
-  static std::map<uint64_t, Sequence> sequences;
+  static auto& sequences = *new std::map<uint64_t, Sequence>;  // never destroyed, as in result_cache.cpp
   std::lock_guard<std::mutex> guard(lock);
   Sequence& sequence = sequences[seed];
   auto seen = sequence.at_offset.find(offset);

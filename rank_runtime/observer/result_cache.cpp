@@ -28,7 +28,8 @@ struct Table {
 };
 
 Table& table() {
-  static Table cached;
+  // Never destroyed: a stream's thread may still compute while the process exits.
+  static Table& cached = *new Table;
   return cached;
 }
 

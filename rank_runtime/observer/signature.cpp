@@ -24,7 +24,7 @@ struct Known {
 };
 
 Known& known() {
-  static Known signatures;
+  static Known& signatures = *new Known;  // never destroyed, as in optimizers.cpp
   return signatures;
 }
 
