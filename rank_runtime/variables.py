@@ -149,6 +149,13 @@ RANK_VARIABLES = (
         internal=True,
     ),
     Variable(
+        "MAYA_STOP_AFTER",
+        "number of optimizer steps after which the program ends; maya-torchrun sets it from --stop-after; 0: no limit",
+        "0",
+        is_number=True,
+        internal=True,
+    ),
+    Variable(
         "MAYA_SCHEDULE_SEED",
         "seed of the random delays of calls and streams; maya-torchrun sets it from --schedule-seed; empty: no delays",
         internal=True,

@@ -95,6 +95,7 @@ class LaunchOptions:
     hangs: Hangs
     injection: Injection
     present: tuple[int, ...] | None = None  # the ranks that are processes; None: all
+    stop_after: int | None = None  # optimizer steps; None: the script ends by itself
     finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
 
     @property
@@ -165,6 +166,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         hangs=hangs,
         injection=_injection(options, nodes * ranks_per_node),
         present=_present(options, nodes * ranks_per_node),
+        stop_after=options.stop_after,
         finds_representatives=options.represent == "auto" and nodes * ranks_per_node > 1,
     )
 

@@ -105,6 +105,13 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     options.flag(common, "-m", "--module", help="SCRIPT is the name of a module, as in python -m")
     hang.add_options(common, hangs)
     timing_options.add_options(time, results)
+    results.add_argument(
+        "--stop-after",
+        type=whole_number_from_1,
+        metavar="N",
+        help="end the job after N optimizer steps, as sys.exit() would, and predict from these (default: let it end by "
+        "itself)",
+    )
     results.add_argument("--no-trace", action="store_true", help="record nothing and predict nothing")
     values.add_argument(
         "--compute",

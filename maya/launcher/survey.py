@@ -22,6 +22,7 @@ from maya.util.ranks import ranks_text
 
 FOLDER = "survey"
 _MOST_ROUNDS = 12
+_STEPS = 2  # optimizer steps of a round: the first one differs from the others in most jobs
 _TO_FILES = StreamCodes({}, StreamChoice(stdout=True, stderr=True))
 
 Attempt = Callable[[LaunchOptions, Path], tuple[AttemptOutcome, Path]]  # the ranks of a round -> outcome, log folder
@@ -61,7 +62,13 @@ def _find(
         say(f"survey, round {number}: {ranks_text(present)} of {launch.world_size}")
         round_folder = folder / str(number)
         round_folder.mkdir(parents=True)
-        quiet = replace(launch, present=present, redirects=_TO_FILES, log_folder=round_folder / "logs")
+        quiet = replace(
+            launch,
+            present=present,
+            redirects=_TO_FILES,
+            log_folder=round_folder / "logs",
+            stop_after=min(launch.stop_after or _STEPS, _STEPS),
+        )
         outcome, logs = attempt(quiet, round_folder)
         job = RepresentedJob.load(round_folder)
         if outcome.stopped_by is not None:

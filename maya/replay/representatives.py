@@ -76,13 +76,16 @@ class RepresentativeSearch:
         return sorted(missing or self._divide(digests)[1])
 
     def result(self, digests: Mapping[int, bytes], rounds: int) -> SurveyResult:
-        """The blocks of the mesh. Each is represented by a rank with the trace of its ranks: rank 0 or a rank of a
-        chain if one has it, because these are needed anyway."""
+        """The blocks of the mesh. Each is represented by a rank with the trace of its ranks: one of a chain if
+        possible, because these are needed anyway; rank 0 only if no other rank is like it, because it may do more than
+        others later on."""
         found, _ = self._divide(digests)
-        preferred = sorted({0, *self._chains}.intersection(digests))
+        chains = sorted(set(self._chains).intersection(digests))
         by_label: dict[_Label, int] = {}
-        for rank in (*preferred, *(known for _, known in found)):
-            by_label.setdefault(self._label(rank, digests), rank)
+        for rank in (*chains, *(known for _, known in found), *sorted(digests)):
+            if rank != 0:
+                by_label.setdefault(self._label(rank, digests), rank)
+        by_label.setdefault(self._label(0, digests), 0)
         blocks = [(block, by_label[self._label(rank, digests)]) for block, rank in found]
         return SurveyResult(self._sizes, blocks, self._checks, tuple(sorted(digests)), rounds)
 

@@ -11,6 +11,7 @@
 
 #include "../shim/device/device.h"
 #include "python_api.h"
+#include "stop.h"
 
 namespace maya {
 namespace {
@@ -23,7 +24,7 @@ struct Optimizers {
 };
 
 Optimizers& optimizers() {
-  static Optimizers all;
+  static Optimizers& all = *new Optimizers;  // never destroyed: threads may still run while the process exits
   return all;
 }
 
@@ -96,9 +97,15 @@ uint32_t optimizer_signature(const char* name, uint32_t optimizer) {
 bool count_optimizer_step(uint32_t optimizer) {
   std::lock_guard<std::mutex> guard(optimizers().lock);
   const uint64_t steps = ++optimizers().steps[optimizer];
+  if (optimizers().numbers.size() <= 1) stop_after(steps);
   if (steps <= optimizers().most_steps) return false;
   optimizers().most_steps = steps;
   return true;
+}
+
+void stop_before_step(uint32_t optimizer) {
+  std::lock_guard<std::mutex> guard(optimizers().lock);
+  if (optimizers().numbers.size() > 1) stop_after(optimizers().steps[optimizer]);
 }
 
 }  // namespace maya

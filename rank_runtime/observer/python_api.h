@@ -30,6 +30,9 @@ struct Python {
   void (*retain)(PyObject*);
   void (*release)(PyObject*);
   void (*clear_error)();
+  void (*set_error)(PyObject*);                       // an exception type
+  int (*add_pending_call)(int (*)(void*), void*);     // to the main thread; not 0: too many are pending
+  PyObject** system_exit;                             // SystemExit
   PyObject* object_type;             // object
   PyObject* method_descriptor_type;  // type(str.join)
 

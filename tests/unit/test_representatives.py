@@ -84,8 +84,11 @@ def test_the_world_gives_the_dimension_that_no_group_has() -> None:
     assert mesh_of(8, nodes).sizes == (4, 2)
 
 
-def test_a_symmetric_job_needs_one_rank() -> None:
-    assert _found(_job(16, 8), lambda place: "same") == (0,)
+def test_a_symmetric_job_needs_rank_0_and_one_that_represents_the_others() -> None:
+    job = _job(16, 8)
+    present, survey = _survey(job, lambda place: "same")
+    assert len(present) == 2
+    assert set(survey.representatives(job.mesh.coordinates).tolist()) == {present[1]}
 
 
 def test_a_rank_0_that_logs_is_a_class_of_its_own() -> None:
@@ -95,7 +98,9 @@ def test_a_rank_0_that_logs_is_a_class_of_its_own() -> None:
 def test_every_stage_of_a_pipeline_is_run() -> None:
     job = _job(4, 8, 2)
     dimension = job.mesh.sizes.index(8)
-    assert len(_found(job, lambda place: place[dimension])) == 8
+    present = _found(job, lambda place: place[dimension])
+    assert {int(job.mesh.coordinates[rank][dimension]) for rank in present} == set(range(8))
+    assert len(present) == 9  # rank 0 represents no other rank
 
 
 def test_boundaries_of_uneven_shards_are_found() -> None:

@@ -58,6 +58,7 @@ typedef struct {
     bool bare;                /* benchmark baseline: every call succeeds, nothing is recorded or computed */
     char trace_path[4096];    /* empty: no trace */
     char observer_path[4096]; /* libmaya_observer.so; empty: ops are not observed */
+    int64_t stop_after;       /* end the program after this many optimizer steps; 0: never */
     int64_t schedule_seed;    /* perturbs the order of events (schedule.h); -1: none */
     int debug;                /* 1: report which ops could not be computed, and why */
 } maya_settings;

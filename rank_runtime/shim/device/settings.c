@@ -163,6 +163,7 @@ static void read_settings(void) {
     settings.bare = NUMBER(BARE) != 0;
     settings.measure_host = NUMBER(MEASURE_HOST) != 0;
     settings.debug = (int)NUMBER(DEBUG);
+    settings.stop_after = NUMBER(STOP_AFTER);
     settings.schedule_seed = number_of(MAYA_VARIABLE_SCHEDULE_SEED, -1);
     const char *trace = getenv(MAYA_VARIABLE_TRACE);
     if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
