@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
             _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")
         settings = make_settings(launch, device, build, os.environ)
         folder = make_run_folder(launch)
-        if launch.finds_representatives:
+        if launch.finds_representatives or _needs_representatives(launch):
             launch = _with_representatives(launch, device, build, settings, folder)
         return Job(launch, device, build, settings, folder, _say).run()
     except (UsageError, DeviceError, BuildError, VariableError) as error:
@@ -52,6 +52,23 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # no rank is running: otherwise the job passes the signal on
         _say("interrupted")
         return FAILED
+
+
+def _needs_representatives(launch: LaunchOptions) -> bool:
+    """Whether this machine has no room for all ranks, and the user has not said which to run."""
+    if not launch.may_find_representatives:
+        return False
+    from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
+    from maya.launcher.capacity import examine
+
+    for check in examine(launch.world_size, shared=launch.shares_modules):
+        if check.verdict is not Verdict.OK:
+            _say(
+                f"{launch.world_size} ranks are too many for this machine ({check.subject}: {check.found}), so one of "
+                "each kind represents the others, as with --represent auto"
+            )
+            return True
+    return False
 
 
 def _with_representatives(

@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import signal
+import string
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -97,15 +98,26 @@ class LaunchOptions:
     present: tuple[int, ...] | None = None  # the ranks that are processes; None: all
     stop_after: int | None = None  # optimizer steps; None: the script ends by itself
     finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
+    may_find_representatives: bool = False  # no --represent: a survey finds them if this machine has no room for all
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
 
     @property
+    def shares_modules(self) -> bool:
+        """Whether the ranks can be forked from a Python process that has imported their modules."""
+        return self.own_python and not _has_macro(self.command) and self.preload is not None
+
+    @property
     def processes(self) -> Sequence[int]:
         """The ranks that are processes."""
         return range(self.world_size) if self.present is None else self.present
+
+
+def _has_macro(command: tuple[str, ...]) -> bool:
+    """Whether the command contains ${local_rank}, which torchrun replaces: every rank then has its own command."""
+    return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
 
 
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions:
@@ -168,25 +180,28 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         present=_present(options, nodes * ranks_per_node),
         stop_after=options.stop_after,
         finds_representatives=options.represent == "auto" and nodes * ranks_per_node > 1,
+        may_find_representatives=options.represent is None and options.max_restarts == 0,
     )
 
 
 def _present(options: argparse.Namespace, world_size: int) -> tuple[int, ...] | None:
-    """The ranks of --represent; None: all."""
-    text: str = options.represent
-    if text in ("all", "auto"):
+    """The ranks of --represent; None: all, or not known yet."""
+    text: str | None = options.represent
+    if text is None or text == "all":
+        return None
+    if options.max_restarts:
+        raise UsageError("--represent and --max-restarts exclude each other: a job with absent ranks is not restarted")
+    if text == "auto":
         return None
     try:
         listed = Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text
         ranks = parse_ranks(",".join(listed.split()), repeated=True)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--represent: {error}; or write all") from error
+        raise UsageError(f"--represent: {error}; or write auto or all") from error
     if ranks[-1] >= world_size:
         raise UsageError(f"--represent {text}: there is no rank {ranks[-1]}; ranks are 0 to {world_size - 1}")
     if ranks[0] != 0:
         raise UsageError(f"--represent {text}: rank 0 has to be among them: it hosts, logs and broadcasts in most jobs")
-    if options.max_restarts:
-        raise UsageError("--represent and --max-restarts exclude each other: a job with absent ranks is not restarted")
     return None if len(ranks) == world_size else ranks
 
 

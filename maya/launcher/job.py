@@ -124,16 +124,12 @@ class Job:
         from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
         from maya.launcher.capacity import examine
 
-        for check in examine(len(self._launch.processes), shared=self._shares()):
+        for check in examine(len(self._launch.processes), shared=self._launch.shares_modules):
             text = f"{check.subject}: {check.found}; {check.advice}"
             if check.verdict is Verdict.FAIL:
                 raise UsageError(text)
             if check.verdict is Verdict.WARN:
                 self._say(text)
-
-    def _shares(self) -> bool:
-        """Whether the ranks can be forked from a Python process that has imported their modules."""
-        return self._launch.own_python and not _has_macro(self._launch.command) and self._launch.preload is not None
 
     def _attempt(self, attempt: int, signals: Signals) -> AttemptOutcome:
         launch = self._launch
@@ -200,7 +196,7 @@ class Job:
 
     def _preparation(self, secret: str, port: int | None, attempt: int) -> Preparation:
         launch = self._launch
-        share = self._shares()
+        share = self._launch.shares_modules
         imports = share and launch.world_size > 1
         return Preparation(
             world_size=launch.world_size,
@@ -325,11 +321,6 @@ class Job:
                 f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "
                 "(this does not change the exit code)"
             )
-
-
-def _has_macro(command: tuple[str, ...]) -> bool:
-    """Whether the command contains ${local_rank}, which torchrun replaces: every rank then has its own command."""
-    return any(string.Template(word).safe_substitute(local_rank="0") != word for word in command)
 
 
 def _hang_problem(outcome: AttemptOutcome, folder: Path) -> str | None:

@@ -90,10 +90,10 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     common.add_argument(
         "--represent",
-        default="all",
         metavar="auto|all|RANKS|FILE",
         help="which ranks are processes: all; auto (find one of each kind, and check them); or e.g. 0,8,16, 0-3, or a "
-        "file with such a list. The others are absent, and one of these represents each (default: all)",
+        "file with such a list. The others are absent, and one of these represents each (default: all if they fit on "
+        "this machine, otherwise auto)",
     )
     timing_options.add_set_option(common)
     common.add_argument(

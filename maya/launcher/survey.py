@@ -42,8 +42,10 @@ def find_representatives(
         present, result = _find(launch, folder, attempt, say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if len(present) < launch.world_size:
-        result.save(run_folder)
+    if result is None:
+        say(f"a survey would have to run all {launch.world_size} ranks, so all of them run")
+        return present
+    result.save(run_folder)
     mesh = " x ".join(map(str, result.sizes)) or "1"
     drawn = f", of which {ranks_text(result.checked)} drawn at random" if result.checked else ""
     say(
@@ -55,7 +57,7 @@ def find_representatives(
 
 def _find(
     launch: LaunchOptions, folder: Path, attempt: Attempt, say: Callable[[str], None]
-) -> tuple[tuple[int, ...], SurveyResult]:
+) -> tuple[tuple[int, ...], SurveyResult | None]:
     present: tuple[int, ...] = (0,)
     p2p: set[tuple[int, ...]] = set()
     for number in range(1, _MOST_ROUNDS + 1):
@@ -87,6 +89,8 @@ def _find(
             return search.present(result), result
         shutil.rmtree(round_folder, ignore_errors=True)
         present = tuple(sorted({*present, *missing}))
+        if len(present) == launch.world_size:
+            return present, None
     raise SurveyFailed(
         f"after {_MOST_ROUNDS} rounds it is still not known which ranks are alike; name them (--represent 0,8,16), or "
         "run all ranks (--represent all)"

@@ -141,6 +141,37 @@ def test_contradictory_command_lines_are_refused(
     assert expected in refusal(capsys, *words, script)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--represent", "0,99"], "--represent 0,99: there is no rank 99; ranks are 0 to 7"),
+        (["--represent", "1,2"], "--represent 1,2: rank 0 has to be among them"),
+        (["--represent", "some"], "--represent: 'some' does not name ranks"),
+        (["--represent", "auto", "--max-restarts", "2"], "--represent and --max-restarts exclude each other"),
+        (["--stop-after", "0"], "--stop-after"),
+    ],
+)
+def test_impossible_representatives_are_refused(
+    script: str, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    assert expected in refusal(capsys, "--nproc", "8", *words, script)
+
+
+def test_representatives_are_named_by_ranks_or_a_file(script: str, tmp_path: Path) -> None:
+    file = tmp_path / "ranks.txt"
+    file.write_text("0-1\n4\n")
+    assert parse(["--nproc", "8", "--represent", "0,4,2-3", script], {}).processes == (0, 2, 3, 4)
+    assert parse(["--nproc", "8", "--represent", str(file), script], {}).processes == (0, 1, 4)
+    assert parse(["--nproc", "8", "--represent", "0-7", script], {}).present is None
+
+
+def test_without_a_choice_all_ranks_run_unless_they_do_not_fit(script: str) -> None:
+    launch = parse(["--nproc", "8", script], {})
+    assert launch.processes == range(8)
+    assert (launch.finds_representatives, launch.may_find_representatives) == (False, True)
+    assert not parse(["--nproc", "8", "--represent", "all", script], {}).may_find_representatives
+
+
 def test_a_missing_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "training_script" in refusal(capsys)
     assert "PET_MODULE=yes: expected 0 or 1" in refusal(capsys, "train", PET_MODULE="yes")
