@@ -107,10 +107,10 @@ CALLS = (
 
 def moved_groups(random: np.random.Generator, nodes: int, per_node: int) -> list[tuple[int, ...]]:
     """A random group, and groups with members in the same places of other nodes."""
-    used, each = int(random.integers(1, 6)), int(random.integers(1, per_node + 1))
+    used, each = int(random.integers(1, 5)), min(int(random.choice((1, 2, 8))), per_node)
     pattern = [(node, int(gpu)) for node in range(used) for gpu in random.permutation(per_node)[:each]]
     random.shuffle(pattern)
-    chosen = [np.sort(random.permutation(nodes)[:used]) for _ in range(4)]
+    chosen = [np.sort(random.permutation(nodes)[:used]) for _ in range(2)]
     chosen += [np.arange(used) + int(first) for first in random.integers(0, nodes - used, 2)]
     return [tuple(int(choice[node]) * per_node + gpu for node, gpu in pattern) for choice in chosen]
 
@@ -136,12 +136,11 @@ def test_collectives_take_the_time_of_the_network(name: str, radix: int) -> None
     times = CollectiveTimes(cluster, None, nodes * per_node, per_node)
     network = AnalyticNetwork(build_topology(cluster, nodes * per_node))
     random = np.random.default_rng(0)
-    for number in range(28):
-        call, root = CALLS[number % len(CALLS)], 0
+    for call in CALLS:
         count = int(2 ** random.uniform(0, 24))
-        for members in moved_groups(random, nodes, per_node):
-            expected = network.estimate(times.collective(call, count, "bf16", members, root)).ns
-            assert times.collective_ns(call, count, "bf16", members, root) == expected, (call, count, members)
+        for members in (*moved_groups(random, nodes, per_node), *moved_groups(random, nodes, per_node)):
+            expected = network.estimate(times.collective(call, count, "bf16", members)).ns
+            assert times.collective_ns(call, count, "bf16", members) == expected, (call, count, members)
 
 
 def test_like_communicators_are_estimated_once() -> None:
