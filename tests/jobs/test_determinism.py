@@ -12,89 +12,111 @@ from rank_runtime.build import Build
 
 RANKS = 4
 
-# How much the ranks hold of 64 MiB without a wait: after the device is done, and after another tenth of a second of the
-# rank's time, each time with the next collective. A torch without watchdogs polls at every call.
-UNWAITED = """
-import os, time, torch, torch.distributed as dist
+# Rank 0 prints what each function returns. The group ends while its last collective is still unawaited.
+PROGRAM = '''
+import ctypes, os, threading, time, torch, torch.distributed as dist
 from pathlib import Path
+
+
+def held_without_a_wait():
+    """How much the rank holds of 64 MiB of a collective without a wait: twice when the device is done, and once after
+    another tenth of a second of the rank's time, each time with the next collective."""
+    before = torch.cuda.memory_allocated()
+    dist.all_reduce(torch.empty(16 << 20, device="cuda"), async_op=True)
+    held = []
+    for pause in (0, 0, 0.2):
+        torch.cuda.synchronize()
+        time.sleep(pause)
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        held.append(torch.cuda.memory_allocated() - before >> 20)
+    threads = [Path(file).read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    return "pt_nccl_watchdg" in threads, held
+
+
+def held_for_another_stream():
+    """How much the allocator keeps of 64 MiB that another stream used: before and after the host waits for it."""
+    other = torch.cuda.Stream()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    held = []
+    for waits in (False, True):
+        used = torch.empty(16 << 20, device="cuda")
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            used.record_stream(other)
+            dist.all_reduce(used)
+        del used
+        if waits:
+            other.synchronize()
+        small = torch.empty(1, device="cuda")  # the allocator looks for memory to reclaim
+        held.append(torch.cuda.memory_stats()["active_bytes.all.current"] - before >> 20)
+        del small
+    return held
+
+
+def polled_in_turn():
+    """Polls two events behind a collective, until both are past."""
+    dist.all_reduce(torch.empty(16 << 20, device="cuda"))
+    events = [torch.cuda.Event(), torch.cuda.Event()]
+    for event in events:
+        event.record()
+    while not all([event.query() for event in events]):
+        pass
+    return "done"
+
+
+def polled_by_a_watchdog_that_ends():
+    """A thread waits once, as a watchdog does, and then polls a collective without waiting, until the first of three
+    queries finds it complete: after at most ten polls?"""
+    polls = []
+
+    def poll():
+        libc = ctypes.CDLL(None)
+        libc.prctl(15, b"pt_nccl_watchdg", 0, 0, 0)  # PR_SET_NAME
+        condition, mutex, now = (ctypes.create_string_buffer(64) for _ in range(3))
+        libc.clock_gettime(0, now)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_cond_timedwait(condition, mutex, now)
+        libc.pthread_mutex_unlock(mutex)
+        collective_is_queued.wait()
+        while True:
+            polls.append([event.query() for _ in range(3)])
+            if polls[-1][0]:
+                break
+
+    collective_is_queued = threading.Event()
+    watchdog = threading.Thread(target=poll)
+    watchdog.start()
+    dist.all_reduce(torch.empty(16 << 20, device="cuda"))
+    event = torch.cuda.Event()
+    event.record()
+    dist.barrier()
+    collective_is_queued.set()
+    watchdog.join()
+    return len(polls) <= 10
+
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 dist.all_reduce(torch.ones(1, device="cuda"))
 torch.cuda.synchronize()
-before = torch.cuda.memory_allocated()
-dist.all_reduce(torch.empty(16 << 20, device="cuda"), async_op=True)
-held = []
-for pause in (0, 0, 0.2):
-    torch.cuda.synchronize()
-    time.sleep(pause)
-    dist.all_reduce(torch.ones(1, device="cuda"))
-    held.append(torch.cuda.memory_allocated() - before >> 20)
-threads = [Path(file).read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
-if dist.get_rank() == 0:
-    print("pt_nccl_watchdg" in threads, held)
-dist.destroy_process_group()
-"""
-
-# Two events behind a collective without a wait, polled in turn, and a group that ends before its collective.
-ASKED = """
-import os, torch, torch.distributed as dist
-
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-dist.all_reduce(torch.empty(16 << 20, device="cuda"))
-events = [torch.cuda.Event(), torch.cuda.Event()]
-for event in events:
-    event.record()
-while not all([event.query() for event in events]):
-    pass
+for program in (held_without_a_wait, held_for_another_stream, polled_in_turn, polled_by_a_watchdog_that_ends):
+    result = program()
+    if dist.get_rank() == 0:
+        print(f"{program.__name__}: {result}", flush=True)
 dist.all_reduce(torch.empty(16 << 20, device="cuda"), async_op=True)
 dist.destroy_process_group()
-"""
-
-# The allocator takes back memory that another stream used when an event on that stream is past.
-OTHER_STREAM = """
-import os, torch, torch.distributed as dist
-
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
-dist.all_reduce(torch.ones(1, device="cuda"))
-other = torch.cuda.Stream()
+'''
 
 
-def active():
-    return torch.cuda.memory_stats()["active_bytes.all.current"]
-
-
-def let_go():
-    used = torch.empty(16 << 20, device="cuda")
-    other.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(other):
-        used.record_stream(other)
-        dist.all_reduce(used)
-
-
-before = active()
-held = []
-for waits in (False, True):
-    let_go()
-    if waits:
-        other.synchronize()
-    small = torch.empty(1, device="cuda")  # the allocator looks for memory to reclaim
-    held.append(active() - before >> 20)
-    del small
-if dist.get_rank() == 0:
-    print(held)
-dist.destroy_process_group()
-"""
-
-
-def printed(folder: Path, program: str) -> str:
+@pytest.fixture(scope="module")
+def printed(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the functions of PROGRAM returned, by their names."""
+    folder = tmp_path_factory.mktemp("program")
     script = folder / "program.py"
-    script.write_text(program, encoding="utf-8")
+    script.write_text(PROGRAM, encoding="utf-8")
     launched = maya_torchrun(folder, 2, script)
     assert launched.exit_code == 0, launched.output
-    return launched.stdout.strip()
+    return dict(line.split(": ", 1) for line in launched.stdout.splitlines())
 
 
 def outcome(folder: Path, example: str, *options: str) -> dict[str, object]:
@@ -123,13 +145,18 @@ def test_an_example_gives_the_same_bytes_twice(
     assert [name for name in once if once[name] != again[name]] == []
 
 
-def test_tensors_of_unawaited_collectives_are_freed_at_the_watchdogs_poll(build: Build, tmp_path: Path) -> None:
-    assert printed(tmp_path, UNWAITED) in ("True [64, 64, 0]", "False [0, 0, 0]")
+def test_tensors_of_unawaited_collectives_are_freed_at_the_watchdogs_poll(printed: dict[str, str]) -> None:
+    # A torch without watchdogs polls at every call.
+    assert printed["held_without_a_wait"] in ("(True, [64, 64, 0])", "(False, [0, 0, 0])")
 
 
-def test_tensors_used_by_another_stream_are_freed_when_the_host_has_seen_its_end(build: Build, tmp_path: Path) -> None:
-    assert printed(tmp_path, OTHER_STREAM) == "[64, 0]"
+def test_tensors_used_by_another_stream_are_freed_when_the_host_has_seen_its_end(printed: dict[str, str]) -> None:
+    assert printed["held_for_another_stream"] == "[64, 0]"
 
 
-def test_polling_an_event_terminates(build: Build, tmp_path: Path) -> None:
-    printed(tmp_path, ASKED)
+def test_polling_an_event_terminates(printed: dict[str, str]) -> None:
+    assert printed["polled_in_turn"] == "done"
+
+
+def test_a_watchdog_that_ends_finds_collectives_complete(printed: dict[str, str]) -> None:
+    assert printed["polled_by_a_watchdog_that_ends"] == "True"

@@ -39,6 +39,7 @@ typedef struct watchdog {
     bool is_stuck;             /* a poll took too long, so the host no longer waits for it */
     const void *first;         /* the event it queried first since its last wait ... */
     uint32_t times;            /* ... and how often */
+    bool is_busy;              /* since its last wait it has polled more often than once */
 } watchdog;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of the following; no other lock is taken under it */
@@ -117,6 +118,7 @@ bool maya_watchdog_waits(maya_timed_wait wait, pthread_cond_t *condition, pthrea
     own->ended = own->begun;
     own->condition = condition;
     own->first = NULL;
+    own->is_busy = false;
     bool is_asked = own->begun < requests;
     pthread_cond_broadcast(&polled);
     pthread_mutex_unlock(&lock);
@@ -130,14 +132,16 @@ bool maya_watchdog_waits(maya_timed_wait wait, pthread_cond_t *condition, pthrea
 
 /* ---- queries of a watchdog ---- */
 
+/* A poll queries an event a few times, and torch acts on one of the answers. So once a watchdog is known to poll without
+ * waiting, all its queries have the real answer, until it waits again. */
 static bool polls_without_waiting(watchdog *own, const void *event) {
-    enum { TIMES = 8 }; /* one poll queries an event a few times at most */
+    enum { TIMES = 8 }; /* more than in one poll */
     if (own->first == NULL) {
         own->first = event;
         own->times = 0;
     }
-    if (own->first == event) own->times++;
-    return own->times > TIMES;
+    if (own->first == event && ++own->times > TIMES) own->is_busy = true;
+    return own->is_busy;
 }
 
 bool maya_watchdog_sees(const void *event, uint32_t number) {
