@@ -55,7 +55,7 @@ def test_a_program_prints_the_same_as_on_the_cpu(program: str, both: Both) -> No
     assert [part_of(both.maya.of_rank(rank), program) for rank in range(RANKS)] == expected
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_the_example_of_collectives_prints_the_same_as_on_the_cpu(ranks: int, build: Build, tmp_path: Path) -> None:
     script = EXAMPLES / "mixed_groups.py"
     stock = stock_torchrun(build, tmp_path / "stock", ranks, script, "--device", "cpu")

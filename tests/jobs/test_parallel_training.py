@@ -85,8 +85,8 @@ def trainings(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Trainin
 
 
 def _marks(job: Job) -> tuple[pytest.MarkDecorator, ...]:
-    """What runs on two and on eight ranks is likely to run on four."""
-    return (pytest.mark.slow,) if job.ranks == 4 and len(job.ways) > 1 else ()
+    """What runs on four ranks is likely to run on two and on eight."""
+    return () if job.ranks == 4 else (pytest.mark.slow,)
 
 
 @pytest.mark.parametrize(

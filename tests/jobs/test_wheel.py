@@ -17,6 +17,7 @@ import pytest
 from helpers.environments import Environment, install, make_environment, make_minimal_environment
 
 import maya
+from rank_runtime.build import Build
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("coordinator", "maya", "netmodel", "rank_runtime")
@@ -97,25 +98,19 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty before the first job."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def run(installed: Environment, program: Path, cache: Path) -> Path:
-    """A finished job, started in the user's folder on an empty cache."""
+def run(build: Build, installed: Environment, program: Path) -> Path:
+    """A finished job, started in the user's folder."""
     folder = program / "run"
-    ended = installed.run(
-        *("maya-torchrun", "--nproc", "2", "--out", folder, "train.py"),
-        cwd=program,
-        timeout=600,
-        MAYA_CACHE=str(cache),
-    )
+    train(installed, program, folder)
+    return folder
+
+
+def train(environment: Environment, program: Path, folder: Path, **variables: str) -> None:
+    words = ("maya-torchrun", "--nproc", "2", "--out", folder, "train.py")
+    ended = environment.run(*words, cwd=program, timeout=600, **variables)
     assert ended.returncode == 0, ended.stderr
     ranks = [f"rank {rank} ['user', 'user', 'user', 'user']" for rank in range(2)]
     assert sorted(ended.stdout.splitlines()) == ranks
-    return folder
 
 
 def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
@@ -144,6 +139,17 @@ def test_version_is_told_everywhere(installed: Environment, metadata: Message) -
     assert installed.run("maya", "--version").stdout == f"maya, version {maya.__version__}\n"
 
 
+def test_libraries_have_the_same_sources(build: Build, installed: Environment) -> None:
+    """A build is kept by a digest of all its sources."""
+    ended = installed.run("python", "-c", "from rank_runtime.build import ensure_built; print(ensure_built().folder)")
+    assert ended.stdout == f"{build.folder}\n", ended.stderr
+
+
+@pytest.mark.slow  # compiles everything
+def test_libraries_are_built_from_the_wheel(installed: Environment, program: Path, tmp_path: Path) -> None:
+    train(installed, program, tmp_path / "run", MAYA_CACHE=str(tmp_path / "cache"))
+
+
 def test_job_among_modules_with_our_names(run: Path) -> None:
     for name in ("rank0.trace", "rank1.trace", "summary.json", "cluster_trace.json.gz"):
         assert (run / name).stat().st_size > 0
@@ -157,7 +163,7 @@ def test_commands_among_modules_with_our_names(installed: Environment, program: 
 
 
 def test_modules_with_our_names_on_the_search_path(
-    installed: Environment, program: Path, cache: Path, run: Path, tmp_path: Path
+    installed: Environment, program: Path, run: Path, tmp_path: Path
 ) -> None:
     """All but `maya`, which hides the command itself."""
     for name in PACKAGES:
@@ -171,7 +177,7 @@ def test_modules_with_our_names_on_the_search_path(
         ["maya", "net", "bench", "dgx-h100", "--op", "all_reduce", "--gpus", "16"],
         ["maya-torchrun", "--no-timeline", "--out", tmp_path / "run", "train.py"],
     ):
-        ended = installed.run(*words, cwd=tmp_path, PYTHONPATH=str(tmp_path), MAYA_CACHE=str(cache))
+        ended = installed.run(*words, cwd=tmp_path, PYTHONPATH=str(tmp_path))
         assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["user", "8"]
     assert (tmp_path / "report.html").read_bytes()

@@ -101,25 +101,35 @@ def test_a_failed_check_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> No
     assert "buy some" in result.output
 
 
-def test_a_machine_without_compilers_fails(tmp_path: Path) -> None:
-    ended = run_doctor(PATH=str(tmp_path), CC="", CXX="")
-    assert ended.returncode == 1
-    assert "install gcc" in ended.stdout
-    assert "install g++" in ended.stdout
-
-
-def test_limits_of_the_machine_are_checked() -> None:
-    ended = run_doctor(shell="ulimit -n 300; ulimit -v 100000000; exec ")
-    assert ended.returncode == 1
-    assert "want 1024" in ended.stdout
-    assert "ulimit -v unlimited" in ended.stdout
-
-
-def run_doctor(shell: str = "exec ", **environment: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def unfit(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """`maya doctor` without compilers, with few open files and little address space."""
+    empty = str(tmp_path_factory.mktemp("empty"))
     return subprocess.run(
-        ["/bin/sh", "-c", f'{shell}"$@"', "sh", sys.executable, "-m", "maya.cli", "doctor"],
-        env={**os.environ, **environment},
+        [
+            "/bin/sh",
+            "-c",
+            'ulimit -n 300; ulimit -v 100000000; exec "$@"',
+            "sh",
+            sys.executable,
+            "-m",
+            "maya.cli",
+            "doctor",
+        ],
+        env={**os.environ, "PATH": empty, "CC": "", "CXX": ""},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_a_machine_without_compilers_fails(unfit: subprocess.CompletedProcess[str]) -> None:
+    assert unfit.returncode == 1
+    assert "install gcc" in unfit.stdout
+    assert "install g++" in unfit.stdout
+
+
+def test_limits_of_the_machine_are_checked(unfit: subprocess.CompletedProcess[str]) -> None:
+    assert unfit.returncode == 1
+    assert "want 1024" in unfit.stdout
+    assert "ulimit -v unlimited" in unfit.stdout

@@ -117,7 +117,7 @@ def test_a_thousand_ranks_are_drawn(tmp_path: Path) -> None:
     opened = open_page(page(synthetic_content(1024)), tmp_path)
     assert opened.complaints == []
     assert 'data-ready="true"' in opened.dom
-    assert "as 1,023 ranks" in opened.text_of("streams-rank")
+    assert "one of 1,023 alike" in opened.text_of("streams-rank")
 
 
 @needs_browser

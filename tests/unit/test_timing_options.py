@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from helpers.script_run import MayaRun
 
 from maya.devices import load_device
+from maya.launcher import main
 from maya.launcher.arguments import fitting_cluster, parse
 from netmodel.cluster import load_cluster
+from rank_runtime.build import Build
 
 
 def test_defaults_are_the_virtual_clock_and_the_host_model() -> None:
@@ -65,11 +66,16 @@ def test_contradictory_options_are_refused(
         (["--pack", "none.npz"], "--pack none.npz: no such file"),
     ],
 )
-def test_unknown_names_and_keys_are_refused(maya_run: MayaRun, words: Sequence[str], complaint: str) -> None:
-    run = maya_run("print('ran')", *words)
-    assert (run.exit_code, run.stdout) == (2, "")
-    assert complaint in run.stderr
-    assert not run.folder.exists(), "nothing is left behind"
+def test_unknown_names_and_keys_are_refused(
+    build: Build, words: Sequence[str], complaint: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('ran')")
+    assert main(["--out", str(tmp_path / "run"), *words, str(script)]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert complaint in printed.err
+    assert list(tmp_path.iterdir()) == [script], "nothing is left behind"
 
 
 @pytest.mark.parametrize(
