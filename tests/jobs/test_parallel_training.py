@@ -25,7 +25,7 @@ class Job:
 
     ranks: int
     ways: tuple[str, ...]
-    model: tuple[str, ...] = ("--layers", "8")
+    model: tuple[str, ...] = ("--layers", "8", "--steps", "3")
 
 
 DATA_AND_TENSOR = ("ddp", "zero", "fsdp1", "fsdp2", "hsdp", "tp", "tp_sequence")
