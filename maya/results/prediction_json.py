@@ -39,6 +39,9 @@ def prediction_json(result: Result) -> dict[str, Any]:
             "reason": None if slowest.reason is None else slowest.reason.value,
             "difference_ns": slowest.difference_ns,
         },
+        "exposed_communication": [
+            {"call": call, "ranks": members, "ns": ns} for (call, members), ns in result.exposed.mean_ns().items()
+        ],
         "rank_classes": [_rank_class(result, number) for number in _first_groups(result)],
         "memory": {
             "capacity_bytes": result.memory.capacity,

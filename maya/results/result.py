@@ -13,6 +13,7 @@ from typing import Any
 from maya.assumptions import STEPS, Assumption, wall_clock
 from maya.replay.timeline import Timeline
 from maya.replay.truncated_traces import truncations
+from maya.results.exposed_calls import ExposedCalls, find_exposed_calls
 from maya.results.kernels_without_model import KernelsWithoutModel, find_kernels_without_model
 from maya.results.memory import MemoryUse, find_memory
 from maya.results.origins import Origins, find_origins
@@ -62,6 +63,7 @@ class Result:
     options: Options
     steps: Steps
     breakdown: TimeBreakdown
+    exposed: ExposedCalls
     throughput: Throughput
     memory: MemoryUse
     traffic: Traffic
@@ -86,6 +88,7 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         options=options,
         steps=steps,
         breakdown=find_time_breakdown(timeline, steps),
+        exposed=find_exposed_calls(timeline, steps),
         throughput=find_throughput(timeline, steps, options.tokens_per_step, options.price_per_gpu_hour),
         memory=find_memory(timeline),
         traffic=find_traffic(timeline, steps),

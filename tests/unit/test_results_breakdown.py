@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from maya.replay.run_settings import HostCosts
 from maya.replay.timeline import Timeline
+from maya.results.exposed_calls import find_exposed_calls
 from maya.results.step_breakdown import StepWindow, break_down_step
 from maya.results.steps import find_steps
 from maya.results.time_breakdown import TimeBreakdown, find_time_breakdown
@@ -22,9 +23,12 @@ MS = 1_000_000
 
 
 def breakdown_of(timeline: Timeline) -> TimeBreakdown:
-    found = find_time_breakdown(timeline, find_steps(timeline))
+    steps = find_steps(timeline)
+    found = find_time_breakdown(timeline, steps)
     assert (found.ns.sum(axis=2) == found.length_ns).all()
     assert (found.ns >= 0).all()
+    exposed = found.ns[:, list(steps.measured), NUMBER[TimeClass.COMMUNICATION]].sum()
+    assert sum(find_exposed_calls(timeline, steps).total_ns.values()) == exposed
     return found
 
 
@@ -58,6 +62,29 @@ def test_communication_beside_computing_is_hidden(tmp_path: Path) -> None:
     assert breakdown.mean_communication_ns.tolist() == [2 * MS, 2 * MS]
     assert breakdown.slowest.reason is None
     assert breakdown.slowest.text == "none"
+
+
+def test_exposed_communication_belongs_to_the_call_that_began_first(tmp_path: Path) -> None:
+    ranks = [TrainingWriter(rank) for rank in range(3)]
+    for number, rank in enumerate(ranks):
+        rank.join(1, range(3))
+        rank.join(2, range(2) if number < 2 else [2])
+        for _ in range(3):
+            rank.batch(layers=1)
+            rank.reduce(1)
+            rank.product()  # hides 1 ms of 2
+            rank.reduce(2, stream=COMMUNICATION + 1)  # begins in the middle of the first one
+            rank.join_streams()
+            rank.join_streams(COMMUNICATION + 1)
+            rank.optimizer()
+    timeline = timeline_of(tmp_path, ranks, network_ns=2 * MS)
+    found = find_exposed_calls(timeline, find_steps(timeline))
+    breakdown_of(timeline)
+    assert found.mean_ns() == {
+        ("ncclAllReduce", 3): MS,
+        ("ncclAllReduce", 2): MS * 2 // 3,
+        ("ncclAllReduce", 1): MS // 3,
+    }
 
 
 def test_a_straggler_is_waited_for(tmp_path: Path) -> None:
