@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from maya.api.run_comparison import RunComparison
     from maya.api.run_prediction import RunPrediction
     from maya.api.trace_estimate import TraceEstimate, estimate_trace
+    from maya.scaling.study import ScaleStudy, scale
 
 __all__ = [
     "ClusterNetwork",
@@ -34,6 +35,7 @@ __all__ = [
     "Run",
     "RunComparison",
     "RunPrediction",
+    "ScaleStudy",
     "TraceEstimate",
     "__version__",
     "estimate",
@@ -41,6 +43,7 @@ __all__ = [
     "launch",
     "load",
     "network",
+    "scale",
     "trace",
 ]
 
@@ -52,12 +55,14 @@ _MODULES = {
     "Run": "maya.api.run",
     "RunComparison": "maya.api.run_comparison",
     "RunPrediction": "maya.api.run_prediction",
+    "ScaleStudy": "maya.scaling.study",
     "TraceEstimate": "maya.api.trace_estimate",
     "estimate": "maya.api.op_estimate",
     "estimate_trace": "maya.api.trace_estimate",
     "launch": "maya.api.job_launch",
     "load": "maya.api.run",
     "network": "maya.api.cluster_network",
+    "scale": "maya.scaling.study",
 }
 
 

@@ -13,11 +13,10 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
-from typing import IO
 
 from maya.api.run import Run, load
 from maya.launcher.logs import new_run_folder
@@ -70,16 +69,23 @@ def launch(
     inject=["kill:rank=3,call=10"].
     """
     own = {"nproc": nproc, "gpu": gpu, "cluster": cluster}
-    words = [word for name, value in {**own, **options}.items() for word in _words(name, value)]
+    words = option_words({**own, **options})
     start = Path(cwd or ".").absolute()
     folder = new_run_folder(fspath(script), start) if out is None else start / out
-    command = [sys.executable, "-c", _START, "--out", str(folder), *words, fspath(script), *map(str, args)]
-    exit_code, output = _run(command, cwd, env, quiet=quiet)
+    last: deque[str] = deque(maxlen=_LINES_KEPT)
+
+    def show(line: str) -> None:
+        last.append(line)
+        if not quiet:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+    exit_code = run_job(["--out", str(folder), *words, fspath(script), *map(str, args)], show, cwd, env)
     if exit_code == _NOT_STARTED and out is None:
         with suppress(OSError):  # raised unless it is empty
             folder.rmdir()
     if exit_code != 0 and (check or not (folder / "run.json").exists()):
-        raise LaunchError(exit_code, folder, output)
+        raise LaunchError(exit_code, folder, "".join(last).rstrip("\n"))
     return load(folder)
 
 
@@ -87,18 +93,22 @@ def launch(
 _START = "import sys; from maya.cli.entry_points import maya_torchrun; sys.exit(maya_torchrun())"
 
 
-def _words(name: str, value: object) -> list[str]:
-    """An option as words of the command line."""
+def option_words(options: Mapping[str, object], function: str = "launch") -> list[str]:
+    """Options by name, with underscores, as words of the command line. `function` is named in errors."""
+    known = option_actions(make_parser({}))
+    return [word for name, value in options.items() for word in _words(name, value, known, function)]
+
+
+def _words(name: str, value: object, known: Mapping[str, argparse.Action], function: str) -> list[str]:
     if value is None or value is False:
         return []
-    known = option_actions(make_parser({}))
     action = known.get(name)
     if action is None:
-        raise TypeError(f"launch() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
     option = f"--{name.replace('_', '-')}"
     if action.nargs == 0:
         if value is not True:
-            raise TypeError(f"launch(): {name} is {value!r}; it is True or False")
+            raise TypeError(f"{function}(): {name} is {value!r}; it is True or False")
         return [option]
     if isinstance(value, Mapping):
         value = [f"{key}={each}" for key, each in value.items()]
@@ -113,33 +123,27 @@ def _text(value: object) -> str:
     return fspath(value) if isinstance(value, PathLike) else str(value)
 
 
-def _run(
-    command: list[str], cwd: str | PathLike[str] | None, env: Mapping[str, str] | None, *, quiet: bool
-) -> tuple[int, str]:
-    """The exit code and the last lines. A notebook shows only what its own process writes, so the output of the job is
-    written again here."""
+def run_job(
+    words: Sequence[str],
+    show: Callable[[str], None],
+    cwd: str | PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run maya-torchrun with these words, and return its exit code. `show` gets its output line by line: a notebook
+    shows only what its own process writes."""
     environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
-    last: deque[str] = deque(maxlen=_LINES_KEPT)
     with subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        text=True, errors="replace", bufsize=1,
+        [sys.executable, "-c", _START, *words], cwd=cwd, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", bufsize=1,
     ) as job:  # fmt: skip
         assert job.stdout is not None
         try:
-            _copy(job.stdout, last, quiet=quiet)
-            exit_code = job.wait()
+            for line in job.stdout:
+                show(line)
+            return job.wait()
         except BaseException:
             _end(job)
             raise
-    return exit_code, "".join(last).rstrip("\n")
-
-
-def _copy(source: IO[str], last: deque[str], *, quiet: bool) -> None:
-    for line in source:
-        last.append(line)
-        if not quiet:
-            sys.stdout.write(line)
-            sys.stdout.flush()
 
 
 def _end(job: subprocess.Popen[str]) -> None:

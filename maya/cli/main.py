@@ -15,6 +15,7 @@ from maya.cli.environment import env
 from maya.cli.estimate import estimate
 from maya.cli.net import net
 from maya.cli.report import report
+from maya.cli.scale import scale
 from maya.cli.setup_torch import setup_torch
 from maya.cli.trace import trace
 from maya.cli.whatif import whatif
@@ -45,6 +46,6 @@ def main() -> None:
 
 
 for _command in (
-    whatif, report, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor, setup_torch, completion,
+    whatif, report, scale, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor, setup_torch, completion,
 ):  # fmt: skip
     main.add_command(_command)

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher import hang, injection_options
@@ -128,6 +129,22 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions
         return _launch(options, environment)
     except UsageError as error:
         parser.error(str(error))
+
+
+def check(words: Sequence[str], environment: Mapping[str, str]) -> LaunchOptions:
+    """Read the command line; an error is a `UsageError`."""
+    parser = make_parser(environment)
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(message)
+
+    parser.error = refuse  # type: ignore[method-assign]
+    launch = _launch(parser.parse_args(words), environment)
+    try:
+        load_device(launch.gpu, launch.timing.of_gpu())
+    except DeviceError as error:
+        raise UsageError(str(error)) from error
+    return launch
 
 
 def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> LaunchOptions:

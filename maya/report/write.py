@@ -31,7 +31,7 @@ def page(content: Content) -> str:
     script = "\n".join(_part(f"{name}.js") for name in _SCRIPTS)
     parts = {
         "title": html.escape(f"{content.title} · Maya"),
-        "style": _part("style.css"),
+        "style": style_sheet(),
         "script": f'(() => {{\n"use strict";\n{script}}})();',
         # "<" is escaped, so that no text of a run can end the element that holds the content.
         "content": content.to_json().replace("<", "\\u003c"),
@@ -43,6 +43,11 @@ def page(content: Content) -> str:
 def write_page(content: Content, path: Path) -> None:
     """Write the HTML file atomically (temporary file, then rename)."""
     write_atomically(path, page(content))
+
+
+def style_sheet() -> str:
+    """The styles of the page, for pages of other commands."""
+    return _part("style.css")
 
 
 def _part(name: str) -> str:
