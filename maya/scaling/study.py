@@ -167,7 +167,7 @@ def run_study(
     if scaling not in (None, *GIVEN):
         raise StudyError(f"scaling: {scaling!r} is neither strong nor weak")
     refuse_options(options)
-    words = option_words({**options, "represent": represent}, "scale")
+    words = option_words(dict(sorted({**options, "represent": represent}.items())), "scale")
     arguments = [str(arg) for arg in args]
     environment = {**os.environ, **(env or {})}
     commands = commands_of(sizes, fspath(script), arguments, words, environment)

@@ -73,7 +73,7 @@ class StudyFolder:
                 self.write()
                 yield self
         except OSError as error:
-            raise StudyFolderError(f"--out {self.folder}: {error.strerror}") from error
+            raise StudyFolderError(f"--out {self.folder}: {error.strerror or error}") from error
 
     def finished(self, nproc: int) -> ScaleRow | None:
         """The row of a size that need not run again."""
