@@ -29,7 +29,7 @@ _WIDTH, _HEIGHT = 1160, 700
 _PANEL_WIDTH, _PANEL_HEIGHT = 560, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 44, 62  # around the plot of a panel
 _MOST_KEYS = 8  # of a legend
-_LETTER = 5.8  # average width of a letter in a legend
+_LETTER = 6.2  # average width of a letter in a legend
 _KEY = 0.01  # of a stack: smaller parts get no key
 
 

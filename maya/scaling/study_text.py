@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from maya.scaling.efficiency import ScalingMode
 from maya.scaling.scale_row import ScaleRow
@@ -49,7 +50,7 @@ def lines_of_study(rows: Sequence[ScaleRow], mode: ScalingMode, statements: Sequ
             line.insert(at, bar(row.efficiency))
         left.add("")
     lines = [f"{mode.text[0].upper()}{mode.text[1:]}.", "", *_aligned([titles, *cells], left)]
-    failed = [f"{row.nproc:,} ranks failed: {row.problem}" for row in rows if not row.succeeded]
+    failed = [f"{row.nproc:,} ranks failed: {row.problem}; see {row.folder}.log" for row in rows if not row.succeeded]
     assumed = [f"assumes: {text}" for text in assumptions_of(rows)]
     blocks = (statements, failed, assumed)
     return [*lines, *(line for block in blocks if block for line in ("", *block))]
@@ -57,7 +58,8 @@ def lines_of_study(rows: Sequence[ScaleRow], mode: ScalingMode, statements: Sequ
 
 def assumptions_of(rows: Sequence[ScaleRow]) -> list[str]:
     """The assumptions of all runs, each once."""
-    return list(dict.fromkeys(text for row in rows for text in row.assumptions))
+    here = f"{Path.cwd()}/"  # source lines have absolute paths
+    return list(dict.fromkeys(text.replace(here, "") for row in rows for text in row.assumptions))
 
 
 def csv_of(rows: Sequence[ScaleRow]) -> str:

@@ -304,7 +304,7 @@ def test_table_on_the_terminal(rows: list[ScaleRow]) -> None:
         "16 1 4.135 ms 7,923,805 495,238 11.7 % 102.3 % ████████████▎ 27.1 % 1.36 GiB 0.561 nproc-16 (10 s)",
         "32 - failed - - - - - - - nproc-32 (7 s)",
     ]
-    assert "32 ranks failed: RuntimeError: no (train.py:1)" in lines
+    assert "32 ranks failed: RuntimeError: no (train.py:1); see nproc-32.log" in lines
     assert lines[-1].startswith("assumes: the script reads placeholder values")
 
 
