@@ -105,10 +105,11 @@ class StudyProgress:
             elapsed = time.monotonic() - self._began
             left = seconds_left(self._done, self._todo, elapsed)
             number = len(self._sizes) - len(self._todo) + 1
-            parts = [f"{self._current:,} ranks ({number} of {len(self._sizes)}): {self._stage}", short_time(elapsed)]
+            stage = self._stage
+            parts = [f"{self._current:,} ranks ({number} of {len(self._sizes)})", short_time(elapsed)]
         if left is not None:
             parts.append(f"about {short_time(left)} left")
-        return "; ".join(parts)
+        return f"{', '.join(parts)}: {stage}"  # a narrow terminal cuts the end
 
     def _tick(self) -> None:
         while not self._over.wait(_TERMINAL_SECONDS if self._terminal else _PLAIN_SECONDS):
