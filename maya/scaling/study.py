@@ -213,7 +213,7 @@ class _Runner:
                     todo.append(command)
                 else:
                     self._rows.append(row)
-                    shown.end(command.nproc, f"{_outcome(row)} (finished before)", ran=False)
+                    shown.end(row.nproc, f"{_outcome(row)} (finished before)", row.seconds, ran=False)
             for command in todo:
                 shown.begin(command.nproc)
                 row = self._run_size(command, folder, shown)
@@ -221,9 +221,8 @@ class _Runner:
                 self._rows.append(row)
                 study = self.study()
                 study.write()
-                shown.end(
-                    command.nproc, _outcome(next(each for each in study.rows if each.nproc == row.nproc)), ran=True
-                )
+                compared = next(each for each in study.rows if each.nproc == row.nproc)
+                shown.end(row.nproc, _outcome(compared), row.seconds, ran=True)
         study = self.study()
         study.write()
         return study

@@ -83,17 +83,15 @@ class StudyProgress:
             with self._lock:
                 self._stage = line[len(_OWN) :].strip()
 
-    def end(self, nproc: int, text: str, *, ran: bool) -> None:
-        """A size has ended; `ran`: it was not taken from an earlier study."""
+    def end(self, nproc: int, text: str, seconds: float, *, ran: bool) -> None:
+        """A size has taken this long; `ran`: now, not in an earlier study."""
         with self._lock:
-            seconds = time.monotonic() - self._began
             self._todo = [each for each in self._todo if each != nproc]
-            if ran:
-                self._done.append((nproc, seconds))
+            self._done = sorted([*self._done, (nproc, seconds)])
             self._current = None
             left = seconds_left(self._done, self._todo)
         took = f"; took {short_time(seconds)}" if ran else ""
-        more = f"; about {short_time(left)} left" if left else ""
+        more = f"; about {short_time(left)} left" if left and ran else ""
         self._rewrite("")
         self._plain(f"{nproc:,} ranks: {text}{took}{more}")
 

@@ -386,15 +386,15 @@ def test_times_for_people() -> None:
 def test_progress_in_plain_lines() -> None:
     console = io.StringIO()
     with StudyProgress([8, 16], console) as shown:
-        shown.end(8, "4 ms a step", ran=False)
+        shown.end(8, "4 ms a step", 30.0, ran=False)
         shown.begin(16)
         shown.output("maya-torchrun: survey, round 1: rank 0 of 16\n")
-        assert shown.text() == "16 ranks (2 of 2), 0 s: survey, round 1: rank 0 of 16"
-        shown.end(16, "5 ms a step, efficiency 80.0 %", ran=True)
+        assert shown.text() == "16 ranks (2 of 2), 0 s, about 30 s left: survey, round 1: rank 0 of 16"
+        shown.end(16, "5 ms a step, efficiency 80.0 %", 40.0, ran=True)
     assert console.getvalue().splitlines() == [
         "maya scale: 8 ranks: 4 ms a step",
-        "maya scale: 16 ranks (2 of 2), 0 s: starting",
-        "maya scale: 16 ranks: 5 ms a step, efficiency 80.0 %; took 0 s",
+        "maya scale: 16 ranks (2 of 2), 0 s, about 30 s left: starting",
+        "maya scale: 16 ranks: 5 ms a step, efficiency 80.0 %; took 40 s",
     ]
 
 
