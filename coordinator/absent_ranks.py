@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from coordinator.sibling_posts import Siblings
@@ -35,6 +35,7 @@ class KnownGroup:
 
     name: str
     members: tuple[int, ...]
+    description: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class AbsentRanks:
 
     # ---- in ----
 
-    def announce(self, rank: int, name: str, members: Sequence[int]) -> None:
+    def announce(self, rank: int, name: str, members: Sequence[int], description: str = "") -> None:
         """A present rank creates a process group."""
         if not members or max(members) >= self.world_size:
             return  # torch refuses such a group
-        group = KnownGroup(name, tuple(members))
+        group = KnownGroup(name, tuple(members), description)
         if group not in self.groups:
             self.groups[group] = None
             self._kind[group] = (self._count[group.members[0]], len(group.members))

@@ -182,7 +182,9 @@ def _save_groups(state: State, folder: Path) -> None:
         if origin is not None and origin.group in numbers
     }
     groups = [group.members for group in absent.groups]
-    job = RepresentedJob(absent.world_size, tuple(sorted(absent.present)), groups, communicators, absent.filled)
+    descriptions = [group.description for group in absent.groups]
+    present = tuple(sorted(absent.present))
+    job = RepresentedJob(absent.world_size, present, groups, communicators, absent.filled, descriptions)
     with suppress(OSError):  # a full disk: without the file, the traces cannot be predicted, and the launcher says so
         job.save(folder)
 

@@ -99,7 +99,7 @@ class State:
         if type(message) is Drain:
             return self._drain(rank, message)
         if type(message) is ProcessGroup and self.absent is not None:
-            self.absent.announce(rank, message.name, message.members)
+            self.absent.announce(rank, message.name, message.members, message.description)
         return []
 
     def answer_asks(self) -> list[Outgoing]:

@@ -201,6 +201,7 @@ class ProcessGroup:
 
     KIND: ClassVar[int] = 11
     name: str  # torch's
+    description: str  # torch's group_desc, e.g. mesh_tp
     members: Sequence[int]  # ranks of the job, in the order of the group
 
 

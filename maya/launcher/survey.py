@@ -14,6 +14,7 @@ from pathlib import Path
 
 from maya.launcher.arguments import LaunchOptions, StreamChoice, StreamCodes
 from maya.launcher.attempt import AttemptOutcome
+from maya.replay.mesh_blocks import FILE as SURVEY_FILE
 from maya.replay.mesh_blocks import SurveyResult
 from maya.replay.rank_class import trace_facts
 from maya.replay.representatives import RepresentativeSearch
@@ -46,12 +47,7 @@ def find_representatives(
         say(f"a survey would have to run all {launch.world_size} ranks, so all of them run")
         return present
     result.save(run_folder)
-    mesh = " x ".join(map(str, result.sizes)) or "1"
-    drawn = f", of which {ranks_text(result.checked)} drawn at random" if result.checked else ""
-    say(
-        f"{launch.world_size} ranks, mesh {mesh}: {ranks_text(present)} represent them; compared were "
-        f"{ranks_text(result.compared)}{drawn}"
-    )
+    say(f"{ranks_text(present)} represent all {launch.world_size} ranks ({run_folder / SURVEY_FILE})")
     return present
 
 

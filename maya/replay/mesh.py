@@ -2,18 +2,23 @@
 
 In: the members of all process groups. Out: a `Mesh`. The place of a rank in the groups of one kind (its k-th group) is
 a coordinate. Groups that combine dimensions (data times context parallel, the whole world) add nothing to the
-coordinates that the smaller groups give, or only what these leave open.
+coordinates that the smaller groups give, or only what these leave open. A dimension has the name that torch's groups
+have in common, if any: "tp" for the groups of a DeviceMesh that torch calls mesh_tp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
+from maya.replay.mesh_blocks import MeshBlock
 from maya.util.arrays import Integers
 
+_MOST_BLOCKS = 3  # named in a text
+_UNNAMED = ("undefined", "default_pg")  # descriptions that torch gives to groups without one
 _DEPENDS, _UNKNOWN, _SYMMETRIC = 1e6, 1e3, 1.0  # weights of dimensions
 
 
@@ -23,6 +28,42 @@ class Mesh:
 
     coordinates: Integers  # a row for each rank, a column for each dimension
     sizes: tuple[int, ...]  # of the dimensions
+    names: tuple[str, ...]  # of the dimensions; empty where torch does not know one
+
+    def __str__(self) -> str:
+        """As "pp 4 x dp 32 x tp 8", the dimension with the largest stride first."""
+        parts = [f"{name} {size}".strip() for name, size in zip(self.names, self.sizes, strict=True)]
+        return " x ".join(parts[dimension] for dimension in self._by_stride()) or "1"
+
+    def block_text(self, blocks: Sequence[MeshBlock]) -> str:
+        """The places of blocks, as "pp 3 of 4", or "all ranks"."""
+        if any(all(map(self._is_whole, self._ranges(block))) for block in blocks):
+            return "all ranks"
+        return " or ".join(self._place_text(block) for block in blocks[:_MOST_BLOCKS]) + (
+            f" or {len(blocks) - _MOST_BLOCKS} more places" if len(blocks) > _MOST_BLOCKS else ""
+        )
+
+    def _place_text(self, block: MeshBlock) -> str:
+        texts = []
+        for dimension in self._by_stride():
+            first, last = block.first[dimension], block.last[dimension]
+            if not self._is_whole((dimension, first, last)):
+                indices = str(first) if first == last else f"{first}-{last}"
+                name = self.names[dimension] or f"dimension {dimension + 1}"
+                texts.append(f"{name} {indices} of {self.sizes[dimension]}")
+        return ", ".join(texts)
+
+    def _ranges(self, block: MeshBlock) -> list[tuple[int, int, int]]:
+        return [(dimension, block.first[dimension], block.last[dimension]) for dimension in range(len(self.sizes))]
+
+    def _is_whole(self, indices: tuple[int, int, int]) -> bool:
+        dimension, first, last = indices
+        return first == 0 and last == self.sizes[dimension] - 1
+
+    def _by_stride(self) -> list[int]:
+        """The dimensions, the one with the largest distance between neighbouring ranks first."""
+        strides = [int(np.argmax(self.coordinates[:, each] > 0)) for each in range(len(self.sizes))]
+        return sorted(range(len(self.sizes)), key=lambda each: -strides[each])
 
     def weights(self, digests: Mapping[int, bytes]) -> Integers:
         """How much each dimension matters, by the traces of some ranks: most if the traces of two ranks differ that
@@ -41,37 +82,58 @@ class Mesh:
         return weights
 
 
-def mesh_of(world_size: int, groups: Sequence[Sequence[int]]) -> Mesh:
-    """The mesh of a job's process groups; without any, its ranks are in one row."""
-    columns = _places(world_size, groups)
-    columns.append((world_size, np.arange(world_size)))
+def mesh_of(world_size: int, groups: Sequence[Sequence[int]], descriptions: Sequence[str] = ()) -> Mesh:
+    """The mesh of a job's process groups; without any, its ranks are in one row. `descriptions`: torch's, for each
+    group."""
+    columns = _places(world_size, groups, descriptions)
+    columns.append(_Column(world_size, np.arange(world_size), set()))
+    names: list[str] = []
     known = np.zeros(world_size, dtype=np.int64)  # equal for ranks with equal coordinates so far
     kept: list[Integers] = []
-    for _, places in sorted(columns, key=lambda column: column[0]):
-        residual = _order_within(known, places)
+    for column in sorted(columns, key=lambda column: column.size):
+        residual = _order_within(known, column.places)
         if residual.any():
             kept.append(residual)
+            names.append(_name(column.descriptions) if column.size < world_size else "")
             _, known = np.unique(np.stack((known, residual)), axis=1, return_inverse=True)
             known = known.reshape(-1)
     coordinates = np.stack(kept, axis=1) if kept else np.zeros((world_size, 0), dtype=np.int64)
-    return Mesh(coordinates, tuple((coordinates.max(axis=0, initial=0) + 1).tolist()))
+    return Mesh(coordinates, tuple((coordinates.max(axis=0, initial=0) + 1).tolist()), tuple(names))
 
 
-def _places(world_size: int, groups: Sequence[Sequence[int]]) -> list[tuple[int, Integers]]:
-    """For each k, the places of all ranks in their k-th group, and the size of the largest of these groups."""
+@dataclass
+class _Column:
+    """The k-th groups of all ranks."""
+
+    size: int  # of the largest one
+    places: Integers  # of each rank in its group
+    descriptions: set[str]
+
+
+def _places(world_size: int, groups: Sequence[Sequence[int]], descriptions: Sequence[str]) -> list[_Column]:
+    """A column for each k."""
     count = np.zeros(world_size, dtype=np.int64)  # groups of each rank so far
-    columns: list[tuple[int, Integers]] = []
-    for members in groups:
+    columns: list[_Column] = []
+    for members, description in zip_longest(groups, descriptions[: len(groups)], fillvalue=""):
         ranks = np.array(members, dtype=np.int64)
         for ordinal in np.unique(count[ranks]).tolist():
             while len(columns) <= ordinal:
-                columns.append((0, np.zeros(world_size, dtype=np.int64)))
+                columns.append(_Column(0, np.zeros(world_size, dtype=np.int64), set()))
             mine = count[ranks] == ordinal
-            size, places = columns[ordinal]
-            places[ranks[mine]] = np.flatnonzero(mine)
-            columns[ordinal] = max(size, len(ranks)), places
+            column = columns[ordinal]
+            column.places[ranks[mine]] = np.flatnonzero(mine)
+            column.size = max(column.size, len(ranks))
+            column.descriptions.add(str(description))
         count[ranks] += 1
     return columns
+
+
+def _name(descriptions: set[str]) -> str:
+    """The name that groups have in common."""
+    if len(descriptions) != 1:
+        return ""
+    name = next(iter(descriptions))
+    return "" if name in _UNNAMED else name.removeprefix("mesh_")
 
 
 def _order_within(known: Integers, places: Integers) -> Integers:

@@ -14,6 +14,7 @@ representative corresponds to the k-th group of the absent rank.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,14 +24,14 @@ from typing import Any
 import numpy as np
 
 from maya.replay.mesh import Mesh, mesh_of
-from maya.replay.mesh_blocks import SurveyResult
+from maya.replay.mesh_blocks import MeshBlock, SurveyResult
 from maya.util.files import write_atomically
 from maya.util.ranks import format_strided, parse_strided, ranks_text
 
 FILE = "process_groups.json"
 VERSION = 1
 
-_MOST_SHOWN = 4
+_MOST_SHOWN = 6
 
 Members = tuple[int, ...]
 
@@ -52,6 +53,7 @@ class RepresentedJob:
     groups: Sequence[Members]  # in the order of creation
     communicators: Mapping[tuple[Members, int], GroupOfCommunicator]  # by members and instance
     filled: Sequence[str] = ()  # keys of the store that were set for absent ranks
+    descriptions: Sequence[str] = ()  # of the groups, by torch
     survey: SurveyResult | None = None  # None: the user has named the present ranks
 
     # ---- the file ----
@@ -67,6 +69,7 @@ class RepresentedJob:
                 for (members, instance), origin in self.communicators.items()
             ],
             "filled": list(self.filled),
+            "descriptions": list(self.descriptions),
         }
         write_atomically(folder / FILE, json.dumps(content) + "\n")
 
@@ -88,23 +91,42 @@ class RepresentedJob:
             [parse_strided(members) for members in content["groups"]],
             dict(map(_communicator_of_line, content["communicators"])),
             content["filled"],
+            content["descriptions"],
             SurveyResult.load(folder),
         )
 
     def lines(self, classes: Iterable[Sequence[int]]) -> list[str]:
         """Sentences about the representation; `classes`: the ranks of each rank class."""
+        mesh = f"{len(self.present):,} of {self.world_size:,} ranks were processes; mesh {self.mesh}"
+        if self.survey is None:
+            lines = [mesh, *_shortened(self._represented_counts(classes)), "not checked: the ranks were named by hand"]
+        else:
+            drawn = f", of which {ranks_text(self.survey.checked)} drawn at random" if self.survey.checked else ""
+            compared = f"compared over the first steps: {ranks_text(self.survey.compared)}{drawn}"
+            lines = [mesh, *_shortened(self._represented_blocks(self.survey)), compared]
+        if self.filled:
+            lines.append(f"set in the store for absent ranks: {', '.join(self.filled[:_MOST_SHOWN])}")
+        return lines
+
+    def _represented_counts(self, classes: Iterable[Sequence[int]]) -> list[str]:
         present = set(self.present)
-        parts = []
+        texts = []
         for ranks in classes:
-            absent = len(ranks) - len(present.intersection(ranks))
-            if absent:
-                first = min(present.intersection(ranks))
-                parts.append(f"rank {first} represents {absent:,}")
-        listed = ", ".join(parts[:_MOST_SHOWN]) + (f", {len(parts) - _MOST_SHOWN} more" * (len(parts) > _MOST_SHOWN))
-        mesh = " x ".join(map(str, self.mesh.sizes))
-        text = f"{len(self.present):,} of {self.world_size:,} ranks were processes (mesh {mesh}); assumed: {listed}"
-        filled = f"store keys set for absent ranks: {', '.join(self.filled[:_MOST_SHOWN])}"
-        return [text, *([filled] if self.filled else [])]
+            mine = present.intersection(ranks)
+            if len(mine) < len(ranks):
+                texts.append(f"{len(ranks) - len(mine):,} absent ranks are assumed to be like rank {min(mine)}")
+        return texts
+
+    def _represented_blocks(self, survey: SurveyResult) -> list[str]:
+        blocks: dict[int, list[MeshBlock]] = {}
+        for block, rank in survey.blocks:
+            blocks.setdefault(rank, []).append(block)
+        counts = Counter(survey.representatives(self.mesh.coordinates).tolist())
+        return [
+            f"{self.mesh.block_text(mine)}: {counts[rank]:,} ranks, assumed to be like rank {rank}"
+            for rank, mine in blocks.items()
+            if counts[rank] > 1
+        ]
 
     # ---- places ----
 
@@ -131,7 +153,7 @@ class RepresentedJob:
 
     @cached_property
     def mesh(self) -> Mesh:
-        return mesh_of(self.world_size, self.groups)
+        return mesh_of(self.world_size, self.groups, self.descriptions)
 
     # ---- representatives ----
 
@@ -214,6 +236,11 @@ class RepresentedJob:
     @cached_property
     def _known_pairs(self) -> dict[tuple[int, int, int], Members]:
         return {}
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    more = len(lines) - _MOST_SHOWN
+    return lines if more <= 1 else [*lines[:_MOST_SHOWN], f"{more} more kinds: survey.json"]
 
 
 def _communicator_of_line(line: list[Any]) -> tuple[tuple[Members, int], GroupOfCommunicator]:

@@ -58,13 +58,13 @@ def _observe(module: Any) -> None:
 
     def new_group(arguments: Mapping[str, Any]) -> None:
         ranks = arguments["global_ranks_in_group"] or range(arguments["group_size"])  # empty: the default group
-        _announce(str(arguments["group_name"]), ranks)
+        _announce(str(arguments["group_name"]), ranks, arguments.get("group_desc"))
 
     def split_group(arguments: Mapping[str, Any]) -> None:
         parent = arguments.get("parent_pg") or module._get_default_group()
         ranks = list(module._world.pg_group_ranks[parent])
         for members in arguments.get("split_ranks") or ():
-            _announce("", [ranks[member] for member in sorted(members)])
+            _announce("", [ranks[member] for member in sorted(members)], arguments.get("group_desc"))
 
     _call_before(module, "_new_process_group_helper", new_group)
     _call_before(module, "split_group", split_group)
@@ -117,10 +117,10 @@ def _call_before(module: Any, name: str, observe: Callable[[Mapping[str, Any]], 
             setattr(other, name, observed)
 
 
-def _announce(name: str, members: Sequence[int]) -> None:
+def _announce(name: str, members: Sequence[int], description: str | None) -> None:
     announce = ctypes.CDLL(None).maya_announce_group
     announce.restype = ctypes.c_char_p
     array = (ctypes.c_int64 * len(members))(*members)
-    problem = announce(name.encode(), array, ctypes.c_size_t(len(members)))
+    problem = announce(name.encode(), (description or "").encode(), array, ctypes.c_size_t(len(members)))
     if problem is not None:
         raise RuntimeError(f"a process group cannot be announced to the coordinator: {problem.decode()}")

@@ -44,7 +44,7 @@ class PresentRanks(Ranks):
     def announce(self, name: str, members: Sequence[int]) -> None:
         """All ranks create a process group."""
         for rank in sorted(self.absent.present):
-            self.say(rank, ProcessGroup(name, members))
+            self.say(rank, ProcessGroup(name, "", members))
 
     def complete_joins(self) -> None:
         for to, answer, payload in self.state.complete_joins():

@@ -84,6 +84,33 @@ def test_the_world_gives_the_dimension_that_no_group_has() -> None:
     assert mesh_of(8, nodes).sizes == (4, 2)
 
 
+def test_a_mesh_has_the_names_of_its_groups() -> None:
+    groups = _mesh_groups(4, 2)
+    descriptions = ["default_pg", *["mesh_pp"] * 2, *["TENSOR"] * 4]
+    assert str(mesh_of(8, groups, descriptions)) == "pp 4 x TENSOR 2"
+    assert str(mesh_of(8, groups, [])) == "4 x 2"
+
+
+def test_the_summary_says_which_ranks_are_represented() -> None:
+    job = _job(4, 8)
+    job = replace(job, descriptions=["default_pg", *["mesh_pp"] * 8, *["mesh_dp"] * 4])
+    stage = job.mesh.names.index("pp")
+    present, survey = _survey(job, lambda place: (place[stage] == 3, not any(place)))
+    assert replace(job, present=present, survey=survey).lines([])[:3] == [
+        "3 of 32 ranks were processes; mesh pp 4 x dp 8",
+        "pp 0 of 4, dp 1-7 of 8 or pp 1-2 of 4: 23 ranks, assumed to be like rank 1",
+        "pp 3 of 4: 8 ranks, assumed to be like rank 24",
+    ]
+
+
+def test_the_summary_says_that_named_representatives_are_not_checked() -> None:
+    assert _job(4, 8).lines([range(32)]) == [
+        "1 of 32 ranks were processes; mesh 4 x 8",
+        "31 absent ranks are assumed to be like rank 0",
+        "not checked: the ranks were named by hand",
+    ]
+
+
 def test_a_symmetric_job_needs_rank_0_and_one_that_represents_the_others() -> None:
     job = _job(16, 8)
     present, survey = _survey(job, lambda place: "same")
