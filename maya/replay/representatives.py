@@ -20,7 +20,8 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from maya.replay.represented_ranks import RepresentedJob
 _CHECKS = 3  # ranks drawn at random
 _MOST_AT_ONCE = 32  # an interval of at most this many ranks is run as a whole; of a longer one ...
 _PARTS = 8  # ... the ranks that divide it into this many parts
+_MOST_COMBINATIONS = 64  # ranks that are run at once because they may be needed
 _LONGEST_CHAIN = 64  # ranks that send to each other and are run together
 _SEED = 20260101
 
@@ -73,7 +75,10 @@ class RepresentativeSearch:
     def next_ranks(self, digests: Mapping[int, bytes]) -> list[int]:
         """The ranks that are still missing, in order; none: `result` is known."""
         missing = self._required.difference(digests)
-        return sorted(missing or self._divide(digests)[1])
+        if not missing:
+            missing = self._divide(digests)[1]
+            missing |= self._combinations(digests).difference(digests) if missing else set()
+        return sorted(missing)
 
     def result(self, digests: Mapping[int, bytes], rounds: int) -> SurveyResult:
         """The blocks of the mesh. Each is represented by a rank with the trace of its ranks: one of a chain if
@@ -165,6 +170,20 @@ class RepresentativeSearch:
             labels = [self._label(known[at], digests) for at in block.has(rows).nonzero()[0].tolist()]
             total += len(labels) - max(map(labels.count, set(labels)), default=0)
         return total
+
+    def _combinations(self, digests: Mapping[int, bytes]) -> set[int]:
+        """The ranks at all combinations of the indices where traces have been seen to differ, unless there are many:
+        most of them will be asked for, and every round runs the others again."""
+        indices: dict[int, set[int]] = {}
+        for step in self._steps(sorted(digests), digests):
+            between = (self._coordinates[rank][step.dimension] for rank in self._between(step))
+            ends = (0, self._sizes[step.dimension] - 1)
+            indices.setdefault(step.dimension, set()).update((step.low, step.high, *between, *ends))
+        if prod(map(len, indices.values())) > _MOST_COMBINATIONS:
+            return set()
+        base = self._coordinates[self._base]
+        axes = [sorted(indices.get(dimension, {base[dimension]})) for dimension in range(len(self._sizes))]
+        return set(self._existing(product(*axes)))
 
     def _label(self, rank: int, digests: Mapping[int, bytes]) -> _Label:
         return digests[rank], int(self._shapes[rank])
