@@ -6,7 +6,10 @@ In: a `Topology` and ranks in any order. Out: a `RankGroup`, which does not depe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,8 @@ from numpy.typing import NDArray
 from netmodel.collectives.plan import Flow
 from netmodel.topology import Topology
 from netmodel.topology.links import LinkKind
+
+Int64s = NDArray[np.int64]
 
 _CONNECTION_STRIDE = 4096  # distance between connection numbers: more than there are channels
 
@@ -27,15 +32,20 @@ class Rail:
     slot: int  # its place in the domain
 
 
-@dataclass(frozen=True)
-class Hop:
-    """One leg of a path: from one GPU to another; between domains through given NICs."""
+class Hops(NamedTuple):
+    """Legs of paths: each from one GPU to another; between domains through given NICs."""
 
-    source: int
-    target: int
-    source_nic: int = -1
-    target_nic: int = -1
-    flow: int = 0
+    source: Int64s
+    target: Int64s
+    source_nic: Int64s  # -1: the nearest
+    target_nic: Int64s
+    flow: Int64s
+
+    @staticmethod
+    def inside(source: Int64s, target: Int64s, flow: int = 0) -> Hops:
+        """Hops inside domains."""
+        nearest = np.full(len(source), -1, np.int64)
+        return Hops(source, target, nearest, nearest, np.full(len(source), flow, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +59,7 @@ class RankGroup:
         tuple[Rail, ...], ...
     ]  # per domain, as many as the domain with the fewest rails has; empty if there is one domain
     rings: tuple[tuple[tuple[int, ...], ...], ...]  # per domain: orders in which its members can form rings
+    routed: dict[object, RoutedHops] = field(default_factory=dict)  # kept by the algorithms: routes serve all protocols
 
     @property
     def ranks_per_domain(self) -> int:
@@ -67,14 +78,30 @@ class RankGroup:
         first = ring.index(self.rails[domain][channel].rank) if self.rails else 0
         return ring[first:] + ring[:first]
 
-    def hops(self, source: int, target: int, source_rail: Rail, target_rail: Rail, connection: int) -> list[Hop]:
-        """Between domains: over GPU links to the GPU nearest to the NIC (PXN), and from there over the network."""
-        hops = []
-        if source != source_rail.rank and self.topology.cluster.gpu_link != "pcie":
-            hops.append(Hop(source, source_rail.rank))
-            source = source_rail.rank
-        hops.append(Hop(source, target, source_rail.nic, target_rail.nic, connection))
-        return hops
+    def orders(self, channel: int) -> Int64s:
+        """`order` of all domains, one after the other."""
+        orders = (self.order(domain, channel) for domain in range(len(self.domains)))
+        return np.fromiter(chain.from_iterable(orders), np.int64, len(self.members))
+
+    @cached_property
+    def sizes(self) -> Int64s:
+        """The number of members of each domain."""
+        return np.array([len(domain) for domain in self.domains], np.int64)
+
+    @cached_property
+    def rail_ranks(self) -> Int64s:
+        """[domain, rail] -> the rank of `rails`."""
+        return np.array([[rail.rank for rail in rails] for rails in self.rails], np.int64)
+
+    @cached_property
+    def rail_nics(self) -> Int64s:
+        """[domain, rail] -> the NIC of `rails`."""
+        return np.array([[rail.nic for rail in rails] for rails in self.rails], np.int64)
+
+    def crossings(self, channel: int, here: Int64s, there: Int64s) -> Hops:
+        """Hops over the network from the rail of one domain to that of another, for each pair of domains."""
+        ranks, nics = self.rail_ranks[:, channel], self.rail_nics[:, channel]
+        return Hops(ranks[here], ranks[there], nics[here], nics[there], np.full(len(here), channel, np.int64))
 
 
 def make_group(topology: Topology, members: Iterable[int], most_rails: int = 0) -> RankGroup:
@@ -169,29 +196,65 @@ def _hamiltonian_ring(domain: tuple[int, ...], free: dict[tuple[int, int], float
     return extend(domain[:1])
 
 
-def hop_paths(topology: Topology, hops: Sequence[Hop]) -> NDArray[np.int32]:
+@dataclass(frozen=True, eq=False)
+class RoutedHops:
+    """The links of hops. A hop has one row, or one for each connection that switches hash to a path of its own."""
+
+    links: NDArray[np.int32]  # the distinct ones
+    place: NDArray[np.intp]  # for each link of each row, its position in `links`
+    row: NDArray[np.intp]  # for each link of each row, the row
+    ways: Int64s  # for each row, the number of rows that share the load of its hop
+    hop: NDArray[np.intp]  # for each row
+    latency_ns: Int64s  # for each row: of its cables and switches
+
+    def flow(self, load: Int64s | NDArray[np.float64] | float) -> Flow:
+        """One flow over all hops. `load`: bytes that each hop carries per byte of the collective."""
+        of_rows = np.broadcast_to(np.asarray(load, np.float64), (int(self.hop[-1]) + 1,))[self.hop] / self.ways
+        loads = np.bincount(self.place, of_rows[self.row], len(self.links))
+        return Flow(self.links, loads.astype(np.float64))
+
+    @property
+    def total_latency_ns(self) -> int:
+        """The sum over all hops, each on the first of its ways."""
+        first = np.diff(self.hop, prepend=-1) > 0
+        return int(self.latency_ns[first].sum())
+
+    def farthest_ns(self, hops: slice) -> int:
+        """The largest latency of some hops."""
+        return int(self.latency_ns[(self.hop >= hops.start) & (self.hop < hops.stop)].max(initial=0))
+
+
+def route_hops(topology: Topology, hops: Hops, channels: int = 1) -> RoutedHops:
+    """The links of hops, each of which represents `channels` channels."""
+    connections = hashed_connections(topology, channels)
+    hop = np.arange(len(hops.source))
+    ways = np.ones(len(hop), np.int64)
+    if connections > 1:
+        per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
+        crosses = hops.source // per_domain != hops.target // per_domain
+        ways = np.where(crosses, connections, 1)
+        hop = np.repeat(hop, ways)
+        way = np.arange(len(hop)) - np.repeat(np.cumsum(ways) - ways, ways)
+        hops = Hops(*(column[hop] for column in hops))
+        hops = hops._replace(flow=hops.flow + _CONNECTION_STRIDE * way)
+        ways = ways[hop]
+    paths = hop_paths(topology, hops)
+    used = paths >= 0
+    links, place = np.unique(paths[used], return_inverse=True)
+    return RoutedHops(
+        links.astype(np.int32), place.reshape(-1), np.nonzero(used)[0], ways, hop, latencies(topology, paths)
+    )
+
+
+def hop_paths(topology: Topology, hops: Hops) -> NDArray[np.int32]:
     """The links of hops: one row each, -1 after its end."""
-    columns = np.array([(hop.source, hop.target, hop.source_nic, hop.target_nic, hop.flow) for hop in hops], np.int64)
-    source, target, source_nic, target_nic, flow = columns.T
+    source, target, source_nic, target_nic, flow = hops
     return topology.paths(source, target, source_nic=source_nic, target_nic=target_nic, flow=flow)
 
 
-def spread_paths(
-    topology: Topology, hops: Sequence[Hop], loads: Sequence[float], channels: int = 1
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The links of hops, and the load of every row. A hop over the network has one row per hashed connection of every
-    channel that it represents."""
-    connections = hashed_connections(topology, channels)
-    if connections == 1:
-        return hop_paths(topology, hops), np.array(loads, np.float64)
-    spread: list[Hop] = []
-    shares: list[float] = []
-    for hop, load in zip(hops, loads, strict=True):
-        crosses = topology.domain_of(hop.source) != topology.domain_of(hop.target)
-        ways = connections if crosses else 1
-        spread += [replace(hop, flow=hop.flow + _CONNECTION_STRIDE * way) for way in range(ways)]
-        shares += [load / ways] * ways
-    return hop_paths(topology, spread), np.array(shares)
+def joined_hops(*parts: Hops) -> Hops:
+    """The hops of all parts, one after the other."""
+    return Hops(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def flow_over(paths: NDArray[np.int32], loads: NDArray[np.float64] | float, limit: float = float("inf")) -> Flow:

@@ -6,14 +6,18 @@ In: a `RankGroup`. Out: flows of tree, NVLS-tree and CollNet, and their latencie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.collectives.algorithms.common import CollectiveSchedule, wire_bytes
-from netmodel.collectives.algorithms.group import Hop, RankGroup, flow_over, hop_paths, latencies, spread_paths
+from netmodel.collectives.algorithms.group import (
+    Hops,
+    RankGroup,
+    RoutedHops,
+    hop_paths,
+    joined_hops,
+    route_hops,
+)
 from netmodel.collectives.algorithms.nvls import switch_paths
 from netmodel.collectives.plan import Flow
 
@@ -55,15 +59,39 @@ def depth(parents: list[int]) -> int:
     return deepest
 
 
-def _edges(group: RankGroup, parents: list[int], channel: int) -> list[Hop]:
+def _edges(group: RankGroup, parents: list[int], channel: int) -> Hops:
     """The hops between every domain's NIC and its parent's, both directions."""
-    hops = []
-    for place, parent in enumerate(parents):
-        if parent >= 0:
-            child, above = group.rails[place][channel], group.rails[parent][channel]
-            hops.append(Hop(child.rank, above.rank, child.nic, above.nic, channel))
-            hops.append(Hop(above.rank, child.rank, above.nic, child.nic, channel))
-    return hops
+    above = np.array(parents, np.int64)
+    child = np.flatnonzero(above >= 0)
+    above = above[child]
+    return group.crossings(channel, _in_turn(child, above), _in_turn(above, child))
+
+
+def _in_turn(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.stack((one, other), axis=1).ravel()
+
+
+def _chains(group: RankGroup, channel: int) -> Hops:
+    """The hops between neighbours of each domain, both directions."""
+    order = group.orders(channel)
+    inside = np.ones(len(order), bool)
+    inside[np.cumsum(group.sizes) - 1] = False  # the last of a domain
+    here = np.flatnonzero(inside)
+    near, far = order[here], order[here + 1]
+    return Hops.inside(_in_turn(near, far), _in_turn(far, near), channel)
+
+
+def _routed(group: RankGroup, tree: int, parents: list[int], channel: int) -> tuple[RoutedHops, int]:
+    """The chains inside domains and one of the trees between them; and how many of the hops are chains."""
+    key = ("tree", tree, channel)
+    chains = len(group.members) - len(group.domains)
+    found = group.routed.get(key)
+    if found is None:
+        hops = _chains(group, channel)
+        if group.rails:
+            hops = joined_hops(hops, _edges(group, parents, channel))
+        found = group.routed[key] = route_hops(group.topology, hops, _CHANNELS_PER_NIC)
+    return found, 2 * chains
 
 
 def tree_schedule(group: RankGroup, protocol: str) -> CollectiveSchedule:
@@ -73,23 +101,11 @@ def tree_schedule(group: RankGroup, protocol: str) -> CollectiveSchedule:
     share = wire_bytes(protocol) / (channels * len(trees))
     flows, farthest_gpu, farthest_network = [], 0, 0
     for channel in range(channels):
-        chains: list[Hop] = []
-        for domain in range(len(group.domains)):
-            order = group.order(domain, channel)
-            for a, b in pairwise(order):
-                chains += [Hop(a, b, flow=channel), Hop(b, a, flow=channel)]
-        for parents in trees:
-            parts = []
-            if chains:
-                parts.append(hop_paths(group.topology, chains))
-                farthest_gpu = max(farthest_gpu, int(latencies(group.topology, parts[-1]).max()))
-            loads: list[NDArray[np.float64] | float] = [share] * len(parts)
-            if edges := _edges(group, parents, channel):
-                paths, rows = spread_paths(group.topology, edges, [share] * len(edges), _CHANNELS_PER_NIC)
-                parts.append(paths)
-                loads.append(rows)
-                farthest_network = max(farthest_network, int(latencies(group.topology, paths).max()))
-            flows.append(_joined(parts, loads))
+        for tree, parents in enumerate(trees):
+            routed, chains = _routed(group, tree, parents, channel)
+            farthest_gpu = max(farthest_gpu, routed.farthest_ns(slice(0, chains)))
+            farthest_network = max(farthest_network, routed.farthest_ns(slice(chains, len(routed.hop))))
+            flows.append(routed.flow(share))
     inside, between = group.ranks_per_domain - 1, max(depth(parents) for parents in trees)
     return CollectiveSchedule(
         tuple(flows),
@@ -105,15 +121,13 @@ def nvls_tree_schedule(group: RankGroup) -> CollectiveSchedule:
     """All-reduce: reduction in each domain's NVSwitch, trees between domains."""
     channels, trees = len(group.rails[0]), double_tree(len(group.domains))
     share = 1.0 / (channels * len(trees))
-    inside = [switch_paths(group, domain, "all_reduce") for domain in range(len(group.domains))]
+    inside, inside_loads = switch_paths(group, "all_reduce")
     flows, farthest = [], 0
     for channel in range(channels):
         for parents in trees:
-            edges = _edges(group, parents, channel)
-            crossing, rows = spread_paths(group.topology, edges, [share] * len(edges), _CHANNELS_PER_NIC)
-            farthest = max(farthest, int(latencies(group.topology, crossing).max()))
-            parts = [crossing, *(paths for paths, _ in inside)]
-            flows.append(_joined(parts, [rows, *(loads * share for _, loads in inside)]))
+            edges = route_hops(group.topology, _edges(group, parents, channel), _CHANNELS_PER_NIC)
+            farthest = max(farthest, edges.farthest_ns(slice(0, len(edges.hop))))
+            flows.append(_joined(edges.flow(share), inside, inside_loads * share))
     steps = max(depth(parents) for parents in trees)
     return CollectiveSchedule(
         tuple(flows), 1, 2 * steps, 2 * steps * farthest, fill_steps=2 * steps, fill_channels=channels
@@ -125,43 +139,35 @@ def collnet_schedule(group: RankGroup, operation: str, *, chain: bool, nvls: boo
     the switches and down again is modelled as the path to the next domain's NIC."""
     channels, domains = len(group.rails[0]), len(group.domains)
     flows, farthest = [], 0
+    domain = np.arange(domains)
     for channel in range(channels):
-        crossings = []
-        for domain in range(domains):
-            here, there = group.rails[domain][channel], group.rails[(domain + 1) % domains][channel]
-            crossings.append(Hop(here.rank, there.rank, here.nic, there.nic, channel))
-        share = [1.0 / channels] * len(crossings)
-        crossing, rows = spread_paths(group.topology, crossings, share, _CHANNELS_PER_NIC)
-        parts = [crossing]
-        loads: list[NDArray[np.float64] | float] = [rows]
-        farthest = max(farthest, int(latencies(group.topology, parts[0]).max()))
-        for domain, members in enumerate(group.domains):
-            if len(members) == 1:
-                continue
-            if nvls:
-                paths, inside = switch_paths(group, domain, operation)
-                parts.append(paths)
-                loads.append(inside / channels)
-            elif chain:
-                order = group.order(domain, channel)
-                pairs = list(pairwise(order))
-                parts.append(hop_paths(group.topology, [Hop(a, b) for a, b in pairs] + [Hop(b, a) for a, b in pairs]))
-                loads.append(1.0 / channels)
-            else:
-                pairs = [(a, b) for a in members for b in members if a != b]
-                both = 2.0 if operation == "all_reduce" else 1.0
-                parts.append(hop_paths(group.topology, [Hop(a, b) for a, b in pairs]))
-                loads.append(both / len(members) / channels)
-        flows.append(_joined(parts, loads))
+        crossings = group.crossings(channel, domain, (domain + 1) % domains)
+        crossing = route_hops(group.topology, crossings, _CHANNELS_PER_NIC)
+        farthest = max(farthest, crossing.farthest_ns(slice(0, domains)))
+        if nvls:
+            rows, loads = switch_paths(group, operation)
+            alone = np.repeat(np.repeat(group.sizes, group.sizes) == 1, 2)
+            rows[alone] = -1
+        elif chain:
+            rows = hop_paths(group.topology, _chains(group, channel)._replace(flow=np.array(0)))
+            loads = np.ones(len(rows))
+        else:
+            rows, loads = _exchange(group, 2.0 if operation == "all_reduce" else 1.0)
+        flows.append(_joined(crossing.flow(1.0 / channels), rows, loads / channels))
     inside_steps = 1 if nvls else 2 * (group.ranks_per_domain - 1) if chain else 2 * min(1, group.ranks_per_domain - 1)
     return CollectiveSchedule(tuple(flows), inside_steps, 2, farthest)
 
 
-def _joined(parts: list[NDArray[np.int32]], loads: Sequence[NDArray[np.float64] | float]) -> Flow:
-    """One flow over the rows of several blocks of paths."""
-    width = max(part.shape[1] for part in parts)
-    rows = np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in parts])
-    sizes = [
-        np.broadcast_to(np.asarray(load, np.float64), (len(part),)) for part, load in zip(parts, loads, strict=True)
-    ]
-    return flow_over(rows, np.concatenate(sizes))
+def _exchange(group: RankGroup, both: float) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The paths between every two members of a domain, and their loads."""
+    pairs = [(a, b, len(members)) for members in group.domains for a in members for b in members if a != b]
+    source, target, count = np.array(pairs, np.int64).reshape(-1, 3).T
+    return hop_paths(group.topology, Hops.inside(source, target)), both / count
+
+
+def _joined(flow: Flow, rows: NDArray[np.int32], loads: NDArray[np.float64]) -> Flow:
+    """A flow with more rows of links, each with its load."""
+    used = rows >= 0
+    links, place = np.unique(np.concatenate((flow.links, rows[used])), return_inverse=True)
+    more = np.broadcast_to(loads[:, None], rows.shape)[used]
+    return Flow(links.astype(np.int32), np.bincount(place, np.concatenate((flow.loads, more)), len(links)))
