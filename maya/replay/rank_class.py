@@ -175,16 +175,21 @@ def _add_absent_ranks(job: RepresentedJob, members_of_rank: Mapping[int, _ClassM
         rank: members.communicators[members.ranks.index(rank)] for rank, members in members_of_rank.items()
     }
     digests = {rank: members.digest for rank, members in members_of_rank.items()}
-    made: dict[tuple[int, int], TracedCommunicator] = {}  # by the identity of the members, and instance
+    # One object for each communicator: comparing the members of a thousand ranks' communicators would take long.
+    known = {each: each for mine in communicators.values() for each in mine.values()}
+    made: dict[tuple[int, int], tuple[object, TracedCommunicator]] = {}  # by the identity of the members, and instance
+    inits = {
+        rank: {number: (each.members, each.instance) for number, each in mine.items()}
+        for rank, mine in communicators.items()
+    }
     for rank, representative in job.representatives(digests).items():
-        mine = communicators[representative]
-        inits = {number: (each.members, each.instance) for number, each in mine.items()}
         found: dict[int, TracedCommunicator] = {}
-        for number, (members, instance) in job.communicators_of(rank, representative, inits).items():
+        for number, (members, instance) in job.communicators_of(rank, representative, inits[representative]).items():
             key = (id(members), instance)
             if key not in made:
-                made[key] = TracedCommunicator(members, instance)
-            found[number] = made[key]
+                communicator = TracedCommunicator(members, instance)
+                made[key] = members, known.setdefault(communicator, communicator)  # keep the tuple and its identity
+            found[number] = made[key][1]
         members_of_rank[representative].ranks.append(rank)
         members_of_rank[representative].communicators.append(found)
     for each in {id(members): members for members in members_of_rank.values()}.values():

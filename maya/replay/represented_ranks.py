@@ -205,7 +205,7 @@ class RepresentedJob:
         return [present[at] for at in best.tolist()]
 
     def _translated(self, rank: int, representative: int, members: Members, instance: int) -> Members:
-        origin = self.communicators.get((members, instance))
+        origin = self._origin(members, instance)
         if origin is None:
             if members == (representative,):
                 return (rank,)
@@ -216,6 +216,14 @@ class RepresentedJob:
         place = self._ordinals(representative)[origin.group]
         group = self.groups[self.groups_of[rank][place]]
         return group if origin.pair is None else self._pair(group, origin.pair)
+
+    def _origin(self, members: Members, instance: int) -> GroupOfCommunicator | None:
+        """Found by the identity of the members: hashing those of a large communicator takes long."""
+        key = (id(members), instance)
+        known = self._known_origins.get(key)
+        if known is None:
+            known = self._known_origins[key] = members, self.communicators.get((members, instance))
+        return known[1]
 
     def _ordinals(self, rank: int) -> dict[int, int]:
         known = self._known_ordinals.get(rank)
@@ -228,6 +236,10 @@ class RepresentedJob:
         """The same object for the same pair: times of collectives are kept by members."""
         key = (id(group), *pair)
         return self._known_pairs.setdefault(key, (group[pair[0]], group[pair[1]]))
+
+    @cached_property
+    def _known_origins(self) -> dict[tuple[int, int], tuple[Members, GroupOfCommunicator | None]]:
+        return {}  # with the members, so that no other tuple gets their identity
 
     @cached_property
     def _known_ordinals(self) -> dict[int, dict[int, int]]:
