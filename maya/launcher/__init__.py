@@ -11,6 +11,7 @@ from pathlib import Path
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher.arguments import LaunchOptions, UsageError, parse
 from maya.launcher.attempt import AttemptOutcome
+from maya.launcher.injection_options import Injection
 from maya.launcher.job import Job
 from maya.launcher.logs import make_run_folder
 from maya.launcher.recorded_settings import make_settings
@@ -79,8 +80,8 @@ def _with_representatives(
     def attempt(chosen: LaunchOptions, round_folder: Path) -> tuple[AttemptOutcome, Path]:
         return Job(chosen, device, build, settings, round_folder, _say).survey()
 
-    present = find_representatives(launch, folder, attempt, _say)
-    return replace(launch, present=present if len(present) < launch.world_size else None)
+    without_faults = replace(launch, injection=Injection(seed=launch.injection.seed))
+    return launch.with_present(find_representatives(without_faults, folder, attempt, _say))
 
 
 def _say(line: str) -> None:

@@ -16,7 +16,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,7 +26,7 @@ from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
 from maya.launcher.option_parser import GPU, make_parser
 from maya.launcher.timing_options import Timing, TimingError, read_options
-from maya.util.ranks import parse_ranks
+from maya.util.ranks import parse_ranks, ranks_text
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
 GPUS_PER_NODE = 8
@@ -101,6 +101,11 @@ class LaunchOptions:
     finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
     may_find_representatives: bool = False  # no --represent: a survey finds them if this machine has no room for all
 
+    def with_present(self, ranks: Sequence[int]) -> LaunchOptions:
+        """The same job with these ranks present, and those with an injected fault, which must be processes."""
+        present = tuple(sorted({*ranks, *self.injection.ranks}))
+        return replace(self, present=present if len(present) < self.world_size else None)
+
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
@@ -165,7 +170,10 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
     timeout = options.shutdown_timeout
     if timeout is None:
         timeout = _whole_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environment, 30)
-    return LaunchOptions(
+    world_size = nodes * ranks_per_node
+    injection = _injection(options, world_size)
+    present = _present(options, world_size)
+    launch = LaunchOptions(
         command=_command(options, environment),
         script=options.training_script,
         module=options.module,
@@ -193,12 +201,19 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         variables=_variables(options, gpus_per_node if cluster or gpus_per_node != GPUS_PER_NODE else None),
         timing=timing,
         hangs=hangs,
-        injection=_injection(options, nodes * ranks_per_node),
-        present=_present(options, nodes * ranks_per_node),
+        injection=injection,
         stop_after=options.stop_after,
-        finds_representatives=options.represent == "auto" and nodes * ranks_per_node > 1,
+        finds_representatives=options.represent == "auto" and world_size > 1,
         may_find_representatives=options.represent is None and options.max_restarts == 0,
     )
+    if present is None:
+        return launch
+    if set(present) <= set(injection.ranks):
+        raise UsageError(
+            f"--represent {options.represent}: a fault is injected into {ranks_text(present)}, so no present rank "
+            "shows what absent ranks do; add a rank without a fault"
+        )
+    return launch.with_present(present)
 
 
 def _present(options: argparse.Namespace, world_size: int) -> tuple[int, ...] | None:

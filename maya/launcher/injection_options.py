@@ -33,6 +33,11 @@ class Injection:
         """The faults of links, as the network model reads them."""
         return tuple(fault.link for fault in self.wanted if isinstance(fault, InjectedLinkFault))
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks with faults of their own."""
+        return tuple(sorted({fault.rank for fault in self._of_ranks()}))
+
     def of_rank(self, rank: int, attempt: int) -> str:
         """MAYA_FAULTS of a rank, in an attempt: 0, 1, ..."""
         happening = (EVERY_ATTEMPT, attempt + 1)

@@ -297,6 +297,7 @@ class Job:
         )
         prediction, no_prediction = None, None
         assumptions: Sequence[Assumption] = ()
+        represented = None
         if launch.trace:
             from maya.launcher.terminal_summary import assumptions_of, place_text, summary  # imports numpy
 
@@ -307,7 +308,7 @@ class Job:
 
             made = summarise_prediction(run, self._run_folder)
             prediction, no_prediction = made.document, made.problem
-            assumptions = made.assumptions
+            assumptions, represented = made.assumptions, made.represented
             for line in made.lines:
                 self._say(line)
         if prediction is None:
@@ -315,7 +316,7 @@ class Job:
             for each in assumptions if launch.trace else ():  # without a trace there are no numbers
                 self._say(f"assumes: {each.text(place_text)}")
         try:
-            write_summary(run, self._run_folder, prediction, no_prediction, assumptions)
+            write_summary(run, self._run_folder, prediction, no_prediction, assumptions, represented)
         except OSError as error:
             self._say(
                 f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "

@@ -19,6 +19,7 @@ from maya.replay.represented_ranks import RepresentedJob
 from maya.results.predict import TRACES, Prediction, predict
 from maya.results.prediction_json import prediction_json
 from maya.results.terminal_text import lines_of
+from maya.util.ranks import format_strided
 
 _PROBLEM = "prediction-error.log"
 
@@ -31,6 +32,7 @@ class PredictionSummary:
     document: dict[str, Any] | None
     problem: str | None = None
     assumptions: Sequence[Assumption] = ()  # also among the lines
+    represented: dict[str, Any] | None = None  # which ranks stand for which; None: all were processes
 
 
 def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
@@ -41,8 +43,15 @@ def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
     try:
         made = predict(folder)
         unwritten = [f"{made.unwritten}; the prediction above does not depend on them"] if made.unwritten else []
-        lines = [*_represented(made, folder), *lines_of(made.result, place_text), *unwritten, _next(made, folder)]
-        return PredictionSummary(lines, prediction_json(made.result), assumptions=made.result.assumptions)
+        job = RepresentedJob.load(folder)
+        represented = [] if job is None else _represented(made, job)
+        lines = [*represented, *lines_of(made.result, place_text), *unwritten, _next(made, folder)]
+        return PredictionSummary(
+            lines,
+            prediction_json(made.result),
+            assumptions=made.result.assumptions,
+            represented=None if job is None else _represented_json(made, job),
+        )
     except (OSError, ValueError) as error:
         return PredictionSummary([f"no prediction: {error}"], None, str(error))
     except Exception as error:  # the job itself succeeded, and its output and traces are complete
@@ -50,11 +59,29 @@ def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
         return PredictionSummary([f"no prediction, because Maya failed: {problem} ({_details(folder)})"], None, problem)
 
 
-def _represented(made: Prediction, folder: Path) -> list[str]:
-    """Which ranks stand for which, if some were absent."""
-    job = RepresentedJob.load(folder)
+def _represented(made: Prediction, job: RepresentedJob) -> list[str]:
+    """Which ranks stand for which."""
     classes = [each.ranks for each in made.result.timeline.rank_classes]
-    return [] if job is None else [f"{'represent':<11}{line}" for line in job.lines(classes)]
+    return [f"{'represent':<11}{line}" for line in job.lines(classes)]
+
+
+def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:
+    """Which ranks stand for which, for programs."""
+    present = set(job.present)
+    return {
+        "present": format_strided(job.present),
+        "absent": job.world_size - len(job.present),
+        "mesh": list(job.mesh.sizes),
+        "classes": [
+            {
+                "ranks": format_strided(each.ranks),
+                "count": len(each.ranks),
+                "present": format_strided([rank for rank in each.ranks if rank in present]),
+            }
+            for each in made.result.timeline.rank_classes
+        ],
+        "store_keys": list(job.filled),
+    }
 
 
 def _details(folder: Path) -> str:

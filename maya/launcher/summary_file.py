@@ -59,6 +59,7 @@ def write_summary(
     prediction: Mapping[str, Any] | None = None,
     no_prediction: str | None = None,
     assumptions: Sequence[Assumption] = (),
+    represented: Mapping[str, Any] | None = None,
 ) -> None:
     """Write summary.json atomically. The prediction is deterministic; measured costs of the emulation itself are in
     `emulation`."""
@@ -77,6 +78,7 @@ def write_summary(
         "injected": list(run.injected),
         "schedule_seed": run.schedule_seed,
         "present": None if run.present is None else ranges(run.present),
+        "represented": represented,
         "ranks": [
             {
                 "rank": end.rank,

@@ -7,7 +7,7 @@ still mean the same, see `trace_digest.refined_digest`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
@@ -22,6 +22,7 @@ from maya.estimators.kernel import Estimate, Kernel
 from maya.replay.collective_times import DTYPES
 from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, is_comm_init
 from maya.replay.represented_ranks import RepresentedJob
+from maya.replay.run_settings import RunSettings
 from maya.replay.trace_digest import CommInit, refined_digest, trace_files
 from maya.replay.trace_digests import digests_of
 from maya.trace import RecordKind, Trace, read
@@ -99,7 +100,7 @@ def read_rank_classes(
     found = _read_traces(folder, inductor, allocations=allocations)
     job = RepresentedJob.load(folder)
     if job is not None and found.of_rank:
-        _add_absent_ranks(job, found.of_rank)
+        _add_absent_ranks(job, found.of_rank, RunSettings.load(folder).faulty_ranks)
     classes = {id(members): members for members in found.of_rank.values()}
     return [_rank_class(members) for members in classes.values()], found.problems
 
@@ -169,12 +170,15 @@ class _ClassMembers:
     communicators: list[dict[int, TracedCommunicator]]
 
 
-def _add_absent_ranks(job: RepresentedJob, members_of_rank: Mapping[int, _ClassMembers]) -> None:
-    """Add each absent rank to the class of its representative, and sort the ranks of every class."""
+def _add_absent_ranks(
+    job: RepresentedJob, members_of_rank: Mapping[int, _ClassMembers], faulty: Collection[int]
+) -> None:
+    """Add each absent rank to the class of its representative, and sort the ranks of every class. `faulty`: ranks that
+    represent none, because a fault was injected into them."""
     communicators = {
         rank: members.communicators[members.ranks.index(rank)] for rank, members in members_of_rank.items()
     }
-    digests = {rank: members.digest for rank, members in members_of_rank.items()}
+    digests = {rank: members.digest for rank, members in members_of_rank.items() if rank not in faulty}
     # One object for each communicator: comparing the members of a thousand ranks' communicators would take long.
     known = {each: each for mine in communicators.values() for each in mine.values()}
     made: dict[tuple[int, int], tuple[object, TracedCommunicator]] = {}  # by the identity of the members, and instance

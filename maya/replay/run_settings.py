@@ -11,6 +11,7 @@ GPU file (memory_bandwidth).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -66,6 +67,12 @@ class RunSettings:
     inductor: str = ""  # the folder of torch.compile's sources
     script: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # of the results: see maya/results/result.py
+
+    @property
+    def faulty_ranks(self) -> frozenset[int]:
+        """The ranks with an injected fault of their own."""
+        found = (re.search(r"[:,]rank=(\d+)", text) for text in self.injected)
+        return frozenset(int(match[1]) for match in found if match is not None)
 
     # ---- files ----
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from maya.replay.recording import Recording, read_recording
 from maya.replay.run_settings import RunSettings
 from maya.replay.simulate import simulate
+from maya.replay.trace_digest import trace_files
 from maya.results.cluster_trace import write_cluster_trace
 from maya.results.rank_trace import write_rank_trace
 from maya.results.result import OptionError, Options, Result, conclude
@@ -58,16 +59,17 @@ def predict(folder: Path, settings: RunSettings | None = None) -> Prediction:
 
 
 def choose_ranks(text: str | None, recording: Recording, world_size: int) -> list[int]:
-    """The ranks that get a trace file: those that the user names ("0,8-15", "all", "none"), or the first rank of each
-    rank class, of at most the eight largest classes."""
-    recorded = sorted(rank for each in recording.rank_classes for rank in each.ranks)
+    """The ranks that get a trace file: those that the user names ("0,8-15", "all" that were processes, "none"), or the
+    first rank of each rank class, of at most the eight largest classes."""
+    recorded = {rank for each in recording.rank_classes for rank in each.ranks}
     if text is None:
         largest = sorted(recording.rank_classes, key=lambda each: (-len(each.ranks), min(each.ranks)))
         return sorted(min(each.ranks) for each in largest[:_MOST_TRACES])
-    if text in ("all", "none"):
-        return recorded if text == "all" else []
-    wanted = parse_trace_ranks(text, world_size)
-    return [rank for rank in wanted if rank in set(recorded)]
+    if text == "none":
+        return []
+    present = [rank for rank, _ in trace_files(recording.folder)]
+    wanted = present if text == "all" else parse_trace_ranks(text, world_size)
+    return [rank for rank in wanted if rank in recorded]
 
 
 def parse_trace_ranks(text: str, world_size: int) -> Sequence[int]:

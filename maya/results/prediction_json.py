@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from maya.results.memory import Peak
 from maya.results.origins import top_items
 from maya.results.result import Result
 from maya.results.time_classes import CLASSES
+from maya.util.ranks import format_strided
 
 _TOP = 10
 _DIGITS = 6  # decimals of shares and rates
+MOST_LISTED = 4096  # ranks that are listed one by one; of more, those with equal figures share an entry
 
 
 def prediction_json(result: Result) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def prediction_json(result: Result) -> dict[str, Any]:
         "steps": _steps(result),
         "throughput": _throughput(result),
         "classes": [name.value for name in CLASSES],
-        "ranks": [_rank(result, rank) for rank in range(timeline.world_size)],
+        "ranks": _ranks(result),
         "median_rank": breakdown.median_rank,
         "fastest_rank": breakdown.fastest_rank,
         "slowest_rank": {
@@ -120,11 +124,30 @@ def _throughput(result: Result) -> dict[str, Any]:
     }
 
 
+def _ranks(result: Result) -> list[dict[str, Any]]:
+    """The figures of every rank; in a large job, of ranks that have the same."""
+    world_size = result.timeline.world_size
+    if world_size <= MOST_LISTED:
+        return [{"rank": rank, **_rank(result, rank)} for rank in range(world_size)]
+    memory = np.full((world_size, 1), -1, dtype=np.int64)
+    for number, ranks in enumerate(result.memory.ranks):
+        memory[ranks] = result.memory.peaks.index(result.memory.peaks[number])
+    breakdown = result.breakdown
+    columns = (breakdown.mean_communication_ns[:, None], breakdown.mean_hidden_ns[:, None], memory)
+    _, first, which = np.unique(
+        np.concatenate((breakdown.mean_ns, *columns), axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    by_figures = np.split(np.argsort(which.reshape(-1), kind="stable"), np.cumsum(np.bincount(which.reshape(-1)))[:-1])
+    return [
+        {"ranks": format_strided(by_figures[at].tolist()), **_rank(result, int(first[at]))}
+        for at in np.argsort(first).tolist()
+    ]
+
+
 def _rank(result: Result, rank: int) -> dict[str, Any]:
     breakdown = result.breakdown
     peak = result.memory.of_rank(rank)
     return {
-        "rank": rank,
         "step_ns": int(breakdown.mean_ns[rank].sum()),
         "time_ns": breakdown.mean_ns[rank].tolist(),
         "communication_ns": int(breakdown.mean_communication_ns[rank]),
@@ -161,7 +184,7 @@ def _rank_class(result: Result, number: int) -> dict[str, Any]:
         rank for group in groups if group.rank_class is groups[number].rank_class for rank in group.ranks.tolist()
     )
     return {
-        "ranks": ranks,
+        "ranks": ranks if result.timeline.world_size <= MOST_LISTED else format_strided(ranks),
         "most_time": [
             {
                 "what": item.what,
