@@ -80,8 +80,14 @@ class RankGroup:
 
     def orders(self, channel: int) -> Int64s:
         """`order` of all domains, one after the other."""
-        orders = (self.order(domain, channel) for domain in range(len(self.domains)))
-        return np.fromiter(chain.from_iterable(orders), np.int64, len(self.members))
+        if channel not in self._orders:
+            orders = (self.order(domain, channel) for domain in range(len(self.domains)))
+            self._orders[channel] = np.fromiter(chain.from_iterable(orders), np.int64, len(self.members))
+        return self._orders[channel]
+
+    @cached_property
+    def _orders(self) -> dict[int, Int64s]:
+        return {}
 
     @cached_property
     def sizes(self) -> Int64s:
