@@ -236,6 +236,8 @@ class _Pairs:
         random_paths = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
         alone = cluster.gpu_link_nodes == 1
         self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not random_paths
+        self._known_hops: dict[tuple[int, int], int] = {}  # by switches
+        self._known_first: dict[int, tuple[int, int]] = {}  # by hops
 
     def alike(self, source: int, target: int) -> tuple[int, int]:
         """The first pair with the same times as this one."""
@@ -244,27 +246,39 @@ class _Pairs:
         (one, source), (other, target) = divmod(source, self._node), divmod(target, self._node)
         if one == other:
             return source, target
-        one, other = self._first[self._hops[one][other]]
+        one, other = self._first(self._hops(one, other))
         return one * self._node + source, other * self._node + target
 
-    @cached_property
-    def _hops(self) -> list[list[int]]:
-        """The number of links between the first GPUs of each two nodes."""
-        firsts = np.arange(0, self._topology.gpus, self._node)
-        sources, targets = np.meshgrid(firsts, firsts, indexing="ij")
-        paths = self._topology.paths(sources.ravel(), targets.ravel())
-        hops: list[list[int]] = (paths >= 0).sum(axis=1).reshape(sources.shape).tolist()
+    def _hops(self, one: int, other: int) -> int:
+        """The number of links between the first GPUs of two nodes."""
+        key = self._switches[one], self._switches[other]
+        hops = self._known_hops.get(key)
+        if hops is None:
+            hops = len([link for link in self._topology.path(one * self._node, other * self._node) if link >= 0])
+            self._known_hops[key] = hops
         return hops
 
     @cached_property
-    def _first(self) -> dict[int, tuple[int, int]]:
-        """For each number of hops, the first two nodes at that distance."""
-        first: dict[int, tuple[int, int]] = {}
-        for one, row in enumerate(self._hops):
-            for other, hops in enumerate(row):
-                if one != other:
-                    first.setdefault(hops, (one, other))
-        return first
+    def _switches(self) -> list[int]:
+        """For each node, the switch of its first GPU's nearest NIC. In a tree, whose cables cost the same, two switches
+        determine the number of links between them; otherwise every node counts as a switch of its own."""
+        routes = self._topology.routes
+        nodes = np.arange(self._topology.gpus // self._node)
+        costs = routes.fabric.costs[routes.fabric.cables > 0]
+        if len(costs) and (costs != costs[0]).any():
+            return nodes.tolist()
+        switches: list[int] = routes.nic_switch[nodes, routes.nics[nodes * self._node, 0]].tolist()
+        return switches
+
+    def _first(self, hops: int) -> tuple[int, int]:
+        """The first two nodes at a distance. It is asked for only where there are such nodes."""
+        found = self._known_first.get(hops)
+        if found is None:
+            nodes = range(len(self._switches))
+            found = self._known_first[hops] = next(
+                (one, other) for one in nodes for other in nodes if one != other and self._hops(one, other) == hops
+            )
+        return found
 
 
 def _gpus(world_size: int, per_node: int, gpus_per_node: int) -> list[int]:
