@@ -69,3 +69,21 @@ def test_threads_may_share_and_drop_tensors(maya_run: MayaRun) -> None:
     )
     assert run.exit_code == 0, run.output
     assert run.stdout == "fine\n"
+
+
+def test_tensors_survive_while_torch_runs_no_callbacks(maya_run: MayaRun) -> None:
+    run = maya_run(
+        """
+        import torch
+
+        torch.ones(3, device="cuda")
+        torch.autograd._enable_record_function(False)
+        with torch.autograd.profiler.record_function("inactive"):
+            base = torch.ones(8)
+            view = base.view(2, 4)      # keeps its base, which Python then drops
+            del base
+        torch.autograd._enable_record_function(True)
+        assert view.sum().item() == 8
+        """
+    )
+    assert run.exit_code == 0, run.output

@@ -49,6 +49,7 @@ MAYA_API void CONSTRUCTOR(void *function, uint8_t scope) {
     if (ours && ours->begins(function, scope)) return;
     if (make == NULL) make = (void (*)(void *, uint8_t))NEED(CONSTRUCTOR);
     make(function, scope);
+    if (ours) maya_boxing_ends(); /* it calls OP_CONSTRUCTOR, but no arguments are boxed for it */
 }
 
 /* The dispatcher boxes the op's arguments next, and then runs the callbacks if there are any. */
