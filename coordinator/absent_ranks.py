@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from coordinator.sibling_posts import Siblings
+from rank_runtime.absent_members.store_exchange import ASSUMED
 
 ID_BYTES = 128  # of an ncclUniqueId
 
@@ -93,6 +94,10 @@ class AbsentRanks:
         """A rank has set a key of the store."""
         if len(value) == ID_BYTES and value.startswith(_OURS):
             self._ids[key] = value
+        elif ASSUMED in key:
+            what = key.partition(ASSUMED)[2]
+            if what not in self.filled:
+                self.filled.append(what)
 
     # ---- out ----
 

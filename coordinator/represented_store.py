@@ -15,6 +15,7 @@ from coordinator.absent_ranks import AbsentRanks
 from coordinator.store import listen
 from coordinator.store_protocol import Query, RequestReader, StoreProtocolError
 from coordinator.store_state import Reply, StoreState
+from rank_runtime.absent_members.store_exchange import PREFIX
 
 _CHUNK = 1 << 16
 _QUIET_SECONDS = 0.7
@@ -92,14 +93,16 @@ class RepresentedStore:
         anything."""
         present = len(self._absent.present)
         absent = self._absent.world_size - present
-        waited = [key for keys in self.state.waits() for key in keys if self.state.get(key) is None]
+        waited = [
+            key for keys in self.state.waits() for key in keys if self.state.get(key) is None and PREFIX not in key
+        ]
         barriers = self.state.barriers()
         for key, (entered, size) in barriers.items():
             self._send(self.state.enter_absent(key, size - entered))
         if not waited:
             return False
         for key, times in self.state.additions.items():
-            if times == present and key not in self._completed:
+            if times == present and key not in self._completed and PREFIX not in key:
                 self._completed.add(key)
                 self._send(self.state.add(key, absent))
         for key in waited:

@@ -127,6 +127,11 @@ RANK_VARIABLES = (
         internal=True,
     ),
     Variable(
+        "MAYA_PRESENT_LIST",
+        "the ranks that are processes, e.g. 0-3,8, if the others are absent; maya-torchrun sets it from --represent",
+        internal=True,
+    ),
+    Variable(
         "MAYA_CLOCK",
         "virtual: the program sees the time on its cluster, which needs a coordinator; wall: real time",
         "wall",

@@ -175,6 +175,7 @@ class Job:
             "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
             "MAYA_STOP_AFTER": str(self._launch.stop_after or 0),
             "MAYA_PRESENT_RANKS": str(0 if self._launch.present is None else len(self._launch.present)),
+            "MAYA_PRESENT_LIST": "" if self._launch.present is None else ranges(self._launch.present),
         }
         if not self._inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(len(self._launch.processes)))

@@ -1,8 +1,8 @@
 """Announces the process groups that a rank's program creates, so that the groups of absent ranks are known.
 
 In: calls of torch.distributed that create process groups. Every rank makes them for all groups, also for those it is
-not a member of. Out: a message to the coordinator for each group, before torch creates it. Gloo backends can be
-created but not used: they would connect to absent ranks. Only in jobs with absent ranks (MAYA_PRESENT_RANKS);
+not a member of. Out: a message to the coordinator for each group, before torch creates it. A group with a Gloo backend
+gets a stand-in for it (rank_runtime/absent_members). Only in jobs with absent ranks (MAYA_PRESENT_RANKS);
 docs/internals.md lists the functions of torch that are wrapped.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -19,8 +20,16 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from rank_runtime.absent_members.known_groups import GroupMembers, KnownGroups, parse_present
+from rank_runtime.absent_members.object_collectives import observe_object_collectives, replace_everywhere, say
+from rank_runtime.absent_members.store_exchange import StoreExchange
+
 VARIABLE = "MAYA_PRESENT_RANKS"
+LIST_VARIABLE = "MAYA_PRESENT_LIST"
 _MODULE = "torch.distributed.distributed_c10d"
+_OBSERVED = "_maya_observed"
+
+_has_warned = False
 
 
 def observe_process_groups(environment: Mapping[str, str]) -> None:
@@ -55,10 +64,21 @@ class _ImportObserver(MetaPathFinder):
 
 def _observe(module: Any) -> None:
     """Wrap the functions through which every process group is created."""
+    if _OBSERVED in vars(module):
+        return
+    setattr(module, _OBSERVED, True)
+    groups = KnownGroups(int(os.environ["WORLD_SIZE"]), parse_present(os.environ[LIST_VARIABLE]))
 
     def new_group(arguments: Mapping[str, Any]) -> None:
         ranks = arguments["global_ranks_in_group"] or range(arguments["group_size"])  # empty: the default group
+        groups.add(str(arguments["group_name"]), ranks)
         _announce(str(arguments["group_name"]), ranks, arguments.get("group_desc"))
+
+    def stand_in(arguments: Mapping[str, Any], created: Any) -> None:
+        group = groups.named(str(arguments["group_name"]))
+        if group is not None and arguments["group_rank"] >= 0 and _has_gloo(created[0]):
+            timeout = arguments.get("timeout") or module.default_pg_timeout
+            _use_stand_in(created[0], group, arguments["group_rank"], groups, arguments["store"], timeout)
 
     def split_group(arguments: Mapping[str, Any]) -> None:
         parent = arguments.get("parent_pg") or module._get_default_group()
@@ -66,11 +86,51 @@ def _observe(module: Any) -> None:
         for members in arguments.get("split_ranks") or ():
             _announce("", [ranks[member] for member in sorted(members)], arguments.get("group_desc"))
 
-    _call_before(module, "_new_process_group_helper", new_group)
-    _call_before(module, "split_group", split_group)
+    _wrap(module, "_new_process_group_helper", new_group, stand_in)
+    _wrap(module, "split_group", split_group)
     if hasattr(module, "ProcessGroupGloo"):
-        module.ProcessGroupGloo = _GlooWithoutPeers
-        _fake_backend()._set_sequence_number_for_group = lambda backend: None  # torch calls it for Gloo
+        _replace_gloo(module)
+    observe_object_collectives(module, groups)
+
+
+def _use_stand_in(pg: Any, group: GroupMembers, place: int, groups: KnownGroups, store: Any, timeout: Any) -> None:
+    from rank_runtime.absent_members.stand_in_kernels import StandIn, add_group  # imports torch
+
+    add_group(pg.group_name, StandIn(StoreExchange(store, group, place, groups, timeout)))
+
+
+# ---- Gloo ----
+
+
+def _has_gloo(pg: Any) -> bool:
+    """Whether the backend for CPU tensors is the one that `_GlooWithoutPeers` makes."""
+    import torch
+
+    if not hasattr(pg, "_device_types") or torch.device("cpu") not in pg._device_types:
+        return False
+    return isinstance(pg._get_backend(torch.device("cpu")), _fake_backend())
+
+
+def _replace_gloo(module: Any) -> None:
+    real = module.ProcessGroupGloo
+    for name in ("Device", "Options", "_Options", "create_device", "create_default_device"):
+        if hasattr(real, name):
+            setattr(_GlooWithoutPeers, name, getattr(real, name))
+    for other in list(sys.modules.values()):
+        if getattr(other, "__dict__", {}).get("ProcessGroupGloo") is real and other.__name__ != real.__module__:
+            vars(other)["ProcessGroupGloo"] = _GlooWithoutPeers
+    module.ProcessGroupGloo = _GlooWithoutPeers
+    _fake_backend()._set_sequence_number_for_group = lambda backend: None  # torch calls it for Gloo
+    module._create_process_group_wrapper = _compare_nothing
+
+
+def _compare_nothing(wrapped_pg: Any, *_: object, **__: object) -> Any:
+    """In the place of torch's function for TORCH_DISTRIBUTED_DEBUG=DETAIL, whose comparison needs all ranks."""
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        say("TORCH_DISTRIBUTED_DEBUG=DETAIL compares no calls, because ranks are absent (--represent)")
+    return wrapped_pg
 
 
 class _IsBackend(type):
@@ -81,8 +141,8 @@ class _IsBackend(type):
 
 
 class _GlooWithoutPeers(metaclass=_IsBackend):
-    """In the place of torch's Gloo backend, which connects to every member: a backend that raises an error when it is
-    used."""
+    """In the place of torch's Gloo backend, which connects to every member. Its collectives on CPU tensors never get
+    here (rank_runtime/absent_members/stand_in_kernels.py); all others raise an error."""
 
     def __new__(cls, store: object, rank: int, size: int, *_: object, **__: object) -> Any:
         backend = _fake_backend()
@@ -97,8 +157,13 @@ def _fake_backend() -> Any:
     return _distributed_c10d.FakeProcessGroup
 
 
-def _call_before(module: Any, name: str, observe: Callable[[Mapping[str, Any]], None]) -> None:
-    """Call `observe` with a function's arguments before the function itself."""
+def _wrap(
+    module: Any,
+    name: str,
+    before: Callable[[Mapping[str, Any]], None],
+    after: Callable[[Mapping[str, Any], Any], None] | None = None,
+) -> None:
+    """Call `before` with a function's arguments before the function itself, and `after` with its result as well."""
     function = getattr(module, name)
     signature = inspect.signature(function)
 
@@ -108,13 +173,15 @@ def _call_before(module: Any, name: str, observe: Callable[[Mapping[str, Any]], 
             bound = signature.bind(*arguments, **named).arguments
         except TypeError:
             bound = None  # the function itself says what is wrong
-        if bound is not None:
-            observe(bound)
-        return function(*arguments, **named)
+        if bound is None:
+            return function(*arguments, **named)
+        before(bound)
+        result = function(*arguments, **named)
+        if after is not None:
+            after(bound, result)
+        return result
 
-    for other in list(sys.modules.values()):  # also modules that have imported the function by name
-        if getattr(other, "__dict__", {}).get(name) is function:
-            setattr(other, name, observed)
+    replace_everywhere(name, function, observed)
 
 
 def _announce(name: str, members: Sequence[int], description: str | None) -> None:

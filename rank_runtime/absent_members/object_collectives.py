@@ -1,0 +1,130 @@
+"""Lists of objects from absent ranks.
+
+torch sends an object as two tensors, its size and its pickled bytes. Gathered objects of an absent rank are those of
+its stand-in, since both tensors are. What an absent rank sends or broadcasts is known from its sibling
+(known_groups.py); without one, its size would be a placeholder, and torch could not unpickle it. Then
+
+    broadcast_object_list    every member gets the objects in the list of the absent rank's stand-in
+    recv_object_list         the list keeps its objects
+    scatter_object_list      the object is the first one of the stand-in's list, or None
+
+In: calls of these functions, for groups of any backend. Out: the same calls, with another source where it is absent; a
+line on stderr, and one in the summary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from rank_runtime.absent_members.known_groups import GroupMembers, KnownGroups
+from rank_runtime.absent_members.store_exchange import ASSUMED
+
+Call = Callable[..., Any]
+
+
+def observe_object_collectives(module: Any, groups: KnownGroups) -> None:
+    """Wrap the functions of torch.distributed that receive objects from one rank."""
+    objects = _ObjectCollectives(module, groups)
+    for name, call in (
+        ("broadcast_object_list", objects.broadcast),
+        ("recv_object_list", objects.receive),
+        ("scatter_object_list", objects.scatter),
+    ):
+        function = getattr(module, name, None)
+        if function is not None:
+            replace_everywhere(name, function, _bound(function, call))
+
+
+def replace_everywhere(name: str, function: Any, replacement: Any) -> None:
+    """Replace a function, also in modules that have imported it by name."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is function:
+            setattr(module, name, replacement)
+
+
+def say(text: str) -> None:
+    print(f"maya: [rank {os.environ.get('RANK', '?')}] {text}", file=sys.stderr, flush=True)
+
+
+def _bound(function: Call, call: Callable[[Call, dict[str, Any]], Any]) -> Call:
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def observed(*arguments: Any, **named: Any) -> Any:
+        try:
+            bound = signature.bind(*arguments, **named).arguments
+        except TypeError:
+            return function(*arguments, **named)  # it says itself what is wrong
+        return call(function, bound)
+
+    return observed
+
+
+class _ObjectCollectives:
+    """The wrapped functions."""
+
+    def __init__(self, module: Any, groups: KnownGroups) -> None:
+        self._module = module
+        self._groups = groups
+
+    def broadcast(self, function: Call, given: dict[str, Any]) -> Any:
+        place = self._unknown_source(given, default=0)
+        if place is None:
+            return function(**given)
+        group = self._group(given)
+        assert group is not None
+        given.pop("group_src", None)
+        given["src"] = group.members[group.stand_ins[place]]
+        self._report("broadcast_object_list", group, place, f"the objects of rank {given['src']}")
+        return function(**given)
+
+    def receive(self, function: Call, given: dict[str, Any]) -> Any:
+        place = self._unknown_source(given, default=None)  # by default, from any rank
+        if place is None:
+            return function(**given)
+        group = self._group(given)
+        assert group is not None
+        self._report("recv_object_list", group, place, "the list keeps its objects")
+        return group.members[place]
+
+    def scatter(self, function: Call, given: dict[str, Any]) -> Any:
+        place = self._unknown_source(given, default=0)
+        if place is None:
+            return function(**given)
+        group = self._group(given)
+        assert group is not None
+        stand_in = group.members[group.stand_ins[place]]
+        given.pop("group_src", None)
+        given["src"] = stand_in
+        if given.get("scatter_object_input_list") is None and stand_in == self._module.get_rank():
+            given["scatter_object_input_list"] = [None] * len(group.members)
+        self._report("scatter_object_list", group, place, f"the objects of rank {stand_in}, or None")
+        return function(**given)
+
+    def _group(self, given: dict[str, Any]) -> GroupMembers | None:
+        pg = given.get("group") or self._module.group.WORLD
+        return self._groups.named(pg.group_name) if hasattr(pg, "group_name") else None
+
+    def _unknown_source(self, given: dict[str, Any], default: int | None) -> int | None:
+        """The place of the source, if it is absent and no sibling is present."""
+        group = self._group(given)
+        if group is None:
+            return None
+        place = given.get("group_src")
+        if place is None:
+            source = default if given.get("src") is None else given["src"]
+            place = group.members.index(source) if source in group.members else None
+        if place is None or not 0 <= place < len(group.members) or group.is_present(place):
+            return None
+        return place if self._groups.sibling(group, place) is None else None
+
+    def _report(self, call: str, group: GroupMembers, place: int, assumed: str) -> None:
+        rank = group.members[place]
+        say(f"{call}: rank {rank} is absent, and so are its objects; assumed: {assumed}. Add {rank} to --represent.")
+        store = self._module._get_default_store()
+        store.set(f"{ASSUMED}{call} from rank {rank} ({assumed})", b"-")
