@@ -1,8 +1,9 @@
 """Lists of objects from absent ranks.
 
-torch sends an object as two tensors, its size and its pickled bytes. Gathered objects of an absent rank are those of
-its stand-in, since both tensors are. What an absent rank sends or broadcasts is known from its sibling
-(known_groups.py); without one, its size would be a placeholder, and torch could not unpickle it. Then
+torch sends an object as two tensors, its size and its pickled bytes. Objects of an absent rank that are gathered are
+those of its stand-in (known_groups.py): all_gather_object gets both tensors from there; over NCCL, gather_object
+consists of send/recv, so its bytes from absent ranks are placeholders that cannot be unpickled. What an absent rank
+sends or broadcasts is known from its sibling; without one, already its size would be a placeholder. Then
 
     broadcast_object_list    every member gets the objects in the list of the absent rank's stand-in
     recv_object_list         the list keeps its objects
@@ -17,6 +18,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -30,10 +32,12 @@ Call = Callable[..., Any]
 def observe_object_collectives(module: Any, groups: KnownGroups) -> None:
     """Wrap the functions of torch.distributed that receive objects from one rank."""
     objects = _ObjectCollectives(module, groups)
+    module._tensor_to_object = objects.unpickling(module._tensor_to_object)
     for name, call in (
         ("broadcast_object_list", objects.broadcast),
         ("recv_object_list", objects.receive),
         ("scatter_object_list", objects.scatter),
+        ("gather_object", objects.gather),
     ):
         function = getattr(module, name, None)
         if function is not None:
@@ -71,6 +75,33 @@ class _ObjectCollectives:
     def __init__(self, module: Any, groups: KnownGroups) -> None:
         self._module = module
         self._groups = groups
+        self._gathering = threading.local()  # its attribute `on`: this thread gathers objects
+
+    def gather(self, function: Call, given: dict[str, Any]) -> Any:
+        """The objects of absent members are those of their stand-ins."""
+        self._gathering.on = True
+        try:
+            result = function(**given)
+        finally:
+            self._gathering.on = False
+        gathered, group = given.get("object_gather_list"), self._group(given)
+        if gathered and group is not None and len(gathered) == len(group.members):
+            gathered[:] = [gathered[place] for place in group.stand_ins]
+        return result
+
+    def unpickling(self, function: Call) -> Call:
+        """torch's function that unpickles a received object; placeholder bytes from an absent rank become None."""
+
+        @wraps(function)
+        def unpickle(*arguments: Any, **named: Any) -> Any:
+            try:
+                return function(*arguments, **named)
+            except Exception:
+                if not getattr(self._gathering, "on", False):
+                    raise
+                return None
+
+        return unpickle
 
     def broadcast(self, function: Call, given: dict[str, Any]) -> Any:
         place = self._unknown_source(given, default=0)

@@ -76,9 +76,10 @@ def _observe(module: Any) -> None:
 
     def stand_in(arguments: Mapping[str, Any], created: Any) -> None:
         group = groups.named(str(arguments["group_name"]))
-        if group is not None and arguments["group_rank"] >= 0 and _has_gloo(created[0]):
+        pg = created[0]
+        if group is not None and _has_gloo(pg):
             timeout = arguments.get("timeout") or module.default_pg_timeout
-            _use_stand_in(created[0], group, arguments["group_rank"], groups, arguments["store"], timeout)
+            _use_stand_in(pg, group, groups, arguments["store"], timeout)
 
     def split_group(arguments: Mapping[str, Any]) -> None:
         parent = arguments.get("parent_pg") or module._get_default_group()
@@ -93,10 +94,10 @@ def _observe(module: Any) -> None:
     observe_object_collectives(module, groups)
 
 
-def _use_stand_in(pg: Any, group: GroupMembers, place: int, groups: KnownGroups, store: Any, timeout: Any) -> None:
+def _use_stand_in(pg: Any, group: GroupMembers, groups: KnownGroups, store: Any, timeout: Any) -> None:
     from rank_runtime.absent_members.stand_in_kernels import StandIn, add_group  # imports torch
 
-    add_group(pg.group_name, StandIn(StoreExchange(store, group, place, groups, timeout)))
+    add_group(pg.group_name, StandIn(StoreExchange(store, group, pg.rank(), groups, timeout)))
 
 
 # ---- Gloo ----
