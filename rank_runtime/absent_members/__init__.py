@@ -11,4 +11,6 @@ Modules
     stand_in_collectives    the collectives of a group, on CPU tensors
     stand_in_kernels        their registration with torch's dispatcher
     object_collectives      lists of objects from absent ranks
+    checkpoint_plans        distributed checkpoints
+    import_hooks            functions to call when a module has been imported
 """

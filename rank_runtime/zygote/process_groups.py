@@ -9,17 +9,15 @@ docs/internals.md lists the functions of torch that are wrapped.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
+from rank_runtime.absent_members.checkpoint_plans import observe_checkpoints
+from rank_runtime.absent_members.import_hooks import when_imported
 from rank_runtime.absent_members.known_groups import GroupMembers, KnownGroups, parse_present
 from rank_runtime.absent_members.object_collectives import observe_object_collectives, replace_everywhere, say
 from rank_runtime.absent_members.store_exchange import StoreExchange
@@ -36,30 +34,7 @@ def observe_process_groups(environment: Mapping[str, str]) -> None:
     """Announce all process groups that this process creates from now on."""
     if environment.get(VARIABLE, "0") == "0":
         return
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _observe(module)
-    else:
-        sys.meta_path.insert(0, _ImportObserver())
-
-
-class _ImportObserver(MetaPathFinder):
-    """Wraps the functions of the module when it is imported."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_observe(module: ModuleType) -> None:
-                execute(module)
-                _observe(module)
-
-            spec.loader.exec_module = execute_and_observe  # type: ignore[method-assign]
-        return spec
+    when_imported(_MODULE, _observe)
 
 
 def _observe(module: Any) -> None:
@@ -92,6 +67,7 @@ def _observe(module: Any) -> None:
     if hasattr(module, "ProcessGroupGloo"):
         _replace_gloo(module)
     observe_object_collectives(module, groups)
+    observe_checkpoints(groups)
 
 
 def _use_stand_in(pg: Any, group: GroupMembers, groups: KnownGroups, store: Any, timeout: Any) -> None:
