@@ -152,16 +152,45 @@ def max_memory(run: ScriptRun) -> float:
     return max(float(memory) for memory in re.findall(r"max memory (\S+) GiB", run.stdout))
 
 
-def test_gpt_compiled(maya_run: MayaRun, tmp_path: Path) -> None:
-    # Folders of its own for what is compiled: that Inductor, Triton and ptxas run is the test.
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
-    small = "gpt.py --layers 1 --hidden 64 --heads 2 --sequence 64 --batch 2 --vocabulary 256 --steps 2"
-    run, trace = run_program(maya_run, f"{small} --compile", environment=caches)
+COMPILED = """
+    import torch
+    from torch import nn
+
+    layers = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.LayerNorm(64), nn.Linear(64, 8)
+    model = torch.compile(nn.Sequential(*layers).cuda())
+    for step in range(2):
+        loss = model(torch.ones(16, 64, device="cuda")).square().mean()
+        loss.backward()
+        print(f"step {step}  loss {loss.item():.4f}")
+"""
+
+
+def assert_is_compiled(run: ScriptRun, folder: Path) -> None:
+    """Inductor, Triton and ptxas ran, and their kernels were launched, none of the eager ones."""
+    assert run.exit_code == 0, run.output
+    assert "is not emulated" not in run.stderr
     assert len(losses(run.stdout)) == 2
+    trace = read(run.trace)
     assert kernels(trace, "triton_poi_fused_gelu")
     assert kernels(trace, "native_layer_norm_backward")
-    assert list((tmp_path / "triton").rglob("triton_*.cubin"))
-    assert not kernels(trace, "vectorized_layer_norm_kernel")  # the eager one
+    assert list((folder / "triton").rglob("triton_*.cubin"))
+    assert not kernels(trace, "vectorized_layer_norm_kernel")
+
+
+def empty_caches(folder: Path) -> dict[str, str]:
+    """Folders of its own for what a program compiles, so that it does."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+
+
+def test_a_compiled_model(maya_run: MayaRun, tmp_path: Path) -> None:
+    assert_is_compiled(maya_run(COMPILED, environment=empty_caches(tmp_path)), tmp_path)
+
+
+@pytest.mark.slow  # some thirty kernels
+def test_gpt_compiled(maya_run: MayaRun, tmp_path: Path) -> None:
+    small = "gpt.py --layers 1 --hidden 64 --heads 2 --sequence 64 --batch 2 --vocabulary 256 --steps 2"
+    run, _ = run_program(maya_run, f"{small} --compile", environment=empty_caches(tmp_path))
+    assert_is_compiled(run, tmp_path)
 
 
 def test_gpt_under_the_profiler(maya_run: MayaRun, tmp_path: Path) -> None:
