@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.environments import Environment, make_environment
@@ -20,9 +22,22 @@ ROOT = Path(__file__).parents[2]
 FEWEST_STUBS = 10
 
 LOADED = """
-import re, torch
+import json, re, torch
 with open("/proc/self/maps") as maps:
-    print(*sorted({line.split()[-1] for line in maps if re.search(r"/lib(cu|nv|nccl)[^/]*$", line.rstrip())}))
+    paths = {line.split()[-1] for line in maps if re.search(r"/lib(cu|nv|nccl)[^/]*$", line.rstrip())}
+try:
+    refusal = str(torch.zeros(1, device="cuda"))
+except RuntimeError as error:
+    refusal = str(error)
+print(json.dumps({
+    "libraries": sorted(paths),
+    "is_available": torch.cuda.is_available(),
+    "devices": torch.cuda.device_count(),
+    "sum": torch.ones(3).sum().item(),
+    "refusal": refusal,
+    "cudnn": torch.backends.cudnn.version(),
+    "nccl": torch.cuda.nccl.version(),
+}))
 """
 GLOO_PROGRAM = """
 import torch, torch.distributed as dist
@@ -58,11 +73,17 @@ def stubs_of(environment: Environment) -> set[str]:
     return {path.name for path in environment.torch_libraries.glob("lib*.so.*") if not path.is_symlink()}
 
 
-def loaded_libraries(environment: Environment) -> dict[str, Path]:
-    """NVIDIA libraries by file name that `import torch` loads."""
-    ended = environment.run("python", "-c", LOADED)
-    assert ended.returncode == 0, ended.stderr
-    return {Path(text).name: Path(text) for text in ended.stdout.split()}
+def imported(environment: Environment) -> dict[str, Any]:
+    """What a program finds that imports torch; a warning is an error."""
+    ended = environment.run("python", "-W", "error", "-c", LOADED)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def by_name(libraries: list[str]) -> dict[str, Path]:
+    """NVIDIA libraries that torch has loaded, by file name."""
+    return {Path(text).name: Path(text) for text in libraries}
 
 
 def add_packages(environment: Environment, donor: Environment, sonames: set[str]) -> Path:
@@ -98,29 +119,27 @@ def fresh(build: Build, tmp_path: Path) -> Callable[[], Environment]:
     return lambda: make_environment(tmp_path / "env", [ROOT])
 
 
-def test_torch_sees_no_gpu_and_gives_no_warning(ready: Environment) -> None:
-    program = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.ones(3).sum().item())"
-    ended = ready.run("python", "-W", "error", "-c", program)
-    assert (ended.stdout, ended.stderr) == ("False 0 3.0\n", "")
+@pytest.fixture(scope="module")
+def found(ready: Environment) -> dict[str, Any]:
+    return imported(ready)
 
 
-def test_using_a_gpu_is_an_error(ready: Environment) -> None:
-    ended = ready.run("python", "-c", "import torch; torch.zeros(1, device='cuda')")
-    assert ended.returncode == 1
-    assert "No CUDA GPUs are available" in ended.stderr
+def test_torch_sees_no_gpu_and_gives_no_warning(found: dict[str, Any]) -> None:
+    assert (found["is_available"], found["devices"], found["sum"]) == (False, 0, 3.0)
 
 
-def test_versions_are_those_that_torch_was_built_for(ready: Environment) -> None:
-    ended = ready.run("python", "-c", "import torch; print(torch.backends.cudnn.version(), *torch.cuda.nccl.version())")
-    assert ended.returncode == 0, ended.stderr
-    cudnn, nccl_major = map(int, ended.stdout.split()[:2])
-    assert cudnn >= 90000
-    assert nccl_major == 2
+def test_using_a_gpu_is_an_error(found: dict[str, Any]) -> None:
+    assert "No CUDA GPUs are available" in found["refusal"]
 
 
-def test_every_library_comes_from_the_folder_of_torch(ready: Environment) -> None:
+def test_versions_are_those_that_torch_was_built_for(found: dict[str, Any]) -> None:
+    assert found["cudnn"] >= 90000
+    assert found["nccl"][0] == 2
+
+
+def test_every_library_comes_from_the_folder_of_torch(ready: Environment, found: dict[str, Any]) -> None:
     """Even where a CUDA toolkit is installed for the whole machine."""
-    loaded = loaded_libraries(ready)
+    loaded = by_name(found["libraries"])
     assert len(loaded) >= FEWEST_STUBS
     assert {path.parent for path in loaded.values()} == {ready.torch_libraries}
 
@@ -173,13 +192,12 @@ def test_packages_that_come_later_win(ready: Environment, fresh: Callable[[], En
     environment = fresh()
     setup_torch(environment)
     packages = add_packages(environment, ready, {"libcudnn.so.9"})
-    loaded = loaded_libraries(environment)
+    loaded = by_name(imported(environment)["libraries"])
     assert loaded["libcudnn.so.9"].parent == packages
     assert loaded["libnccl.so.2"].parent == environment.torch_libraries
 
-    setup_torch(environment)
+    assert "`import torch` works" in setup_torch(environment)
     assert stubs_of(environment) == stubs_of(ready) - {"libcudnn.so.9"}
-    assert loaded_libraries(environment)["libcudnn.so.9"].parent == packages
 
 
 def test_an_environment_with_all_packages_is_left_alone(
@@ -222,8 +240,8 @@ def test_a_real_package_wins(fresh: Callable[[], Environment], tmp_path: Path) -
     content = real.read_bytes()
     setup_torch(environment)
     assert "libcudart.so.13" not in stubs_of(environment)
-    assert loaded_libraries(environment)["libcudart.so.13"] == real
-    ended = environment.run("python", "-W", "error", "-c", "import torch; print(torch.cuda.device_count())")
-    assert (ended.stdout, ended.stderr) == ("0\n", "")
+    found = imported(environment)
+    assert by_name(found["libraries"])["libcudart.so.13"] == real
+    assert found["devices"] == 0
     assert run_ranks(environment, tmp_path) == "sum [3.0, 3.0, 3.0, 3.0] GPUs 8 stubs 0\n" * 2
     assert real.read_bytes() == content
