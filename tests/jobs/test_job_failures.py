@@ -1,7 +1,8 @@
 """Everything that can go wrong with a job, on purpose: each fault ends it soon, with torchrun's exit code and a message
 that names the rank and the cause; logs are kept, and no process, socket, shared memory or temporary file is left.
 
-Where a rank fails, the others wait for much longer than the test does.
+Where a rank fails, the others wait for much longer than the test does. Most scripts do not need torch; then
+`--no-preload` saves its import.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def root_cause(errors: str) -> str:
     ids=["raises", "os._exit", "killed", "aborts", "out of memory"],
 )
 def test_a_failed_rank_ends_the_job(start: Start, fault: str, expected: str, said: str) -> None:
-    job = start(f"import os\nif os.environ['RANK'] == '1':\n    {fault}\n{WAIT}", "--nproc", "3", "train.py")
+    script = f"import os\nif os.environ['RANK'] == '1':\n    {fault}\n{WAIT}"
+    job = start(script, "--nproc", "3", "--no-preload", "train.py")
     exit_code, _, errors = job.end()
     assert exit_code == 1
     assert said in errors
@@ -198,7 +200,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(start: Start) -> None:
             if pathlib.Path("ready0").exists(): sys.exit(1)
         {WAIT}
     """
-    exit_code, _, errors = start(text, "--nproc", "2", "--shutdown-timeout", "1", "train.py").end()
+    exit_code, _, errors = start(text, "--nproc", "2", "--no-preload", "--shutdown-timeout", "1", "train.py").end()
     assert exit_code == 1
     assert "rank      : 1" in root_cause(errors)
     assert "(SIGKILL)" in errors.split("Root Cause")[0]
@@ -248,7 +250,7 @@ def test_a_killed_launcher_leaves_no_processes(start: Start, ranks: str) -> None
         pathlib.Path("ready" + rank).write_text("yes")
         {WAIT}
     """
-    job = start(text, "--nproc", ranks, "train.py")
+    job = start(text, "--nproc", ranks, "--no-preload", "train.py")
     for rank in range(int(ranks)):
         job.wait_for(f"ready{rank}")
     job.process.kill()
@@ -273,7 +275,7 @@ def test_a_stopped_launcher_stops_its_ranks(start: Start, number: signal.Signals
         pathlib.Path("ready" + rank).write_text("yes")
         {WAIT}
     """
-    job = start(text, "--nproc", "3", "--max-restarts", "3", "train.py")
+    job = start(text, "--nproc", "3", "--no-preload", "--max-restarts", "3", "train.py")
     for rank in range(3):
         job.wait_for(f"ready{rank}")
     job.process.send_signal(number)
@@ -318,7 +320,7 @@ def test_a_full_disk_is_reported(start: Start, small_disk: Path) -> None:
         for line in range(100_000):
             print("a line of output", line)
     """
-    job = start(text, "--nproc", "2", "--redirects", "3", "--log-dir", str(small_disk), "train.py")
+    job = start(text, "--nproc", "2", "--no-preload", "--redirects", "3", "--log-dir", str(small_disk), "train.py")
     exit_code, _, errors = job.end()
     assert exit_code == 1
     assert "exitcode  : 1 (pid: " in root_cause(errors)
