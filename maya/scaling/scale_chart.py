@@ -176,8 +176,9 @@ def _shares(rows: Sequence[ScaleRow], mode: ScalingMode) -> list[str]:
         if points:
             lines.append((colour, name, points))
     most = max((share for _, _, points in lines for _, share, _ in points), default=1.0)
-    axes = _Axes(rows, 0.0, max(1.0, 0.25 * math.ceil(most * 4)))
-    ticks = [(tick / 4, f"{25 * tick} %") for tick in range(int(max(1.0, 0.25 * math.ceil(most * 4)) * 4) + 1)]
+    quarters = max(4, math.ceil(4 * most - 0.2))  # a little more than 100 % fits above the last line
+    axes = _Axes(rows, 0.0, quarters / 4)
+    ticks = [(tick / 4, f"{25 * tick} %") for tick in range(quarters + 1)]
     title = f"Efficiency ({mode.kind} scaling)" if lines and lines[0][1] == "efficiency" else "Shares of the step"
     return [
         *axes.frame(title, ticks, slots=False),
@@ -242,7 +243,7 @@ def _legend(keys: Sequence[tuple[str, str]]) -> list[str]:
     out: list[str] = []
     x, y = float(_LEFT), _PANEL_HEIGHT - _BOTTOM + 38
     for colour, name in keys:
-        width = 30 + _LETTER * len(name)
+        width = 34 + _LETTER * len(name)
         if x > _LEFT and x + width > _PANEL_WIDTH:
             x, y = float(_LEFT), y + 16
         out.append(f'<rect x="{x:.1f}" y="{y - 9}" width="10" height="10" rx="2" {_fill(colour)}/>')

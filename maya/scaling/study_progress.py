@@ -105,7 +105,7 @@ class StudyProgress:
             number = len(self._sizes) - len(self._todo) + 1
             stage = self._stage
             parts = [f"{self._current:,} ranks ({number} of {len(self._sizes)})", short_time(elapsed)]
-        if left is not None:
+        if left:
             parts.append(f"about {short_time(left)} left")
         return f"{', '.join(parts)}: {stage}"  # a narrow terminal cuts the end
 
