@@ -3,7 +3,8 @@
 torchrun --nproc-per-node 8 train_gpt.py --family llama --layers 16 --hidden 2048 --heads 32 --ffn 8192 \
     --tensor 2 --sequence-parallel --pipeline 2 --data zero1 --micro-batches 8
 
-The ranks are tensor x data x pipeline, neighbours first, as Megatron-LM numbers them. Data parallelism (--data):
+The ranks are tensor x context x data x pipeline, neighbours first, as Megatron-LM numbers them (or --order). Data
+parallelism (--data):
 
 ddp      torch's DistributedDataParallel; parameters in float32, computed in --dtype (autocast)
 fsdp     torch's fully_shard; parameters in float32, computed in --dtype; fsdp-keep: not resharded after forward
@@ -12,6 +13,7 @@ buckets  parameters in --dtype, gradients in flat buckets, a float32 copy for th
 
 import argparse
 import contextlib
+import itertools
 import os
 import time
 
@@ -21,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from train_gpt_buckets import BucketedOptimizer
+from train_gpt_interleaved import Chunks, InterleavedPipeline
 from train_gpt_layers import Tensor, Transformer
 from train_gpt_megatron import RANDOM, broadcast_batch
 
@@ -43,7 +46,10 @@ def options():
     model.add_argument("--predictions", type=int, default=80, help="words per sequence that a BERT predicts")
     model.add_argument("--attention", choices=["fused", "efficient", "unfused"], default="fused")
     model.add_argument("--in-place-loss", action="store_true", help="no float32 logits, as FlashAttention's loss")
-    model.add_argument("--recompute", choices=["none", "products", "all"], default="none", help="products: non-matmuls")
+    model.add_argument(
+        "--recompute", choices=["none", "gate", "products", "all"], default="none",
+        help="gate: gate times up in a Llama; products: non-matmuls",
+    )  # fmt: skip
     training = parser.add_argument_group("training")
     training.add_argument("--micro-batch", type=int, default=1, help="sequences per micro-batch")
     training.add_argument("--micro-batches", type=int, nargs="+", default=[1], help="per step: one number, or a list")
@@ -56,15 +62,19 @@ def options():
     parallel.add_argument("--data", choices=["ddp", "fsdp", "fsdp-keep", "buckets", "zero1"], default="zero1")
     parallel.add_argument("--sync-every", action="store_true", help="reduce gradients with every micro-batch")
     parallel.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward (buckets, zero1)")
+    parallel.add_argument("--overlap-gather", action="store_true", help="gather parameters of zero1 in the next step")
     parallel.add_argument("--accumulate-in-products", action="store_true", help="matmuls add to the gradients")
     parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
     parallel.add_argument("--tensor", type=int, default=1)
     parallel.add_argument("--sequence-parallel", action="store_true")
     parallel.add_argument("--keep-gathered", action="store_true", help="keep gathered tensors for backward")
     parallel.add_argument("--pipeline", type=int, default=1)
+    parallel.add_argument("--virtual-stages", type=int, default=1, help="chunks of layers per rank: interleaved 1F1B")
     parallel.add_argument(
         "--balance-head", action="store_true", help="count the head as layers when cutting a pipeline"
     )
+    parallel.add_argument("--short-ends", action="store_true", help="one layer less in the first and in the last stage")
+    parallel.add_argument("--order", choices=["tp-cp-dp-pp", "tp-cp-pp-dp"], default="tp-cp-dp-pp", help="of the ranks")
     parallel.add_argument("--megatron", action="store_true", help="with the host code of Megatron-LM of 2022")
     parallel.add_argument("--wait-for-messages", action="store_true", help="sync after send/recv (old Megatron-LM)")
     args = parser.parse_args()
@@ -72,6 +82,15 @@ def options():
     args.ffn = args.ffn or 4 * args.hidden
     if args.pipeline > 1 and args.data not in ("buckets", "zero1"):
         parser.error("--pipeline works with --data buckets or zero1")
+    stages, counts = args.pipeline * args.virtual_stages, args.micro_batches
+    if args.virtual_stages > 1 and (args.pipeline % 2 or any(count % args.pipeline for count in counts)):
+        parser.error("--virtual-stages works with an even --pipeline, and --micro-batches that are a multiple of it")
+    if args.virtual_stages > 1 and args.wait_for_messages:
+        parser.error("--wait-for-messages does not work with --virtual-stages")
+    if args.short_ends and (stages == 1 or args.layers + 2 < stages or (args.layers + 2) % stages):
+        parser.error(f"--short-ends needs a multiple of {stages} stages, less two, as --layers")
+    if args.overlap_gather and (args.data != "zero1" or args.virtual_stages == 1):
+        parser.error("--overlap-gather works with --data zero1 and --virtual-stages")
     if args.accumulate_in_products and args.data not in ("buckets", "zero1"):
         parser.error("--accumulate-in-products works with --data buckets or zero1")
     if args.megatron and (args.family, args.recompute, args.device) != ("gpt", "all", "cuda"):
@@ -80,27 +99,29 @@ def options():
 
 
 def stage_layers(args):
-    """The number of layers in each stage of the pipeline."""
-    if args.pipeline == 1:
+    """The number of layers in each (virtual) stage of the pipeline."""
+    stages = args.pipeline * args.virtual_stages
+    if stages == 1:
         return [args.layers]
-    last = args.layers // args.pipeline
+    if args.short_ends:
+        layers = (args.layers + 2) // stages
+        return [layers - 1] + [layers] * (stages - 2) + [layers - 1]
+    last = args.layers // stages
     if args.balance_head:  # the head takes as long as some layers
         attention = (2 + 2 * args.kv_heads / args.heads) * args.hidden
         head = args.vocabulary / (attention + (3 if args.family == "llama" else 2) * args.ffn)
-        last = max(0, round((args.layers + head) / args.pipeline - head))
-    others = args.pipeline - 1
+        last = max(0, round((args.layers + head) / stages - head))
+    others = stages - 1
     return [(args.layers - last + others - 1 - stage) // others for stage in range(others)] + [last]
 
 
 class Pipeline:
     """Micro-batches through the stages, one forward and one backward pass in turn (1F1B)."""
 
-    def __init__(self, args, model, group, device, fetch):
+    def __init__(self, args, model, group, buffer, fetch):
         self.model, self.group, self.wait, self.fetch = model, group, args.wait_for_messages, fetch
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        sequence = args.sequence // (args.tensor if args.sequence_parallel else 1)
-        shape = sequence, args.micro_batch, args.hidden
-        self.buffer = lambda: torch.empty(shape, dtype=DTYPES[args.dtype], device=device, requires_grad=True)
+        self.buffer = lambda: buffer().requires_grad_()
 
     def exchange(self, to_next=None, to_previous=None, from_next=False, from_previous=False):
         """Sends and receives at once; returns the tensors from the next and from the previous stage."""
@@ -208,17 +229,24 @@ def build(args, mesh, device):
     bucketed = args.data in ("buckets", "zero1")
     dtype = DTYPES[args.dtype]
     torch.set_default_dtype(dtype if bucketed else torch.float32)
+    layers = stage_layers(args)
+    ends = list(itertools.accumulate(layers))
+    chunks = []
     with torch.device("meta" if args.data.startswith("fsdp") else device):
-        layers = stage_layers(args)[stage]
-        model = Transformer(args, tensor, layers, first=stage == 0, last=stage == args.pipeline - 1)
+        for at in range(stage, len(layers), args.pipeline):
+            mine = range(ends[at] - layers[at], ends[at])
+            chunks.append(Transformer(args, tensor, mine, first=at == 0, last=at == len(layers) - 1))
     torch.set_default_dtype(torch.float32)
-    model.prepare(device, torch.float32 if args.data == "ddp" else dtype)
+    for chunk in chunks:
+        chunk.prepare(device, torch.float32 if args.data == "ddp" else dtype)
+    model = Chunks(chunks) if args.virtual_stages > 1 else chunks[0]
     data = mesh["data"]
     if bucketed:
         groups = [mesh[name].get_group() for name in ("tensor", "pipeline") if mesh[name].size() > 1]
         optimizer = BucketedOptimizer(
             model, data.get_group(), dtype=DTYPES[args.reduce_dtype], shard=args.data == "zero1",
-            overlap=not args.no_overlap, bucket_bytes=args.bucket_bytes, norm_groups=groups, lr=args.lr,
+            overlap=not args.no_overlap, overlap_gather=args.overlap_gather, bucket_bytes=args.bucket_bytes,
+            norm_groups=groups, lr=args.lr,
         )  # fmt: skip
     elif args.data == "ddp":
         model = DistributedDataParallel(model, process_group=data.get_group(), gradient_as_bucket_view=True)
@@ -239,8 +267,13 @@ def build(args, mesh, device):
         RANDOM.add("split", 2718 + tensor.rank)
         first = dist.get_global_rank(tensor.group, 0)
         fetch = lambda batch: broadcast_batch(batch, tensor.group, first)  # noqa: E731
+    sequence = args.sequence // (args.tensor if args.sequence_parallel else 1)
+    buffer = lambda: torch.empty(sequence, args.micro_batch, args.hidden, dtype=dtype, device=device)  # noqa: E731
+    if args.virtual_stages > 1:
+        columns = mesh.mesh.movedim(mesh.mesh_dim_names.index("pipeline"), -1).flatten(0, -2).tolist()
+        return optimizer, InterleavedPipeline(model, columns, buffer, fetch)
     if args.pipeline > 1:
-        return optimizer, Pipeline(args, model, mesh["pipeline"].get_group(), device, fetch)
+        return optimizer, Pipeline(args, model, mesh["pipeline"].get_group(), buffer, fetch)
     return optimizer, DataParallelOnly(args, model, fetch)
 
 
@@ -255,9 +288,9 @@ def main():
     )
     ranks = dist.get_world_size()
     data = ranks // (args.tensor * args.pipeline)
-    mesh = init_device_mesh(
-        args.device, (args.pipeline, data, args.tensor), mesh_dim_names=("pipeline", "data", "tensor")
-    )
+    sizes = {"pipeline": args.pipeline, "data": data, "tensor": args.tensor}
+    names = ("data", "pipeline", "tensor") if args.order == "tp-cp-pp-dp" else ("pipeline", "data", "tensor")
+    mesh = init_device_mesh(args.device, tuple(sizes[name] for name in names), mesh_dim_names=names)
     torch.manual_seed(0)
     optimizer, runner = build(args, mesh, device)
     reports = mesh["data"].get_local_rank() == mesh["tensor"].get_local_rank() == 0

@@ -29,7 +29,7 @@ class Bucket:
         step = size // self.ranks
         self.mine = slice(rank * step, (rank + 1) * step) if self.shard else slice(0, size)
         self.master = torch.nn.Parameter(self.weights[self.mine].float())
-        self.arrived, self.work = 0, None
+        self.arrived, self.work, self.gathering = 0, None, None
 
     def reduce(self):
         if self.ranks == 1:
@@ -46,19 +46,21 @@ class Bucket:
         self.arrived, self.work = 0, None
         self.master.grad = self.gradients[self.mine].float()  # no copy if it is float32 already
 
-    def publish(self):
+    def publish(self, wait=True):
         """Copy the stepped parameters to all ranks."""
         self.weights[self.mine].copy_(self.master.detach())
         if self.shard:
-            dist.all_gather_into_tensor(self.weights, self.weights[self.mine], group=self.group)
+            part = self.weights[self.mine]
+            self.gathering = dist.all_gather_into_tensor(self.weights, part, group=self.group, async_op=not wait)
         self.master.grad = None
         self.gradients.zero_()
 
 
 class BucketedOptimizer:
-    def __init__(self, model, group, *, dtype, shard, overlap, bucket_bytes, norm_groups, lr):
+    def __init__(self, model, group, *, dtype, shard, overlap, overlap_gather, bucket_bytes, norm_groups, lr):
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad][::-1]
         self.overlap, self.buckets, self.last_micro_batch = overlap, [], False
+        self.overlap_gather = overlap_gather
         self.partial, self.tensor_group = model.partial(), model.tensor.group
         waiting = []
         for parameter in parameters:
@@ -75,6 +77,7 @@ class BucketedOptimizer:
     def add(self, bucket, parameters):
         self.buckets.append(bucket)
         for parameter in parameters:
+            parameter.bucket = bucket
             parameter.register_post_accumulate_grad_hook(lambda each, bucket=bucket: self.arrived(each, bucket))
 
     def arrived(self, parameter, bucket):
@@ -98,8 +101,15 @@ class BucketedOptimizer:
             bucket.finish()
         self.clip(1.0)
         self.optimizer.step()
-        for bucket in self.buckets:
-            bucket.publish()
+        for bucket in self.buckets[::-1] if self.overlap_gather else self.buckets:  # the first layers are needed first
+            bucket.publish(wait=not self.overlap_gather)
+
+    def finish_gather(self, module):
+        """Wait until the parameters of a module are there."""
+        for bucket in {id(each.bucket): each.bucket for each in module.parameters()}.values():
+            if bucket.gathering:
+                bucket.gathering.wait()
+            bucket.gathering = None
 
     def clip(self, largest):
         gradients = [bucket.master.grad for bucket in self.buckets]

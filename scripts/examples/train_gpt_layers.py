@@ -88,6 +88,26 @@ def product(x, weight, bias, tensor):
     return y if bias is None else y + bias
 
 
+class GatedProduct(torch.autograd.Function):
+    """(silu(gate) * up) @ weight.T, which keeps gate and up only and multiplies them again in backward."""
+
+    @staticmethod
+    def forward(context, gate_and_up, weight, tensor):
+        context.weight, context.tensor = weight, tensor
+        context.save_for_backward(gate_and_up)
+        gate, up = gate_and_up.chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, weight)
+
+    @staticmethod
+    def backward(context, gradient):
+        gate, up = context.saved_tensors[0].chunk(2, dim=-1)
+        opened = F.silu(gate)
+        of_product = gradient @ context.weight
+        of_weight = gradient_of_weight(context.weight, gradient.flatten(0, -2), opened * up, context.tensor)
+        of_gate = torch.ops.aten.silu_backward(of_product * up, gate)
+        return torch.cat([of_gate, of_product * opened], dim=-1), of_weight, None
+
+
 class ProductOfSplitOutputs(torch.autograd.Function):
     """x @ weight.T + bias, where each rank has rows of the weight; backward sums the gradient of x over the ranks."""
 
@@ -238,7 +258,7 @@ class Attention(nn.Module):
     def __init__(self, shape, tensor, bias):
         super().__init__()
         self.head, self.causal, self.dropout = shape.hidden // shape.heads, shape.family != "bert", shape.dropout
-        self.kind, self.megatron = shape.attention, shape.megatron
+        self.kind, self.megatron, self.lean = shape.attention, shape.megatron, shape.recompute == "gate"
         self.heads, self.kv_heads = shape.heads // tensor.size, shape.kv_heads // tensor.size
         outputs = (shape.heads + 2 * shape.kv_heads) * self.head
         self.qkv = SplitOutputs(shape.hidden, outputs, tensor, bias, shape.megatron)
@@ -254,6 +274,7 @@ class Attention(nn.Module):
         q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
         if cos is not None:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            v = v.clone() if self.lean else v  # backward would keep the whole output of the matmul for it
         q, k, v = (part.permute(1, 2, 0, 3) for part in (q, k, v))
         y = self.attention(q, k, v) if self.kind == "unfused" else self.fused_attention(q, k, v)
         return self.output(y.permute(2, 0, 1, 3).flatten(2))
@@ -290,12 +311,15 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, shape, tensor, bias):
         super().__init__()
-        self.gated = shape.family == "llama"
+        self.gated, self.recompute_gate = shape.family == "llama", shape.recompute == "gate"
         self.up = SplitOutputs(shape.hidden, (2 if self.gated else 1) * shape.ffn, tensor, bias, shape.megatron)
         self.down = SplitInputs(shape.ffn, shape.hidden, tensor, bias, shape.megatron)
 
     def forward(self, x):
         x = self.up(x)
+        if self.gated and self.recompute_gate:
+            y = GatedProduct.apply(x, self.down.weight, self.down.tensor)
+            return Sum.apply(y, self.down.tensor) if self.down.tensor.size > 1 else y
         if self.gated:
             gate, x = x.chunk(2, dim=-1)
             return self.down(F.silu(gate) * x)
@@ -330,6 +354,7 @@ class Transformer(nn.Module):
     """Tokens to loss; in a pipeline, tokens to activations, activations to activations, or activations to loss."""
 
     def __init__(self, shape, tensor, layers, first=True, last=True):
+        """`layers`: a range of their numbers, which seed their values: however the model is cut, it is the same."""
         super().__init__()
         self.shape, self.tensor, self.first, self.last = shape, tensor, first, last
         norm = nn.RMSNorm if shape.family == "llama" else nn.LayerNorm
@@ -337,7 +362,11 @@ class Transformer(nn.Module):
             self.tokens = SplitEmbedding(shape.vocabulary, shape.hidden, tensor)
             if shape.family != "llama":
                 self.positions = nn.Embedding(shape.sequence, shape.hidden)
-        self.blocks = nn.ModuleList(Block(shape, tensor) for _ in range(layers))
+        self.blocks = nn.ModuleList()
+        for number in layers:
+            torch.manual_seed(number)
+            self.blocks.append(Block(shape, tensor))
+        torch.manual_seed(shape.layers)
         if last:
             self.norm = norm(shape.hidden)
             self.head = SplitOutputs(
@@ -412,7 +441,7 @@ def keep_products(context, op, *args, **kwargs):
 
 def recomputed(what, block, *inputs):
     """A block that recomputes some or all of its activations in backward."""
-    if what == "none":
+    if what in ("none", "gate"):
         return block(*inputs)
     if what == "all":
         return checkpoint(block, *inputs, use_reentrant=False)

@@ -43,6 +43,17 @@ def test_the_host_work_of_megatron_changes_no_value(tmp_path: Path) -> None:
     assert plain == around
 
 
+def test_interleaved_pipeline_stages_change_no_value(tmp_path: Path) -> None:
+    llama = "--family llama --kv-heads 2 --layers 6"
+    interleaved = "--pipeline 2 --virtual-stages 4 --short-ends --recompute gate --accumulate-in-products"
+    plain, cut = (
+        losses(train(tmp_path / str(ranks), ranks, f"{llama} {options}"))
+        for ranks, options in ((1, "--data buckets"), (2, interleaved))
+    )
+    assert len(plain) == 3
+    assert plain == cut
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["--data zero1", "--data fsdp", "--data ddp", "--pipeline 2 --data zero1"])
 def test_every_kind_of_data_parallelism_trains(tmp_path: Path, options: str) -> None:
