@@ -68,6 +68,23 @@ def test_softmax_that_keeps_its_rows_and_softmax_that_reads_them_in_passes(kerne
     assert (work.kind, work.variant) == (KernelClass.SOFTMAX, variant)
 
 
+def test_flash_attention_aligns_its_causal_mask_at_the_bottom_right() -> None:
+    def flops(queries: int, keys: int, *offsets: Tensor) -> float:
+        shapes = [(queries, 8, 64), (keys, 8, 64), (keys, 8, 64)]
+        tensors = [Tensor(shape if offsets else (1, *shape), "bf16") for shape in shapes]
+        lengths = offsets or (None, None)
+        inputs = (*tensors, *lengths, queries, keys, 0.0, True, False)
+        name = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>()"
+        return kernel_of(
+            KernelLaunch("kernel", name, (1, 1, 1), op="aten::_flash_attention_forward", inputs=inputs)
+        ).flops
+
+    square, last_queries, packed = (128 * 129 / 2, 128 * 896 + 128 * 129 / 2, 2 * (128 * 896 + 128 * 129 / 2))
+    assert flops(128, 128) == 4 * 64 * 8 * square
+    assert flops(128, 1024) == 4 * 64 * 8 * last_queries
+    assert flops(256, 2048, Tensor((3,), "int32"), Tensor((3,), "int32")) == 4 * 64 * 8 * packed
+
+
 def test_operands_that_are_broadcast_are_read_once() -> None:
     row, table = Tensor((1, 4096), "bf16", (4096, 1)), Tensor((8192, 4096), "bf16", (4096, 1))
     add = KernelLaunch(

@@ -11,7 +11,7 @@ from typing import Any
 
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.kernel import Kernel, KernelClass
-from maya.estimators.models.attention import attention_kernel
+from maya.estimators.models.attention import attention_kernel, causal_pairs
 
 _PART_NAMES = ("dot_do_o", "convert_dq", "convert_dkv", "combine", "preprocess", "postprocess")
 
@@ -49,6 +49,10 @@ def _problem(launch: KernelLaunch, implementation: str, backward: bool) -> Kerne
     if sequences and batch == 1:
         # Only the mean length of packed sequences is known.
         batch, queries, keys = sequences, max(queries // sequences, 1), max(keys // sequences, 1)
+    # FlashAttention aligns its causal mask at the bottom right: the last query sees all keys. This is linear in the
+    # number of keys, so that the mean length of packed sequences gives their sum.
+    aligned_right = causal and implementation.startswith("flash") and keys > queries
+    pairs = batch * (causal_pairs(queries, queries) + queries * float(keys - queries)) if aligned_right else None
     return attention_kernel(
         batch,
         heads,
@@ -57,6 +61,7 @@ def _problem(launch: KernelLaunch, implementation: str, backward: bool) -> Kerne
         keys=keys,
         kv_heads=kv_heads,
         value_dim=value.shape[-1],
+        pairs=pairs,
         causal=causal,
         dtype=query.dtype,
         implementation=implementation,
