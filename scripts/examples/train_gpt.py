@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from train_gpt_buckets import BucketedOptimizer
+from train_gpt_context import Context
 from train_gpt_interleaved import Chunks, InterleavedPipeline
 from train_gpt_layers import Tensor, Transformer
 from train_gpt_megatron import RANDOM, broadcast_batch
@@ -67,6 +68,7 @@ def options():
     parallel.add_argument("--bucket-bytes", type=int, default=100_000_000)
     parallel.add_argument("--tensor", type=int, default=1)
     parallel.add_argument("--sequence-parallel", action="store_true")
+    parallel.add_argument("--context", type=int, default=1, help="ranks that share each sequence, by its tokens")
     parallel.add_argument("--keep-gathered", action="store_true", help="keep gathered tensors for backward")
     parallel.add_argument("--pipeline", type=int, default=1)
     parallel.add_argument("--virtual-stages", type=int, default=1, help="chunks of layers per rank: interleaved 1F1B")
@@ -82,6 +84,12 @@ def options():
     args.ffn = args.ffn or 4 * args.hidden
     if args.pipeline > 1 and args.data not in ("buckets", "zero1"):
         parser.error("--pipeline works with --data buckets or zero1")
+    if args.context > 1 and (args.family, args.attention, args.micro_batch, args.dropout) != ("llama", "fused", 1, 0.0):
+        parser.error("--context works with --family llama --attention fused --micro-batch 1 --dropout 0")
+    if args.context > 1 and (args.data not in ("buckets", "zero1") or args.device == "cpu"):
+        parser.error("--context works with --data buckets or zero1 and --device cuda")
+    if args.sequence % (2 * args.context) and args.context > 1:
+        parser.error(f"--sequence is not a multiple of {2 * args.context}: two chunks for each of --context")
     stages, counts = args.pipeline * args.virtual_stages, args.micro_batches
     if args.virtual_stages > 1 and (args.pipeline % 2 or any(count % args.pipeline for count in counts)):
         parser.error("--virtual-stages works with an even --pipeline, and --micro-batches that are a multiple of it")
@@ -219,7 +227,7 @@ class PlainOptimizer:
         self.optimizer.zero_grad()
 
 
-def build(args, mesh, device):
+def build(args, mesh, device, context):
     """The optimizer of this rank's part of the model, and the schedule that runs its micro-batches."""
     tensor = Tensor(
         mesh["tensor"].get_group(), args.tensor, mesh["tensor"].get_local_rank(), args.sequence_parallel,
@@ -235,7 +243,7 @@ def build(args, mesh, device):
     with torch.device("meta" if args.data.startswith("fsdp") else device):
         for at in range(stage, len(layers), args.pipeline):
             mine = range(ends[at] - layers[at], ends[at])
-            chunks.append(Transformer(args, tensor, mine, first=at == 0, last=at == len(layers) - 1))
+            chunks.append(Transformer(args, tensor, mine, first=at == 0, last=at == len(layers) - 1, context=context))
     torch.set_default_dtype(torch.float32)
     for chunk in chunks:
         chunk.prepare(device, torch.float32 if args.data == "ddp" else dtype)
@@ -243,8 +251,9 @@ def build(args, mesh, device):
     data = mesh["data"]
     if bucketed:
         groups = [mesh[name].get_group() for name in ("tensor", "pipeline") if mesh[name].size() > 1]
+        shards = mesh["data", "context"]._flatten() if context else data
         optimizer = BucketedOptimizer(
-            model, data.get_group(), dtype=DTYPES[args.reduce_dtype], shard=args.data == "zero1",
+            model, shards.get_group(), dtype=DTYPES[args.reduce_dtype], shard=args.data == "zero1",
             overlap=not args.no_overlap, overlap_gather=args.overlap_gather, bucket_bytes=args.bucket_bytes,
             norm_groups=groups, lr=args.lr,
         )  # fmt: skip
@@ -267,7 +276,7 @@ def build(args, mesh, device):
         RANDOM.add("split", 2718 + tensor.rank)
         first = dist.get_global_rank(tensor.group, 0)
         fetch = lambda batch: broadcast_batch(batch, tensor.group, first)  # noqa: E731
-    sequence = args.sequence // (args.tensor if args.sequence_parallel else 1)
+    sequence = args.sequence // args.context // (args.tensor if args.sequence_parallel else 1)
     buffer = lambda: torch.empty(sequence, args.micro_batch, args.hidden, dtype=dtype, device=device)  # noqa: E731
     if args.virtual_stages > 1:
         columns = mesh.mesh.movedim(mesh.mesh_dim_names.index("pipeline"), -1).flatten(0, -2).tolist()
@@ -287,13 +296,18 @@ def main():
         "gloo" if args.device == "cpu" else "nccl", device_id=None if args.device == "cpu" else device
     )
     ranks = dist.get_world_size()
-    data = ranks // (args.tensor * args.pipeline)
-    sizes = {"pipeline": args.pipeline, "data": data, "tensor": args.tensor}
-    names = ("data", "pipeline", "tensor") if args.order == "tp-cp-pp-dp" else ("pipeline", "data", "tensor")
-    mesh = init_device_mesh(args.device, tuple(sizes[name] for name in names), mesh_dim_names=names)
+    data = ranks // (args.tensor * args.context * args.pipeline)
+    sizes = {"pipeline": args.pipeline, "data": data, "context": args.context, "tensor": args.tensor}
+    names = ["data", "pipeline"] if args.order == "tp-cp-pp-dp" else ["pipeline", "data"]
+    names += ["context", "tensor"] if args.context > 1 else ["tensor"]
+    mesh = init_device_mesh(args.device, tuple(sizes[name] for name in names), mesh_dim_names=tuple(names))
     torch.manual_seed(0)
-    optimizer, runner = build(args, mesh, device)
-    reports = mesh["data"].get_local_rank() == mesh["tensor"].get_local_rank() == 0
+    context = None
+    if args.context > 1:
+        place = mesh["context"].get_local_rank()
+        context = Context(mesh["context"].get_group(), args.context, place, args.sequence).to(device)
+    optimizer, runner = build(args, mesh, device, context)
+    reports = all(mesh[name].get_local_rank() == 0 for name in names if name != "pipeline")
     last = mesh["pipeline"].get_local_rank() == args.pipeline - 1
     counts = args.micro_batches if len(args.micro_batches) > 1 else args.micro_batches * args.steps
 
@@ -302,8 +316,13 @@ def main():
         generator = torch.Generator().manual_seed(step * data + mesh["data"].get_local_rank())
         tokens = torch.randint(args.vocabulary, (count * args.micro_batch, args.sequence + 1), generator=generator)
         tokens = tokens.to(device, non_blocking=True).split(args.micro_batch)
-        loss = runner.step([(part[:, :-1], part[:, 1:]) for part in tokens], optimizer)
+        batches = [(part[:, :-1], part[:, 1:]) for part in tokens]
+        if context:
+            batches = [(context.part(tokens, 1), context.part(targets, 1)) for tokens, targets in batches]
+        loss = runner.step(batches, optimizer)
         optimizer.step()
+        if context and last:
+            dist.all_reduce(loss, dist.ReduceOp.AVG, mesh["context"].get_group())
         loss = loss.item() if last else 0.0
         seconds = time.perf_counter() - begin
         if reports and last:

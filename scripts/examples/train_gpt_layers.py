@@ -2,7 +2,8 @@
 
 Activations are (sequence, batch, hidden). Tensor parallel: every layer is split in two places, by the outputs of its
 first matmuls (`SplitOutputs`) and by the inputs of its second ones (`SplitInputs`). Sequence parallelism also splits
-the activations between them by sequence. Pipeline parallel: `Transformer` has only some of the layers.
+the activations between them by sequence. Pipeline parallel: `Transformer` has only some of the layers. Context
+parallel: each rank has a part of the sequence (train_gpt_context.py).
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from train_gpt_context import ContextAttention
 from train_gpt_megatron import RANDOM, Copied, LayerNorm, Recomputed, Softmax, SumWithDropout
 
 
@@ -267,7 +269,7 @@ class Attention(nn.Module):
             for part in (self.qkv.weight, self.qkv.bias):
                 part.data = part.data.unflatten(0, (3, self.heads, self.head)).transpose(0, 1).flatten(0, 2)
 
-    def forward(self, x, cos=None, sin=None):
+    def forward(self, x, cos=None, sin=None, context=None):
         if self.megatron:
             return self.output(self.attention_in_place(x))
         heads = self.qkv(x).unflatten(-1, (-1, self.head))
@@ -275,6 +277,9 @@ class Attention(nn.Module):
         if cos is not None:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             v = v.clone() if self.lean else v  # backward would keep the whole output of the matmul for it
+        if context:
+            y = ContextAttention.apply(q.squeeze(1), k.squeeze(1), v.squeeze(1), context)
+            return self.output(y.flatten(1).unsqueeze(1))
         q, k, v = (part.permute(1, 2, 0, 3) for part in (q, k, v))
         y = self.attention(q, k, v) if self.kind == "unfused" else self.fused_attention(q, k, v)
         return self.output(y.permute(2, 0, 1, 3).flatten(2))
@@ -353,10 +358,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Tokens to loss; in a pipeline, tokens to activations, activations to activations, or activations to loss."""
 
-    def __init__(self, shape, tensor, layers, first=True, last=True):
+    def __init__(self, shape, tensor, layers, first=True, last=True, context=None):
         """`layers`: a range of their numbers, which seed their values: however the model is cut, it is the same."""
         super().__init__()
-        self.shape, self.tensor, self.first, self.last = shape, tensor, first, last
+        self.shape, self.tensor, self.first, self.last, self.context = shape, tensor, first, last, context
         norm = nn.RMSNorm if shape.family == "llama" else nn.LayerNorm
         if first:
             self.tokens = SplitEmbedding(shape.vocabulary, shape.hidden, tensor)
@@ -382,6 +387,8 @@ class Transformer(nn.Module):
         """Initialise the tensors that are not parameters."""
         if self.shape.family == "llama":
             angles = rotary_angles(self.shape.sequence, self.shape.hidden // self.shape.heads)
+            if self.context:
+                angles = [self.context.part(each, 0) for each in angles]
             self.cos, self.sin = (part.to(device, dtype) for part in angles)
 
     def partial(self):
@@ -395,7 +402,7 @@ class Transformer(nn.Module):
     def forward(self, x, targets=None):
         if self.first:
             x = self.embed(x)
-        rotary = () if self.cos is None else (self.cos, self.sin)
+        rotary = () if self.cos is None else (self.cos, self.sin, self.context)
         for block in self.blocks:
             if self.shape.megatron:
                 x = Recomputed.apply(block, x)

@@ -54,6 +54,13 @@ def test_interleaved_pipeline_stages_change_no_value(tmp_path: Path) -> None:
     assert plain == cut
 
 
+def test_context_parallelism_changes_no_value_but_by_rounding(tmp_path: Path) -> None:
+    llama = "--family llama --kv-heads 2 --dtype bf16 --data zero1"  # FlashAttention has no fp32
+    plain, shared = (losses(train(tmp_path / str(ranks), ranks, f"{llama} --context {ranks}")) for ranks in (1, 2))
+    assert len(plain) == 3
+    assert list(map(float, plain)) == pytest.approx(list(map(float, shared)), abs=0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["--data zero1", "--data fsdp", "--data ddp", "--pipeline 2 --data zero1"])
 def test_every_kind_of_data_parallelism_trains(tmp_path: Path, options: str) -> None:
