@@ -33,7 +33,7 @@ from maya.replay.thread_groups import Columns, thread_groups
 from maya.trace import RecordKind, Trace, TraceError
 from maya.trace.reader import read_columns
 
-VERSION = 1  # of the digest: increase it when the hash changes
+VERSION = 2  # of the digest: increase it when the hash changes
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
 _COLUMNS = ("kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
@@ -142,7 +142,7 @@ def _digest(
     add(groups[kept].astype(np.int16))
     add(_spent_ops(records["ops"], groups, kept))
     add(value[_HAS_VALUE[kind]])
-    add(_events_meant(kind, value))
+    add(_events_meant(kind, value, _is_of_event(kind, records["signature"][kept], strings)))
     add(kernels)
     # Allocations and annotations of different threads are recorded in an order that they race for.
     add(np.array([np.count_nonzero(kinds == RecordKind.BLOCK_ALLOC)]))
@@ -167,9 +167,22 @@ def _spent_ops(ops: npt.NDArray[Any], groups: npt.NDArray[np.int64], kept: npt.N
     return np.concatenate(parts)
 
 
-def _events_meant(kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+def _is_of_event(
+    kind: npt.NDArray[np.uint8], signature: npt.NDArray[Any], strings: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Whether the value of each record is the number of an event. That of a wait for a device is the device's."""
+    waits_for_event = np.array(
+        [text.startswith('{"wait"') and json.loads(text)["wait"] == "event" for text in strings], dtype=bool
+    )
+    found: npt.NDArray[np.bool_] = _OF_EVENTS[kind] & ((kind != RecordKind.SYNCHRONIZE) | waits_for_event[signature])
+    return found
+
+
+def _events_meant(
+    kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64], is_of_event: npt.NDArray[np.bool_]
+) -> npt.NDArray[Any]:
     """For each wait for an event, the record that recorded the event: numbers of reused events depend on races."""
-    at = np.flatnonzero(_OF_EVENTS[kind])
+    at = np.flatnonzero(is_of_event)
     if not len(at):
         return at
     at = at[np.argsort(value[at], kind="stable")]
@@ -177,7 +190,7 @@ def _events_meant(kind: npt.NDArray[np.uint8], value: npt.NDArray[np.uint64]) ->
     recording = at[np.maximum(last, 0)]
     meant = np.full(len(kind), -1, dtype=np.int64)
     meant[at] = np.where((last >= 0) & (value[at] == value[recording]), recording, -1)
-    found: npt.NDArray[Any] = meant[_OF_EVENTS[kind] & (kind != RecordKind.EVENT_RECORD)]
+    found: npt.NDArray[Any] = meant[is_of_event & (kind != RecordKind.EVENT_RECORD)]
     return found
 
 

@@ -357,6 +357,16 @@ def test_several_reading_processes_give_the_same_timeline(tmp_path: Path, monkey
     assert ends(replay(tmp_path, ranks)) == [1 * MS] * 4 + [2 * MS]
 
 
+def test_ranks_that_wait_for_their_own_device_are_of_one_class(tmp_path: Path) -> None:
+    ranks = [TraceWriter(number) for number in range(3)]
+    for rank in ranks:
+        rank.kernel("a")
+        rank.record(1, stream=0)
+        rank.synchronise("device", event=rank.rank)  # the number of the device, here also that of an event
+    timeline = replay(tmp_path, ranks)
+    assert [list(each.ranks) for each in timeline.rank_classes] == [[0, 1, 2]]
+
+
 def test_a_recording_is_replayed_on_other_hardware(tmp_path: Path) -> None:
     rank = TraceWriter(0)
     matrix = {"shape": [4096, 4096], "dtype": "bfloat16", "strides": [4096, 1]}
