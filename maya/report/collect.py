@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from maya.replay.mesh import mesh_of
 from maya.replay.timeline import GroupTimeline
 from maya.report.activities import ActivityLabels
 from maya.report.content import (
@@ -19,6 +20,7 @@ from maya.report.content import (
     Content,
     Figure,
     MemoryView,
+    MeshDimension,
     RankClassRow,
     Share,
     StepsView,
@@ -38,6 +40,7 @@ from maya.version import __version__
 _MOST_EVENTS = 40_000  # on the whole page
 _MOST_STEPS = 3
 _MOST_RANKS = 8  # with streams and memory on the page
+_MOST_WITHOUT_MESH = 64  # ranks; those of larger jobs are also drawn by their coordinates
 _MOST_POINTS = 600  # of the memory curve of each rank
 
 MEANINGS = {
@@ -101,6 +104,7 @@ def collect(result: Result) -> Content:
         kernels=kernel_table(timeline, steps, labels),
         collectives=collective_table(timeline, steps),
         settings=settings_tables(settings, timeline.device),
+        mesh=_mesh(result) if timeline.world_size > _MOST_WITHOUT_MESH else (),
     )
 
 
@@ -214,6 +218,37 @@ def _span(
     return first, last
 
 
+def _mesh(result: Result) -> list[MeshDimension]:
+    """The mesh of all communicators, if it has several dimensions with strides. Communicators of equal size and stride
+    that together have every rank once, such as all tensor-parallel ones, are those of one dimension."""
+    world_size = result.timeline.world_size
+    found = {
+        id(members): members
+        for group in result.timeline.groups
+        for communicators in group.communicators
+        for members in communicators.values()
+        if 1 < len(members) < world_size
+    }
+    kinds: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+    for members in found.values():
+        kinds.setdefault((len(members), members[1] - members[0]), set()).add(members)
+    complete = [
+        each
+        for _, alike in sorted(kinds.items())
+        if sum(map(len, alike)) == world_size == len(set().union(*alike))
+        for each in sorted(alike)
+    ]
+    mesh = mesh_of(world_size, complete)
+    ranks = np.arange(world_size)
+    dimensions = []
+    for size, coordinate in zip(mesh.sizes, mesh.coordinates.T, strict=True):
+        stride = int(np.argmax(coordinate > 0))
+        if (coordinate != ranks // stride % size).any():
+            return []
+        dimensions.append(MeshDimension(size, stride))
+    return sorted(dimensions, key=lambda each: each.stride) if len(dimensions) > 1 else []
+
+
 def _peaks(result: Result) -> list[int]:
     peaks = np.zeros(result.timeline.world_size, dtype=np.int64)
     for peak, ranks in zip(result.memory.peaks, result.memory.ranks, strict=True):
@@ -236,12 +271,14 @@ def _memory(result: Result, drawn: Sequence[int]) -> list[MemoryView]:
 
 def _traffic(result: Result) -> TrafficView:
     traffic = result.traffic
-    unit = traffic.between.removesuffix("s")
+    unit, blocks = traffic.between.removesuffix("s"), ""
+    if traffic.between.startswith("blocks"):
+        unit, blocks = "block", f", in {traffic.between}"
     sources, targets = np.nonzero(traffic.matrix)
     entries = np.stack((sources, targets, traffic.matrix[sources, targets]), axis=1).reshape(-1)
     how = (
-        f"Bytes that each {unit} sends to each other {unit} in a step, counted as {traffic.method}. Within nodes "
-        f"{bytes_text(traffic.sent_within_nodes)}, between nodes {bytes_text(traffic.sent_between_nodes)}."
+        f"Bytes that each {unit} sends to each other {unit} in a step{blocks}, counted as {traffic.method}. "
+        f"Within nodes {bytes_text(traffic.sent_within_nodes)}, between nodes {bytes_text(traffic.sent_between_nodes)}."
     )
     if not len(entries):
         how = "The ranks send each other nothing."

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 
 VERSION = 1
+_PER_RANK = ("ns", "hidden_ns", "peak_bytes")  # lists with a number for each rank
+_MOST_PLAIN = 4096  # of more numbers, those that are equal in a row are written once
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,18 @@ class MemoryView:
 class TrafficView:
     """Bytes sent in a step. `entries` has three numbers for each entry: from, to, bytes."""
 
-    unit: str  # "rank" or "node"
+    unit: str  # "rank", "node" or "block"
     size: int  # number of rows and columns
     entries: Sequence[int]
     how: str  # how bytes were counted
+
+
+@dataclass(frozen=True)
+class MeshDimension:
+    """A dimension of the mesh that the job's communicators form: the coordinate of a rank is rank // stride % size."""
+
+    size: int
+    stride: int
 
 
 @dataclass(frozen=True)
@@ -157,7 +168,18 @@ class Content:
     kernels: Table
     collectives: Table
     settings: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+    mesh: Sequence[MeshDimension] = ()  # of large jobs, if it has several dimensions, smallest stride first
     version: int = field(default=VERSION)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        table = asdict(self)
+        for part in (table, *table["parts"]):
+            for key in _PER_RANK:
+                if key in part and len(part[key]) > _MOST_PLAIN:
+                    part[key] = {"runs": _runs(part[key])}
+        return json.dumps(table, ensure_ascii=False, separators=(",", ":"))
+
+
+def _runs(values: Sequence[int]) -> list[int]:
+    """Values and how often each occurs in a row: v, n, v, n, ..."""
+    return [number for value, run in groupby(values) for number in (value, sum(1 for _ in run))]

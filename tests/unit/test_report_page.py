@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from helpers.browser import needs_browser, open_page, take_picture
 from helpers.report_content import synthetic_content
 
+from maya.report.content import MeshDimension
 from maya.report.write import page, write_page
 
 HOSTILE = "</script><script>document.title='hacked'</script>{{style}}<b>&"
@@ -118,6 +120,20 @@ def test_a_thousand_ranks_are_drawn(tmp_path: Path) -> None:
     assert opened.complaints == []
     assert 'data-ready="true"' in opened.dom
     assert "one of 1,023 alike" in opened.text_of("streams-rank")
+
+
+@needs_browser
+def test_thousands_of_ranks_are_drawn_by_their_coordinates_in_the_mesh(tmp_path: Path) -> None:
+    mesh = [MeshDimension(8, 1), MeshDimension(64, 8), MeshDimension(16, 512)]
+    content = replace(synthetic_content(8192), mesh=mesh)
+    down = "const map = document.getElementById('ranks-map');" + (
+        "map.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));"
+        "map.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}));"
+    )
+    opened = open_page(page(content), tmp_path, actions=down)
+    assert opened.complaints == []
+    assert "by mesh coordinates" in opened.dom
+    assert "coordinates 0, 1, 1 in the mesh" in opened.text_of("ranks-details")  # rank 9, in the second line
 
 
 @needs_browser

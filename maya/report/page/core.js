@@ -1,5 +1,14 @@
 // Shared by all parts of the page: the content, number formats, colours, canvases and the tooltip.
-const content = JSON.parse(document.getElementById("content").textContent);
+const content = JSON.parse(document.getElementById("content").textContent, (_, value) => value?.runs ? expanded(value.runs) : value);
+
+// Lists of thousands of ranks are written as values and how often each occurs in a row.
+function expanded(runs) {
+  const values = [];
+  for (let at = 0; at < runs.length; at += 2)
+    for (let times = runs[at + 1]; times > 0; times--) values.push(runs[at]);
+  return values;
+}
+
 const $ = (id) => document.getElementById(id);
 
 function element(tag, attributes, ...children) {

@@ -1,4 +1,4 @@
-// Ranks as a heat map: one part of the step by node and GPU, or all parts by rank.
+// Ranks as a heat map: one part of the step by node and GPU or by the coordinates of the mesh, or all parts by rank.
 const ranksView = { cells: [], at: 0, columns: 1 };
 
 function rankSeries() {
@@ -16,11 +16,12 @@ function drawRanks() {
   const all = rankSeries();
   const largestOf = (values) => values.reduce((a, b) => Math.max(a, b), 1);
   ranksView.longest = largestOf(all[0][2]);
-  const chosen = $("ranks-what").value;
+  const [chosen, by] = $("ranks-what").value.split(":");
   const byDifference = $("ranks-colour").value === "difference";
   const rows = chosen === "all" ? all : all.filter(([key]) => key === chosen);
   if (chosen !== "all") ranksView.longest = largestOf(rows[0][2]);
   if (chosen === "all") drawAllParts(canvas, rows, byDifference);
+  else if (by === "mesh") drawMesh(canvas, rows[0], byDifference);
   else drawNodes(canvas, rows[0], byDifference);
   drawRankScale(rows, byDifference);
 }
@@ -120,11 +121,55 @@ function drawNodes(canvas, row, byDifference) {
   }
 }
 
+// The largest dimension of the mesh from left to right, all others from top to bottom.
+function drawMesh(canvas, row, byDifference) {
+  const across = content.mesh.reduce((a, b) => b.size > a.size ? b : a);
+  const down = content.mesh.filter((each) => each !== across).reverse();
+  const lines = down.reduce((product, each) => product * each.size, 1);
+  const [left, top] = [150, 22];
+  const width = canvas.clientWidth || 1200;
+  const wide = Math.max(1, Math.min(26, (width - left - 4) / across.size));
+  const high = Math.max(2, Math.min(22, 900 / lines));
+  const [pen] = prepare(canvas, top + lines * high + 6);
+  const paint = colouring(row, byDifference);
+  const gap = (size) => size > 5 ? 1 : 0;
+  ranksView.columns = across.size;
+  ranksView.cells = [];
+  pen.fillStyle = colour("muted");
+  pen.textAlign = "left";
+  pen.fillText(`${across.size} ranks with stride ${across.stride} from left to right`, left, 10);
+  for (let line = 0; line < lines; line++) {
+    let [first, rest, names] = [0, line, []];
+    for (const each of [...down].reverse()) {
+      first += rest % each.size * each.stride;
+      names.unshift(rest % each.size);
+      rest = Math.floor(rest / each.size);
+    }
+    const y = top + line * high;
+    if (high >= 12 || line % Math.ceil(12 / high) === 0) {
+      pen.textAlign = "right";
+      pen.fillStyle = colour("muted");
+      pen.fillText(names.join(", ") + " of " + down.map((each) => each.size).join(" × "), left - 8, y + Math.max(high, 10) / 2);
+    }
+    for (let at = 0; at < across.size; at++) {
+      const rank = first + at * across.stride;
+      pen.fillStyle = paint(row[2][rank]);
+      pen.fillRect(left + at * wide, y, wide - gap(wide), high - gap(high));
+      ranksView.cells.push([left + at * wide, y, wide, high, rank, row]);
+    }
+  }
+}
+
+function coordinatesOf(rank) {
+  return content.mesh.map((each) => Math.floor(rank / each.stride) % each.size).reverse().join(", ");
+}
+
 function describeRank(rank, row) {
   const middle = median(row[2]);
   const away = row[2][rank] - middle;
   const compared = away ? `${away > 0 ? "+" : ""}${row[3] === bytes && away < 0 ? "−" + bytes(-away) : row[3](away)} from the median rank` : "same as the median rank";
-  return [rankName(rank), [`${row[1]}: ${row[3](row[2][rank])}`, compared]];
+  const where = content.mesh.length ? [`coordinates ${coordinatesOf(rank)} in the mesh`] : [];
+  return [rankName(rank), [...where, `${row[1]}: ${row[3](row[2][rank])}`, compared]];
 }
 
 function rankCellAt(x, y) {
@@ -149,10 +194,12 @@ function startRanks() {
   const select = $("ranks-what");
   select.append(element("option", { value: "all" }, "all parts, by rank"),
     ...series.map(([key, name]) => element("option", { value: key }, name + ", by node")));
+  if (content.mesh.length)
+    select.append(...series.map(([key, name]) => element("option", { value: key + ":mesh" }, name + ", by mesh coordinates")));
   if (content.peak_bytes.length > 64) {  // show the row that differs most between ranks
     const reach = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity) - values.reduce((a, b) => Math.min(a, b), Infinity);
     const times = series.filter(([key]) => key !== "peak").map(([key, , values]) => [reach(values), key]);
-    select.value = times.reduce((a, b) => b[0] > a[0] ? b : a)[1];
+    select.value = times.reduce((a, b) => b[0] > a[0] ? b : a)[1] + (content.mesh.length ? ":mesh" : "");
     $("ranks-colour").value = "difference";
   }
   select.onchange = $("ranks-colour").onchange = drawRanks;
