@@ -22,6 +22,7 @@ from maya.estimators.kernel import Estimate, Kernel
 from maya.replay.collective_times import DTYPES
 from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, is_comm_init
 from maya.replay.represented_ranks import RepresentedJob
+from maya.replay.run_settings import FILE as SETTINGS_FILE
 from maya.replay.run_settings import RunSettings
 from maya.replay.trace_digest import CommInit, refined_digest, trace_files
 from maya.replay.trace_digests import digests_of
@@ -100,7 +101,8 @@ def read_rank_classes(
     found = _read_traces(folder, inductor, allocations=allocations)
     job = RepresentedJob.load(folder)
     if job is not None and found.of_rank:
-        _add_absent_ranks(job, found.of_rank, RunSettings.load(folder).faulty_ranks)
+        recorded_with = RunSettings.load(folder) if (folder / SETTINGS_FILE).exists() else None
+        _add_absent_ranks(job, found.of_rank, recorded_with.faulty_ranks if recorded_with is not None else ())
     classes = {id(members): members for members in found.of_rank.values()}
     return [_rank_class(members) for members in classes.values()], found.problems
 

@@ -300,3 +300,17 @@ def test_c_names_variables_by_their_macros() -> None:
     shim = Path(__file__).parents[2] / "rank_runtime" / "shim"
     for file in shim.rglob("*.c"):
         assert not re.search(r'(getenv|number_of|read_text)\("MAYA_', file.read_text(encoding="utf-8")), file
+
+
+# ---- representatives ----
+
+
+def test_a_rank_with_an_injected_fault_is_a_process(script: str) -> None:
+    words = ["--nproc", "16", "--represent", "0", "--inject", "delay:rank=9,step=1,seconds=1", script]
+    assert parse(words, {}).present == (0, 9)
+
+
+def test_faults_on_all_present_ranks_are_refused(capsys: pytest.CaptureFixture[str], script: str) -> None:
+    said = refusal(capsys, "--nproc", "16", "--represent", "0", "--inject", "delay:rank=0,step=1,seconds=1", script)
+    assert "a fault is injected into rank 0" in said
+    assert "add a rank without a fault" in said
