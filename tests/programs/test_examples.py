@@ -103,34 +103,57 @@ def test_the_losses_are_those_of_the_cpu_when_everything_is_computed(maya_run: M
         assert on_gpu == pytest.approx(on_cpu, rel=tolerance), program
 
 
-def test_gpt_with_flash_attention(maya_run: MayaRun) -> None:
-    run, trace = run_program(maya_run, f"{GPT} --attention flash")
-    assert len(losses(run.stdout)) == 2
-    assert len(kernels(trace, "flash_fwd_kernel")) == 2 * 2  # layers, steps
-    assert len(kernels(trace, "flash_bwd_dq_dk_dv_loop")) == 2 * 2
-    assert all("bfloat16" in name for name in kernels(trace, "flash_fwd_kernel"))
+RUN_IN_TURN = """
+    import runpy, sys
+
+    folder, *programs = sys.argv[1:]
+    for program in programs:
+        name, *arguments = program.split()
+        sys.argv = [name, *arguments]
+        runpy.run_path(f"{folder}/{name}", run_name="__main__")
+"""
 
 
-def test_gpt_with_memory_efficient_attention(maya_run: MayaRun) -> None:
-    _, trace = run_program(maya_run, f"{GPT} --attention efficient")
-    assert len(kernels(trace, "fmha_cutlassF_bf16")) == 2 * 2
-    assert len(kernels(trace, "fmha_cutlassB_bf16")) == 2 * 2
+def run_in_turn(maya_run: MayaRun, *programs: str) -> Trace:
+    """Programs that take two steps, one after the other in one process."""
+    run = maya_run(RUN_IN_TURN, script_arguments=[str(EXAMPLES), *programs])
+    assert run.exit_code == 0, run.output
+    assert "is not emulated" not in run.stderr
+    assert len(losses(run.stdout)) == 2 * len(programs)
+    trace = read(run.trace)
+    assert trace.complete, trace.problem
+    return trace
 
 
-def test_gpt_with_cudnn_attention(maya_run: MayaRun) -> None:
-    _, trace = run_program(maya_run, f"{GPT} --attention cudnn")
-    forward = cudnn_operations(trace, "attention_forward")
-    assert len(forward) == len(cudnn_operations(trace, "attention_backward")) == 2 * 2
+@pytest.fixture(scope="module")
+def attention(maya_run_once: MayaRun) -> Trace:
+    """The GPT with each kind of attention. What one kind launches, no other does."""
+    return run_in_turn(
+        maya_run_once, *(f"{GPT} --attention {kind}" for kind in ("flash", "efficient", "cudnn", "math"))
+    )
+
+
+def test_gpt_with_flash_attention(attention: Trace) -> None:
+    assert len(kernels(attention, "flash_fwd_kernel")) == 2 * 2  # layers, steps
+    assert len(kernels(attention, "flash_bwd_dq_dk_dv_loop")) == 2 * 2
+    assert all("bfloat16" in name for name in kernels(attention, "flash_fwd_kernel"))
+
+
+def test_gpt_with_memory_efficient_attention(attention: Trace) -> None:
+    assert len(kernels(attention, "fmha_cutlassF_bf16")) == 2 * 2
+    assert len(kernels(attention, "fmha_cutlassB_bf16")) == 2 * 2
+
+
+def test_gpt_with_cudnn_attention(attention: Trace) -> None:
+    forward = cudnn_operations(attention, "attention_forward")
+    assert len(forward) == len(cudnn_operations(attention, "attention_backward")) == 2 * 2
     expected = {"type": "bf16", "batch": 8, "heads": 4, "sequence_q": 128, "head_size_qk": 64, "causal": True}
     assert forward[0].items() >= expected.items()
 
 
-def test_gpt_with_math_attention(maya_run: MayaRun) -> None:
-    _, trace = run_program(maya_run, f"{GPT} --attention math")
-    products = [call for call in calls(trace, "cublas") if call["batch"] == 8 * 4]
+def test_gpt_with_math_attention(attention: Trace) -> None:
+    products = [call for call in calls(attention, "cublas") if call["batch"] == 8 * 4]
     assert len(products) == 6 * 2 * 2  # two forward, four backward, for each layer and step
-    assert not kernels(trace, "flash_")
-    assert not kernels(trace, "fmha_")
 
 
 def test_gpt_in_half_precision_with_a_gradient_scaler(maya_run: MayaRun) -> None:
@@ -220,15 +243,20 @@ def test_resnet_with_channels_last(maya_run: MayaRun) -> None:
         assert operation["x"]["strides"][1] == operation["y"]["strides"][1] == 1
 
 
+@pytest.fixture(scope="module")
+def recurrent(maya_run_once: MayaRun) -> Trace:
+    program = "lstm.py --hidden 256 --sequence 64 --steps 2"
+    return run_in_turn(maya_run_once, program, f"{program} --packed")
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_lstm(maya_run: MayaRun, packed: bool) -> None:
-    run, trace = run_program(maya_run, f"lstm.py --hidden 256 --sequence 64 --steps 2{' --packed' * packed}")
-    assert len(losses(run.stdout)) == 2
-    forward = calls(trace, "cudnnRNNForward")
+def test_lstm(recurrent: Trace, packed: bool) -> None:
+    forward = [call for call in calls(recurrent, "cudnnRNNForward") if call["packed"] == packed]
     expected = {"cell": "lstm", "layers": 2, "batch": 32, "hidden_size": 256, "packed": packed, "dropout": 0.1}
     assert [call.items() >= expected.items() for call in forward] == [True, True]
     assert all((call["tokens"] < 32 * 64) == packed for call in forward)
-    assert len(calls(trace, "cudnnRNNBackwardData")) == len(calls(trace, "cudnnRNNBackwardWeights")) == 2
+    for backward in ("cudnnRNNBackwardData", "cudnnRNNBackwardWeights"):
+        assert [call["packed"] for call in calls(recurrent, backward)].count(packed) == 2
 
 
 def test_vision_transformer(maya_run: MayaRun) -> None:
@@ -267,20 +295,21 @@ def assert_graphs_are_followed_by_their_records(trace: Trace, graphs: int, launc
     assert from_graphs == np.count_nonzero(records["flags"] & Flag.FROM_GRAPH)
 
 
-def test_fp8_matmuls(maya_run: MayaRun) -> None:
-    run, trace = run_program(maya_run, "low_precision.py --steps 2")
-    assert len(losses(run.stdout)) == 2
-    types = [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
+@pytest.fixture(scope="module")
+def low_precision(maya_run_once: MayaRun) -> list[tuple[str, str, str]]:
+    """Types of the operands and the result of every product; fp8 and int8, in turn."""
+    trace = run_in_turn(maya_run_once, "low_precision.py --steps 2", "low_precision.py --format int8 --steps 2")
+    return [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
+
+
+def test_fp8_matmuls(low_precision: list[tuple[str, str, str]]) -> None:
     # cuBLAS is column-major: what the program calls the first operand is cuBLAS's second.
-    assert types.count(("fp8_e4m3", "fp8_e4m3", "bf16")) == 2 * 2  # forward: layers, steps
-    assert types.count(("fp8_e4m3", "fp8_e5m2", "bf16")) == 2 * 2 * 2  # backward: for the input and the weight
+    assert low_precision.count(("fp8_e4m3", "fp8_e4m3", "bf16")) == 2 * 2  # forward: layers, steps
+    assert low_precision.count(("fp8_e4m3", "fp8_e5m2", "bf16")) == 2 * 2 * 2  # backward: for the input and the weight
 
 
-def test_int8_matmuls(maya_run: MayaRun) -> None:
-    run, trace = run_program(maya_run, "low_precision.py --format int8 --steps 2")
-    assert len(losses(run.stdout)) == 2
-    types = [(call["a_type"], call["b_type"], call["d_type"]) for call in calls(trace, "cublasLtMatmul")]
-    assert types.count(("int8", "int8", "int32")) == 2 * 2
+def test_int8_matmuls(low_precision: list[tuple[str, str, str]]) -> None:
+    assert low_precision.count(("int8", "int8", "int32")) == 2 * 2
 
 
 def test_fourier_transforms(maya_run: MayaRun) -> None:
