@@ -14,7 +14,7 @@ any present rank. torch passes the unique id of a communicator through the store
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -26,6 +26,8 @@ ID_BYTES = 128  # of an ncclUniqueId
 _ID_KEY = re.compile(
     r"(?P<prefix>.*?(?P<name>[^/]*)//[a-z]+//)(?:(?P<pair>[0-9]{1,9}:[0-9]{1,9})|UniqueNCCLID:(?P<root>[0-9]{1,9})|[0-9]+)"
 )
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_MOST_TRIED = 64  # present ranks whose keys are looked for
 _OURS = b"maya "  # the beginning of every id: of ncclGetUniqueId, and of `_absent_id`
 _MASK = (1 << 64) - 1
 
@@ -155,6 +157,29 @@ class AbsentRanks:
             return None
         value = self._ids[key] = _absent_id(key)
         return value
+
+    def form_of(self, key: str) -> str | None:
+        """The key without the number of the absent rank that it names; None: it names none."""
+        for match in reversed(list(_NUMBER.finditer(key))):
+            if int(match[0]) < self.world_size and not self.is_present(int(match[0])):
+                return f"{key[: match.start()]}*{key[match.end() :]}"
+        return None
+
+    def key_like(self, key: str, exists: Callable[[str], bool]) -> str | None:
+        """The key that a present rank has set in the place of `key`, which an absent rank would set: the same text with
+        a present rank's number, of the closest one before the absent rank, then of others."""
+        for match in reversed(list(_NUMBER.finditer(key))):
+            rank = int(match[0])
+            if rank >= self.world_size or self.is_present(rank):
+                continue
+            others = sorted(self.present, key=lambda other: (other > rank, abs(other - rank)))
+            for other in others[:_MOST_TRIED]:
+                like = f"{key[: match.start()]}{other:0{len(match[0])}d}{key[match.end() :]}"
+                shorter = f"{key[: match.start()]}{other}{key[match.end() :]}"
+                for found in (like, shorter):
+                    if exists(found):
+                        return found
+        return None
 
     def _find_origins(self) -> None:
         several: dict[str, dict[int, bytes]] = {}  # prefix of keys -> ids of a communicator with several

@@ -243,7 +243,8 @@ def _loop(
         if store is not None:
             store.turn()
             server.complete_joins()
-            store.fill_in_when_idle(server.state.activity, server.state.joined - server.state.ended)
+            if watcher is not None:
+                store.fill_in_when_idle(server.state.activity, watcher.all_wait_in_store)
         found = watcher.poll() if watcher is not None else None
         if found is not None:
             report.write(found)

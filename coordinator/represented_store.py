@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from coordinator.absent_ranks import AbsentRanks
@@ -45,6 +46,7 @@ class RepresentedStore:
         self._connections: dict[int, _Connection] = {}
         self._activity = (0, 0)
         self._quiet_since = 0.0
+        self._forms: set[str] = set()  # of keys that have been filled in (AbsentRanks.form_of)
         self._completed: set[str] = set()  # counters that absent ranks have increased
 
     @property
@@ -63,6 +65,7 @@ class RepresentedStore:
                 if event & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
                     self._read(descriptor)
         self._fill_in_ids()
+        self._fill_in_forms()
 
     def _fill_in_ids(self) -> None:
         """Set the unique ids that clients wait for and that only absent ranks would make."""
@@ -76,40 +79,67 @@ class RepresentedStore:
         """Set a key in the place of an absent rank."""
         self._send(self.state.put(key, value))
 
-    def fill_in_when_idle(self, activity: int, ranks: int) -> None:
-        """Act for the absent ranks if all `ranks` that have not ended wait in the store, and nothing has happened for a
-        while. `activity`: a number that changes whenever a rank does something else."""
+    def fill_in_when_idle(self, activity: int, all_wait: Callable[[], bool]) -> None:
+        """Act for the absent ranks if clients wait, nothing has happened for a while, and `all_wait` says that no rank
+        can do anything else. `activity`: a number that changes whenever a rank does something outside of the store."""
         now = time.monotonic()
         if (self.state.requests, activity) != self._activity:
             self._activity = (self.state.requests, activity)
             self._quiet_since = now
-        elif ranks and len(self.state.waits()) >= ranks and now - self._quiet_since >= _QUIET_SECONDS:
+        elif now - self._quiet_since >= _QUIET_SECONDS and self._awaited():
             self._quiet_since = now
-            self.fill_in()
+            if all_wait():
+                self.fill_in()
+
+    def _awaited(self) -> list[str]:
+        """The keys that clients wait for and that absent ranks may set."""
+        keys = {key: None for keys in self.state.waits() for key in keys}  # in the order of the waits
+        return [key for key in keys if self.state.get(key) is None and PREFIX not in key]
 
     def fill_in(self) -> bool:
-        """Act for the absent ranks where every present rank waits and none of them can go on: complete counters and
-        barriers that all present ranks have joined, and set keys that are waited for. Returns whether that changed
-        anything."""
-        present = len(self._absent.present)
-        absent = self._absent.world_size - present
-        waited = [
-            key for keys in self.state.waits() for key in keys if self.state.get(key) is None and PREFIX not in key
-        ]
+        """Act for the absent ranks where every present rank waits and none of them can go on, as little as possible: a
+        present rank that goes on may set further keys. Returns whether that changed anything.
+
+        In this order: complete barriers; complete counters that all present ranks have increased, and set keys that a
+        present rank has set with its own number in the place of an absent rank's; otherwise set one key to a
+        placeholder, the one that fewest clients wait for (many wait for the one that coordinates them)."""
         barriers = self.state.barriers()
         for key, (entered, size) in barriers.items():
             self._send(self.state.enter_absent(key, size - entered))
-        if not waited:
-            return False
-        for key, times in self.state.additions.items():
+        awaited = self._awaited()
+        if barriers or not awaited:
+            return bool(barriers)
+        present = len(self._absent.present)
+        for key, times in list(self.state.additions.items()):
             if times == present and key not in self._completed and PREFIX not in key:
                 self._completed.add(key)
-                self._send(self.state.add(key, absent))
-        for key in waited:
-            if self.state.get(key) is None:
-                self._absent.filled.append(key)
-                self.put(key, _PLACEHOLDER)
+                self._send(self.state.add(key, self._absent.world_size - present))
+        sources = {key: self._absent.key_like(key, self._exists) for key in awaited}
+        known = [key for key in sorted(awaited) if sources[key] is not None]
+        waits = self.state.waits()
+        for key in known or [min(awaited, key=lambda key: (sum(key in keys for keys in waits), key))]:
+            form = self._absent.form_of(key)
+            if form is not None:
+                self._forms.add(form)
+            self._fill_in_key(key, sources[key])
         return True
+
+    def _fill_in_key(self, key: str, source: str | None) -> None:
+        value = None if source is None else self.state.get(source)
+        self._absent.filled.append(f"{key} ({'a placeholder' if source is None else f'as {source}'})")
+        self.put(key, _PLACEHOLDER if value is None else value)
+
+    def _fill_in_forms(self) -> None:
+        """Set keys of absent ranks at once if one that differs only in the rank has been filled in before: a rank that
+        reads the keys of all ranks, one by one, waits for each."""
+        if not self._forms:
+            return
+        for key in self._awaited():
+            if self._absent.form_of(key) in self._forms:
+                self._fill_in_key(key, self._absent.key_like(key, self._exists))
+
+    def _exists(self, key: str) -> bool:
+        return self.state.get(key) is not None
 
     def close(self) -> None:
         for connection in self._connections.values():

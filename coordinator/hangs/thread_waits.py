@@ -54,7 +54,7 @@ def condition(process: int, stacks: Stacks, has_waits: bool, store_port: int | N
     memory = processes.Mappings(process)
     waits = _ThreadWaits(process, stacks, memory, store_port)
     main = waits.kind(calls[process], stacks.main)
-    counted = [thread for thread in stacks.others if main is Waits.LOCK or _runs_the_program(thread)]
+    counted = [thread for thread in stacks.others if main is Waits.LOCK or runs_the_program(thread)]
     others = [waits.kind(_call_of(thread, calls, process, memory), thread.frames) for thread in counted]
     if Waits.OUTSIDE in (main, *others):
         return Condition.FREE
@@ -76,7 +76,7 @@ def is_in_store(process: int, store_port: int | None) -> bool:
     return awaited is not None and store_port is not None and processes.comes_from_port(process, awaited, store_port)
 
 
-def _runs_the_program(thread: PythonThread) -> bool:
+def runs_the_program(thread: PythonThread) -> bool:
     """Whether a thread runs any code outside installed packages and the standard library."""
     return any(not frame.is_library for frame in thread.frames) or not any(
         frame.is_installed for frame in thread.frames

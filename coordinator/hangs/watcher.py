@@ -167,6 +167,19 @@ class Watcher:
         write_report(self.settings.folder, "no_progress.json", resolved)
         return {"resumed": {"seconds": seconds}}
 
+    def all_wait_in_store(self) -> bool:
+        """Whether every rank waits in the store, and has no other thread that could do something meanwhile."""
+        live = {rank: state for rank, state in self._ranks.items() if state.status is None}
+        if len(self._ranks) < self.settings.world_size or not all(map(self._is_in_store, live.values())):
+            return False
+        answers = self._stacks(set(live))
+        return all(
+            rank in answers
+            and answers[rank].known
+            and not any(map(thread_waits.runs_the_program, answers[rank].others))
+            for rank in live
+        )
+
     # ---- polls ----
 
     def _next_poll(self, now: float) -> dict[str, Any] | None:

@@ -62,12 +62,14 @@ class KnownGroups:
         self._made: dict[str, int] = {}  # groups of each name: torch uses a name again after destroying all groups
 
     def add(self, name: str, members: Sequence[int]) -> GroupMembers | None:
-        """A group is created; None: the members are invalid, which torch says itself."""
+        """A group is created; None: the members are invalid, which torch says itself. The name is empty if it is not
+        known: the group then has no siblings."""
         if not members or not all(0 <= rank < self.world_size for rank in members):
             return None
         kind = (self._count.get(members[0], 0), len(members))
         made = self._made[name] = self._made.get(name, 0) + 1
-        group = GroupMembers(name if made == 1 else f"{name}~{made}", members, self.present, kind)
+        unique = f"{name}~{made}" if name and made > 1 else name
+        group = GroupMembers(unique, members, self.present, kind)
         for rank in members:
             self._count[rank] = self._count.get(rank, 0) + 1
         self._by_name[name] = group
@@ -84,7 +86,8 @@ class KnownGroups:
         """The group in which the sibling of an absent member is present."""
         if not self.may_have_siblings(group):
             return None
-        return next((other for other in self._by_kind.get(group.kind, ()) if other.is_present(place)), None)
+        others = self._by_kind.get(group.kind, ())
+        return next((other for other in others if other.name and other.is_present(place)), None)
 
     def takers(self, group: GroupMembers, sender: int, receiver: int | None) -> int:
         """How many present ranks take what the sender of this group sends, in the place of its absent siblings.

@@ -27,6 +27,11 @@ Arguments = Mapping[str, Any]
 
 c10d: Any = _distributed_c10d
 
+_NO_PEERS = (
+    "In a job with absent ranks (--represent), Gloo groups work on dense CPU tensors only: use NCCL for CUDA tensors, "
+    "or run the job with --represent all."
+)
+
 _groups: dict[str, StandIn] = {}  # by torch's name of the group
 _libraries: list[Any] = []  # a registration lasts as long as its library
 _works: deque[Any] = deque(maxlen=4096)  # torch keeps no reference to the Python part of a Work
@@ -120,6 +125,25 @@ def _work(stand_in: StandIn, finish: Finish, tensors: list[Any], is_async: bool)
     work = c10d._create_work_from_future(begun.then(complete))  # an exception becomes the Work's
     threading.Thread(target=begun.set_result, args=(None,), name="maya-gloo", daemon=True).start()
     return work
+
+
+class StoreWithoutPeers(c10d.Store):  # type: ignore[misc]
+    """The store of a Gloo backend whose collectives never get to it: all but those on CPU tensors."""
+
+    def set(self, key: str, value: Any) -> None:
+        """The address of this member."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        pass
+
+    def clone(self) -> StoreWithoutPeers:
+        return self
+
+    def get(self, key: str) -> bytes:
+        raise RuntimeError(_NO_PEERS)
+
+    def wait(self, *_: Any) -> None:
+        raise RuntimeError(_NO_PEERS)
 
 
 class _AnySourceWork(c10d.Work):  # type: ignore[misc]

@@ -44,7 +44,8 @@ def _observe(module: Any) -> None:
     setattr(module, _OBSERVED, True)
     groups = KnownGroups(int(os.environ["WORLD_SIZE"]), parse_present(os.environ[LIST_VARIABLE]))
 
-    def new_group(arguments: Mapping[str, Any]) -> None:
+    def new_group(arguments: dict[str, Any]) -> None:
+        arguments["store"] = _store_of_the_job(module, arguments["store"])
         ranks = arguments["global_ranks_in_group"] or range(arguments["group_size"])  # empty: the default group
         groups.add(str(arguments["group_name"]), ranks)
         _announce(str(arguments["group_name"]), ranks, arguments.get("group_desc"))
@@ -56,18 +57,46 @@ def _observe(module: Any) -> None:
             timeout = arguments.get("timeout") or module.default_pg_timeout
             _use_stand_in(pg, group, groups, arguments["store"], timeout)
 
-    def split_group(arguments: Mapping[str, Any]) -> None:
+    def split_group(arguments: dict[str, Any]) -> None:
         parent = arguments.get("parent_pg") or module._get_default_group()
         ranks = list(module._world.pg_group_ranks[parent])
         for members in arguments.get("split_ranks") or ():
             _announce("", [ranks[member] for member in sorted(members)], arguments.get("group_desc"))
 
     _wrap(module, "_new_process_group_helper", new_group, stand_in)
-    _wrap(module, "split_group", split_group)
+
+    def stand_in_of_split(arguments: Mapping[str, Any], pg: Any) -> None:
+        """Only the name of the own group is known, so the siblings of absent members are not."""
+        parent = arguments.get("parent_pg") or module._get_default_group()
+        ranks = list(module._world.pg_group_ranks[parent])
+        for split in arguments.get("split_ranks") or ():
+            members = [ranks[member] for member in sorted(split)]
+            is_own = hasattr(pg, "group_name") and module._get_default_group().rank() in members
+            group = groups.add(pg.group_name if is_own else "", members)
+            if is_own and group is not None and _has_gloo(pg):
+                timeout = arguments.get("timeout") or module.default_pg_timeout
+                _use_stand_in(pg, group, groups, module._get_default_store(), timeout)
+
+    _wrap(module, "split_group", split_group, stand_in_of_split)
     if hasattr(module, "ProcessGroupGloo"):
         _replace_gloo(module)
     observe_object_collectives(module, groups)
     observe_checkpoints(groups)
+
+
+def _store_of_the_job(module: Any, store: Any) -> Any:
+    """The store that the coordinator serves, in the place of a program's own (a file, say), in which absent ranks would
+    never set a key."""
+    from torch.distributed import TCPStore
+
+    inner = store
+    while isinstance(inner, module.PrefixStore):
+        inner = inner.underlying_store
+    port = int(os.environ["MASTER_PORT"])
+    if isinstance(inner, TCPStore) and inner.port == port:
+        return store
+    client = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, wait_for_workers=False)
+    return module.PrefixStore("own_store", client)
 
 
 def _use_stand_in(pg: Any, group: GroupMembers, groups: KnownGroups, store: Any, timeout: Any) -> None:
@@ -80,25 +109,24 @@ def _use_stand_in(pg: Any, group: GroupMembers, groups: KnownGroups, store: Any,
 
 
 def _has_gloo(pg: Any) -> bool:
-    """Whether the backend for CPU tensors is the one that `_GlooWithoutPeers` makes."""
+    """Whether the backend for CPU tensors is Gloo."""
     import torch
 
     if not hasattr(pg, "_device_types") or torch.device("cpu") not in pg._device_types:
         return False
-    return isinstance(pg._get_backend(torch.device("cpu")), _fake_backend())
+    return isinstance(pg._get_backend(torch.device("cpu")), _GlooWithoutPeers)
 
 
 def _replace_gloo(module: Any) -> None:
-    real = module.ProcessGroupGloo
+    real = _GlooWithoutPeers.real = module.ProcessGroupGloo
     for name in ("Device", "Options", "_Options", "create_device", "create_default_device"):
         if hasattr(real, name):
             setattr(_GlooWithoutPeers, name, getattr(real, name))
     for other in list(sys.modules.values()):
-        if getattr(other, "__dict__", {}).get("ProcessGroupGloo") is real and other.__name__ != real.__module__:
+        if getattr(other, "__dict__", {}).get("ProcessGroupGloo") is real and other.__name__ != "torch._C":
             vars(other)["ProcessGroupGloo"] = _GlooWithoutPeers
-    module.ProcessGroupGloo = _GlooWithoutPeers
-    _fake_backend()._set_sequence_number_for_group = lambda backend: None  # torch calls it for Gloo
     module._create_process_group_wrapper = _compare_nothing
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"  # for backends that torch makes itself when it splits a group
 
 
 def _compare_nothing(wrapped_pg: Any, *_: object, **__: object) -> Any:
@@ -110,52 +138,58 @@ def _compare_nothing(wrapped_pg: Any, *_: object, **__: object) -> Any:
     return wrapped_pg
 
 
-class _IsBackend(type):
+class _IsGloo(type):
     """torch asks whether a backend is an instance of ProcessGroupGloo."""
 
+    real: Any
+
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _fake_backend())
+        return isinstance(instance, cls.real)
 
 
-class _GlooWithoutPeers(metaclass=_IsBackend):
-    """In the place of torch's Gloo backend, which connects to every member. Its collectives on CPU tensors never get
-    here (rank_runtime/absent_members/stand_in_kernels.py); all others raise an error."""
+class _GlooWithoutPeers(metaclass=_IsGloo):
+    """In the place of torch's Gloo backend: one that connects to no member before it is used. Collectives on CPU
+    tensors never use it (rank_runtime/absent_members/stand_in_kernels.py); all others raise an error."""
 
-    def __new__(cls, store: object, rank: int, size: int, *_: object, **__: object) -> Any:
-        backend = _fake_backend()
-        options = backend.Options()
-        options.error_on_collective = True
-        return backend._create_internal(rank, size, options)
+    real: Any = None
+    device: Any = None  # the same for all groups, and so is the store, whose Python part torch does not keep alive
+    store: Any = None
 
+    def __new__(cls, store: object, rank: int, size: int, *_: object, **named: Any) -> Any:
+        from rank_runtime.absent_members.stand_in_kernels import StoreWithoutPeers  # imports torch
 
-def _fake_backend() -> Any:
-    from torch._C import _distributed_c10d
-
-    return _distributed_c10d.FakeProcessGroup
+        if cls.device is None:
+            cls.device = cls.real.create_default_device(lazy_init=True)
+            cls.store = StoreWithoutPeers()
+        options = cls.real._Options()
+        options._devices = [cls.device]
+        options._threads = 1
+        if named.get("timeout") is not None:
+            options._timeout = named["timeout"]
+        return cls.real(cls.store, rank, size, options)
 
 
 def _wrap(
     module: Any,
     name: str,
-    before: Callable[[Mapping[str, Any]], None],
+    before: Callable[[dict[str, Any]], None],
     after: Callable[[Mapping[str, Any], Any], None] | None = None,
 ) -> None:
-    """Call `before` with a function's arguments before the function itself, and `after` with its result as well."""
+    """Call `before` with a function's arguments, which it may change, before the function itself, and `after` with its
+    result as well."""
     function = getattr(module, name)
     signature = inspect.signature(function)
 
     @wraps(function)
     def observed(*arguments: Any, **named: Any) -> Any:
         try:
-            bound = signature.bind(*arguments, **named).arguments
+            bound = signature.bind(*arguments, **named)
         except TypeError:
-            bound = None  # the function itself says what is wrong
-        if bound is None:
-            return function(*arguments, **named)
-        before(bound)
-        result = function(*arguments, **named)
+            return function(*arguments, **named)  # it says itself what is wrong
+        before(bound.arguments)
+        result = function(*bound.args, **bound.kwargs)
         if after is not None:
-            after(bound, result)
+            after(bound.arguments, result)
         return result
 
     replace_everywhere(name, function, observed)
