@@ -664,3 +664,73 @@ def test_of_several_ids_each_is_set_by_the_first_of_its_members(make_served: Cal
     assert [client.check([key]) for key in keys] == [True, False]
     client.set(keys[1], "x" * ID_BYTES)
     assert client.multi_get(keys)[1] == b"x" * ID_BYTES
+
+
+# ---- keys of absent ranks ----
+
+
+def test_a_key_of_an_absent_rank_has_the_value_of_the_closest_present_one(make_served: Callable[..., Served]) -> None:
+    served = make_served()
+    client = served.client()
+    client.set("k1", "of 1")
+    reading = served.later(served.client().get, "k3")
+    served.until(served.store.state.waits)
+    served.do(lambda: served.store.fill_in() and None)
+    assert reading.result() == b"of 1"
+    assert served.client().get("k2") == b"of 1"  # as k3, at once
+    assert served.absent.filled == ["/k3 (as /k1)", "/k2 (as /k1)"]
+
+
+def test_a_placeholder_is_set_for_the_key_that_fewest_wait_for(make_served: Callable[..., Served]) -> None:
+    """The others may wait for a key that the unblocked rank will set."""
+    served = make_served()
+    followers = [served.later(served.client().get, "go") for _ in range(2)]
+    leader = served.later(served.client().get, "start")
+    served.until(lambda: len(served.store.state.waits()) == 3)
+    served.do(lambda: served.store.fill_in() and None)
+    assert leader.result() == b"1"
+    served.client().set("go", "mine")
+    assert [each.result() for each in followers] == [b"mine", b"mine"]
+
+
+def test_counters_count_absent_ranks_when_all_present_ones_have_added(make_served: Callable[..., Served]) -> None:
+    served = make_served()
+    client = served.client()
+    for _ in served.absent.present:
+        client.add("arrived", 1)
+    waiting = served.later(served.client().get, "all")
+    served.until(served.store.state.waits)
+    served.do(lambda: served.store.fill_in() and None)
+    assert waiting.result() == b"1"
+    assert client.add("arrived", 0) == served.absent.world_size
+
+
+def test_contributions_to_gloo_are_never_filled_in(make_served: Callable[..., Served]) -> None:
+    served = make_served()
+    waiting = served.later(served.client().get, "default_pg/maya-gloo/0/3/1")
+    served.until(served.store.state.waits)
+    changed: list[bool] = []
+    served.do(lambda: changed.append(served.store.fill_in()))
+    served.until(lambda: changed == [False])
+    served.client().set("default_pg/maya-gloo/0/3/1", "theirs")
+    assert waiting.result() == b"theirs"
+
+
+def test_keys_are_not_filled_in_while_a_rank_may_go_on(make_served: Callable[..., Served]) -> None:
+    served = make_served()
+    waiting = served.later(served.client().get, "k3")
+    served.until(served.store.state.waits)
+    asked: list[bool] = []
+
+    def refuse() -> bool:
+        asked.append(True)
+        return False
+
+    def poll() -> list[bool]:
+        served.do(lambda: served.store.fill_in_when_idle(0, refuse))
+        return asked
+
+    served.until(poll)
+    assert not waiting.done()
+    served.client().set("k3", "late")
+    assert waiting.result() == b"late"
