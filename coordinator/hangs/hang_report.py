@@ -132,9 +132,19 @@ def make_report(
         "groups": groups,
         "divergence": _divergence(together),
     }
-    report["hints"] = hints_for(report)
+    report["hints"] = [*hints_for(report), *_hint_about_absent_ranks(state)]
     report["recorders"] = write_recorders()
     return report
+
+
+def _hint_about_absent_ranks(state: State) -> list[str]:
+    if state.absent is None:
+        return []
+    count = state.absent.world_size - len(state.absent.present)
+    return [
+        f"{count:,} {'rank is' if count == 1 else 'ranks are'} absent (--represent), and assumed to call what these "
+        "ranks wait for. To find a hang, let the ranks that differ be present, or run the job with --represent all."
+    ]
 
 
 # ---- groups ----

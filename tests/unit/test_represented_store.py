@@ -58,6 +58,12 @@ class Served:
         self._actions.append(action)
         self._wake.send(b"1")
 
+    def act_for_absent_ranks(self) -> None:
+        def act() -> None:
+            self.store.fill_in()
+
+        self.do(act)
+
     def later(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """A call of a client in a thread of its own."""
         return self._pool.submit(call, *arguments)
@@ -675,7 +681,7 @@ def test_a_key_of_an_absent_rank_has_the_value_of_the_closest_present_one(make_s
     client.set("k1", "of 1")
     reading = served.later(served.client().get, "k3")
     served.until(served.store.state.waits)
-    served.do(lambda: served.store.fill_in() and None)
+    served.act_for_absent_ranks()
     assert reading.result() == b"of 1"
     assert served.client().get("k2") == b"of 1"  # as k3, at once
     assert served.absent.filled == ["/k3 (as /k1)", "/k2 (as /k1)"]
@@ -687,7 +693,7 @@ def test_a_placeholder_is_set_for_the_key_that_fewest_wait_for(make_served: Call
     followers = [served.later(served.client().get, "go") for _ in range(2)]
     leader = served.later(served.client().get, "start")
     served.until(lambda: len(served.store.state.waits()) == 3)
-    served.do(lambda: served.store.fill_in() and None)
+    served.act_for_absent_ranks()
     assert leader.result() == b"1"
     served.client().set("go", "mine")
     assert [each.result() for each in followers] == [b"mine", b"mine"]
@@ -700,7 +706,7 @@ def test_counters_count_absent_ranks_when_all_present_ones_have_added(make_serve
         client.add("arrived", 1)
     waiting = served.later(served.client().get, "all")
     served.until(served.store.state.waits)
-    served.do(lambda: served.store.fill_in() and None)
+    served.act_for_absent_ranks()
     assert waiting.result() == b"1"
     assert client.add("arrived", 0) == served.absent.world_size
 

@@ -87,7 +87,7 @@ def test_a_reduction_counts_a_stand_in_for_each_of_its_members(operation: int, e
         kind = torch.float64 if operation == AVG else torch.int64
         tensor = torch.tensor([{0: 3, 2: 5}[rank]], dtype=kind)
         collectives.all_reduce([tensor], operation)()
-        return tensor.item()
+        return float(tensor.item())
 
     job = Job(3, [0, 2])
     assert job.run(program) == {0: expected, 2: expected}
@@ -138,7 +138,7 @@ def test_members_that_receive_before_they_send_do_not_block_each_other() -> None
         finish = collectives.recv(received, 1 - rank, 0)
         collectives.send(torch.tensor([float(rank)]), 1 - rank, 0)()
         finish()
-        return received.item()
+        return float(received.item())
 
     assert Job(3, [0, 1]).run(program) == {0: 1.0, 1: 0.0}
 
@@ -150,7 +150,7 @@ def test_a_broadcast_from_an_absent_root_has_the_siblings_values() -> None:
     def program(rank: int, collectives: StandInCollectives) -> float:
         tensor = torch.tensor([100.0 + rank])
         collectives.broadcast([tensor], 0)()
-        return tensor.item()
+        return float(tensor.item())
 
     assert job.run(program, lambda rank: str(1 + rank // 2)) == {0: 100.0, 1: 100.0, 3: 100.0}
     assert job.left_over() == 0
