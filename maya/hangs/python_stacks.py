@@ -14,8 +14,9 @@ from pathlib import PurePath
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.\d]*/|^<|/rank_runtime/zygote/")
-_TORCH = re.compile(r"/torch/|/lib/python3[.\d]*/(?!site-packages)|^<|/rank_runtime/zygote/")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.\d]*/|^<|/rank_runtime/(zygote|absent_members)/")
+_TORCH = re.compile(r"/torch/|/lib/python3[.\d]*/(?!site-packages)|^<|/rank_runtime/(zygote|absent_members)/")
+_OURS = re.compile(r"/rank_runtime/(zygote|absent_members)/")
 _WRAPPERS = ("c10d_logger.py",)
 _SLEEP = re.compile(r"\bsleep\(")
 _WORK_WAIT = re.compile(r"\.wait\(\s*\)")
@@ -50,8 +51,8 @@ class Frame:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the code belongs to Maya: the virtual clock's sleep."""
-        return "/rank_runtime/zygote/" in self.file
+        """Whether the code belongs to Maya: the virtual clock's sleep, the stand-in for Gloo."""
+        return _OURS.search(self.file) is not None
 
     @property
     def is_library(self) -> bool:
