@@ -38,7 +38,7 @@ Frame& Thread::push(const void* function) {
   frame.function = function;
   frame.argument_count = 0;
   device->current_op = frame.number;
-  device->ops_uncounted++;
+  if (device->trials == 0) device->ops_uncounted++;
   frame.start_ns = maya_now_ns();
   return frame;
 }

@@ -15,6 +15,7 @@
 
 #include "device.h"
 #include "process.h"
+#include "trial.h"
 
 const maya_settings *maya_known_settings; /* asked for each time: the environment may change */
 
@@ -54,6 +55,10 @@ void maya_faults_end(void) {}
 void maya_clock_begin(void) {}
 void maya_clock_after_record(void) {}
 bool maya_clock_shares_first_cursor(const maya_thread *thread) { return thread->number == 1; }
+bool maya_trial_hides(maya_thread *thread, maya_record_kind kind, uint32_t signature, uint64_t value) {
+    (void)kind, (void)signature, (void)value;
+    return thread->trials > 0;
+}
 
 /* With --wrap: allocation number `failing_allocation` fails, and so do all after it. */
 static long failing_allocation = -1, allocations;

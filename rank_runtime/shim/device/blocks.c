@@ -21,6 +21,8 @@ typedef struct {
 
 enum { C10_CUDA = 1, RECENT_BITS = 7 };
 
+static const uint64_t UNRECORDED = UINT64_MAX;
+
 #define REPORT_MEMORY_USAGE _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 
 typedef void (*report_function)(void *, int64_t, size_t, size_t, c10_device);
@@ -41,7 +43,7 @@ static report_function real_report(void) {
 
 typedef struct {
     uintptr_t address; /* 0: never used */
-    uint64_t number;   /* 0: freed */
+    uint64_t number;   /* 0: freed; UNRECORDED: allocated in a trial */
     uint64_t bytes;
 } block;
 
@@ -92,8 +94,8 @@ static void move_to_table(block moved) {
 static uint64_t number_of_next(uintptr_t address, size_t bytes) {
     block *slot = recent_slot_of(address);
     if (slot->number != 0) move_to_table(*slot);
-    *slot = (block){address, ++block_count, bytes};
-    return block_count;
+    *slot = (block){address, maya_this_thread()->memory_trials > 0 ? UNRECORDED : ++block_count, bytes};
+    return slot->number;
 }
 
 /* NULL: it was allocated before recording began. */
@@ -123,8 +125,9 @@ void maya_record_block(const void *address, size_t size, bool handed_out, uint32
     if (!maya_is_recording()) return;
     uint32_t signature = maya_bytes_signature(size);
     pthread_mutex_lock(&maya_recorder_lock);
-    maya_record_locked(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, signature,
-                       handed_out ? number_of_next((uintptr_t)address, size) : number_of_last((uintptr_t)address), 0);
+    uint64_t number = handed_out ? number_of_next((uintptr_t)address, size) : number_of_last((uintptr_t)address);
+    if (number != UNRECORDED)
+        maya_record_locked(handed_out ? MAYA_RECORD_BLOCK_ALLOC : MAYA_RECORD_BLOCK_FREE, stream_number, signature, number, 0);
     pthread_mutex_unlock(&maya_recorder_lock);
 }
 

@@ -58,6 +58,11 @@ bool clock_has_questions(void);
 /* Without the lock: sends all questions that have not been sent yet. */
 void clock_ask(void);
 
+/* ---- virtual_clock.c ---- */
+
+/* Without the lock: waits until all these durations are known, and adds them up. */
+uint64_t clock_sum(const clock_duration *const *durations, size_t count);
+
 /* ---- clock_unsynced.c ---- */
 
 /* The collectives with other ranks that precede a point in a stream and that the host has not synchronized with. NULL: none. */

@@ -116,6 +116,9 @@ typedef struct {
     uint32_t device_work;   /* kernels and library calls so far on this thread; an op that launched finds it changed */
     void *work_stream;      /* the stream of the last of them */
     bool waits_unrecorded;  /* synchronizing leaves no record, because the program did not ask for it */
+    uint32_t trials;        /* trials that it is in (trial.c), and ... */
+    uint32_t memory_trials; /* ... those whose memory is not recorded */
+    void *trial_work;       /* durations of the work of the present trial */
     bool debugs;            /* runs a debugger, which must not wait for a stream that hangs */
     void *observer;         /* the op observer's own state of the thread */
     bool is_recorded;       /* the trace has its name */

@@ -29,6 +29,7 @@
 #include "recorder_clock.h"
 #include "recorder_column.h"
 #include "recorder_file.h"
+#include "trial.h"
 #include "vector.h"
 #include "virtual_clock.h"
 
@@ -220,6 +221,7 @@ void maya_recorder_after_fork(void) {
     maya_host_time_off();
     maya_this_thread()->is_recorded = false;
     maya_this_thread()->delay_ns = 0;
+    maya_this_thread()->trials = maya_this_thread()->memory_trials = 0;
 }
 
 void maya_recorder_begin_rank(void) {
@@ -365,6 +367,7 @@ void maya_record(maya_record_kind kind, uint32_t stream_number, uint32_t signatu
     if (maya_clock_listener && (kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY))
         thread->op_signature =
             thread->current_op && op_signer ? op_signer() : 0; /* before taking the lock: it may take the GIL */
+    if (maya_trial_hides(thread, kind, signature, value)) return;
     pthread_mutex_lock(&maya_recorder_lock);
     maya_record_locked(kind, stream_number, signature, value, flags);
     pthread_mutex_unlock(&maya_recorder_lock);
@@ -390,7 +393,7 @@ void maya_record_locked(maya_record_kind kind, uint32_t stream_number, uint32_t 
 
 void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent, uint32_t signature, uint64_t start_ns,
                     uint64_t duration_ns, uint32_t sequence) {
-    if (!maya_is_recording()) return;
+    if (!maya_is_recording() || maya_this_thread()->trials > 0) return;
     bool is_long = duration_ns > UINT32_MAX; /* four seconds: an annotation around an epoch */
     uint64_t duration = is_long ? duration_ns / 1000 : duration_ns;
     record record = {

@@ -427,7 +427,7 @@ static maya_clock_wait *record_wait(maya_wait_kind kind, uint32_t stream_number,
         [MAYA_WAIT_DEVICE] = "device",
     };
     const maya_thread *thread = maya_this_thread();
-    if (thread->waits_unrecorded || thread->debugs || !maya_is_recording()) return NULL;
+    if (thread->waits_unrecorded || thread->trials > 0 || thread->debugs || !maya_is_recording()) return NULL;
     char text[32];
     int length = snprintf(text, sizeof text, "{\"wait\":\"%s\"}", names[kind]);
     uint32_t signature = maya_intern(text, (size_t)length);

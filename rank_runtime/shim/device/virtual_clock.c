@@ -366,6 +366,18 @@ bool maya_clock_elapsed(uint32_t start, uint32_t end, int64_t *ns) {
     return known;
 }
 
+uint64_t clock_sum(const clock_duration *const *durations, size_t count) {
+    uint64_t ns = 0;
+    pthread_mutex_lock(&maya_recorder_lock);
+    for (size_t i = 0; i < count; i++) {
+        if (!durations[i]->known) ask_now();
+        while (!durations[i]->known) sleep_until_news();
+        ns += durations[i]->ns;
+    }
+    unlock();
+    return ns;
+}
+
 /* ---- collectives ---- */
 
 void maya_clock_when_arrived(maya_ticket *ticket, void (*then)(void *argument, uint64_t ns), void *argument) {
