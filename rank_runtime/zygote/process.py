@@ -18,6 +18,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from rank_runtime.zygote.compile_trials import hide_compile_trials
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS, make_objects_immortal
 from rank_runtime.zygote.prefork import assign_type_versions, grow_pybind_table, prepare_observer
 from rank_runtime.zygote.preload import Preload
@@ -201,6 +202,7 @@ class Zygote:
         self._clock.begin()
         begin_interpreter(self._clock.time_ns())
         observe_process_groups(os.environ)
+        hide_compile_trials()
         self._preload.shared.begin()
         self._rank_exit.begin(start.rank)
 

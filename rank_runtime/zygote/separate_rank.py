@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import os
 
+from rank_runtime.zygote.compile_trials import hide_compile_trials
 from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
 from rank_runtime.zygote.process_groups import observe_process_groups
 from rank_runtime.zygote.python_clock import PythonClock
@@ -23,6 +24,7 @@ def begin_separate_rank(entry: str) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     PythonClock(os.environ).begin()
     observe_process_groups(os.environ)
+    hide_compile_trials()
     if hasattr(ctypes.CDLL(None), "maya_complete_collectives"):  # the fake libraries are loaded
         atexit.register(_end)
 
