@@ -27,6 +27,7 @@ class Libraries(Protocol):
 _KEPT_BYTES_OF_ALL_RANKS = 2 << 30
 _OBJECT_BYTES_OF_ALL_RANKS = 4 << 30
 _LEAST_OBJECT_BYTES = 16 << 20
+_PRECOMPILATION, _DAY = "TORCHINDUCTOR_PRECOMPILATION_TIMEOUT_SECONDS", 24 * 60 * 60
 
 
 def kept_bytes(world_size: int) -> int:
@@ -64,6 +65,8 @@ def rank_environment(
     variables["USE_PYTORCH_KERNEL_CACHE"] = "0"
     for name, folder in (("TRITON_CACHE_DIR", "triton"), ("TORCHINDUCTOR_CACHE_DIR", "inductor")):
         variables[name] = inherited.get(name) or str(build.folder / folder)
+    # Inductor drops candidates that are not compiled in time, and so would depend on the speed of this machine.
+    variables[_PRECOMPILATION] = inherited.get(_PRECOMPILATION) or str(_DAY)
     return variables
 
 

@@ -18,6 +18,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from rank_runtime.zygote.compile_sharing import share_compiled_graphs
 from rank_runtime.zygote.compile_trials import hide_compile_trials
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS, make_objects_immortal
 from rank_runtime.zygote.prefork import assign_type_versions, grow_pybind_table, prepare_observer
@@ -37,6 +38,7 @@ from rank_runtime.zygote.rank import (
 )
 from rank_runtime.zygote.rank_exit import RankExit
 from rank_runtime.zygote.shared_heap import fill_holes, give_back_large_blocks
+from rank_runtime.zygote.triton_sharing import share_triton_kernels
 
 _COORDINATOR_END_SECONDS = 5.0
 _LONGEST_REPORT = 3500  # bytes; a pipe accepts up to 4096 atomically
@@ -203,6 +205,8 @@ class Zygote:
         begin_interpreter(self._clock.time_ns())
         observe_process_groups(os.environ)
         hide_compile_trials()
+        share_compiled_graphs(os.environ)
+        share_triton_kernels(os.environ)
         self._preload.shared.begin()
         self._rank_exit.begin(start.rank)
 
