@@ -16,7 +16,7 @@ import numpy as np
 from maya.replay.communicator_layout import CommunicatorLayout, lay_out
 from maya.replay.rank_class import CollectiveCall, TracedCommunicator
 from maya.replay.record_kinds import P2P_CALLS
-from maya.replay.rendezvous import Rendezvous, RendezvousTable, Waiter
+from maya.replay.rendezvous import ClassTransfer, Rendezvous, RendezvousTable, Waiter
 from maya.replay.replay_plan import EventWait, KernelRun, NcclGroup, ReplayPlan, StreamJoin, StreamMark
 from maya.replay.run_settings import HostCosts
 from maya.util.arrays import Booleans, Indices, Integers
@@ -38,7 +38,8 @@ class _Times:
     ended: Integers
 
 
-_Meeting = list[Rendezvous] | _Times  # a rendezvous for each communicator; times where they are known at once
+# A rendezvous for each communicator, one send/recv for all of them, or times where they are known at once.
+_Meeting = list[Rendezvous] | ClassTransfer | _Times
 
 
 @dataclass
@@ -94,6 +95,11 @@ class ClassReplay:
 
     def begin(self) -> None:
         """Start the host threads at time 0, and all streams."""
+        for call in set(self.calls.call.values()):
+            if call.call in P2P_CALLS:
+                layout = self._layout(call.communicator)
+                if len(layout.numbers) == len(self.ranks):
+                    self.table.register_side(layout.numbers, call.place)
         for number, segment in enumerate(self.plan.segments):
             if segment.after < 0:
                 self._begin_segment(number, np.zeros(self.groups, dtype=np.int64))
@@ -263,6 +269,10 @@ class ClassReplay:
         if durations is not None:
             return _Times(latest, latest + durations)
         sequence = self.calls.sequence[node]
+        if call.call in P2P_CALLS:
+            transfer = self.table.arrive_class(layout.communicators, layout.numbers, call, sequence, latest)
+            if transfer is not None:
+                return transfer
         return [
             self.table.arrive(communicator, number, call, sequence, count, last)
             for communicator, number, count, last in zip(
@@ -338,6 +348,7 @@ class ClassReplay:
 
     def divide(self, chosen: Booleans) -> list[ClassReplay]:
         """Split into two replays: one of the ranks that are not chosen, one of those that are."""
+        self.table.take_apart()
         return [self._subset(np.flatnonzero(~chosen)), self._subset(np.flatnonzero(chosen))]
 
     def _subset(self, ranks: Indices) -> ClassReplay:
@@ -384,7 +395,12 @@ def _wait(waiter: Waiter, meeting: _Meeting) -> None:
     """Let a waiter wait for every rendezvous whose end is not known yet."""
     if isinstance(meeting, _Times):
         return
-    for each in meeting:
+    if isinstance(meeting, ClassTransfer) and meeting.parts is None:
+        if meeting.ended[0] < 0:
+            waiter.missing += 1
+            meeting.waiting.append(waiter)
+        return
+    for each in _parts(meeting):
         if each.ended < 0:
             waiter.missing += 1
             each.waiting.append(waiter)
@@ -394,15 +410,28 @@ def _times(meeting: _Meeting) -> _Times:
     """Start and end on each communicator; -1 where they are not known yet."""
     if isinstance(meeting, _Times):
         return meeting
-    started = np.array([each.started for each in meeting], dtype=np.int64)
-    return _Times(started, np.array([each.ended for each in meeting], dtype=np.int64))
+    if isinstance(meeting, ClassTransfer) and meeting.parts is None:
+        return _Times(meeting.started, meeting.ended)
+    parts = _parts(meeting)
+    started = np.array([each.started for each in parts], dtype=np.int64)
+    return _Times(started, np.array([each.ended for each in parts], dtype=np.int64))
+
+
+def _parts(meeting: list[Rendezvous] | ClassTransfer) -> list[Rendezvous]:
+    if isinstance(meeting, ClassTransfer):
+        assert meeting.parts is not None, "taken apart before its class is divided"
+        return meeting.parts
+    return meeting
 
 
 def _chosen(meeting: _Meeting, places: Sequence[int]) -> _Meeting:
     """The communicators at these places."""
     if isinstance(meeting, _Times):
         return _Times(meeting.started[places], meeting.ended[places])
-    return [meeting[place] for place in places]
+    if isinstance(meeting, ClassTransfer) and meeting.parts is None:  # over
+        return _Times(meeting.started[places], meeting.ended[places])
+    parts = _parts(meeting)
+    return [parts[place] for place in places]
 
 
 def _nothing() -> None:

@@ -64,6 +64,28 @@ class _SendRecv:
     shared_bytes: int = 0
 
 
+@dataclass(eq=False)
+class ClassTransfer:
+    """A send, or a recv, on all communicators of a rank class, as arrays; `parts` once it is taken apart."""
+
+    latest: Integers
+    started: Integers
+    ended: Integers  # -1: not known yet
+    waiting: list[Waiter] = field(default_factory=list)
+    parts: list[Rendezvous] | None = None
+
+
+@dataclass(slots=True)
+class _ClassSendRecv:
+    """The side that has arrived first."""
+
+    communicators: Sequence[TracedCommunicator]
+    numbers: Sequence[int]
+    mine: ClassTransfer
+    sends: bool
+    shared_bytes: int
+
+
 class RendezvousTable:
     """All collectives, sends and recvs of a job."""
 
@@ -72,6 +94,10 @@ class RendezvousTable:
         self._flow = flow
         self._collectives: dict[tuple[int, int], Rendezvous] = {}
         self._p2p: dict[tuple[int, int, int, int], _SendRecv] = {}
+        self._class_p2p: dict[tuple[int, int, int, int], _ClassSendRecv] = {}
+        self._sides: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._by_class = flow is None
+        self._p2p_durations: dict[tuple[int, int, int, int, int], Integers] = {}
         self._to_start: list[tuple[int, int, Collective, Sequence[Rendezvous]]] = []  # heap
         self._in_flight: dict[int, Sequence[Rendezvous]] = {}
         self._numbered = 0
@@ -155,6 +181,79 @@ class RendezvousTable:
                     _end(each, started + duration)
         return mine
 
+    # ---- send/recv of whole classes ----
+
+    def register_side(self, numbers: Sequence[int], place: int) -> None:
+        """Note that ranks of one class have this place in these communicators, before the replay begins."""
+        side = tuple(numbers)
+        self._sides.update({(number, place): side for number in side})
+
+    def arrive_class(
+        self,
+        communicators: Sequence[TracedCommunicator],
+        numbers: Sequence[int],
+        call: CollectiveCall,
+        sequence: int,
+        arrival: Integers,
+    ) -> ClassTransfer | None:
+        """Note that a class has arrived at a send or recv on all its communicators. None if its peers are not exactly
+        the ranks of one other class: then each communicator needs a rendezvous of its own."""
+        first = numbers[0]
+        side = self._sides.get((first, call.place))
+        if not self._by_class or len(numbers) == 1 or side is None or side != self._sides.get((first, call.peer)):
+            return None
+        sends = call.call == "ncclSend"
+        sender, receiver = (call.place, call.peer) if sends else (call.peer, call.place)
+        unknown = np.full(len(numbers), -1, dtype=np.int64)
+        mine = ClassTransfer(arrival, unknown, unknown)
+        ends = first, sender, receiver
+        buffered = call.size <= BUFFERED_BYTES
+        if sends and buffered:
+            mine.started = arrival
+            mine.ended = arrival + self._p2p_times(communicators, *ends, max(call.shared_bytes, call.size))
+        key = (*ends, sequence)
+        other = self._class_p2p.pop(key, None)
+        if other is None:
+            size = max(call.shared_bytes, call.size)
+            self._class_p2p[key] = _ClassSendRecv(communicators, numbers, mine, sends, size)
+            return mine
+        assert other.sends != sends
+        size = max(other.shared_bytes, call.shared_bytes, call.size)
+        started = np.maximum(arrival, other.mine.latest)
+        ended = started + self._p2p_times(communicators, *ends, size)
+        for each, is_sender in ((mine, sends), (other.mine, other.sends)):
+            if not (is_sender and buffered):
+                each.started, each.ended = started, ended
+                for waiter in each.waiting:
+                    _wake(waiter)
+        return mine
+
+    def _p2p_times(
+        self, communicators: Sequence[TracedCommunicator], first: int, sender: int, receiver: int, size: int
+    ) -> Integers:
+        key = (first, sender, receiver, size, len(communicators))
+        if key not in self._p2p_durations:
+            members = (communicator.members for communicator in communicators)
+            times = [self._network.p2p_ns(each[sender], each[receiver], size) for each in members]
+            self._p2p_durations[key] = np.array(times, dtype=np.int64)
+        return self._p2p_durations[key]
+
+    def take_apart(self) -> None:
+        """Give every communicator a rendezvous of its own from now on, because a class is divided."""
+        self._by_class = False
+        for (_, sender, receiver, sequence), pending in self._class_p2p.items():
+            mine = pending.mine
+            times = zip(mine.latest.tolist(), mine.started.tolist(), mine.ended.tolist(), strict=True)
+            mine.parts = [Rendezvous(0, *each) for each in times]
+            for number, part in zip(pending.numbers, mine.parts, strict=True):
+                other = Rendezvous(1)
+                sent, received = (part, other) if pending.sends else (other, part)
+                self._p2p[number, sender, receiver, sequence] = _SendRecv(sent, received, pending.shared_bytes)
+                part.waiting = list(mine.waiting)
+            for waiter in mine.waiting:
+                waiter.missing += len(mine.parts) - 1
+        self._class_p2p.clear()
+
     # ---- the flow level ----
 
     def _start(self, at: int, what: Collective, rendezvous: Sequence[Rendezvous]) -> None:
@@ -186,7 +285,11 @@ class RendezvousTable:
 def _end(rendezvous: Rendezvous, at: int) -> None:
     rendezvous.ended = at
     for waiter in rendezvous.waiting:
-        waiter.missing -= 1
-        if waiter.missing == 0:
-            waiter.wake()
+        _wake(waiter)
     rendezvous.waiting.clear()
+
+
+def _wake(waiter: Waiter) -> None:
+    waiter.missing -= 1
+    if waiter.missing == 0:
+        waiter.wake()
