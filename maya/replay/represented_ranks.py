@@ -105,7 +105,7 @@ class RepresentedJob:
             compared = f"compared over the first steps: {ranks_text(self.survey.compared)}{drawn}"
             lines = [mesh, *_shortened(self._represented_blocks(self.survey)), compared]
         if self.filled:
-            lines.append(f"set in the store for absent ranks: {', '.join(self.filled[:_MOST_SHOWN])}")
+            lines.append(f"assumed for absent ranks: {', '.join(self.filled[:_MOST_SHOWN])}")
         return lines
 
     def _represented_counts(self, classes: Iterable[Sequence[int]]) -> list[str]:
