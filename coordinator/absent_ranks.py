@@ -84,7 +84,10 @@ class AbsentRanks:
         group = KnownGroup(name, tuple(members), description)
         if group not in self.groups:
             self.groups[group] = None
-            self._kind[group] = (self._count[group.members[0]], len(group.members))
+            self._kind[group] = kind = (self._count[group.members[0]], len(group.members))
+            for (*of, pair), siblings in self._siblings.items():
+                if tuple(of) == kind:
+                    siblings.add(CommunicatorOrigin(group, pair).members)
             for member in group.members:
                 self._count[member] += 1
         if name:

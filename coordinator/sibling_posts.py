@@ -38,10 +38,18 @@ class Siblings:
 
     def __init__(self, groups: Sequence[Sequence[int]], present: Collection[int]) -> None:
         """`groups`: the members of each, ranks of the job."""
-        self._present = [[rank in present for rank in members] for members in groups]
-        self._groups = groups
+        self._ranks = present
+        self._present: list[list[bool]] = []
+        self._groups: list[Sequence[int]] = []
         self._kept: dict[SiblingKey, tuple[SentPost, int]] = {}  # with the number of ranks that will still take it
         self._waiting: dict[SiblingKey, list[Continuation]] = {}
+        for members in groups:
+            self.add(members)
+
+    def add(self, members: Sequence[int]) -> None:
+        """Add a group that is created after others, whose communicators may exist already."""
+        self._present.append([rank in self._ranks for rank in members])
+        self._groups.append(members)
 
     def senders(self, place: int) -> tuple[int, ...]:
         """The present ranks in a place; one of their posts stands for that of an absent rank."""

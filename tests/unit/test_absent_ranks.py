@@ -346,6 +346,15 @@ def test_nothing_is_known_of_what_an_absent_root_broadcasts() -> None:
     assert ranks.collective(everybody, Call.BROADCAST, {1: (), 4: ()}, peer=0) == [b""] * 2
 
 
+def test_an_absent_root_broadcasts_what_its_sibling_does() -> None:
+    """The second group is created when the communicator of the first one exists."""
+    ranks = PresentRanks(4, [0, 3])
+    first = ranks.make([0, 1], "1")
+    second = ranks.make([2, 3], "2")
+    assert ranks.collective(first, Call.BROADCAST, {0: [7]}, peer=0) == [b"\x07"]
+    assert ranks.collective(second, Call.BROADCAST, {3: []}, peer=0) == [b"\x07"]
+
+
 def test_a_scatter_of_a_present_root_has_a_part_for_every_member() -> None:
     ranks = PresentRanks(6, [1, 4])
     everybody = ranks.make(range(6))
