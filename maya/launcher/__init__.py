@@ -56,20 +56,20 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _needs_representatives(launch: LaunchOptions) -> bool:
-    """Whether this machine has no room for all ranks, and the user has not said which to run."""
+    """Whether this machine has not enough memory for all ranks, and the user has not said which to run."""
     if not launch.may_find_representatives:
         return False
-    from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
-    from maya.launcher.capacity import examine
+    from maya.doctor import Verdict, available_memory  # imported here, so that a job of one rank starts faster
+    from maya.launcher.capacity import check_memory
 
-    for check in examine(launch.world_size, shared=launch.shares_modules):
-        if check.verdict is not Verdict.OK:
-            _say(
-                f"{launch.world_size} ranks are too many for this machine ({check.subject}: {check.found}), so one of "
-                "each kind represents the others, as with --represent auto"
-            )
-            return True
-    return False
+    check = check_memory(launch.world_size, available_memory(), shared=launch.shares_modules)
+    if check.verdict is Verdict.OK:
+        return False
+    _say(
+        f"this machine has not enough memory for {launch.world_size} ranks ({check.found}), so one of each kind "
+        "represents the others, as with --represent auto"
+    )
+    return True
 
 
 def _with_representatives(

@@ -37,7 +37,7 @@ def check_open_files(world_size: int, hard: int) -> Check:
         return Check("open files", Verdict.OK, str(hard))
     advice = (
         f"{world_size} ranks need {needed}: raise nofile in /etc/security/limits.conf (in a container: "
-        f"--ulimit nofile={needed}), or use fewer ranks"
+        f"--ulimit nofile={needed}), or run one rank of each kind (--represent auto)"
     )
     return Check("open files", Verdict.FAIL, f"at most {hard}", advice)
 
@@ -48,7 +48,9 @@ def check_processes(world_size: int, limit: int | None, source: str) -> Check:
         return Check("processes", Verdict.OK, "enough" if limit is None else str(limit))
     advice = f"{world_size} ranks need about {world_size * _RANK_THREADS} with their threads: raise {source}"
     verdict = Verdict.FAIL if limit < world_size * _FEWEST_THREADS else Verdict.WARN
-    return Check("processes", verdict, f"at most {limit} more", advice + ", or use fewer ranks")
+    return Check(
+        "processes", verdict, f"at most {limit} more", advice + ", or run one rank of each kind (--represent auto)"
+    )
 
 
 def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
@@ -58,7 +60,12 @@ def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
         return Check("memory", Verdict.OK, found)
     advice = f"{world_size} ranks need about {bytes_text(needed)}, more if their batches are kept in host memory"
     verdict = Verdict.FAIL if available < needed // 4 else Verdict.WARN
-    return Check("memory", verdict, found, advice + ": use fewer ranks, or a machine with more memory")
+    return Check(
+        "memory",
+        verdict,
+        found,
+        advice + ": run one rank of each kind (--represent auto), or use a machine with more memory",
+    )
 
 
 def _process_limit() -> tuple[int | None, str]:

@@ -19,18 +19,18 @@ rank = dist.get_rank()
 torch.cuda.set_device(rank)
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-atexit.register(lambda: print("atexit", rank))
+atexit.register(lambda: print(f"atexit {rank}"))
 try:
     for step in range(1000):
         model(torch.zeros(4, 64, device="cuda")).sum().backward()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()
-        print("after step", rank, step)
+        print(f"after step {rank} {step}")
 except Exception as error:
     print("caught", error)
 finally:
-    print("finally", rank)
+    print(f"finally {rank}")
 """
 TWO_OPTIMIZERS = """
 import torch
@@ -42,7 +42,7 @@ try:
         for number, (model, optimizer) in enumerate(zip(models, optimizers)):
             model(torch.zeros(4, 8, device="cuda")).sum().backward()
             optimizer.step()
-            print("after step", number, step)
+            print(f"after step {number} {step}")
 finally:
     print("finally")
 """

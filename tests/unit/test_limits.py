@@ -23,7 +23,7 @@ from maya.launcher import capacity
         (capacity.check_processes(1024, 500, "pids.max"), Verdict.FAIL, "raise pids.max"),
         (capacity.check_memory(1024, 24 << 30, shared=True), Verdict.OK, ""),
         (capacity.check_memory(1024, 12 << 30, shared=True), Verdict.WARN, "1024 ranks need about 18.6 GiB"),
-        (capacity.check_memory(1024, 2 << 30, shared=True), Verdict.FAIL, "use fewer ranks"),
+        (capacity.check_memory(1024, 2 << 30, shared=True), Verdict.FAIL, "run one rank of each kind"),
         (capacity.check_memory(64, 24 << 30, shared=False), Verdict.OK, ""),
         (capacity.check_memory(256, 24 << 30, shared=False), Verdict.WARN, "256 ranks need about 63.1 GiB"),
     ],
