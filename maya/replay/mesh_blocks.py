@@ -10,13 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maya.util.arrays import Integers
-from maya.util.files import write_atomically
+from maya.util.files import read_versioned, write_atomically
 
 FILE = "survey.json"
 VERSION = 1
@@ -81,15 +80,9 @@ class SurveyResult:
     @staticmethod
     def load(folder: Path) -> SurveyResult | None:
         """None: there was no survey."""
-        file = folder / FILE
-        try:
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        content = read_versioned(folder / FILE, VERSION)
+        if content is None:
             return None
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{file}: {error}; run the job again") from error
-        if content.get("version") != VERSION:
-            raise ValueError(f"{file} has version {content.get('version')}; this Maya reads version {VERSION}")
         blocks = [(MeshBlock(tuple(first), tuple(last)), rank) for first, last, rank in content["blocks"]]
         return SurveyResult(
             tuple(content["mesh"]), blocks, tuple(content["checked"]), tuple(content["compared"]), content["rounds"]

@@ -25,7 +25,7 @@ import numpy as np
 
 from maya.replay.mesh import Mesh, mesh_of
 from maya.replay.mesh_blocks import MeshBlock, SurveyResult
-from maya.util.files import write_atomically
+from maya.util.files import read_versioned, write_atomically
 from maya.util.ranks import format_strided, parse_strided, ranks_text
 
 FILE = "process_groups.json"
@@ -76,15 +76,9 @@ class RepresentedJob:
     @staticmethod
     def load(folder: Path) -> RepresentedJob | None:
         """None: every rank of the run was a process."""
-        file = folder / FILE
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        content = read_versioned(folder / FILE, VERSION)
+        if content is None:
             return None
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{file}: {error}; run the job again") from error
-        if content.get("version") != VERSION:
-            raise ValueError(f"{file} has version {content.get('version')}; this Maya reads version {VERSION}")
         return RepresentedJob(
             content["world_size"],
             parse_strided(content["present"]),

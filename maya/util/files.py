@@ -1,11 +1,13 @@
-"""Atomic writes: a file is complete or does not exist."""
+"""Files of a run's folder: atomic writes (a file is complete or does not exist), and JSON files with a version."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(file: Path, text: str) -> Path:
@@ -25,3 +27,18 @@ def atomic_replacement(file: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def read_versioned(file: Path, version: int) -> dict[str, Any] | None:
+    """The content of a JSON file of a run's folder; None if there is none. Damaged files and those of another version
+    are a ValueError that names the file."""
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file}: {error}; run the job again") from error
+    found = content.get("version") if isinstance(content, dict) else None
+    if found != version:
+        raise ValueError(f"{file} has version {found}; this Maya reads version {version}")
+    return content

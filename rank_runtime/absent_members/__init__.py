@@ -12,5 +12,4 @@ Modules
     stand_in_kernels        their registration with torch's dispatcher
     object_collectives      lists of objects from absent ranks
     checkpoint_plans        distributed checkpoints
-    import_hooks            functions to call when a module has been imported
 """

@@ -13,17 +13,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rank_runtime.absent_members.import_hooks import when_imported
 from rank_runtime.absent_members.known_groups import KnownGroups
 from rank_runtime.absent_members.store_exchange import ASSUMED
+from rank_runtime.module_hooks import after_import
 
 _PACKAGE = "torch.distributed.checkpoint"
 _INCOMPLETE = "invalid fill"  # in torch's text about a tensor whose shards do not fill it
 
 
 def observe_checkpoints(groups: KnownGroups) -> None:
-    when_imported(f"{_PACKAGE}.utils", lambda module: _let_absent_ranks_write_nothing(module, groups))
-    when_imported(f"{_PACKAGE}.default_planner", _accept_missing_shards)
+    after_import(f"{_PACKAGE}.utils", lambda module: _let_absent_ranks_write_nothing(module, groups))
+    after_import(f"{_PACKAGE}.default_planner", _accept_missing_shards)
 
 
 def _let_absent_ranks_write_nothing(module: Any, groups: KnownGroups) -> None:

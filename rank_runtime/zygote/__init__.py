@@ -47,7 +47,6 @@ Modules
     separate_rank     the start of a rank that is a process of its own
     python_clock      Python's clock functions, which show virtual time
     process_groups    announcing process groups in jobs with absent ranks
-    module_hooks      wrapping functions of modules when they are imported
     compile_sharing   equal graphs are compiled once: keys, waiting, the pool of compiling processes
     compile_lock      the locks that ranks wait for
     graph_relocation  moving a compiled graph to another GPU

@@ -18,10 +18,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from rank_runtime.module_hooks import after_import
 from rank_runtime.zygote.compile_lock import CompileLock
 from rank_runtime.zygote.compile_trials import compiling
 from rank_runtime.zygote.graph_relocation import device_of, is_relocatable, relocate, relocate_bytes
-from rank_runtime.zygote.module_hooks import after_import
 
 _SHARED = "-any-gpu"  # ends the key of a graph that every GPU of the node can use
 _WORKER_START = "TORCHINDUCTOR_WORKER_START"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from rank_runtime.zygote.module_hooks import after_import
+from rank_runtime.module_hooks import after_import
 
 _library = ctypes.CDLL(None)
 

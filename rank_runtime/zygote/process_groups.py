@@ -17,10 +17,10 @@ from functools import wraps
 from typing import Any
 
 from rank_runtime.absent_members.checkpoint_plans import observe_checkpoints
-from rank_runtime.absent_members.import_hooks import when_imported
 from rank_runtime.absent_members.known_groups import GroupMembers, KnownGroups, parse_present
 from rank_runtime.absent_members.object_collectives import observe_object_collectives, replace_everywhere, say
 from rank_runtime.absent_members.store_exchange import StoreExchange
+from rank_runtime.module_hooks import after_import
 
 VARIABLE = "MAYA_PRESENT_RANKS"
 LIST_VARIABLE = "MAYA_PRESENT_LIST"
@@ -34,7 +34,7 @@ def observe_process_groups(environment: Mapping[str, str]) -> None:
     """Announce all process groups that this process creates from now on."""
     if environment.get(VARIABLE, "0") == "0":
         return
-    when_imported(_MODULE, _observe)
+    after_import(_MODULE, _observe)
 
 
 def _observe(module: Any) -> None:

@@ -13,8 +13,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from rank_runtime.module_hooks import after_import
 from rank_runtime.zygote.compile_lock import CompileLock
-from rank_runtime.zygote.module_hooks import after_import
 
 _MOST_SECONDS = 600.0
 

@@ -1,6 +1,7 @@
-"""Calls functions with modules once they have been imported.
+"""Calls a function when a module has been imported, so that functions of torch can be wrapped without importing torch.
 
-In: names of modules that may or may not be imported already. Out: each module, right after its code has run.
+In: the name of a module, and a function. Out: the function is called with the module: at once if it is imported
+already, otherwise right after its code has run.
 """
 
 from __future__ import annotations
@@ -13,22 +14,20 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-Action = Callable[[Any], None]
 
-
-def when_imported(name: str, action: Action) -> None:
-    """Call `action` with the module now, or when it is imported."""
+def after_import(name: str, action: Callable[[Any], None]) -> None:
+    """Call `action` with the module `name`, now or when it is imported."""
     module = sys.modules.get(name)
     if module is not None:
         action(module)
     else:
-        sys.meta_path.insert(0, _ImportHook(name, action))
+        sys.meta_path.insert(0, _Hook(name, action))
 
 
-class _ImportHook(MetaPathFinder):
-    """Waits for one module."""
+class _Hook(MetaPathFinder):
+    """Stands before the finders of Python until the module is imported."""
 
-    def __init__(self, name: str, action: Action) -> None:
+    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
         self._name = name
         self._action = action
 
