@@ -62,7 +62,7 @@ def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
 def _represented(made: Prediction, job: RepresentedJob) -> list[str]:
     """Which ranks stand for which."""
     classes = [each.ranks for each in made.result.timeline.rank_classes]
-    return [f"{'represent':<11}{line}" for line in job.lines(classes)]
+    return [f"{'' if number else 'represent':<11}{line}" for number, line in enumerate(job.lines(classes))]
 
 
 def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def writer(rank: int, world_size: int, kernels: int = 1) -> TrainingWriter:
 def represented(
     folder: Path, present: dict[int, TrainingWriter], world_size: int, injected: tuple[str, ...] = ()
 ) -> Result:
-    """A data-parallel job of which only some ranks were processes."""
+    """A data-parallel job in which only some ranks were processes."""
     for each in present.values():
         each.save(folder)
     world = tuple(range(world_size))
