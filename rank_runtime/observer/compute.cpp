@@ -320,12 +320,12 @@ void run_abandoned(void* argument) {
 void release_abandoned(void* argument) { delete static_cast<Abandoned*>(argument); }
 
 void submit(void* stream, void (*run)(void*), void (*release)(void*), void* argument) {
-  maya_work work{};
-  work.run = run;
-  work.release = release;
-  work.argument = argument;
-  work.unrecorded = true;
-  maya_submit(stream, &work);
+  maya_command command{};
+  command.run = run;
+  command.release = release;
+  command.argument = argument;
+  command.unrecorded = true;
+  maya_submit(stream, &command);
 }
 
 }  // namespace
@@ -366,7 +366,7 @@ Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
 bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
   if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
   if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors && !op.tallies) return false;
-  if (maya_work_is_queued() || maya_captures_exist()) return false;  // its inputs may be known when it runs
+  if (maya_commands_are_queued() || maya_captures_exist()) return false;  // its inputs may be known when it runs
   for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
     if (!op.reads_argument(inputs, i)) continue;
     if (inputs[i].isTensor() && starts_with_placeholder(inputs[i].toTensor())) return true;
@@ -379,7 +379,7 @@ bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValu
 }
 
 void apply_in_stream(void* stream, Call& call) {
-  if (!maya_work_is_queued() && !maya_stream_is_capturing(stream)) {
+  if (!maya_commands_are_queued() && !maya_stream_is_capturing(stream)) {
     apply(call);
     return;
   }
@@ -387,7 +387,7 @@ void apply_in_stream(void* stream, Call& call) {
 }
 
 void mark_results_as_placeholders(void* stream, const Operator& op, const Written& written) {
-  if (!maya_work_is_queued() && !maya_stream_is_capturing(stream)) write_placeholders(op, written);
+  if (!maya_commands_are_queued() && !maya_stream_is_capturing(stream)) write_placeholders(op, written);
   else submit(stream, run_placeholder_job, release_placeholder_job, new PlaceholderJob{&op, written});
 }
 
@@ -408,7 +408,7 @@ void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before) {
     const auto& block = thread->recent_blocks[(blocks_before + i) % MAYA_RECENT_BLOCKS];
     blocks.push_back({block.address, block.size});
   }
-  if (!maya_work_is_queued()) apply_to_blocks(call, blocks);
+  if (!maya_commands_are_queued()) apply_to_blocks(call, blocks);
   else submit(stream, run_abandoned, release_abandoned, new Abandoned{std::move(call), std::move(blocks)});
 }
 

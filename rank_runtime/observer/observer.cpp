@@ -86,7 +86,7 @@ void wait_for_arguments(Thread& self, const Frame& frame) {
 
 // nonzero and unique copy a count to the host before the observer computes them, so it answers the count beforehand.
 void answer_element_count(Frame& frame) {
-  if (maya_work_is_queued()) wait_for_arguments(this_thread(), frame);
+  if (maya_commands_are_queued()) wait_for_arguments(this_thread(), frame);
   Computing computing(this_thread(), frame);
   const int64_t count = count_of_elements(frame.call);
   if (count >= 0) maya_answer_next_read(count, 64, false);
@@ -172,7 +172,7 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
 bool needs_outputs(const Frame& frame) {
   switch (frame.op->results) {
     case Operator::Results::kArguments: return false;
-    case Operator::Results::kNewBlocks: return frame.may_compute || maya_work_is_queued();
+    case Operator::Results::kNewBlocks: return frame.may_compute || maya_commands_are_queued();
     case Operator::Results::kAnywhere: break;
   }
   return true;

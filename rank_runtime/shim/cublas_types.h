@@ -194,6 +194,6 @@ static inline int info_success(void *stream, int *info, int64_t count) {
     if (words == NULL) return CUDA_OUT_OF_MEMORY;
     *words = (info_words){info, (size_t)count * sizeof(int)};
     return maya_submit(
-        stream, &(maya_work){
+        stream, &(maya_command){
                     .run = write_success, .release = free, .argument = words, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
 }

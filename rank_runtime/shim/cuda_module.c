@@ -226,8 +226,8 @@ static void invalidate_outputs(const pointer_arguments *pointers, CUstream strea
     if (outputs == NULL) abort();
     outputs->count = pointers->count;
     memcpy(outputs->pointers, pointers->addresses, pointers->count * sizeof(void *));
-    maya_work work = {.run = run_invalidation, .release = free, .argument = outputs, .unrecorded = true};
-    maya_submit(stream, &work);
+    maya_command command = {.run = run_invalidation, .release = free, .argument = outputs, .unrecorded = true};
+    maya_submit(stream, &command);
 }
 
 static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,

@@ -28,8 +28,8 @@ MAYA_API CUresult cuStreamIsCapturing(CUstream stream, int *status) {
 }
 
 MAYA_API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *argument) {
-    maya_work work = {.run = function, .argument = argument, .kind = MAYA_RECORD_HOST_FUNCTION, .on_host_thread = true};
-    return maya_submit(stream, &work);
+    maya_command command = {.run = function, .argument = argument, .kind = MAYA_RECORD_HOST_FUNCTION, .on_host_thread = true};
+    return maya_submit(stream, &command);
 }
 
 MAYA_API CUresult cuEventCreate(CUevent *event, unsigned flags) { return maya_event_create(flags, event); }
@@ -73,8 +73,8 @@ MAYA_API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, 
     wide_write *job = malloc(sizeof *job);
     if (job == NULL) return CUDA_OUT_OF_MEMORY;
     *job = (wide_write){address, value};
-    maya_work work = {.run = run_wide_write, .release = free, .argument = job, .kind = MAYA_RECORD_MEMSET, .value = 8};
-    return maya_submit(stream, &work);
+    maya_command command = {.run = run_wide_write, .release = free, .argument = job, .kind = MAYA_RECORD_MEMSET, .value = 8};
+    return maya_submit(stream, &command);
 }
 
 MAYA_API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) {

@@ -85,8 +85,8 @@ MAYA_API cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start
 /* ---- host functions ---- */
 
 MAYA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *), void *argument) {
-    maya_work work = {.run = function, .argument = argument, .kind = MAYA_RECORD_HOST_FUNCTION, .on_host_thread = true};
-    return cudart_result(maya_submit(stream, &work));
+    maya_command command = {.run = function, .argument = argument, .kind = MAYA_RECORD_HOST_FUNCTION, .on_host_thread = true};
+    return cudart_result(maya_submit(stream, &command));
 }
 
 typedef void (*stream_callback)(cudaStream_t, cudaError_t, void *);
@@ -107,7 +107,7 @@ MAYA_API cudaError_t cudaStreamAddCallback(cudaStream_t stream, stream_callback 
     callback_job *job = malloc(sizeof *job);
     if (job == NULL) return cudart_result(CUDA_OUT_OF_MEMORY);
     *job = (callback_job){callback, stream, user_data};
-    maya_work work = {
+    maya_command command = {
         .run = run_callback, .release = free, .argument = job, .kind = MAYA_RECORD_HOST_FUNCTION, .on_host_thread = true};
-    return cudart_result(maya_submit(stream, &work));
+    return cudart_result(maya_submit(stream, &command));
 }

@@ -45,42 +45,29 @@ static void attribute_clear(backend_attribute *attribute) {
 
 void backend_body_release(backend_body *body) {
     if (!body || atomic_fetch_sub_explicit(&body->references, 1, memory_order_acq_rel) > 1) return;
-    for (int index = 0; index < body->attribute_count; index++) attribute_clear(&body->attributes[index]);
-    free(body->attributes);
-    free(body->plan.tensor_ids);
+    for (size_t index = 0; index < body->attributes.count; index++) attribute_clear(&body->attributes.items[index]);
+    maya_vector_clear(&body->attributes);
+    maya_vector_clear(&body->plan.tensor_ids);
     free(body);
 }
 
-/* The attribute's entry: an existing one, emptied, or a new one. */
+/* The attribute's entry: an existing one, whose values are freed, or a new one. The caller sets all of it. */
 static backend_attribute *make_place(backend_body *body, int name) {
-    for (int index = 0; index < body->attribute_count; index++)
-        if (body->attributes[index].name == name) {
-            attribute_clear(&body->attributes[index]);
-            body->attributes[index] = (backend_attribute){.name = name};
-            return &body->attributes[index];
+    for (size_t index = 0; index < body->attributes.count; index++)
+        if (body->attributes.items[index].name == name) {
+            attribute_clear(&body->attributes.items[index]);
+            return &body->attributes.items[index];
         }
-    if (body->attribute_count == body->attribute_capacity) {
-        int capacity = body->attribute_capacity ? 2 * body->attribute_capacity : 4;
-        backend_attribute *attributes = realloc(body->attributes, (size_t)capacity * sizeof *attributes);
-        if (!attributes) return NULL;
-        body->attributes = attributes;
-        body->attribute_capacity = capacity;
-    }
-    body->attributes[body->attribute_count] = (backend_attribute){.name = name};
-    return &body->attributes[body->attribute_count++];
+    return maya_vector_add(&body->attributes);
 }
 
 /* `values` that are descriptors are stored as bodies; each gets a reference. */
 dnn_status backend_set(backend_body *body, int name, int type, int64_t count, const void *values) {
     size_t size = (size_t)count * element_size(type);
     void *copy = malloc(size ? size : 1);
-    backend_attribute *attribute = copy ? make_place(body, name) : NULL;
-    if (!attribute) {
-        free(copy);
-        return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for attribute %d", name);
-    }
+    if (!copy) return dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for attribute %d", name);
     if (size) memcpy(copy, values, size);
-    *attribute = (backend_attribute){.name = name, .type = type, .count = count, .values = copy};
+    *make_place(body, name) = (backend_attribute){.name = name, .type = type, .count = count, .values = copy};
     backend_body **bodies = copy;
     for (int64_t index = 0; type == TYPE_DESCRIPTOR && index < count; index++) body_retain(bodies[index]);
     return CUDNN_STATUS_SUCCESS;
@@ -89,8 +76,8 @@ dnn_status backend_set(backend_body *body, int name, int type, int64_t count, co
 /* ---- readers ---- */
 
 const backend_attribute *backend_find(const backend_body *body, int name) {
-    for (int index = 0; body && index < body->attribute_count; index++)
-        if (body->attributes[index].name == name) return &body->attributes[index];
+    for (size_t index = 0; body && index < body->attributes.count; index++)
+        if (body->attributes.items[index].name == name) return &body->attributes.items[index];
     return NULL;
 }
 
@@ -303,9 +290,9 @@ MAYA_API dnn_status cudnnBackendExecute(dnn_handle *handle, const backend_descri
     if (!plan->body->finalized || !pack->body->finalized)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "%s: the plan or the variant pack is not finalized", __func__);
     const backend_plan *prepared = &plan->body->plan;
-    for (int64_t index = 0; index < prepared->tensor_count; index++)
-        if (!pack_has(pack->body, prepared->tensor_ids[index]))
+    for (size_t index = 0; index < prepared->tensor_ids.count; index++)
+        if (!pack_has(pack->body, prepared->tensor_ids.items[index]))
             return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%s: the variant pack has no pointer for tensor %lld", __func__,
-                            (long long)prepared->tensor_ids[index]);
+                            (long long)prepared->tensor_ids.items[index]);
     return dnn_record_number(handle, prepared->signature);
 }

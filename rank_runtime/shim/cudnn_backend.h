@@ -14,6 +14,7 @@
 #pragma once
 
 #include "cudnn_convolution.h"
+#include "device/vector.h"
 
 #include <stdatomic.h>
 
@@ -208,16 +209,14 @@ typedef struct {
 typedef struct {
     uint32_t signature;
     int64_t workspace;
-    int64_t *tensor_ids; /* that a variant pack must have a pointer for */
-    int64_t tensor_count;
+    MAYA_VECTOR(int64_t) tensor_ids; /* that a variant pack must have a pointer for */
 } backend_plan;
 
 struct backend_body {
     atomic_int references;
     int kind;
     bool finalized;
-    int attribute_count, attribute_capacity;
-    backend_attribute *attributes;
+    MAYA_VECTOR(backend_attribute) attributes;
     backend_plan plan; /* of a finalized execution plan */
 };
 

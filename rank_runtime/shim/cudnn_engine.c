@@ -64,30 +64,25 @@ static int64_t config_workspace(const backend_body *config) {
 
 /* ---- plans ---- */
 
-static bool add_tensor_id(backend_plan *plan, const backend_body *tensor) {
+static void add_tensor_id(backend_plan *plan, const backend_body *tensor) {
     if (tensor->kind != KIND_TENSOR || backend_flag(tensor, ATTRIBUTE_TENSOR_IS_VIRTUAL) ||
         backend_flag(tensor, ATTRIBUTE_TENSOR_IS_BY_VALUE))
-        return true;
+        return;
     int64_t id = backend_int64(tensor, ATTRIBUTE_TENSOR_ID);
-    for (int64_t index = 0; index < plan->tensor_count; index++)
-        if (plan->tensor_ids[index] == id) return true;
-    int64_t *ids = realloc(plan->tensor_ids, (size_t)(plan->tensor_count + 1) * sizeof *ids);
-    if (!ids) return false;
-    plan->tensor_ids = ids;
-    plan->tensor_ids[plan->tensor_count++] = id;
-    return true;
+    for (size_t index = 0; index < plan->tensor_ids.count; index++)
+        if (plan->tensor_ids.items[index] == id) return;
+    *maya_vector_add(&plan->tensor_ids) = id;
 }
 
 /* The tensors in memory that the graph's operations read or write. */
-static bool collect_tensor_ids(backend_plan *plan, const backend_body *graph) {
+static void collect_tensor_ids(backend_plan *plan, const backend_body *graph) {
     for (int64_t index = 0; index < backend_count(graph, ATTRIBUTE_GRAPH_OPERATIONS); index++) {
         const backend_body *operation = backend_child_at(graph, ATTRIBUTE_GRAPH_OPERATIONS, index);
-        for (int place = 0; place < operation->attribute_count; place++) {
-            const backend_body *child = backend_child(operation, operation->attributes[place].name);
-            if (child && !add_tensor_id(plan, child)) return false;
+        for (size_t place = 0; place < operation->attributes.count; place++) {
+            const backend_body *child = backend_child(operation, operation->attributes.items[place].name);
+            if (child) add_tensor_id(plan, child);
         }
     }
-    return true;
 }
 
 dnn_status backend_prepare_plan(backend_body *body) {
@@ -106,9 +101,10 @@ dnn_status backend_prepare_plan(backend_body *body) {
         dnn_text_append(&text, ",\"math\":\"%s\",\"tensor_cores\":%s", dnn_math_name(profile.operand_type, tensor_cores),
                         tensor_cores ? "true" : "false");
     dnn_text_append(&text, "}");
-    bool complete = !text.failed && collect_tensor_ids(plan, graph);
+    bool complete = !text.failed;
     if (complete) plan->signature = maya_intern(text.data, text.length);
     free(text.data);
+    collect_tensor_ids(plan, graph);
     return complete ? CUDNN_STATUS_SUCCESS : dnn_fail(CUDNN_STATUS_HOST_ALLOCATION_FAILED, "no memory for an execution plan");
 }
 

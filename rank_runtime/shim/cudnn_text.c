@@ -54,8 +54,8 @@ void dnn_text_tensor(dnn_text *text, const char *key, const dnn_tensor *tensor) 
 }
 
 dnn_status dnn_record_number(dnn_handle *handle, uint32_t signature) {
-    maya_work work = {.kind = MAYA_RECORD_LIBRARY, .signature = signature};
-    int error = maya_submit(handle->stream, &work);
+    maya_command command = {.kind = MAYA_RECORD_LIBRARY, .signature = signature};
+    int error = maya_submit(handle->stream, &command);
     if (error) return dnn_fail(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream refused the work with cudaError_t %d", error);
     return CUDNN_STATUS_SUCCESS;
 }

@@ -6,6 +6,7 @@
  * Not emulated: the older ways to make and run a plan (cufftPlan1d, cufftExecC2C, ...), which torch does not use.
  */
 #include "cublas_types.h"
+#include "device/vector.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -40,27 +41,20 @@ typedef struct {
 /* ---- plans by number ---- */
 
 static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER;
-static fft_plan **plans;
-static int plan_slots;
+static MAYA_VECTOR(fft_plan *) plans; /* NULL: destroyed, and the place is free */
 
 /* The lock must be held. */
-static int free_slot(void) {
-    for (int slot = 0; slot < plan_slots; slot++)
-        if (plans[slot] == NULL) return slot;
-    int grown = plan_slots == 0 ? 64 : 2 * plan_slots;
-    fft_plan **larger = realloc(plans, (size_t)grown * sizeof *plans);
-    if (larger == NULL) return -1;
-    memset(larger + plan_slots, 0, (size_t)(grown - plan_slots) * sizeof *plans);
-    int slot = plan_slots;
-    plans = larger;
-    plan_slots = grown;
+static size_t free_slot(void) {
+    size_t slot = 0;
+    while (slot < plans.count && plans.items[slot]) slot++;
+    maya_vector_extend(&plans, slot + 1);
     return slot;
 }
 
 /* Numbers start at 1, so that a variable that was never set does not name a plan. */
 static fft_plan *find_plan(int number) {
     pthread_mutex_lock(&plans_lock);
-    fft_plan *plan = number >= 1 && number <= plan_slots ? plans[number - 1] : NULL;
+    fft_plan *plan = number >= 1 && (size_t)number <= plans.count ? plans.items[number - 1] : NULL;
     pthread_mutex_unlock(&plans_lock);
     return plan;
 }
@@ -71,14 +65,10 @@ MAYA_API int cufftCreate(int *number) {
     if (plan == NULL) return CUFFT_ALLOC_FAILED;
     plan->allocates = true;
     pthread_mutex_lock(&plans_lock);
-    int slot = free_slot();
-    if (slot >= 0) plans[slot] = plan;
+    size_t slot = free_slot();
+    plans.items[slot] = plan;
     pthread_mutex_unlock(&plans_lock);
-    if (slot < 0) {
-        free(plan);
-        return CUFFT_ALLOC_FAILED;
-    }
-    *number = slot + 1;
+    *number = (int)slot + 1;
     return CUFFT_SUCCESS;
 }
 
@@ -86,7 +76,7 @@ MAYA_API int cufftDestroy(int number) {
     fft_plan *plan = find_plan(number);
     if (plan == NULL) return CUFFT_INVALID_PLAN;
     pthread_mutex_lock(&plans_lock);
-    plans[number - 1] = NULL;
+    plans.items[number - 1] = NULL;
     pthread_mutex_unlock(&plans_lock);
     if (plan->own_work != NULL) maya_device_free(plan->own_work);
     free(plan);

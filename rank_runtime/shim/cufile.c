@@ -180,8 +180,9 @@ typedef struct {
 } asynchronous_transfer;
 
 static void run_asynchronous(void *argument) {
-    const asynchronous_transfer *work = argument;
-    *work->moved = move(work->some, work->handle, work->base + *work->buffer_offset, *work->size, *work->file_offset);
+    const asynchronous_transfer *request = argument;
+    *request->moved =
+        move(request->some, request->handle, request->base + *request->buffer_offset, *request->size, *request->file_offset);
 }
 
 static cufile_result submit(const char *call, void *stream, const asynchronous_transfer *transfer) {
@@ -192,14 +193,14 @@ static cufile_result submit(const char *call, void *stream, const asynchronous_t
     asynchronous_transfer *argument = malloc(sizeof *argument);
     if (argument == NULL) return result_of(CUFILE_OUT_OF_MEMORY);
     *argument = *transfer;
-    maya_work work = {
+    maya_command command = {
         .run = run_asynchronous,
         .release = free,
         .argument = argument,
         .kind = MAYA_RECORD_LIBRARY,
         .signature = signature_of(call, *transfer->size),
     };
-    int error = maya_submit(stream, &work);
+    int error = maya_submit(stream, &command);
     return error == 0 ? result_of(CUFILE_SUCCESS) : (cufile_result){.error = CUFILE_CUDA_ERROR, .cuda_error = error};
 }
 

@@ -94,7 +94,7 @@ static int draw(random_generator *generator, const char *call, const char *type,
     generator->offset += count;
     int error = maya_submit(
         generator->stream,
-        &(maya_work){.run = run_draw, .release = free, .argument = drawn, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
+        &(maya_command){.run = run_draw, .release = free, .argument = drawn, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true});
     return error == 0 ? CURAND_SUCCESS : CURAND_LAUNCH_FAILURE;
 }
 

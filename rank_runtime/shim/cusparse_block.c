@@ -128,7 +128,7 @@ static int no_zero_pivot(cusparse_handle *handle, const void *info, int *positio
     if (handle->pointer_mode == SPARSE_POINTER_DEVICE)
         return cusparse_status(maya_submit(
             handle->stream,
-            &(maya_work){.run = write_no_position, .argument = position, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
+            &(maya_command){.run = write_no_position, .argument = position, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
     *position = -1;
     return cusparse_status(maya_stream_synchronize(handle->stream));
 }

@@ -36,7 +36,7 @@ static int submit(cusparse_handle *handle, const char *call, int columns, void (
     *kept = task;
     return cusparse_status(maya_submit(
         handle->stream,
-        &(maya_work){.run = run, .release = free, .argument = kept, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
+        &(maya_command){.run = run, .release = free, .argument = kept, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
 }
 
 /* ---- 0, 1, 2, ... ---- */

@@ -108,6 +108,6 @@ MAYA_API int cusparseSpGEMM_copy(cusparse_handle *handle, int transa, int transb
     descriptor->pattern = NULL;
     return cusparse_status(maya_submit(
         handle->stream,
-        &(maya_work){
+        &(maya_command){
             .run = run_copy, .release = release_copy, .argument = task, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
 }

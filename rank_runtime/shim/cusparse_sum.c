@@ -60,7 +60,7 @@ static int submit_sum(cusparse_handle *handle, const char *call, const char *typ
     *kept = task;
     return cusparse_status(maya_submit(
         handle->stream,
-        &(maya_work){.run = run, .release = free, .argument = kept, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
+        &(maya_command){.run = run, .release = free, .argument = kept, .kind = MAYA_RECORD_LIBRARY, .unrecorded = true}));
 }
 
 MAYA_API int cusparseXcsrgeam2Nnz(cusparse_handle *handle, int m, int n, const legacy_descriptor *descriptor_a, int nnz_a,

@@ -186,7 +186,10 @@ static nccl_result begin_init(nccl_communicator **handle, nccl_communicator *mad
         return begun;
     }
     *handle = made;
-    if (nccl_group_is_open()) return nccl_group_add_init(handle);
+    if (nccl_group_is_open()) {
+        nccl_group_add_init(handle);
+        return NCCL_SUCCESS;
+    }
     if (made->blocking) return nccl_wait_for_init(handle);
     return made->ranks == 1 ? nccl_finish_init(made) : NCCL_IN_PROGRESS;
 }

@@ -106,7 +106,7 @@ static nccl_result post(const char *function, nccl_operation operation) {
     /* NCCL drops empty collectives, but not empty sends and receives, because the peer waits for them. */
     if (result == NCCL_SUCCESS && (operation.count > 0 || nccl_is_p2p(&operation))) {
         result = inject_fault(&operation);
-        if (result == NCCL_SUCCESS) result = nccl_group_add_operation(&operation);
+        if (result == NCCL_SUCCESS) nccl_group_add_operation(&operation);
     }
     if (result != NCCL_SUCCESS) nccl_group_refuse(result);
     nccl_result closed = nccl_group_close();

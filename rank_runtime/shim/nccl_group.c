@@ -4,17 +4,14 @@
  * communicators that depend on each other. Operations are submitted at the end, in the order of the calls; if one of them was
  * refused, none is. A call outside a group is a group of its own. */
 
+#include "device/vector.h"
 #include "nccl_internal.h"
-
-#include <stdlib.h>
 
 static __thread struct {
     int depth;
     nccl_result refused; /* the first error of a call in this group */
-    nccl_operation *operations;
-    size_t count, capacity;
-    nccl_communicator ***inits; /* the communicators whose init began in this group */
-    size_t init_count, init_capacity;
+    MAYA_VECTOR(nccl_operation) operations;
+    MAYA_VECTOR(nccl_communicator **) inits; /* the communicators whose init began in this group */
 } group;
 
 void nccl_group_open(void) {
@@ -28,18 +25,15 @@ void nccl_group_refuse(nccl_result result) {
 }
 
 static void reset_group(void) {
-    free(group.operations);
-    free(group.inits);
-    group.operations = NULL;
-    group.inits = NULL;
-    group.count = group.capacity = group.init_count = group.init_capacity = 0;
+    maya_vector_clear(&group.operations);
+    maya_vector_clear(&group.inits);
 }
 
 static nccl_result wait_for_inits(void) {
     nccl_result result = NCCL_SUCCESS;
     bool in_progress = false;
-    for (size_t i = 0; i < group.init_count; i++) {
-        nccl_communicator **handle = group.inits[i];
+    for (size_t i = 0; i < group.inits.count; i++) {
+        nccl_communicator **handle = group.inits.items[i];
         nccl_result init_result = (*handle)->blocking ? nccl_wait_for_init(handle) : NCCL_IN_PROGRESS;
         if (init_result == NCCL_IN_PROGRESS) in_progress = true;
         else if (result == NCCL_SUCCESS) result = init_result;
@@ -54,8 +48,8 @@ nccl_result nccl_group_close(void) {
     nccl_result init_result = wait_for_inits(), result = group.refused;
     if (result == NCCL_SUCCESS) result = init_result;
     bool agreed = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS;
-    if (agreed && group.count > 0) {
-        nccl_result posted = nccl_post(group.operations, group.count);
+    if (agreed && group.operations.count > 0) {
+        nccl_result posted = nccl_post(group.operations.items, group.operations.count);
         if (posted != NCCL_SUCCESS) result = posted;
     }
     reset_group();
@@ -82,26 +76,6 @@ MAYA_API nccl_result ncclGroupSimulateEnd(void *simulation_info) {
     return nccl_fail(NCCL_INVALID_USAGE, "ncclGroupSimulateEnd is not emulated");
 }
 
-nccl_result nccl_group_add_operation(const nccl_operation *operation) {
-    if (group.count == group.capacity) {
-        size_t capacity = group.capacity ? 2 * group.capacity : 16;
-        nccl_operation *grown = realloc(group.operations, capacity * sizeof *grown);
-        if (grown == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-        group.operations = grown;
-        group.capacity = capacity;
-    }
-    group.operations[group.count++] = *operation;
-    return NCCL_SUCCESS;
-}
+void nccl_group_add_operation(const nccl_operation *operation) { *maya_vector_add(&group.operations) = *operation; }
 
-nccl_result nccl_group_add_init(nccl_communicator **handle) {
-    if (group.init_count == group.init_capacity) {
-        size_t capacity = group.init_capacity ? 2 * group.init_capacity : 8;
-        nccl_communicator ***grown = realloc(group.inits, capacity * sizeof *grown);
-        if (grown == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
-        group.inits = grown;
-        group.init_capacity = capacity;
-    }
-    group.inits[group.init_count++] = handle;
-    return NCCL_SUCCESS;
-}
+void nccl_group_add_init(nccl_communicator **handle) { *maya_vector_add(&group.inits) = handle; }

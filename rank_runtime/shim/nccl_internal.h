@@ -163,8 +163,8 @@ nccl_result nccl_group_close(void);
 bool nccl_group_is_open(void);
 /* Makes `result` the result of the group, unless an earlier call was refused. */
 void nccl_group_refuse(nccl_result result);
-nccl_result nccl_group_add_operation(const nccl_operation *operation);
-nccl_result nccl_group_add_init(nccl_communicator **handle);
+void nccl_group_add_operation(const nccl_operation *operation);
+void nccl_group_add_init(nccl_communicator **handle);
 
 /* ---- nccl_collective.c ---- */
 

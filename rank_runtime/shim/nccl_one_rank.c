@@ -16,28 +16,28 @@ typedef struct {
 } transfer;
 
 static void run_transfer(void *argument) {
-    transfer *work = argument;
-    size_t size = work->count * nccl_type_size(work->type);
-    if (!work->scaling.used) {
-        if (work->target != work->source) maya_values_copy(work->target, work->source, size);
+    transfer *request = argument;
+    size_t size = request->count * nccl_type_size(request->type);
+    if (!request->scaling.used) {
+        if (request->target != request->source) maya_values_copy(request->target, request->source, size);
         return;
     }
-    const void *scalar = work->scaling.device_scalar;
+    const void *scalar = request->scaling.device_scalar;
     maya_values_hold();
-    bool known = maya_values_are_known(work->source, size) &&
-                 (scalar == NULL || maya_values_are_known(scalar, nccl_type_size(work->type)));
-    if (scalar == NULL) scalar = work->scaling.host_scalar;
+    bool known = maya_values_are_known(request->source, size) &&
+                 (scalar == NULL || maya_values_are_known(scalar, nccl_type_size(request->type)));
+    if (scalar == NULL) scalar = request->scaling.host_scalar;
     if (known) {
-        nccl_scale(work->target, work->source, scalar, work->count, work->type);
-        maya_values_known(work->target, size);
+        nccl_scale(request->target, request->source, scalar, request->count, request->type);
+        maya_values_known(request->target, size);
     } else {
-        maya_values_set_placeholder(work->target, size);
+        maya_values_set_placeholder(request->target, size);
     }
     maya_values_release();
 }
 
 nccl_result nccl_post_one_rank(const nccl_operation *operation, const void *source) {
-    maya_work work = {
+    maya_command command = {
         .kind = MAYA_RECORD_COLLECTIVE,
         .signature = nccl_signature(operation),
         .value = operation->sequence,
@@ -53,10 +53,10 @@ nccl_result nccl_post_one_rank(const nccl_operation *operation, const void *sour
             .type = operation->type,
             .scaling = operation->scaling,
         };
-        work.run = run_transfer;
-        work.release = free;
-        work.argument = argument;
+        command.run = run_transfer;
+        command.release = free;
+        command.argument = argument;
     }
-    int error = maya_submit(operation->stream, &work);
+    int error = maya_submit(operation->stream, &command);
     return error == 0 ? NCCL_SUCCESS : nccl_fail(NCCL_CUDA_ERROR, "CUDA error %d", error);
 }

@@ -1,11 +1,12 @@
 /* Operations among several ranks.
  *
- * In: a closed group. Its operations on one stream become one asynchronous work item: when the stream reaches it, each
+ * In: a closed group. Its operations on one stream become one asynchronous command: when the stream reaches it, each
  * operation is posted to the coordinator with the bytes that its send buffer holds then, and the stream stops until all are
  * answered. The coordinator client's thread writes the answers to the receive buffers. A send to the own rank whose receive is
  * in the same group and stream is copied locally. nccl_bytes.c reads and writes the buffers. */
 
 #include "device/schedule.h"
+#include "device/vector.h"
 #include "device/virtual_clock.h"
 #include "nccl_internal.h"
 
@@ -42,26 +43,21 @@ typedef struct {
 
 enum { PLACE_BITS = 24 };
 
-static place *places;
-static size_t place_count, first_free;
+static MAYA_VECTOR(place) places;
+static size_t first_free;
 
 static int64_t new_token(post *waiting) {
-    while (first_free < place_count && places[first_free].waiting) first_free++;
-    if (first_free == place_count) {
-        size_t count = place_count * 2 + 64;
-        places = realloc(places, count * sizeof *places);
-        if (places == NULL || count > 1u << PLACE_BITS) abort();
-        memset(places + place_count, 0, (count - place_count) * sizeof *places);
-        place_count = count;
-    }
-    place *taken = &places[first_free];
+    while (first_free < places.count && places.items[first_free].waiting) first_free++;
+    if (first_free == 1u << PLACE_BITS) abort();
+    maya_vector_extend(&places, first_free + 1);
+    place *taken = &places.items[first_free];
     taken->waiting = waiting;
     return ++taken->uses << PLACE_BITS | (int64_t)first_free;
 }
 
 static post *take_place(size_t index) {
-    post *waiting = places[index].waiting;
-    places[index].waiting = NULL;
+    post *waiting = places.items[index].waiting;
+    places.items[index].waiting = NULL;
     if (index < first_free) first_free = index;
     return waiting;
 }
@@ -69,13 +65,14 @@ static post *take_place(size_t index) {
 /* NULL: no operation waits for it. */
 static post *take_token(int64_t token) {
     size_t index = (size_t)token & ((1u << PLACE_BITS) - 1);
-    if (index >= place_count || places[index].waiting == NULL || places[index].uses != token >> PLACE_BITS) return NULL;
-    return take_place(index);
+    if (index >= places.count) return NULL;
+    const place *taken = &places.items[index];
+    return taken->waiting && taken->uses == token >> PLACE_BITS ? take_place(index) : NULL;
 }
 
 void nccl_operations_after_fork(void) {
-    places = NULL;
-    place_count = first_free = 0;
+    memset(&places, 0, sizeof places);
+    first_free = 0;
 }
 
 /* ---- sequence numbers; guarded by nccl_lock ---- */
@@ -212,7 +209,7 @@ static void post_all(void *argument, uint64_t arrival_ns) {
     pthread_mutex_lock(&nccl_lock);
     bool done = answer_is_last(posts);
     pthread_mutex_unlock(&nccl_lock);
-    if (done) maya_work_done_after(stream, any ? schedule_delay(posts) : 0);
+    if (done) maya_command_done_after(stream, any ? schedule_delay(posts) : 0);
 }
 
 /* Posts the operations as soon as the virtual clock knows when the stream reached them. */
@@ -255,7 +252,7 @@ static void end_delivery(post *item) {
     pthread_cond_broadcast(&nccl_changed);
     bool done = answer_is_last(posts);
     pthread_mutex_unlock(&nccl_lock);
-    if (done) maya_work_done_after(posts->stream, schedule_delay(posts));
+    if (done) maya_command_done_after(posts->stream, schedule_delay(posts));
 }
 
 void nccl_operation_done(const maya_done *message, const void *payload, size_t payload_bytes) {
@@ -301,24 +298,22 @@ void nccl_operation_abandoned(const maya_abandoned *message) {
 
 void nccl_drop_operations(nccl_communicator *communicator, const char *why) {
     pthread_mutex_lock(&nccl_lock);
-    maya_stream **streams = malloc((place_count + 1) * sizeof *streams);
-    void **tickets = malloc((place_count + 1) * sizeof *tickets);
-    if (streams == NULL || tickets == NULL) abort();
-    size_t count = 0, ticket_count = 0;
-    for (size_t i = 0; i < place_count; i++) {
-        post *waiting = places[i].waiting;
+    MAYA_VECTOR(maya_stream *) streams = {0};
+    MAYA_VECTOR(void *) tickets = {0};
+    for (size_t i = 0; i < places.count; i++) {
+        post *waiting = places.items[i].waiting;
         if (waiting == NULL || (communicator && waiting->operation.communicator != communicator)) continue;
         take_place(i);
-        tickets[ticket_count++] = waiting->ticket;
+        *maya_vector_add(&tickets) = waiting->ticket;
         if (why) nccl_note_error(waiting->operation.communicator, NCCL_SYSTEM_ERROR, why, strlen(why));
-        if (answer_is_last(waiting->posts)) streams[count++] = waiting->posts->stream;
+        if (answer_is_last(waiting->posts)) *maya_vector_add(&streams) = waiting->posts->stream;
     }
     while (communicator && communicator->delivering > 0) pthread_cond_wait(&nccl_changed, &nccl_lock);
     pthread_mutex_unlock(&nccl_lock);
-    for (size_t i = 0; i < ticket_count; i++) maya_clock_dropped(tickets[i]);
-    for (size_t i = 0; i < count; i++) maya_work_done(streams[i]);
-    free(streams);
-    free(tickets);
+    for (size_t i = 0; i < tickets.count; i++) maya_clock_dropped(tickets.items[i]);
+    for (size_t i = 0; i < streams.count; i++) maya_command_done(streams.items[i]);
+    maya_vector_clear(&streams);
+    maya_vector_clear(&tickets);
 }
 
 /* ---- groups ---- */
@@ -333,16 +328,16 @@ static void note_submitted(stream_posts *posts, bool is_captured) {
 }
 
 /* Gives the operation a new sequence number at every launch of the graph that captured it. */
-static void renew_number(maya_work *work) {
-    post *item = work->argument;
+static void renew_number(maya_command *command) {
+    post *item = command->argument;
     pthread_mutex_lock(&nccl_lock);
-    work->value = item->operation.sequence = next_sequence(&item->operation);
+    command->value = item->operation.sequence = next_sequence(&item->operation);
     pthread_mutex_unlock(&nccl_lock);
 }
 
 /* Copies the captured operations, which have their new sequence numbers, for one launch. */
-static void renew_posts(maya_work *work) {
-    stream_posts *pattern = work->argument;
+static void renew_posts(maya_command *command) {
+    stream_posts *pattern = command->argument;
     size_t bytes = sizeof *pattern + pattern->count * sizeof *pattern->items;
     stream_posts *posts = malloc(bytes);
     if (posts == NULL) abort();
@@ -350,16 +345,16 @@ static void renew_posts(maya_work *work) {
     pthread_mutex_lock(&nccl_lock);
     note_submitted(posts, false);
     pthread_mutex_unlock(&nccl_lock);
-    work->argument = posts;
-    work->release = release_posts;
+    command->argument = posts;
+    command->release = release_posts;
 }
 
 /* Submits work to the operation's stream, on the communicator's device: the handle of a default stream means another stream on
  * every device. */
-static int submit(const nccl_operation *operation, const maya_work *work) {
+static int submit(const nccl_operation *operation, const maya_command *command) {
     int device = operation->communicator->device, before = maya_current_device();
     if (device != before) maya_set_device(device);
-    int error = maya_submit(operation->stream, work);
+    int error = maya_submit(operation->stream, command);
     if (device != before) maya_set_device(before);
     return error;
 }
@@ -495,14 +490,14 @@ static int submit_record(post *item) {
         operation->sequence = next_sequence(operation);
         pthread_mutex_unlock(&nccl_lock);
     }
-    maya_work work = {.kind = MAYA_RECORD_COLLECTIVE,
-                      .signature = nccl_signature(operation),
-                      .value = operation->sequence,
-                      .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0,
-                      .argument = item,
-                      .renew = renew_number,
-                      .ticket = is_local(item) ? NULL : &item->ticket};
-    return submit(operation, &work);
+    maya_command command = {.kind = MAYA_RECORD_COLLECTIVE,
+                            .signature = nccl_signature(operation),
+                            .value = operation->sequence,
+                            .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0,
+                            .argument = item,
+                            .renew = renew_number,
+                            .ticket = is_local(item) ? NULL : &item->ticket};
+    return submit(operation, &command);
 }
 
 nccl_result nccl_post(nccl_operation *operations, size_t count) {
@@ -528,9 +523,9 @@ nccl_result nccl_post(nccl_operation *operations, size_t count) {
     }
     for (size_t i = 0; i < count; i++) {
         if (streams[i] == NULL) continue;
-        maya_work work = {
+        maya_command command = {
             .start = start_posts, .release = release_posts, .argument = streams[i], .renew = renew_posts, .unrecorded = true};
-        int status = submit(&operations[i], &work);
+        int status = submit(&operations[i], &command);
         if (error == 0) error = status;
     }
     free(items);

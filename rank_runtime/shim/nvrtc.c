@@ -10,6 +10,7 @@
  * extern "C" a plain name stays unchanged. */
 
 #include "device/device.h"
+#include "device/vector.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -36,8 +37,7 @@ typedef struct {
 
 typedef struct {
     char *source;
-    nvrtc_name *names;
-    size_t name_count;
+    MAYA_VECTOR(nvrtc_name) names;
     char *image; /* NULL: not compiled yet */
     size_t image_size;
 } nvrtc_program;
@@ -102,11 +102,11 @@ MAYA_API nvrtc_result nvrtcCreateProgram(nvrtc_program **created, const char *so
 MAYA_API nvrtc_result nvrtcDestroyProgram(nvrtc_program **destroyed) {
     if (destroyed == NULL || *destroyed == NULL) return NVRTC_INVALID_PROGRAM;
     nvrtc_program *old = *destroyed;
-    for (size_t i = 0; i < old->name_count; i++) {
-        free(old->names[i].expression);
-        free(old->names[i].lowered);
+    for (size_t i = 0; i < old->names.count; i++) {
+        free(old->names.items[i].expression);
+        free(old->names.items[i].lowered);
     }
-    free(old->names);
+    maya_vector_clear(&old->names);
     free(old->source);
     free(old->image);
     free(old);
@@ -144,16 +144,13 @@ MAYA_API nvrtc_result nvrtcAddNameExpression(nvrtc_program *program, const char 
     if (program == NULL) return NVRTC_INVALID_PROGRAM;
     if (expression == NULL) return NVRTC_INVALID_INPUT;
     if (program->image != NULL) return NVRTC_NAME_AFTER_COMPILATION;
-    nvrtc_name *grown = realloc(program->names, (program->name_count + 1) * sizeof *grown);
-    if (grown == NULL) return NVRTC_OUT_OF_MEMORY;
-    program->names = grown;
     nvrtc_name added = {.expression = strdup(expression), .lowered = lower(program->source, expression)};
     if (added.expression == NULL || added.lowered == NULL) {
         free(added.expression);
         free(added.lowered);
         return NVRTC_OUT_OF_MEMORY;
     }
-    grown[program->name_count++] = added;
+    *maya_vector_add(&program->names) = added;
     return NVRTC_SUCCESS;
 }
 
@@ -161,9 +158,9 @@ MAYA_API nvrtc_result nvrtcGetLoweredName(nvrtc_program *program, const char *ex
     if (program == NULL) return NVRTC_INVALID_PROGRAM;
     if (expression == NULL || lowered == NULL) return NVRTC_INVALID_INPUT;
     if (program->image == NULL) return NVRTC_NAME_BEFORE_COMPILATION;
-    for (size_t i = 0; i < program->name_count; i++) {
-        if (strcmp(program->names[i].expression, expression) != 0) continue;
-        *lowered = program->names[i].lowered;
+    for (size_t i = 0; i < program->names.count; i++) {
+        if (strcmp(program->names.items[i].expression, expression) != 0) continue;
+        *lowered = program->names.items[i].lowered;
         return NVRTC_SUCCESS;
     }
     return NVRTC_NAME_NOT_VALID;
@@ -205,7 +202,7 @@ MAYA_API nvrtc_result nvrtcCompileProgram(nvrtc_program *program, int option_cou
     if (image == NULL) return NVRTC_OUT_OF_MEMORY;
     fprintf(image, "maya nvrtc image\n");
     list_kernels(program->source, image);
-    for (size_t i = 0; i < program->name_count; i++) fprintf(image, "kernel %s\n", program->names[i].lowered);
+    for (size_t i = 0; i < program->names.count; i++) fprintf(image, "kernel %s\n", program->names.items[i].lowered);
     fclose(image);
     program->image_size++; /* with the terminating zero, as PTX has it */
     return NVRTC_SUCCESS;

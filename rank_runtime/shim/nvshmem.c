@@ -133,20 +133,21 @@ typedef struct {
 } transfer;
 
 static void run_transfer(void *argument) {
-    const transfer *work = argument;
-    if (work->size > 0 && work->target != work->source) maya_values_copy(work->target, work->source, work->size);
-    if (work->signal == NULL) return;
-    *work->signal = work->signal_value + (work->add ? *work->signal : 0);
-    maya_values_known(work->signal, sizeof *work->signal);
+    const transfer *request = argument;
+    if (request->size > 0 && request->target != request->source)
+        maya_values_copy(request->target, request->source, request->size);
+    if (request->signal == NULL) return;
+    *request->signal = request->signal_value + (request->add ? *request->signal : 0);
+    maya_values_known(request->signal, sizeof *request->signal);
 }
 
-static int submit(const char *call, void *stream, transfer work) {
+static int submit(const char *call, void *stream, transfer request) {
     transfer *argument = malloc(sizeof *argument);
     if (argument == NULL) return NVSHMEM_ERROR;
-    *argument = work;
+    *argument = request;
     char text[96];
-    int length = snprintf(text, sizeof text, "{\"call\":\"%s\",\"bytes\":%zu}", call, work.size);
-    maya_work submitted = {
+    int length = snprintf(text, sizeof text, "{\"call\":\"%s\",\"bytes\":%zu}", call, request.size);
+    maya_command submitted = {
         .run = run_transfer,
         .release = free,
         .argument = argument,
@@ -173,8 +174,8 @@ MAYA_API void nvshmemx_getmem_on_stream(void *target, const void *source, size_t
 MAYA_API void nvshmemx_putmem_signal_on_stream(void *target, const void *source, size_t size, uint64_t *signal, uint64_t value,
                                                int operation, int pe, void *stream) {
     enum { SIGNAL_ADD = 10 };
-    transfer work = {target, source, size, signal, value, operation == SIGNAL_ADD};
-    if (is_this_pe(__func__, pe)) submit(__func__, stream, work);
+    transfer request = {target, source, size, signal, value, operation == SIGNAL_ADD};
+    if (is_this_pe(__func__, pe)) submit(__func__, stream, request);
 }
 
 /* Only this PE can have raised the signal, and only by earlier work, so there is nothing to wait for. */

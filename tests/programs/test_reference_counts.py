@@ -50,7 +50,7 @@ def test_threads_may_share_and_drop_tensors(maya_run: MayaRun) -> None:
         saved = {}
 
         def work(number):
-            for i in range(3000):
+            for i in range(1500):
                 tensor = shared[(number + i) % len(shared)]
                 fresh = tensor + i
                 saved[number] = fresh, torch.stack([tensor, fresh])   # what another thread may be using

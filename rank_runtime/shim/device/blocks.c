@@ -140,12 +140,12 @@ static void forget_values(void *address, size_t bytes, bool handed_out) {
     static maya_intervals given_back; /* freed while work was queued */
     static _Atomic bool any;          /* is there something in it? */
     uintptr_t start = (uintptr_t)address;
-    if (!any && !maya_work_is_queued()) {
+    if (!any && !maya_commands_are_queued()) {
         maya_values_set_placeholder(address, bytes);
         return;
     }
     pthread_mutex_lock(&maya_blocks_lock);
-    if (maya_work_is_queued()) {
+    if (maya_commands_are_queued()) {
         if (handed_out) maya_intervals_remove(&given_back, start, start + bytes);
         else maya_intervals_add(&given_back, start, start + bytes);
     } else {

@@ -38,7 +38,7 @@ typedef struct {
     size_t capacity;
 } spans;
 
-enum { WORKS_KEPT = 2048, COLLECTIVES_KEPT = 4096, ENTRIES_KEPT = 256 };
+enum { KERNELS_KEPT = 2048, COLLECTIVES_KEPT = 4096, ENTRIES_KEPT = 256 };
 
 typedef struct {
     uint32_t other;
@@ -54,7 +54,7 @@ typedef struct {
     clock_future *last_arrival; /* when the rank arrives at the collective recorded last */
     uint64_t collectives;       /* recorded so far */
     clock_unsynced *unsynced;   /* its own collectives, and those it has waited for */
-    spans works, collective_spans;
+    spans kernels, collective_spans;
     /* by other stream: how many of its collectives have been charged for their overlap with this stream's kernels */
     MAYA_VECTOR(settled_pair) settled;
 } clock_stream;
@@ -103,17 +103,17 @@ static const span *span_at(const spans *spans, uint64_t number) { return &spans-
 
 static uint64_t oldest(const spans *spans) { return spans->count > spans->capacity ? spans->count - spans->capacity : 0; }
 
-static uint64_t overlap(const spans *works, const span *collective) {
-    uint64_t low = oldest(works), high = works->count, total = 0;
+static uint64_t overlap(const spans *kernels, const span *collective) {
+    uint64_t low = oldest(kernels), high = kernels->count, total = 0;
     while (low < high) { /* kernels are in order, and none begins before its predecessor has ended */
         uint64_t middle = low + (high - low) / 2;
-        if (span_at(works, middle)->end <= collective->start) low = middle + 1;
+        if (span_at(kernels, middle)->end <= collective->start) low = middle + 1;
         else high = middle;
     }
-    for (; low < works->count && span_at(works, low)->start < collective->end; low++) {
-        const span *work = span_at(works, low);
-        uint64_t end = work->end < collective->end ? work->end : collective->end;
-        total += end - later(work->start, collective->start);
+    for (; low < kernels->count && span_at(kernels, low)->start < collective->end; low++) {
+        const span *kernel = span_at(kernels, low);
+        uint64_t end = kernel->end < collective->end ? kernel->end : collective->end;
+        total += end - later(kernel->start, collective->start);
     }
     return total;
 }
@@ -135,8 +135,8 @@ static void settle(clock_stream *stream, uint32_t other, uint64_t collectives) {
     uint64_t *settled = settled_of(stream, other);
     const spans *spans = &streams.items[other]->collective_spans;
     uint64_t total = 0;
-    for (uint64_t i = later(*settled, oldest(spans)); i < collectives && stream->works.count; i++) {
-        total += overlap(&stream->works, span_at(spans, i));
+    for (uint64_t i = later(*settled, oldest(spans)); i < collectives && stream->kernels.count; i++) {
+        total += overlap(&stream->kernels, span_at(spans, i));
     }
     if (collectives > *settled) *settled = collectives;
     stream->cursor += total * cost / 1000;
@@ -186,7 +186,7 @@ bool clock_is_known(clock_host_time *time) {
 static void run_work(clock_stream *stream, uint64_t ready, const clock_duration *duration, bool counts) {
     uint64_t start = later(stream->cursor, ready);
     stream->cursor = start + duration->ns;
-    if (counts && maya_get_settings()->costs.overlap) remember(&stream->works, WORKS_KEPT, start, stream->cursor);
+    if (counts && maya_get_settings()->costs.overlap) remember(&stream->kernels, KERNELS_KEPT, start, stream->cursor);
 }
 
 static bool run_collective(clock_stream *stream, entry *head) {
@@ -369,7 +369,7 @@ void clock_streams_begin(void) {
         clock_stream *stream = streams.items[i];
         if (stream == NULL) continue;
         free(stream->entries);
-        free(stream->works.items);
+        free(stream->kernels.items);
         free(stream->collective_spans.items);
         free(stream->settled.items);
         clock_unsynced_release(stream->unsynced);

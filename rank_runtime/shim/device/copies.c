@@ -190,13 +190,13 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     }
     job->references = 2;
     job->submitter = pthread_self();
-    maya_work work = {.run = run_copy,
-                      .release = release_copy,
-                      .argument = job,
-                      .kind = MAYA_RECORD_MEMCPY,
-                      .signature = copy_signature(job->kind, pageable, between_devices),
-                      .value = bytes};
-    int status = maya_submit(stream, &work);
+    maya_command command = {.run = run_copy,
+                            .release = release_copy,
+                            .argument = job,
+                            .kind = MAYA_RECORD_MEMCPY,
+                            .signature = copy_signature(job->kind, pageable, between_devices),
+                            .value = bytes};
+    int status = maya_submit(stream, &command);
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
     /* The stream was idle when checked, but other work got in before the copy. */
     if (from_pageable && !job->snapshot && !job->unread && !job->done) maya_stream_drain(stream);
@@ -246,12 +246,12 @@ int maya_fill_submit(void *stream, void *address, uint32_t pattern, size_t patte
     fill_job *job = malloc(sizeof *job);
     if (job == NULL) return CUDA_OUT_OF_MEMORY;
     *job = (fill_job){address, pattern, pattern_size, width, rows, pitch};
-    maya_work work = {.run = run_fill,
-                      .release = free,
-                      .argument = job,
-                      .kind = MAYA_RECORD_MEMSET,
-                      .signature = fill_signature(pattern),
-                      .value = width * rows};
-    int status = maya_submit(stream, &work);
+    maya_command command = {.run = run_fill,
+                            .release = free,
+                            .argument = job,
+                            .kind = MAYA_RECORD_MEMSET,
+                            .signature = fill_signature(pattern),
+                            .value = width * rows};
+    int status = maya_submit(stream, &command);
     return status == CUDA_OK && blocking && maya_address_device(address) < 0 ? maya_stream_synchronize(stream) : status;
 }

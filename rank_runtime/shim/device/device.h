@@ -118,8 +118,9 @@ typedef struct {
     bool waits_unrecorded;  /* synchronizing leaves no record, because the program did not ask for it */
     uint32_t trials;        /* trials that it is in (trial.c), and ... */
     uint32_t memory_trials; /* ... those whose memory is not recorded */
-    void *trial_work;       /* durations of the work of the present trial */
+    void *trial_durations;  /* of the kernels of the present trial */
     bool debugs;            /* runs a debugger, which must not wait for a stream that hangs */
+    bool inspects;          /* Maya itself reads torch's state: queries answer in real time and leave no record */
     void *observer;         /* the op observer's own state of the thread */
     bool is_recorded;       /* the trace has its name */
     uint32_t op_signature;  /* the op around the launch that is being recorded, for the clock; 0: none */
@@ -161,15 +162,16 @@ MAYA_API void maya_record_flush(void);
 typedef struct maya_stream maya_stream;
 typedef struct maya_event maya_event;
 
-typedef struct maya_work {
+/* A command of a stream, in the sense of the CUDA programming guide: a kernel, copy, collective, event record, ... */
+typedef struct maya_command {
     void (*run)(void *argument); /* the effect on memory; may be NULL */
-    /* Instead of run, for asynchronous work: starts it without waiting. The stream is blocked until maya_work_done(stream) is
-     * called, from any thread, possibly before start returns. */
+    /* Instead of run, for an asynchronous command: starts it without waiting. The stream is blocked until
+     * maya_command_done(stream) is called, from any thread, possibly before start returns. */
     void (*start)(void *argument, maya_stream *stream);
     void (*release)(void *argument); /* frees the argument after its last run; may be NULL */
-    /* For captured work that differs from one graph launch to the next: called at each launch, in the launching thread. Puts
-     * this launch's argument, its release and its value into a copy of the work. */
-    void (*renew)(struct maya_work *work);
+    /* For a captured command that differs from one graph launch to the next: called at each launch, in the launching thread.
+     * Puts this launch's argument, its release and its value into a copy of the command. */
+    void (*renew)(struct maya_command *command);
     void *argument;
     maya_record_kind kind;
     uint32_t signature;
@@ -178,14 +180,14 @@ typedef struct maya_work {
     bool on_host_thread; /* run is the user's own function: never in the calling thread */
     bool unrecorded;     /* leaves no record (the effect of something already recorded) */
     void **ticket;       /* for a posted COLLECTIVE: receives the clock's ticket */
-} maya_work;
+} maya_command;
 
-/* Take over `work` (its argument is released in every case). 0 or a cudaError_t. */
-MAYA_API int maya_submit(void *stream, const maya_work *work);
-/* The asynchronous work at the head of `stream` is complete, and the stream continues. Releases the work's argument. */
-MAYA_API void maya_work_done(maya_stream *stream);
+/* Take over `command` (its argument is released in every case). 0 or a cudaError_t. */
+MAYA_API int maya_submit(void *stream, const maya_command *command);
+/* The asynchronous command at the head of `stream` is complete, and the stream continues. Releases its argument. */
+MAYA_API void maya_command_done(maya_stream *stream);
 /* The same, `ns` of real time later. */
-MAYA_API void maya_work_done_after(maya_stream *stream, uint64_t ns);
+MAYA_API void maya_command_done_after(maya_stream *stream, uint64_t ns);
 /* library_call.c: a call of a library that occupies the device. `format` makes its signature: one JSON object, whose first key
  * is "call", e.g. {"call":"cublasGemmEx","m":4096,...}. Returns 0 or a cudaError_t. */
 MAYA_API int maya_library_call(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));

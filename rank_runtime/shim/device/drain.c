@@ -39,7 +39,7 @@ static bool engine_answers(void) {
 
 MAYA_API bool maya_collectives_are_queued(void) {
     bool others_may_wait = maya_client_is_connected() && maya_get_settings()->world_size > 1;
-    if (given_up || !others_may_wait || !maya_work_is_queued()) return false;
+    if (given_up || !others_may_wait || !maya_commands_are_queued()) return false;
     return engine_answers() && maya_streams_hold_collectives();
 }
 

@@ -4,8 +4,8 @@
 #include "process.h"
 #include "internal.h"
 
-typedef struct queued_work {
-    maya_work work;
+typedef struct queued_command {
+    maya_command command;
     uint64_t position;    /* 1, 2, ... in its stream */
     maya_stream *awaited; /* not NULL: wait until `awaited` has completed `awaited_position` */
     uint64_t awaited_position;
@@ -13,8 +13,8 @@ typedef struct queued_work {
     uint64_t watched_value;
     bool watched_wide;
     unsigned comparison;
-    struct queued_work *next;
-} queued_work;
+    struct queued_command *next;
+} queued_command;
 
 typedef struct maya_capture maya_capture;
 
@@ -29,7 +29,7 @@ struct maya_stream {
     uint64_t last_collective;      /* position of the last asynchronous work */
     uint64_t host_waits_for;       /* the lowest position that a host thread waits for; UINT64_MAX: none does */
     bool executing;                /* some thread runs the work at the head, or it was started and is not done yet */
-    queued_work *head, *tail;      /* queued work */
+    queued_command *head, *tail;   /* queued commands */
     uint32_t host_functions;       /* how many host functions of the user so far */
     uint32_t awaiting;             /* entries in queues of other streams that wait for this one */
     maya_capture *capture;         /* not NULL: work goes into a graph */
@@ -55,7 +55,7 @@ typedef struct shared_event {
 
 maya_stream *maya_stream_resolve(void *handle);
 /* Work on `stream`, recorded as if on the stream numbered `record_as`. Takes over the work's argument. */
-int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as);
+int maya_submit_to(maya_stream *stream, const maya_command *command, uint32_t record_as);
 
 /* shared_event.c */
 void maya_shared_event_record(shared_event *shared, maya_stream *stream);
@@ -75,7 +75,7 @@ const pthread_cond_t *maya_streams_condition(void);
 /* graph.c; all called with maya_engine_lock held except where said */
 bool maya_capture_is_alive(const maya_capture *capture, uint64_t id);
 uint64_t maya_capture_id(const maya_capture *capture);
-void maya_capture_append(maya_stream *stream, const maya_work *work, uint32_t record_as);
+void maya_capture_append(maya_stream *stream, const maya_command *command, uint32_t record_as);
 void maya_capture_join(maya_stream *stream, maya_capture *capture);
 
 /* stream.c */

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 struct maya_graph_node {
-    maya_work work;
+    maya_command command;
     uint32_t stream_number;
     maya_graph_node *before; /* the previous node of the same branch */
 };
@@ -55,7 +55,7 @@ int maya_graph_release(maya_graph *graph) {
     if (__atomic_sub_fetch(&graph->references, 1, __ATOMIC_ACQ_REL) > 0) return CUDA_OK;
     for (size_t i = 0; i < graph->nodes.count; i++) {
         maya_graph_node *node = graph->nodes.items[i];
-        if (node->work.release) node->work.release(node->work.argument);
+        if (node->command.release) node->command.release(node->command.argument);
         free(node);
     }
     free(graph->nodes.items);
@@ -70,20 +70,20 @@ static maya_graph_node *last_node_of(const maya_graph *graph, uint32_t stream_nu
     return NULL;
 }
 
-static void append(maya_graph *graph, const maya_work *work, uint32_t stream_number) {
+static void append(maya_graph *graph, const maya_command *command, uint32_t stream_number) {
     maya_graph_node *node = must_alloc(malloc(sizeof *node));
     maya_graph_node *before = graph->nodes.count ? graph->nodes.items[graph->nodes.count - 1] : NULL;
     if (before && before->stream_number != stream_number) before = last_node_of(graph, stream_number);
-    *node = (maya_graph_node){.work = *work, .stream_number = stream_number, .before = before};
+    *node = (maya_graph_node){.command = *command, .stream_number = stream_number, .before = before};
     *maya_vector_add(&graph->nodes) = node;
 }
 
 void maya_graph_keep(maya_graph *graph, void (*release)(void *), void *argument) {
-    maya_work work = {.release = release, .argument = argument, .unrecorded = true};
-    append(graph, &work, 0);
+    maya_command command = {.release = release, .argument = argument, .unrecorded = true};
+    append(graph, &command, 0);
 }
 
-static bool is_node(const maya_graph_node *node) { return !node->work.unrecorded; }
+static bool is_node(const maya_graph_node *node) { return !node->command.unrecorded; }
 
 size_t maya_graph_nodes(const maya_graph *graph, maya_graph_node **nodes, size_t room) {
     size_t count = 0;
@@ -97,7 +97,7 @@ size_t maya_graph_nodes(const maya_graph *graph, maya_graph_node **nodes, size_t
 
 maya_graph_node *maya_graph_node_before(const maya_graph_node *node) { return node->before; }
 
-int maya_graph_node_kind(const maya_graph_node *node) { return (int)node->work.kind; }
+int maya_graph_node_kind(const maya_graph_node *node) { return (int)node->command.kind; }
 
 /* The stream that the capture began on: every branch has come from it and goes back to it. */
 static const maya_graph_node *first_node(const maya_graph *graph) {
@@ -109,8 +109,8 @@ static const maya_graph_node *first_node(const maya_graph *graph) {
 
 /* Records that `after` waits for an event of `before`; the launch itself runs in a single stream. */
 static int record_order(maya_stream *stream, uint32_t event, uint32_t before, uint32_t after) {
-    maya_work record = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
-    maya_work wait = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
+    maya_command record = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
+    maya_command wait = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event, .flags = MAYA_FLAG_FROM_GRAPH};
     int status = maya_submit_to(stream, &record, before);
     return status == CUDA_OK ? maya_submit_to(stream, &wait, after) : status;
 }
@@ -123,7 +123,7 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
     size_t records = maya_graph_nodes(graph, NULL, 0) + (elsewhere ? 4 : 0);
     char text[64];
     int length = snprintf(text, sizeof text, "{\"graph\":%u,\"records\":%zu}", graph->number, records);
-    maya_work launch = {
+    maya_command launch = {
         .kind = MAYA_RECORD_GRAPH_LAUNCH, .signature = maya_intern(text, (size_t)length), .value = graph->number};
     int status = maya_submit_to(stream, &launch, stream->number);
     if (elsewhere && graph->begins == 0) {
@@ -132,11 +132,11 @@ int maya_graph_launch(maya_graph *graph, void *handle) {
     }
     if (elsewhere && status == CUDA_OK) status = record_order(stream, graph->begins, stream->number, first->stream_number);
     for (size_t i = 0; status == CUDA_OK && i < graph->nodes.count; i++) {
-        maya_work work = graph->nodes.items[i]->work;
-        work.release = NULL; /* the graph keeps it for the next launch */
-        work.flags |= MAYA_FLAG_FROM_GRAPH;
-        if (work.renew) work.renew(&work);
-        status = maya_submit_to(stream, &work, graph->nodes.items[i]->stream_number);
+        maya_command command = graph->nodes.items[i]->command;
+        command.release = NULL; /* the graph keeps it for the next launch */
+        command.flags |= MAYA_FLAG_FROM_GRAPH;
+        if (command.renew) command.renew(&command);
+        status = maya_submit_to(stream, &command, graph->nodes.items[i]->stream_number);
     }
     if (elsewhere && status == CUDA_OK) status = record_order(stream, graph->ends, first->stream_number, stream->number);
     return status;
@@ -155,8 +155,8 @@ bool maya_capture_is_alive(const maya_capture *capture, uint64_t id) {
     return false;
 }
 
-void maya_capture_append(maya_stream *stream, const maya_work *work, uint32_t record_as) {
-    append(stream->capture->graph, work, record_as);
+void maya_capture_append(maya_stream *stream, const maya_command *command, uint32_t record_as) {
+    append(stream->capture->graph, command, record_as);
 }
 
 void maya_capture_join(maya_stream *stream, maya_capture *capture) {

@@ -195,7 +195,7 @@ void maya_device_wait(int device);
 void maya_stream_drain(void *stream);
 void maya_device_drain(int device);
 /* true while some stream has queued work, so that effects on memory may come after their submission. */
-MAYA_API bool maya_work_is_queued(void);
+MAYA_API bool maya_commands_are_queued(void);
 
 MAYA_API int maya_event_create(unsigned flags, maya_event **event);
 MAYA_API int maya_event_destroy(maya_event *event);

@@ -243,8 +243,8 @@ int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsign
     }
     maya_read_part(kernel->part_kind, kernel, grid, block, arguments->values, &key.part);
     hash_extents(&key, arguments);
-    maya_work work = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key, arguments)};
-    return maya_submit(stream, &work);
+    maya_command command = {.kind = MAYA_RECORD_KERNEL, .signature = launch_signature(&key, arguments)};
+    return maya_submit(stream, &command);
 }
 
 /* How many blocks of that size fit on a multiprocessor. Register use is unknown and does not limit them. */

@@ -137,7 +137,7 @@ int maya_library_call(void *stream, const char *format, ...) {
     if (maya_get_settings()->bare) return 0;
     va_list arguments;
     va_start(arguments, format);
-    maya_work work = {.kind = MAYA_RECORD_LIBRARY, .signature = signature_of(format, arguments)};
+    maya_command command = {.kind = MAYA_RECORD_LIBRARY, .signature = signature_of(format, arguments)};
     va_end(arguments);
-    return maya_submit(stream, &work);
+    return maya_submit(stream, &command);
 }

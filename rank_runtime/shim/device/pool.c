@@ -123,8 +123,8 @@ int maya_pool_free(void *address, void *stream) {
     pthread_mutex_unlock(&maya_pool_lock);
     if (found == NULL) return maya_device_free(address);
     maya_record_block(found->address, found->size, false, maya_stream_number(stream));
-    maya_work work = {.run = give_back, .argument = found, .unrecorded = true};
-    int status = maya_submit(stream, &work);
+    maya_command command = {.run = give_back, .argument = found, .unrecorded = true};
+    int status = maya_submit(stream, &command);
     /* the driver frees memory above the threshold at the next synchronization; if the stream is idle, that is now */
     if (status == CUDA_OK && maya_stream_query(stream) == CUDA_OK)
         maya_pool_trim(found->device, pools[found->device].release_threshold);

@@ -7,8 +7,8 @@
  * The virtual clock sees every record before the file does and does not need the file: if the file can no longer be written (a
  * full disk), the trace ends there, and later records go to the clock alone.
  *
- * A block is written when it is full, when a record finds it older than a second, by maya_record_flush, and when the process
- * exits. If a signal kills the process, buffered records are lost, and the file is valid up to there. exec ends the trace like
+ * A block is written when it is full, when a record finds it older than a second, by maya_record_flush (after every step of an
+ * optimizer), and when the process exits. If a signal kills the process, buffered records are lost, and the file is valid up to there. exec ends the trace like
  * a crash. A forked child drops the parent's buffer and records into a file of its own; it keeps all interned strings, because
  * callers keep their numbers. */
 #define _GNU_SOURCE

@@ -34,8 +34,8 @@ static void complete(void *argument) {
 void maya_shared_event_record(shared_event *shared, maya_stream *stream) {
     completion *done = must_alloc(malloc(sizeof *done));
     *done = (completion){.shared = shared, .count = ++shared->recorded};
-    maya_work work = {.run = complete, .release = free, .argument = done, .unrecorded = true};
-    maya_submit_to(stream, &work, 0);
+    maya_command command = {.run = complete, .release = free, .argument = done, .unrecorded = true};
+    maya_submit_to(stream, &command, 0);
 }
 
 void maya_shared_event_close(shared_event *shared) { munmap(shared, PAGE); }

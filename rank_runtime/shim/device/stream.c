@@ -22,8 +22,8 @@
 #include <time.h>
 
 pthread_mutex_t maya_engine_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;       /* for host threads in wait_until */
-static pthread_cond_t work_available = PTHREAD_COND_INITIALIZER; /* for the two worker threads */
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;          /* for host threads in wait_until */
+static pthread_cond_t command_available = PTHREAD_COND_INITIALIZER; /* for the two worker threads */
 static maya_stream *all_streams;
 static uint32_t stream_count;
 static uint32_t queued_streams; /* streams with queued or asynchronous work */
@@ -144,7 +144,7 @@ int maya_stream_info(void *handle, unsigned *flags, int *priority, int *device, 
 
 /* ---- the queue of a blocked stream ---- */
 
-static bool compares(const queued_work *item) {
+static bool compares(const queued_command *item) {
     uint64_t seen = item->watched_wide ? __atomic_load_n((const uint64_t *)item->watched, __ATOMIC_ACQUIRE)
                                        : __atomic_load_n((const uint32_t *)item->watched, __ATOMIC_ACQUIRE);
     switch (item->comparison & 3u) {
@@ -157,7 +157,7 @@ static bool compares(const queued_work *item) {
     }
 }
 
-static bool is_ready(const queued_work *item) {
+static bool is_ready(const queued_command *item) {
     if (item->awaited && item->awaited->completed < item->awaited_position) return false;
     return item->watched == NULL || compares(item);
 }
@@ -171,11 +171,11 @@ static void complete(maya_stream *stream, uint64_t position) {
         stream->host_waits_for = UINT64_MAX; /* a thread that waits for more sets it again */
         pthread_cond_broadcast(&progress);
     }
-    if (stream->head || stream->awaiting) pthread_cond_broadcast(&work_available);
+    if (stream->head || stream->awaiting) pthread_cond_broadcast(&command_available);
 }
 
-static queued_work *take_head(maya_stream *stream) {
-    queued_work *item = stream->head;
+static queued_command *take_head(maya_stream *stream) {
+    queued_command *item = stream->head;
     stream->head = item->next;
     if (stream->head == NULL) {
         stream->tail = NULL;
@@ -187,34 +187,34 @@ static queued_work *take_head(maya_stream *stream) {
 
 /* Run or start the head of `stream`. Called and returns with the lock held. */
 static void run_head(maya_stream *stream) {
-    queued_work *item = stream->head;
+    queued_command *item = stream->head;
     stream->executing = true;
-    uint64_t which = maya_schedule_mix(stream->number, stream->host_functions += item->work.on_host_thread);
+    uint64_t which = maya_schedule_mix(stream->number, stream->host_functions += item->command.on_host_thread);
     pthread_mutex_unlock(&maya_engine_lock);
-    if (item->work.on_host_thread) maya_sleep_ns(maya_schedule_ns(MAYA_HOST_FUNCTION_BEGINS, which));
-    if (item->work.start) {
-        item->work.start(item->work.argument, stream); /* may be complete, and `item` gone, before it returns */
+    if (item->command.on_host_thread) maya_sleep_ns(maya_schedule_ns(MAYA_HOST_FUNCTION_BEGINS, which));
+    if (item->command.start) {
+        item->command.start(item->command.argument, stream); /* may be complete, and `item` gone, before it returns */
         pthread_mutex_lock(&maya_engine_lock);
         return;
     }
-    if (item->work.run) item->work.run(item->work.argument);
+    if (item->command.run) item->command.run(item->command.argument);
     pthread_mutex_lock(&maya_engine_lock);
     take_head(stream);
     complete(stream, item->position);
-    if (item->work.release) {
+    if (item->command.release) {
         pthread_mutex_unlock(&maya_engine_lock);
-        item->work.release(item->work.argument);
+        item->command.release(item->command.argument);
         pthread_mutex_lock(&maya_engine_lock);
     }
     free(item);
 }
 
-void maya_work_done(maya_stream *stream) {
+void maya_command_done(maya_stream *stream) {
     pthread_mutex_lock(&maya_engine_lock);
-    queued_work *item = take_head(stream);
+    queued_command *item = take_head(stream);
     complete(stream, item->position);
     pthread_mutex_unlock(&maya_engine_lock);
-    if (item->work.release) item->work.release(item->work.argument);
+    if (item->command.release) item->command.release(item->command.argument);
     free(item);
 }
 
@@ -227,17 +227,17 @@ static void *end_late(void *argument) {
     late_end end = *(late_end *)argument;
     free(argument);
     maya_sleep_ns(end.ns);
-    maya_work_done(end.stream);
+    maya_command_done(end.stream);
     return NULL;
 }
 
-void maya_work_done_after(maya_stream *stream, uint64_t ns) {
+void maya_command_done_after(maya_stream *stream, uint64_t ns) {
     enum { STACK = 64 << 10 };
     late_end *end = ns > 0 ? malloc(sizeof *end) : NULL;
     if (end) *end = (late_end){stream, ns};
     if (end && maya_start_thread(end_late, end, STACK)) return;
     free(end);
-    maya_work_done(stream);
+    maya_command_done(stream);
 }
 
 static void *work_forever(void *host_functions) {
@@ -247,7 +247,7 @@ static void *work_forever(void *host_functions) {
     for (;;) {
         bool ran = false, watching = false;
         for (maya_stream *stream = all_streams; stream; stream = stream->next) {
-            while (stream->head && !stream->executing && stream->head->work.on_host_thread == mine_are_host_functions &&
+            while (stream->head && !stream->executing && stream->head->command.on_host_thread == mine_are_host_functions &&
                    is_ready(stream->head)) {
                 run_head(stream);
                 ran = true;
@@ -263,9 +263,9 @@ static void *work_forever(void *host_functions) {
                 soon.tv_sec++;
                 soon.tv_nsec -= 1000000000;
             }
-            pthread_cond_timedwait(&work_available, &maya_engine_lock, &soon);
+            pthread_cond_timedwait(&command_available, &maya_engine_lock, &soon);
         } else {
-            pthread_cond_wait(&work_available, &maya_engine_lock);
+            pthread_cond_wait(&command_available, &maya_engine_lock);
         }
     }
     return NULL;
@@ -283,11 +283,11 @@ static void start_worker(bool host_functions) {
     }
 }
 
-static queued_work *append(maya_stream *stream, queued_work fields) {
-    queued_work *item = must_alloc(malloc(sizeof *item));
+static queued_command *append(maya_stream *stream, queued_command fields) {
+    queued_command *item = must_alloc(malloc(sizeof *item));
     *item = fields;
     item->position = ++stream->submitted;
-    if (item->work.start) stream->last_collective = item->position;
+    if (item->command.start) stream->last_collective = item->position;
     item->next = NULL;
     if (stream->tail) stream->tail->next = item;
     else {
@@ -299,23 +299,23 @@ static queued_work *append(maya_stream *stream, queued_work fields) {
     return item;
 }
 
-static void enqueue(maya_stream *stream, queued_work fields) {
-    queued_work *item = append(stream, fields);
-    start_worker(fields.work.on_host_thread);
+static void enqueue(maya_stream *stream, queued_command fields) {
+    queued_command *item = append(stream, fields);
+    start_worker(fields.command.on_host_thread);
     bool is_next = item == stream->head && !stream->executing; /* otherwise `complete` wakes the workers in its turn */
-    if (is_next && (item->watched || is_ready(item))) pthread_cond_broadcast(&work_available);
+    if (is_next && (item->watched || is_ready(item))) pthread_cond_broadcast(&command_available);
 }
 
-bool maya_work_is_queued(void) { return __atomic_load_n(&queued_streams, __ATOMIC_ACQUIRE) != 0; }
+bool maya_commands_are_queued(void) { return __atomic_load_n(&queued_streams, __ATOMIC_ACQUIRE) != 0; }
 
 static bool is_idle(const maya_stream *stream) { return stream->completed == stream->submitted; }
 
 /* Later work of `stream` waits for all work that `other` has so far. */
 static void wait_for_stream(maya_stream *stream, maya_stream *other) {
     if (is_idle(other)) return;
-    const queued_work *last = stream->tail;
+    const queued_command *last = stream->tail;
     if (last && last->awaited == other && last->awaited_position == other->submitted) return;
-    enqueue(stream, (queued_work){.awaited = other, .awaited_position = other->submitted});
+    enqueue(stream, (queued_command){.awaited = other, .awaited_position = other->submitted});
 }
 
 /* The legacy default stream waits for all blocking streams of its device, and they for it. */
@@ -331,75 +331,76 @@ static void wait_for_default_stream(maya_stream *stream) {
     }
 }
 
-static void record_collective(maya_thread *thread, const maya_work *work, uint32_t record_as) {
-    thread->collective = work->ticket ? MAYA_COLLECTIVE_POSTED : MAYA_COLLECTIVE_LOCAL;
+static void record_collective(maya_thread *thread, const maya_command *command, uint32_t record_as) {
+    thread->collective = command->ticket ? MAYA_COLLECTIVE_POSTED : MAYA_COLLECTIVE_LOCAL;
     thread->ticket = NULL;
-    maya_record(work->kind, record_as, work->signature, work->value, work->flags);
-    if (work->ticket) *work->ticket = thread->ticket;
+    maya_record(command->kind, record_as, command->signature, command->value, command->flags);
+    if (command->ticket) *command->ticket = thread->ticket;
     thread->collective = MAYA_COLLECTIVE_NONE;
 }
 
-int maya_submit_to(maya_stream *stream, const maya_work *work, uint32_t record_as) {
+int maya_submit_to(maya_stream *stream, const maya_command *command, uint32_t record_as) {
     MAYA_OWN_TIME;
     if (maya_get_settings()->bare) {
-        if (work->release) work->release(work->argument);
+        if (command->release) command->release(command->argument);
         return CUDA_OK;
     }
-    if (!work->unrecorded) {
+    if (!command->unrecorded) {
         maya_thread *thread = maya_this_thread();
         thread->work_stream = stream;
-        if (stream->capture == NULL && work->kind == MAYA_RECORD_COLLECTIVE) record_collective(thread, work, record_as);
-        else if (stream->capture == NULL) maya_record(work->kind, record_as, work->signature, work->value, work->flags);
-        else if (work->kind == MAYA_RECORD_KERNEL || work->kind == MAYA_RECORD_LIBRARY) thread->device_work++;
+        if (stream->capture == NULL && command->kind == MAYA_RECORD_COLLECTIVE) record_collective(thread, command, record_as);
+        else if (stream->capture == NULL)
+            maya_record(command->kind, record_as, command->signature, command->value, command->flags);
+        else if (command->kind == MAYA_RECORD_KERNEL || command->kind == MAYA_RECORD_LIBRARY) thread->device_work++;
     }
-    maya_work captured;
-    if (stream->capture && work->kind == MAYA_RECORD_KERNEL && !(work->flags & MAYA_FLAG_FROM_GRAPH)) {
-        captured = *work;
-        captured.signature = maya_signature_with_op(work->signature); /* no op is running when the graph is launched */
-        work = &captured;
+    maya_command captured;
+    if (stream->capture && command->kind == MAYA_RECORD_KERNEL && !(command->flags & MAYA_FLAG_FROM_GRAPH)) {
+        captured = *command;
+        captured.signature = maya_signature_with_op(command->signature); /* no op is running when the graph is launched */
+        command = &captured;
     }
-    bool only_recorded = work->run == NULL && work->start == NULL && work->release == NULL;
-    if (only_recorded && stream->capture == NULL && !maya_work_is_queued()) return CUDA_OK;
+    bool only_recorded = command->run == NULL && command->start == NULL && command->release == NULL;
+    if (only_recorded && stream->capture == NULL && !maya_commands_are_queued()) return CUDA_OK;
     pthread_mutex_lock(&maya_engine_lock);
     if (stream->capture) {
-        maya_capture_append(stream, work, record_as);
+        maya_capture_append(stream, command, record_as);
         pthread_mutex_unlock(&maya_engine_lock);
         return CUDA_OK;
     }
     wait_for_default_stream(stream);
-    bool held_up = stream->executing || stream->head || work->on_host_thread;
+    bool held_up = stream->executing || stream->head || command->on_host_thread;
     if (only_recorded || held_up) {
-        if (!only_recorded) enqueue(stream, (queued_work){.work = *work});
+        if (!only_recorded) enqueue(stream, (queued_command){.command = *command});
         pthread_mutex_unlock(&maya_engine_lock);
         return CUDA_OK;
     }
-    if (work->start) {
-        append(stream, (queued_work){.work = *work});
+    if (command->start) {
+        append(stream, (queued_command){.command = *command});
         run_head(stream);
         pthread_mutex_unlock(&maya_engine_lock);
         return CUDA_OK;
     }
     uint64_t position = ++stream->submitted;
-    if (work->run) {
+    if (command->run) {
         stream->executing = true;
         pthread_mutex_unlock(&maya_engine_lock);
-        work->run(work->argument);
+        command->run(command->argument);
         pthread_mutex_lock(&maya_engine_lock);
     }
     complete(stream, position);
     pthread_mutex_unlock(&maya_engine_lock);
-    if (work->release) work->release(work->argument);
+    if (command->release) command->release(command->argument);
     return CUDA_OK;
 }
 
-int maya_submit(void *handle, const maya_work *work) {
+int maya_submit(void *handle, const maya_command *command) {
     maya_stream *stream = maya_stream_resolve(handle);
-    return maya_submit_to(stream, work, stream->number);
+    return maya_submit_to(stream, command, stream->number);
 }
 
 int maya_stream_wait_value(void *handle, const void *address, uint64_t value, bool wide, unsigned comparison) {
     maya_stream *stream = maya_stream_resolve(handle);
-    queued_work item = {.watched = address, .watched_value = value, .watched_wide = wide, .comparison = comparison};
+    queued_command item = {.watched = address, .watched_value = value, .watched_wide = wide, .comparison = comparison};
     pthread_mutex_lock(&maya_engine_lock);
     if (stream->capture) {
         pthread_mutex_unlock(&maya_engine_lock);
@@ -521,7 +522,7 @@ void maya_device_wait(int device) {
 
 static bool is_device_idle(void *unused) {
     (void)unused;
-    return !maya_work_is_queued();
+    return !maya_commands_are_queued();
 }
 
 int maya_device_synchronize(void) {
@@ -575,8 +576,8 @@ int maya_event_destroy(maya_event *event) {
 int maya_event_record(maya_event *event, void *handle) {
     MAYA_OWN_TIME;
     maya_stream *stream = maya_stream_resolve(handle);
-    maya_work work = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event->number};
-    int status = maya_submit_to(stream, &work, stream->number);
+    maya_command command = {.kind = MAYA_RECORD_EVENT_RECORD, .value = event->number};
+    int status = maya_submit_to(stream, &command, stream->number);
     if (event->shared && stream->capture == NULL) maya_shared_event_record(event->shared, stream);
     pthread_mutex_lock(&maya_engine_lock);
     event->capture = stream->capture;
@@ -648,16 +649,16 @@ int maya_stream_wait_event(void *handle, maya_event *event) {
         maya_capture_join(stream, event->capture);
     }
     pthread_mutex_unlock(&maya_engine_lock);
-    maya_work work = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event->number};
-    if (stream->capture) return maya_submit_to(stream, &work, stream->number);
+    maya_command command = {.kind = MAYA_RECORD_STREAM_WAIT, .value = event->number};
+    if (stream->capture) return maya_submit_to(stream, &command, stream->number);
     maya_record(MAYA_RECORD_STREAM_WAIT, stream->number, 0, event->number, 0);
     pthread_mutex_lock(&maya_engine_lock);
     if (event->stream && event->stream != stream && !is_complete(event)) {
-        enqueue(stream, (queued_work){.awaited = event->stream, .awaited_position = event->position});
+        enqueue(stream, (queued_command){.awaited = event->stream, .awaited_position = event->position});
     } else if (event->stream == NULL && !is_complete(event)) {
-        enqueue(stream, (queued_work){.watched = (const void *)&event->shared->completed,
-                                      .watched_wide = true,
-                                      .watched_value = event->shared->recorded});
+        enqueue(stream, (queued_command){.watched = (const void *)&event->shared->completed,
+                                         .watched_wide = true,
+                                         .watched_value = event->shared->recorded});
     }
     pthread_mutex_unlock(&maya_engine_lock);
     return CUDA_OK;
@@ -692,5 +693,5 @@ void maya_streams_after_fork(void) {
     queued_streams = 0;
     workers_started[0] = workers_started[1] = false;
     pthread_cond_init(&progress, NULL);
-    pthread_cond_init(&work_available, NULL);
+    pthread_cond_init(&command_available, NULL);
 }

@@ -47,10 +47,10 @@ static bool is_device_work(maya_record_kind kind) {
 
 /* The recorder's lock is held. */
 static void add_work(maya_thread *thread, maya_record_kind kind, uint32_t signature, uint64_t value) {
-    if (thread->trial_work == NULL) thread->trial_work = must_alloc(calloc(1, sizeof(durations)));
-    durations *work = thread->trial_work;
+    if (thread->trial_durations == NULL) thread->trial_durations = must_alloc(calloc(1, sizeof(durations)));
+    durations *found = thread->trial_durations;
     maya_trace_record record = {.kind = (uint8_t)kind, .signature = signature, .value = value};
-    *maya_vector_add(work) = clock_duration_of(thread, &record);
+    *maya_vector_add(found) = clock_duration_of(thread, &record);
 }
 
 bool maya_trial_hides(maya_thread *thread, maya_record_kind kind, uint32_t signature, uint64_t value) {
@@ -74,19 +74,19 @@ MAYA_API void maya_trial_begin(int hides_memory) {
 MAYA_API void maya_trial_end(int hides_memory) {
     maya_thread *thread = maya_this_thread();
     thread->memory_trials -= hides_memory != 0;
-    if (--thread->trials > 0 || thread->trial_work == NULL) return;
-    free(((durations *)thread->trial_work)->items);
-    free(thread->trial_work);
-    thread->trial_work = NULL;
+    if (--thread->trials > 0 || thread->trial_durations == NULL) return;
+    free(((durations *)thread->trial_durations)->items);
+    free(thread->trial_durations);
+    thread->trial_durations = NULL;
 }
 
 /* Nanoseconds of the device work that this thread has launched in the trial since the last call; -1 without a virtual
  * clock. */
 MAYA_API int64_t maya_trial_ns(void) {
-    durations *work = maya_this_thread()->trial_work;
+    durations *found = maya_this_thread()->trial_durations;
     if (!maya_clock_runs()) return -1;
-    if (work == NULL) return 0;
-    uint64_t ns = clock_sum(work->items, work->count);
-    work->count = 0;
+    if (found == NULL) return 0;
+    uint64_t ns = clock_sum(found->items, found->count);
+    found->count = 0;
     return (int64_t)ns;
 }
