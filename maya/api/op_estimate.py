@@ -97,13 +97,13 @@ def _kernel_estimate(device: Device, kernel: Kernel, estimate: Estimate) -> Kern
     moved = kernel.bytes_read + kernel.bytes_written
     if limit.by in ("tensor cores", "arithmetic"):
         reached, peak, unit = kernel.flops / seconds, peak_of(device, kernel), "FLOPS"
-    elif kernel.kind is KernelClass.TRANSFER:
+    elif kernel.kernel_class is KernelClass.TRANSFER:
         larger = max(kernel.bytes_read, kernel.bytes_written)
         reached, peak, unit = larger / seconds, float(device.host_bandwidth), "B/s"
     else:
         reached, peak, unit = moved / seconds, float(device.memory_bandwidth), "B/s"
     return KernelEstimate(
-        kernel_class=kernel.kind.value,
+        kernel_class=kernel.kernel_class.value,
         variant=kernel.variant,
         dtype=kernel.dtype,
         shape=dict(kernel.shape),

@@ -99,7 +99,7 @@ def estimate_trace(
         )
     found = break_down(traced, device, [Path(pack) for pack in packs])
     kernels = [_kernel(*pair) for pair in zip(traced.kernels, found.estimates, strict=True)]
-    classes = [_class(name.value, row) for name, row in found.kinds.items()]
+    classes = [_class(name.value, row) for name, row in found.classes.items()]
     origins = {origin.value: ns for origin, ns in found.total.by_origin.items()}
     return TraceEstimate(trace, device.key, kernels, classes, origins, found.flops, found.peak_share)
 
@@ -118,7 +118,7 @@ def unknown_gpu(trace: Trace) -> str:
 def _kernel(item: TracedKernel, estimate: Estimate) -> TraceKernel:
     kernel = item.kernel
     return TraceKernel(
-        kernel_class=kernel.kind.value,
+        kernel_class=kernel.kernel_class.value,
         variant=kernel.variant,
         dtype=kernel.dtype,
         shape=dict(kernel.shape),

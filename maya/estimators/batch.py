@@ -19,7 +19,7 @@ from maya.estimators.kernel import Kernel, KernelClass, Origin
 
 Floats = npt.NDArray[np.float64]
 
-_ALIKE = attrgetter("kind", "dtype", "variant")
+_ALIKE = attrgetter("kernel_class", "dtype", "variant")
 _SIZES = attrgetter("flops", "bytes_read", "bytes_written")
 
 
@@ -27,7 +27,7 @@ _SIZES = attrgetter("flops", "bytes_read", "bytes_written")
 class Batch:
     """Columns of kernels of one class, dtype and variant."""
 
-    kind: KernelClass
+    kernel_class: KernelClass
     dtype: str
     variant: str
     flops: Floats
@@ -65,24 +65,24 @@ def batches(kernels: Sequence[Kernel]) -> Iterator[tuple[npt.NDArray[np.intp], B
     members: defaultdict[tuple[KernelClass, str, str], list[int]] = defaultdict(list)
     for position, alike in enumerate(map(_ALIKE, kernels)):
         members[alike].append(position)
-    for (kind, dtype, variant), positions in members.items():
-        yield np.array(positions, dtype=np.intp), _batch(kind, dtype, variant, [kernels[p] for p in positions])
+    for (kernel_class, dtype, variant), positions in members.items():
+        yield np.array(positions, dtype=np.intp), _batch(kernel_class, dtype, variant, [kernels[p] for p in positions])
 
 
-def _batch(kind: KernelClass, dtype: str, variant: str, kernels: list[Kernel]) -> Batch:
+def _batch(kernel_class: KernelClass, dtype: str, variant: str, kernels: list[Kernel]) -> Batch:
     flops, read, written = _transposed(map(_SIZES, kernels), len(kernels), 3)
-    return Batch(kind, dtype, variant, flops, read, written, _columns([kernel.shape for kernel in kernels]))
+    return Batch(kernel_class, dtype, variant, flops, read, written, _columns([kernel.shape for kernel in kernels]))
 
 
 def _columns(shapes: list[dict[str, float]]) -> dict[str, Floats]:
     """The dimensions of kernels by name, sorted by name."""
-    kinds = set(map(tuple, shapes))
-    names = sorted(set().union(*kinds))
-    if len(kinds) > 1:
+    key_orders = set(map(tuple, shapes))
+    names = sorted(set().union(*key_orders))
+    if len(key_orders) > 1:
         absent = float("nan")
         return {name: np.array([shape.get(name, absent) for shape in shapes], dtype=np.float64) for name in names}
     # The usual case: all kernels have the same dimensions, which can be read in one pass.
-    (order,) = kinds
+    (order,) = key_orders
     by_name = dict(zip(order, _transposed(map(dict.values, shapes), len(shapes), len(order)), strict=True))
     return {name: by_name[name] for name in names}
 

@@ -16,7 +16,7 @@ from maya.devices import Device
 from maya.estimators.estimator import Estimator
 from maya.estimators.features import TracedKernels
 from maya.estimators.kernel import Estimate, KernelClass, Origin
-from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bottleneck import TENSOR_CORE_CLASSES
 from maya.estimators.models.bounds import peak_flops
 from maya.trace import RecordKind, Trace
 from maya.util.suggestions import did_you_mean
@@ -44,7 +44,7 @@ class Breakdown:
 
     device: Device
     estimates: list[Estimate]  # one per kernel of the trace, in its order
-    kinds: dict[KernelClass, BreakdownRow]
+    classes: dict[KernelClass, BreakdownRow]
     total: BreakdownRow
     flops: float  # of GEMMs, attention and convolutions
     ideal_ns: float  # the time of these FLOPs at the peaks of their dtypes
@@ -58,16 +58,16 @@ class Breakdown:
 def break_down(traced: TracedKernels, device: Device, packs: Sequence[Path] = ()) -> Breakdown:
     """Estimate everything in a trace."""
     estimates = Estimator(device, packs).estimate([item.kernel for item in traced.kernels])
-    kinds: dict[KernelClass, BreakdownRow] = {}
+    classes: dict[KernelClass, BreakdownRow] = {}
     total = BreakdownRow()
     flops = ideal = 0.0
     for item, estimate in zip(traced.kernels, estimates, strict=True):
-        kinds.setdefault(item.kernel.kind, BreakdownRow()).add(estimate, item.count)
+        classes.setdefault(item.kernel.kernel_class, BreakdownRow()).add(estimate, item.count)
         total.add(estimate, item.count)
-        if item.kernel.kind in TENSOR_KINDS:
+        if item.kernel.kernel_class in TENSOR_CORE_CLASSES:
             flops += item.kernel.flops * item.count
             ideal += item.kernel.flops * item.count / peak_flops(device, item.kernel.dtype) * 1e9
-    ordered = dict(sorted(kinds.items(), key=lambda entry: (-entry[1].ns, entry[0].value)))
+    ordered = dict(sorted(classes.items(), key=lambda entry: (-entry[1].ns, entry[0].value)))
     return Breakdown(device, estimates, ordered, total, flops, ideal)
 
 

@@ -32,7 +32,7 @@ ESTIMATORS: dict[KernelClass, Evaluate] = {
     KernelClass.RNN: library_calls.evaluate_rnn,
     KernelClass.FFT: library_calls.evaluate_fft,
     KernelClass.LINEAR_ALGEBRA: library_calls.evaluate_linear_algebra,
-    **dict.fromkeys(memory_bound.KINDS, memory_bound.evaluate),
+    **dict.fromkeys(memory_bound.CLASSES, memory_bound.evaluate),
 }
 
 _SPREAD_OF_MEASURING = 0.03  # between two runs on the same device
@@ -81,7 +81,7 @@ class Estimator:
 
     def times(self, batch: Batch) -> BatchTimes:
         """Times of kernels that are already columns; nothing is cached."""
-        return ESTIMATORS.get(batch.kind, roofline.evaluate)(self.device, self.packs, batch)
+        return ESTIMATORS.get(batch.kernel_class, roofline.evaluate)(self.device, self.packs, batch)
 
 
 def _estimates(times: BatchTimes) -> Iterator[Estimate]:
@@ -107,4 +107,4 @@ def _nothing_collected() -> Iterator[None]:
 def _key(kernel: Kernel) -> _Key:
     shape = kernel.shape
     sizes = (kernel.flops, kernel.bytes_read, kernel.bytes_written)
-    return (kernel.kind, kernel.dtype, kernel.variant, *sizes, *shape, *shape.values())
+    return (kernel.kernel_class, kernel.dtype, kernel.variant, *sizes, *shape, *shape.values())

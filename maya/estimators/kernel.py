@@ -91,7 +91,7 @@ class Origin(str, Enum):
 class Kernel:
     """One kernel or library call. `shape` has the dimensions that the model of its class uses: {"m": 4096, ...}."""
 
-    kind: KernelClass
+    kernel_class: KernelClass
     dtype: str  # compute dtype: "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", ...
     flops: float  # multiplications and additions
     bytes_read: float  # each input once
@@ -102,7 +102,7 @@ class Kernel:
     @property
     def has_model(self) -> bool:
         """False if its computation or its size is unknown; its time is then a lower bound from bytes at best."""
-        return self.kind is not KernelClass.UNKNOWN and not self.variant.endswith("_guessed")
+        return self.kernel_class is not KernelClass.UNKNOWN and not self.variant.endswith("_guessed")
 
 
 class Estimate(NamedTuple):  # a tuple, because it is made by the hundred thousand and is five times faster to make

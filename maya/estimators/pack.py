@@ -125,7 +125,7 @@ def key_of(kernel: Kernel) -> int:
     shape = [(name, size) for name, size in kernel.shape.items() if name not in _OF_THE_LAUNCH]
     sizes = [("flops", kernel.flops), ("read", kernel.bytes_read), ("written", kernel.bytes_written), *shape]
     text = " ".join(f"{name}={value:.6g}" for name, value in sorted(sizes))
-    digest = hashlib.sha256(f"{kernel.kind.value} {kernel.dtype} {kernel.variant} {text}".encode()).digest()
+    digest = hashlib.sha256(f"{kernel.kernel_class.value} {kernel.dtype} {kernel.variant} {text}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maya.estimators.kernel import KernelClass
-from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bottleneck import TENSOR_CORE_CLASSES
 from maya.replay.rank_class import RankClass, once_per_rank_class
 from maya.trace import Trace
 from maya.util.arrays import Booleans, Indices
@@ -43,7 +43,7 @@ class Passes:
 def passes_of(rank_class: RankClass) -> Passes:
     """The passes of a rank class."""
     inside = in_backward(rank_class.trace, rank_class.trace.records["op"][rank_class.records])
-    heavy = _rows_of(rank_class, *TENSOR_KINDS)
+    heavy = _rows_of(rank_class, *TENSOR_CORE_CLASSES)
     embeddings = _rows_of(rank_class, KernelClass.EMBEDDING)
     either = np.union1d(heavy, embeddings).astype(np.intp)
     return Passes(heavy, np.flatnonzero(inside), either[~inside[either]])
@@ -75,8 +75,8 @@ def any_between(rows: Indices, first: int, last: int) -> bool:
     return bool(np.searchsorted(rows, first) < np.searchsorted(rows, last))
 
 
-def _rows_of(rank_class: RankClass, *kinds: KernelClass) -> Indices:
-    chosen = np.array([item.kernel.kind in kinds for item in rank_class.kernels] or [False], dtype=bool)
+def _rows_of(rank_class: RankClass, *classes: KernelClass) -> Indices:
+    chosen = np.array([item.kernel.kernel_class in classes for item in rank_class.kernels] or [False], dtype=bool)
     return np.flatnonzero(chosen[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
 
 

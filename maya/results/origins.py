@@ -113,7 +113,7 @@ def _sums(which: npt.NDArray[np.int32], durations: npt.NDArray[np.int64]) -> dic
 
 def _shape(item: TracedKernel) -> str:
     sizes = " ".join(f"{name}={value:.0f}" for name, value in item.kernel.shape.items())
-    return " ".join(filter(None, [item.kernel.kind.value, item.kernel.variant, item.kernel.dtype, sizes]))
+    return " ".join(filter(None, [item.kernel.kernel_class.value, item.kernel.variant, item.kernel.dtype, sizes]))
 
 
 def _ranks(group: GroupTimeline, communicator: int) -> int:

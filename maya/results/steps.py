@@ -21,7 +21,7 @@ from statistics import median_low
 import numpy as np
 
 from maya.estimators.kernel import KernelClass
-from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bottleneck import TENSOR_CORE_CLASSES
 from maya.replay.timeline import GroupTimeline, Timeline
 from maya.results.steps_from_annotations import (
     StepMark,
@@ -176,7 +176,8 @@ def _beginning(timeline: Timeline) -> tuple[int, list[int]]:
     first_of: dict[int, int | None] = {}
     for rank_class in timeline.rank_classes:
         begins = [
-            item.kernel.kind in TENSOR_KINDS or item.kernel.kind is KernelClass.EMBEDDING for item in rank_class.kernels
+            item.kernel.kernel_class in TENSOR_CORE_CLASSES or item.kernel.kernel_class is KernelClass.EMBEDDING
+            for item in rank_class.kernels
         ]
         found = np.flatnonzero(np.array(begins or [False])[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0))
         first_of[id(rank_class)] = int(found[0]) if len(found) else None

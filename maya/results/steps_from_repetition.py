@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from maya.estimators.kernel import KernelClass
-from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bottleneck import TENSOR_CORE_CLASSES
 from maya.replay.rank_class import RankClass
 from maya.results.steps_from_annotations import StepMark
 from maya.util.arrays import Indices
@@ -19,13 +19,13 @@ from maya.util.arrays import Indices
 REPETITION = "repetition"
 
 _LEAST_TIMES = 3
-_BATCH_KINDS = (KernelClass.TRANSFER, KernelClass.EMBEDDING, KernelClass.RANDOM)
+_BATCH_CLASSES = (KernelClass.TRANSFER, KernelClass.EMBEDDING, KernelClass.RANDOM)
 
 
 def repetition_marks(rank_class: RankClass) -> list[StepMark]:
     """The ends of repetitions; empty if nothing repeats that has the shape of a step."""
-    kinds = [item.kernel.kind for item in rank_class.kernels]
-    heavy = _rows_of(rank_class, [kind in TENSOR_KINDS for kind in kinds])
+    classes = [item.kernel.kernel_class for item in rank_class.kernels]
+    heavy = _rows_of(rank_class, [each in TENSOR_CORE_CLASSES for each in classes])
     if not len(heavy):
         return []
     first, end = int(heavy[0]), int(heavy[-1]) + 1
@@ -36,7 +36,10 @@ def repetition_marks(rank_class: RankClass) -> list[StepMark]:
     period, times = _period(symbols.tolist())
     begins_a_batch = _rows_of(
         rank_class,
-        [item.kernel.kind in _BATCH_KINDS and "dropout" not in item.kernel.variant for item in rank_class.kernels],
+        [
+            item.kernel.kernel_class in _BATCH_CLASSES and "dropout" not in item.kernel.variant
+            for item in rank_class.kernels
+        ],
     )
     if not times or not np.any((begins_a_batch >= end - period) & (begins_a_batch < end)):
         return []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maya.estimators.models.bottleneck import TENSOR_KINDS
+from maya.estimators.models.bottleneck import TENSOR_CORE_CLASSES
 from maya.estimators.models.bounds import peak_flops
 from maya.replay.rank_class import RankClass
 from maya.replay.timeline import Timeline
@@ -123,7 +123,9 @@ def _devices(rank_class: RankClass) -> int:
 
 def _flops(rank_class: RankClass, timeline: Timeline) -> tuple[Floats, Floats]:
     """For each row: FLOPs on tensor cores, and the nanoseconds that they take at the peak rate."""
-    flops = [item.kernel.flops if item.kernel.kind in TENSOR_KINDS else 0.0 for item in rank_class.kernels]
+    flops = [
+        item.kernel.flops if item.kernel.kernel_class in TENSOR_CORE_CLASSES else 0.0 for item in rank_class.kernels
+    ]
     ideal = [
         count / peak_flops(timeline.device, item.kernel.dtype) * 1e9 if count else 0.0
         for count, item in zip(flops, rank_class.kernels, strict=True)
@@ -139,7 +141,9 @@ def _flops(rank_class: RankClass, timeline: Timeline) -> tuple[Floats, Floats]:
 def recomputed(rank_class: RankClass, bounds: Indices) -> Booleans:
     """Which rows recompute, inside a backward pass, a kernel of the forward pass of the same step."""
     found = np.zeros(len(rank_class.records), dtype=bool)
-    heavy = np.array([item.kernel.kind in TENSOR_KINDS for item in rank_class.kernels] or [False], dtype=bool)
+    heavy = np.array(
+        [item.kernel.kernel_class in TENSOR_CORE_CLASSES for item in rank_class.kernels] or [False], dtype=bool
+    )
     heavy_rows = heavy[np.maximum(rank_class.kernel, 0)] & (rank_class.kernel >= 0)
     backward = in_backward(rank_class.trace, rank_class.trace.records["op"][rank_class.records])
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):

@@ -57,14 +57,16 @@ TITLES = {
     TimeClass.IDLE: "idle",
 }
 
-_OF_KERNEL = {kind: TimeClass(traits.time_class) for kind, traits in CLASS_TRAITS.items()}
+_OF_KERNEL = {name: TimeClass(traits.time_class) for name, traits in CLASS_TRAITS.items()}
 
 
 @once_per_rank_class
 def classify(rank_class: RankClass) -> npt.NDArray[np.int8]:
     """The number of the time class of each row. Callers must not change it: it is kept."""
     kinds = rank_class.trace.records["kind"][rank_class.records]
-    of_kernel = np.array([NUMBER[_OF_KERNEL[item.kernel.kind]] for item in rank_class.kernels] or [0], dtype=np.int8)
+    of_kernel = np.array(
+        [NUMBER[_OF_KERNEL[item.kernel.kernel_class]] for item in rank_class.kernels] or [0], dtype=np.int8
+    )
     numbers: npt.NDArray[np.int8] = of_kernel[np.maximum(rank_class.kernel, 0)]
     numbers[(kinds == RecordKind.MEMCPY) | (kinds == RecordKind.MEMSET)] = NUMBER[TimeClass.COPY]
     numbers[rank_class.call >= 0] = NUMBER[TimeClass.COMMUNICATION]

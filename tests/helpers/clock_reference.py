@@ -26,10 +26,10 @@ class RankTimes:
 
 
 class Reference:
-    """Replays traces. `work_ns` and `network_ns` are what every work and collective takes."""
+    """Replays traces. `kernel_ns` and `network_ns` are what every kernel and collective takes."""
 
-    def __init__(self, traces: dict[int, Trace], costs: HostCosts, work_ns: int, network_ns: int) -> None:
-        self.costs, self.work_ns, self.network_ns = costs, work_ns, network_ns
+    def __init__(self, traces: dict[int, Trace], costs: HostCosts, kernel_ns: int, network_ns: int) -> None:
+        self.costs, self.kernel_ns, self.network_ns = costs, kernel_ns, network_ns
         self.traces = {rank: _plain(trace) for rank, trace in traces.items()}
         self.arrivals: dict[Any, dict[int, int]] = {}
         self.needed: dict[Any, int] = {}
@@ -52,7 +52,7 @@ class Reference:
         home: dict[int, int] = defaultdict(int)  # stream -> default stream of its device
         members: dict[int, Any] = {}
         events: dict[int, tuple[int, int, int]] = {}  # event -> time, stream, collectives before it there
-        works: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        kernels: dict[int, list[tuple[int, int]]] = defaultdict(list)
         collectives: dict[int, list[tuple[int, int]]] = defaultdict(list)
         settled: dict[tuple[int, int], int] = defaultdict(int)
         arrived: dict[int, int] = {}  # the last collective's arrival, by stream
@@ -80,11 +80,11 @@ class Reference:
                 RecordKind.HOST_FUNCTION,
             ):
                 start = max([streams[stream], ready, *(streams[other] for other in beside)])
-                streams[stream] = start + (0 if kind == RecordKind.HOST_FUNCTION else self.work_ns)
+                streams[stream] = start + (0 if kind == RecordKind.HOST_FUNCTION else self.kernel_ns)
                 if kind != RecordKind.HOST_FUNCTION:
                     times.rows[position] = start, start, streams[stream]
                 if kind in (RecordKind.KERNEL, RecordKind.LIBRARY, RecordKind.MEMSET):
-                    works[stream].append((start, streams[stream]))
+                    kernels[stream].append((start, streams[stream]))
             elif kind == RecordKind.EVENT_RECORD:
                 streams[stream] = max([streams[stream], ready, *(streams[other] for other in beside)])
                 events[value] = streams[stream], stream, len(collectives[stream])
@@ -94,7 +94,7 @@ class Reference:
                     overlap = sum(
                         max(0, min(end, ended) - max(start, started))
                         for started, ended in collectives[of][settled[stream, of] : before]
-                        for start, end in works[stream][-2048:]
+                        for start, end in kernels[stream][-2048:]
                     )
                     settled[stream, of] = max(settled[stream, of], before)
                     streams[stream] += overlap * costs.overlap // 1000

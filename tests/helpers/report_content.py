@@ -96,16 +96,16 @@ def synthetic_content(ranks: int, *, layers: int = 32, steps: int = 10, title: s
             Share("model", "model", "a model trained on measurements of this GPU", 420_000_000),
             Share("roofline", "roofline", "a bound of this GPU with the efficiency of its relatives", 30_000_000),
             Share("default", "default", "nothing is known but that it was launched", 1_000_000),
-            Share("network", "network model", "collectives and messages", 254_000_000),
+            Share("network", "network model", "collectives, sends and receives", 254_000_000),
         ),
         network_origin="Network parameters: fitted; held out, 1 MiB and more: median 3.1 %, p90 10.3 % of 349.",
         kernels=Table(
             ("kernel", "op and sizes", "class", "total", "share", "launches", "each", "origin", "spread"),
             ("text", "text", "text", "ns", "share", "count", "ns", "text", "text"),
             [
-                (work.name, work.detail, work.kind, (5 - at) * 10**9, 0.3 / (at + 1), 96 * ranks, 1_800_000,
-                 work.origin, work.spread)
-                for at, work in enumerate(activities[:3])
+                (activity.name, activity.detail, activity.kind, (5 - at) * 10**9, 0.3 / (at + 1), 96 * ranks, 1_800_000,
+                 activity.origin, activity.spread)
+                for at, activity in enumerate(activities[:3])
             ],
         ),
         collectives=Table(

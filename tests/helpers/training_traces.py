@@ -1,9 +1,9 @@
-"""Traces of training jobs in miniature, with what results are read from: ops around their works, backward nodes,
+"""Traces of training jobs in miniature, with what results are read from: ops around their kernels, backward nodes,
 optimizers, allocations.
 
 rank = TrainingWriter(0)
 with rank.opened("aten::linear"):
-    rank.product(m=64, n=64, k=64)
+    rank.gemm(m=64, n=64, k=64)
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class TrainingWriter(TraceWriter):
     def _op(self) -> int:
         return self._open[-1] if self._open else 0
 
-    def product(
-        self, m: int = 64, n: int = 64, k: int = 64, layout: str = "TN", stream: int = 0, flags: int = 0
-    ) -> None:
+    def gemm(self, m: int = 64, n: int = 64, k: int = 64, layout: str = "TN", stream: int = 0, flags: int = 0) -> None:
         sizes = {"m": m, "n": n, "k": k, "transa": layout[0], "transb": layout[1], "a_type": "bf16", "b_type": "bf16"}
         signature = {"call": "cublasGemmEx", **sizes, "c_type": "bf16"}
         self.add(RecordKind.LIBRARY, signature, stream=stream, op=self._op, ops=1, flags=flags)
@@ -101,9 +99,9 @@ class TrainingWriter(TraceWriter):
     def release(self, block: int) -> None:
         self.add(RecordKind.BLOCK_FREE, value=block)
 
-    def optimizer(self, name: str = "AdamW", works: int = 1, number: int = 1) -> None:
+    def optimizer(self, name: str = "AdamW", kernels: int = 1, number: int = 1) -> None:
         with self.annotated(f"Optimizer.step#{name}.step", optimizer=number):
-            for _ in range(works):
+            for _ in range(kernels):
                 with self.opened("aten::_foreach_add_"):
                     self.elementwise("_ZN2at6native6updateEv")
 
@@ -112,17 +110,17 @@ class TrainingWriter(TraceWriter):
             pass
 
     def batch(self, layers: int = 2, sequence: int = 0) -> None:
-        """Forward and backward: a product a layer, two in backward."""
+        """Forward and backward: a GEMM a layer, two in backward."""
         for layer in range(layers):
             with self.opened("aten::linear", [tensor(64, 64), tensor(64, 64)], sequence=sequence + layer):
-                self.product()
+                self.gemm()
         for layer in reversed(range(layers)):
             with (
                 self.opened("AddmmBackward0", sequence=sequence + layer),
                 self.opened("aten::mm", [tensor(64, 64), tensor(64, 64)], sequence=sequence + layer),
             ):
-                self.product(layout="NN")
-                self.product(layout="NT")
+                self.gemm(layout="NN")
+                self.gemm(layout="NT")
 
     def train(self, steps: int, layers: int = 2) -> None:
         for _ in range(steps):
@@ -138,7 +136,7 @@ def timeline_of(
     network_ns: int = 0,
     **options: Any,
 ) -> Timeline:
-    """Every work takes a millisecond, every collective as long as said."""
+    """Every kernel takes a millisecond, every collective as long as said."""
     for rank in ranks:
         rank.save(folder)
     settings = null_settings(len(ranks), host)

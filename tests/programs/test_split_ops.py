@@ -116,15 +116,15 @@ def annotated(path: Path) -> dict[str, Launches]:
 
 
 def bytes_of(launches: Launches) -> float:
-    return sum(work.bytes_read + work.bytes_written for _, work in launches)
+    return sum(kernel.bytes_read + kernel.bytes_written for _, kernel in launches)
 
 
 def flops_of(launches: Launches) -> float:
-    return sum(work.flops for _, work in launches)
+    return sum(kernel.flops for _, kernel in launches)
 
 
 def ns_of(launches: Launches, estimator: Estimator) -> int:
-    return sum(estimate.ns for estimate in estimator.estimate([work for _, work in launches]))
+    return sum(estimate.ns for estimate in estimator.estimate([kernel for _, kernel in launches]))
 
 
 def count_kernels(launches: Launches) -> int:
@@ -144,11 +144,11 @@ def test_bytes_flops_and_time_grow_evenly_across_every_limit(maya_run: MayaRun) 
     for (op, dtype), sizes in groups.items():
         first = min(sizes)
         for elements, launches in sizes.items():
-            label = (op, dtype, elements, [(launch.function, work) for launch, work in launches])
+            label = (op, dtype, elements, [(launch.function, kernel) for launch, kernel in launches])
             assert bytes_of(launches) == pytest.approx(bytes_of(sizes[first]) * elements / first, rel=1e-3), label
             assert flops_of(launches) == pytest.approx(flops_of(sizes[first]) * elements / first, rel=1e-3), label
             # Parts that begin at odd addresses go through memory another way, and slower.
-            if {work.variant for _, work in launches} == {work.variant for _, work in sizes[first]}:
+            if {kernel.variant for _, kernel in launches} == {kernel.variant for _, kernel in sizes[first]}:
                 expected = ns_of(sizes[first], estimator) * elements / first
                 assert expected * 0.9 < ns_of(launches, estimator) < expected * 1.05 + 10_000 * len(launches), label
             if count_kernels(launches) > count_kernels(sizes[first]):
@@ -228,6 +228,6 @@ def test_launches_without_a_description_take_the_sizes_of_their_tensors(elements
         ("void at::native::vectorized_elementwise_kernel<4, Functor, std::array<char*, 2>>(int)", "aten::mul_", 2),
         ("void at::native::reduce_kernel<512, 1, Op>(Op)", "aten::sum", 1),
     ):
-        work = kernel_of(KernelLaunch("kernel", name, grid, (128, 1, 1), op=op, inputs=(x,)))
-        moved = work.bytes_read + work.bytes_written
+        kernel = kernel_of(KernelLaunch("kernel", name, grid, (128, 1, 1), op=op, inputs=(x,)))
+        moved = kernel.bytes_read + kernel.bytes_written
         assert moved * launches == pytest.approx(4 * elements * passes)

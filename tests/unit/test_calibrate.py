@@ -21,13 +21,13 @@ from maya.estimators.training.measurements_file import MeasurementsError, read_m
 COLUMNS = ("device", "kind", "variant", "dtype", "shape", "flops", "bytes_read", "bytes_written", "time_us")
 
 
-def half_as_fast(work: Kernel) -> float:
+def half_as_fast(kernel: Kernel) -> float:
     """Microseconds on a GPU that reaches 40 % of an A40's peaks."""
-    moved = (work.bytes_read + work.bytes_written) / 696e9
-    return 4.0 + 1e6 * max(work.flops / 149.7e12, moved) / 0.4
+    moved = (kernel.bytes_read + kernel.bytes_written) / 696e9
+    return 4.0 + 1e6 * max(kernel.flops / 149.7e12, moved) / 0.4
 
 
-def some_works() -> Iterator[Kernel]:
+def some_kernels() -> Iterator[Kernel]:
     for layout in ("TN", "NT"):
         for m in (128, 1024, 4096):
             for n in (1024, 2048, 3072, 4096, 6144, 8192):
@@ -43,14 +43,16 @@ def some_works() -> Iterator[Kernel]:
     yield Kernel(KernelClass.SORT, "fp32", 0.0, 4e6, 4e6, {"elements": 1e6}, "radix")
 
 
-def write(path: Path, works: list[Kernel], device: str = "NVIDIA A40") -> Path:
+def write(path: Path, kernels: list[Kernel], device: str = "NVIDIA A40") -> Path:
     with path.open("w", newline="") as stream:
         rows = csv.writer(stream)
         rows.writerow(COLUMNS)
-        for work in works:
-            shape = " ".join(f"{name}={value:g}" for name, value in work.shape.items())
-            sizes = (work.flops, work.bytes_read, work.bytes_written)
-            rows.writerow([device, work.kind.value, work.variant, work.dtype, shape, *sizes, half_as_fast(work)])
+        for kernel in kernels:
+            shape = " ".join(f"{name}={value:g}" for name, value in kernel.shape.items())
+            sizes = (kernel.flops, kernel.bytes_read, kernel.bytes_written)
+            rows.writerow(
+                [device, kernel.kernel_class.value, kernel.variant, kernel.dtype, shape, *sizes, half_as_fast(kernel)]
+            )
     return path
 
 
@@ -61,7 +63,7 @@ def calibrate(*arguments: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrate")
-    file = write(folder / "a40.csv", list(some_works()))
+    file = write(folder / "a40.csv", list(some_kernels()))
     result = calibrate(file, "--gpu", "a40", "--out", folder / "a40.npz", "--licence", "CC0", "--date", "2026-01-02")
     assert result.exit_code == 0, result.output
     lines = {line.split()[0]: line for line in result.output.splitlines()}
@@ -74,27 +76,29 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_measured_shape_gets_its_measured_time(pack: Path) -> None:
-    works = list(some_works())
-    for work, estimate in zip(works, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
+    kernels = list(some_kernels())
+    for kernel, estimate in zip(kernels, Estimator(load_device("a40"), [pack]).estimate(kernels), strict=True):
         assert estimate.origin is Origin.MEASURED
-        assert estimate.ns == pytest.approx(half_as_fast(work) * 1e3, abs=1)
+        assert estimate.ns == pytest.approx(half_as_fast(kernel) * 1e3, abs=1)
 
 
 def test_a_shape_between_measurements_gets_a_close_time(pack: Path) -> None:
-    works = [gemm_kernel(2048, 5120, 2048), gemm_kernel(512, 7168, 6144, layout="NT")]
-    works.append(attention_kernel(2, 20, 3072, 64, causal=True, implementation="efficient"))
-    works.append(Kernel(KernelClass.ELEMENTWISE, "fp32", 0.0, 4e7, 2e7, {}, "vectorized"))
-    before = Estimator(load_device("a40")).estimate(works)
-    for work, old, new in zip(works, before, Estimator(load_device("a40"), [pack]).estimate(works), strict=True):
+    kernels = [gemm_kernel(2048, 5120, 2048), gemm_kernel(512, 7168, 6144, layout="NT")]
+    kernels.append(attention_kernel(2, 20, 3072, 64, causal=True, implementation="efficient"))
+    kernels.append(Kernel(KernelClass.ELEMENTWISE, "fp32", 0.0, 4e7, 2e7, {}, "vectorized"))
+    before = Estimator(load_device("a40")).estimate(kernels)
+    for kernel, old, new in zip(kernels, before, Estimator(load_device("a40"), [pack]).estimate(kernels), strict=True):
         assert new.origin is Origin.MODEL
-        assert new.ns == pytest.approx(half_as_fast(work) * 1e3, rel=0.25)
-        assert abs(new.ns - half_as_fast(work) * 1e3) < abs(old.ns - half_as_fast(work) * 1e3)
+        assert new.ns == pytest.approx(half_as_fast(kernel) * 1e3, rel=0.25)
+        assert abs(new.ns - half_as_fast(kernel) * 1e3) < abs(old.ns - half_as_fast(kernel) * 1e3)
 
 
 def test_measurements_of_one_gpu_leave_other_gpus_alone(pack: Path) -> None:
-    work = gemm_kernel(1024, 1024, 1024)
-    assert Estimator(load_device("h100"), [pack]).estimate([work])[0].origin is Origin.MODEL
-    assert Estimator(load_device("h100"), [pack]).estimate([work]) == Estimator(load_device("h100")).estimate([work])
+    kernel = gemm_kernel(1024, 1024, 1024)
+    assert Estimator(load_device("h100"), [pack]).estimate([kernel])[0].origin is Origin.MODEL
+    assert Estimator(load_device("h100"), [pack]).estimate([kernel]) == Estimator(load_device("h100")).estimate(
+        [kernel]
+    )
 
 
 def test_the_pack_names_its_sources(pack: Path) -> None:
@@ -114,7 +118,7 @@ def test_the_same_measurements_give_the_same_pack(pack: Path, tmp_path: Path) ->
 
 
 def test_measurements_of_another_gpu_are_noticed(tmp_path: Path) -> None:
-    file = write(tmp_path / "x.csv", list(some_works())[-3:], device="NVIDIA T4")
+    file = write(tmp_path / "x.csv", list(some_kernels())[-3:], device="NVIDIA T4")
     result = calibrate(file, "--gpu", "a40", "--out", tmp_path / "x.npz")
     assert result.exit_code == 0
     assert "'NVIDIA T4'" in result.output
@@ -147,7 +151,7 @@ def test_malformed_files_are_refused(text: str, message: str, tmp_path: Path) ->
 
 
 def test_a_pack_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    file = write(tmp_path / "x.csv", list(some_works())[-3:])
+    file = write(tmp_path / "x.csv", list(some_kernels())[-3:])
     for out, message in ((tmp_path / "x.txt", ".npz"), (tmp_path / "no" / "x.npz", "no folder")):
         result = calibrate(file, "--gpu", "a40", "--out", out)
         assert result.exit_code == 1

@@ -17,7 +17,7 @@ from maya.estimators.models.bottleneck import bottleneck_of
 from maya.estimators.models.gemm import LAYOUTS, gemm_kernel
 from maya.estimators.ops import kernels_for
 
-TILE_EFFECTS = 0.15  # a larger work may fit the device's tiles and waves better than a smaller one
+TILE_EFFECTS = 0.15  # a larger kernel may fit the device's tiles and waves better than a smaller one
 EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
 
 
@@ -33,8 +33,8 @@ def estimators() -> None:
         estimator(gpu).estimate([gemm_kernel(64, 64, 64)])
 
 
-def ns(gpu: str, *works: Kernel) -> int:
-    return sum(found.ns for found in estimator(gpu).estimate(works))
+def ns(gpu: str, *kernels: Kernel) -> int:
+    return sum(found.ns for found in estimator(gpu).estimate(kernels))
 
 
 def sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
@@ -106,8 +106,8 @@ def moving(draw: st.DrawFn) -> tuple[str, str, dict[str, int | str | bool]]:
 
 def works_of_any_kind() -> st.SearchStrategy[list[Kernel]]:
     return st.one_of(
-        gemms().map(lambda work: [work]),
-        attentions().map(lambda work: [work]),
+        gemms().map(lambda kernel: [kernel]),
+        attentions().map(lambda kernel: [kernel]),
         moving().map(lambda question: kernels_for(*question)),
         st.builds(
             lambda batch, channels, side, backward: kernels_for(
@@ -124,16 +124,16 @@ def works_of_any_kind() -> st.SearchStrategy[list[Kernel]]:
 
 
 @EXAMPLES
-@given(gpu=GPUS, works=works_of_any_kind())
-def test_never_faster_than_the_bound(gpu: str, works: list[Kernel]) -> None:
-    for work, found in zip(works, estimator(gpu).estimate(works), strict=True):
-        assert found.ns >= int(bottleneck_of(estimator(gpu).device, work).seconds * 1e9), (gpu, work, found)
+@given(gpu=GPUS, kernels=works_of_any_kind())
+def test_never_faster_than_the_bound(gpu: str, kernels: list[Kernel]) -> None:
+    for kernel, found in zip(kernels, estimator(gpu).estimate(kernels), strict=True):
+        assert found.ns >= int(bottleneck_of(estimator(gpu).device, kernel).seconds * 1e9), (gpu, kernel, found)
 
 
 @EXAMPLES
-@given(gpu=GPUS, works=works_of_any_kind())
-def test_every_estimate_has_an_origin_and_a_spread(gpu: str, works: list[Kernel]) -> None:
-    for found in estimator(gpu).estimate(works):
+@given(gpu=GPUS, kernels=works_of_any_kind())
+def test_every_estimate_has_an_origin_and_a_spread(gpu: str, kernels: list[Kernel]) -> None:
+    for found in estimator(gpu).estimate(kernels):
         assert 0 < found.spread <= 1.5
         assert found.origin is not Origin.DEFAULT
         # What is not this device's own says where it is from.
@@ -248,19 +248,19 @@ def test_memory_bound_kernels_in_bf16_are_never_slower_than_in_fp32(
 def test_an_h100_is_never_slower_than_an_a100(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
     m, n, k = shape
     k = max(k, 500_000_000 // (m * n) + 1)  # above 1 GFLOP
-    work = gemm_kernel(m, n, k, dtype=dtype, layout=layout)
-    assert work.flops > 1e9
-    assert ns("h100", work) <= ns("a100-80", work)
+    kernel = gemm_kernel(m, n, k, dtype=dtype, layout=layout)
+    assert kernel.flops > 1e9
+    assert ns("h100", kernel) <= ns("a100-80", kernel)
 
 
 @settings(EXAMPLES, max_examples=10)
-@given(gpu=GPUS, works=st.lists(works_of_any_kind(), min_size=2, max_size=6))
-def test_the_same_kernel_gets_the_same_time(gpu: str, works: list[list[Kernel]]) -> None:
+@given(gpu=GPUS, kernels=st.lists(works_of_any_kind(), min_size=2, max_size=6))
+def test_the_same_kernel_gets_the_same_time(gpu: str, kernels: list[list[Kernel]]) -> None:
     """From any estimator, alone or in a batch."""
-    flat = [work for some in works for work in some]
+    flat = [kernel for some in kernels for kernel in some]
     together = estimator(gpu).estimate(flat)
     again = Estimator(estimator(gpu).device)
-    one_by_one = [again.estimate([work])[0] for work in reversed(flat)]
+    one_by_one = [again.estimate([kernel])[0] for kernel in reversed(flat)]
     assert together == one_by_one[::-1]
     assert all(isinstance(found.ns, int) for found in together)
 
@@ -273,7 +273,7 @@ def test_every_kernel_takes_time(gpu: str, kind: KernelClass, amounts: tuple[flo
     [found] = estimator(gpu).estimate([Kernel(kind, "fp32", flops, read, written)])
     assert found.ns >= 1000
     assert 0 < found.spread <= 1
-    if not (flops or read or written) and kind in memory_bound.KINDS:
+    if not (flops or read or written) and kind in memory_bound.CLASSES:
         assert found.origin in (Origin.DEFAULT, Origin.ROOFLINE)
         assert found.note
 

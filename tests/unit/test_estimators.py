@@ -22,16 +22,16 @@ from maya.estimators.training.model_training import Size, grow
 ESTIMATORS = {name: Estimator(load_device(name)) for name in ("a100-80", "h100", "b200", "v100")}
 
 
-def seconds(gpu: str, *works: Kernel) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.array([estimate.ns * 1e-9 for estimate in ESTIMATORS[gpu].estimate(works)])
+def seconds(gpu: str, *kernels: Kernel) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return np.array([estimate.ns * 1e-9 for estimate in ESTIMATORS[gpu].estimate(kernels)])
 
 
-def products(count: int, smallest: float = 0.0) -> list[Kernel]:
+def gemms(count: int, smallest: float = 0.0) -> list[Kernel]:
     """Products of sizes that are multiples of 16."""
     random = np.random.default_rng(7)
     sizes = 16 * np.ceil(2.0 ** random.uniform(0, 12, size=(4 * count, 3))).astype(int)
     found = [gemm_kernel(int(m), int(n), int(k)) for m, n, k in sizes]
-    return [work for work in found if work.flops >= smallest][:count]
+    return [kernel for kernel in found if kernel.flops >= smallest][:count]
 
 
 def test_every_class_has_traits() -> None:
@@ -45,10 +45,10 @@ sizes = st.integers(1, 4096)
 @given(m=sizes, n=sizes, k=sizes, count=st.integers(1, 64), gpu=st.sampled_from(sorted(ESTIMATORS)))
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8"])
 def test_no_gemm_is_faster_than_the_device(dtype: str, m: int, n: int, k: int, count: int, gpu: str) -> None:
-    work = gemm_kernel(m, n, k, batch=count, dtype=dtype)
-    moved = np.array([work.bytes_read + work.bytes_written])
-    bound = roofline(load_device(gpu), dtype, np.array([work.flops]), moved)
-    assert seconds(gpu, work)[0] >= bound[0] * (1 - 1e-3)
+    kernel = gemm_kernel(m, n, k, batch=count, dtype=dtype)
+    moved = np.array([kernel.bytes_read + kernel.bytes_written])
+    bound = roofline(load_device(gpu), dtype, np.array([kernel.flops]), moved)
+    assert seconds(gpu, kernel)[0] >= bound[0] * (1 - 1e-3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,38 +72,38 @@ def test_no_attention_is_faster_than_the_device(
     implementation: str,
     gpu: str,
 ) -> None:
-    work = attention_kernel(
+    kernel = attention_kernel(
         batch, heads, queries, head_dim, causal=causal, implementation=implementation, backward=backward
     )
-    moved = np.array([work.bytes_read + work.bytes_written])
-    bound = roofline(load_device(gpu), "bf16", np.array([work.flops]), moved)
-    assert seconds(gpu, work)[0] >= bound[0] * (1 - 1e-3)
+    moved = np.array([kernel.bytes_read + kernel.bytes_written])
+    bound = roofline(load_device(gpu), "bf16", np.array([kernel.flops]), moved)
+    assert seconds(gpu, kernel)[0] >= bound[0] * (1 - 1e-3)
 
 
 def test_h100_is_never_slower_than_a100() -> None:
-    works = products(2000, smallest=1e9)
-    assert (seconds("h100", *works) <= seconds("a100-80", *works)).all()
+    kernels = gemms(2000, smallest=1e9)
+    assert (seconds("h100", *kernels) <= seconds("a100-80", *kernels)).all()
 
 
 @pytest.mark.parametrize("gpu", ["a100-80", "h100", "b200"])
 def test_bf16_is_never_slower_than_fp32(gpu: str) -> None:
-    works = products(500)
+    kernels = gemms(500)
     for dtype in ("fp32", "tf32"):
-        shapes = [(int(work.shape["m"]), int(work.shape["n"]), int(work.shape["k"])) for work in works]
+        shapes = [(int(kernel.shape["m"]), int(kernel.shape["n"]), int(kernel.shape["k"])) for kernel in kernels]
         wider = [gemm_kernel(m, n, k, dtype=dtype) for m, n, k in shapes]
-        assert (seconds(gpu, *works) <= seconds(gpu, *wider) * (1 + 1e-3)).all()
+        assert (seconds(gpu, *kernels) <= seconds(gpu, *wider) * (1 + 1e-3)).all()
 
 
 @pytest.mark.parametrize("dimension", ["m", "n", "k"])
 @pytest.mark.parametrize("gpu", ["a100-80", "h100", "b200"])
 def test_a_larger_gemm_takes_longer_up_to_tiles(gpu: str, dimension: str) -> None:
-    works = products(1000, smallest=1e8)
+    kernels = gemms(1000, smallest=1e8)
     larger = []
-    for work in works:
-        shape = {name: int(work.shape[name]) for name in ("m", "n", "k")}
+    for kernel in kernels:
+        shape = {name: int(kernel.shape[name]) for name in ("m", "n", "k")}
         shape[dimension] *= 4
         larger.append(gemm_kernel(shape["m"], shape["n"], shape["k"]))
-    ratio = seconds(gpu, *larger) / seconds(gpu, *works)
+    ratio = seconds(gpu, *larger) / seconds(gpu, *kernels)
     assert (ratio > 0.95).mean() > 0.97
     assert ratio.min() > 0.6
     assert ratio.max() < 6.0
@@ -111,8 +111,8 @@ def test_a_larger_gemm_takes_longer_up_to_tiles(gpu: str, dimension: str) -> Non
 
 def test_a_gemm_of_llama_reaches_the_measured_efficiency() -> None:
     """Far inside what was measured: some 70 to 85 % of the peak of A100 and H100, less of B200's."""
-    work = gemm_kernel(8192, 14336, 4096)
-    rates = {gpu: work.flops / seconds(gpu, work)[0] / 1e12 for gpu in ("a100-80", "h100", "b200")}
+    kernel = gemm_kernel(8192, 14336, 4096)
+    rates = {gpu: kernel.flops / seconds(gpu, kernel)[0] / 1e12 for gpu in ("a100-80", "h100", "b200")}
     assert 220 < rates["a100-80"] < 285
     assert 600 < rates["h100"] < 830
     assert 1000 < rates["b200"] < 1300  # sustained
@@ -154,11 +154,11 @@ def test_causal_and_window_masks_count_their_pairs() -> None:
 
 
 def test_an_estimate_names_its_origin() -> None:
-    product = gemm_kernel(4096, 4096, 4096)
-    own = ESTIMATORS["h100"].estimate([product])[0]
+    gemm = gemm_kernel(4096, 4096, 4096)
+    own = ESTIMATORS["h100"].estimate([gemm])[0]
     assert (own.origin, own.note) == (Origin.MODEL, "")
     assert 0 < own.spread < 0.1
-    relative = Estimator(load_device("h100-pcie")).estimate([product])[0]
+    relative = Estimator(load_device("h100-pcie")).estimate([gemm])[0]
     assert (relative.origin, relative.note) == (Origin.ROOFLINE, "efficiency as measured on h100")
     assert relative.spread > own.spread
     flash = ESTIMATORS["h100"].estimate([attention_kernel(1, 8, 2048, 128)])[0]
@@ -179,31 +179,31 @@ def test_a_power_limit_slows_what_computes() -> None:
 @pytest.mark.parametrize("name", device_names())
 def test_every_device_of_the_catalogue_has_times_for_everything(name: str) -> None:
     estimator = Estimator(load_device(name))
-    works = [Kernel(kind, "fp32", 1e6, 1e6, 1e6, {"rows": 1e3, "columns": 1e3}) for kind in KernelClass]
-    works = [work for work in works if work.kind not in (KernelClass.GEMM, KernelClass.ATTENTION)]
-    works += [gemm_kernel(512, 512, 512, dtype=dtype) for dtype in ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8")]
-    works += [
+    kernels = [Kernel(kind, "fp32", 1e6, 1e6, 1e6, {"rows": 1e3, "columns": 1e3}) for kind in KernelClass]
+    kernels = [kernel for kernel in kernels if kernel.kernel_class not in (KernelClass.GEMM, KernelClass.ATTENTION)]
+    kernels += [gemm_kernel(512, 512, 512, dtype=dtype) for dtype in ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8")]
+    kernels += [
         attention_kernel(1, 4, 512, 64, implementation=implementation, backward=backward)
         for implementation in ("flash", "efficient", "cudnn", "flash3", "flash4", "unheard_of")
         for backward in (False, True)
     ]
-    for work, estimate in zip(works, estimator.estimate(works), strict=True):
-        assert 0 < estimate.ns < 10**9, (work, estimate)
+    for kernel, estimate in zip(kernels, estimator.estimate(kernels), strict=True):
+        assert 0 < estimate.ns < 10**9, (kernel, estimate)
 
 
 def test_a_batch_gives_the_estimates_of_single_kernels_in_order() -> None:
-    works: list[Kernel] = []
-    for product in products(50):
-        works += [product, attention_kernel(1, 8, int(product.shape["m"]), 128), product]
-    together = ESTIMATORS["h100"].estimate(works)
+    kernels: list[Kernel] = []
+    for gemm in gemms(50):
+        kernels += [gemm, attention_kernel(1, 8, int(gemm.shape["m"]), 128), gemm]
+    together = ESTIMATORS["h100"].estimate(kernels)
     fresh = Estimator(load_device("h100"))
-    assert together == [fresh.estimate([work])[0] for work in works]
+    assert together == [fresh.estimate([kernel])[0] for kernel in kernels]
 
 
 def test_failed_estimates_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = Estimator(load_device("h100"))
     before = estimator.estimate([gemm_kernel(512, 512, 512)])
-    works = [gemm_kernel(512, 512, 512), gemm_kernel(1024, 512, 512), gemm_kernel(2048, 512, 512)]
+    kernels = [gemm_kernel(512, 512, 512), gemm_kernel(1024, 512, 512), gemm_kernel(2048, 512, 512)]
 
     def fail(batch: Batch) -> None:
         raise MemoryError
@@ -211,17 +211,17 @@ def test_failed_estimates_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patch:
         patch.setattr(estimator, "times", fail)
         with pytest.raises(MemoryError):
-            estimator.estimate(works)
-    assert estimator.estimate(works) == Estimator(load_device("h100")).estimate(works)
-    assert estimator.estimate(works[:1]) == before
+            estimator.estimate(kernels)
+    assert estimator.estimate(kernels) == Estimator(load_device("h100")).estimate(kernels)
+    assert estimator.estimate(kernels[:1]) == before
 
 
 def test_features_that_a_kernel_lacks_take_the_default() -> None:
-    works = [
+    kernels = [
         Kernel(KernelClass.NORM, "bf16", 0, 1, 1, {"rows": 2.0}),
         Kernel(KernelClass.NORM, "bf16", 0, 1, 1, {"columns": 3.0}),
     ]
-    [(rows, batch)] = batches(works)
+    [(rows, batch)] = batches(kernels)
     assert rows.tolist() == [0, 1]
     assert batch.column("rows", 9.0).tolist() == [2.0, 9.0]
     assert batch.column("columns", 9.0).tolist() == [9.0, 3.0]
@@ -335,23 +335,23 @@ def test_a_forest_of_single_leaves_is_a_constant() -> None:
 
 
 def test_the_key_of_a_kernel_ignores_order_and_rounding() -> None:
-    work = gemm_kernel(4096, 4096, 4096)
+    kernel = gemm_kernel(4096, 4096, 4096)
     turned = Kernel(
-        work.kind,
-        work.dtype,
-        work.flops * (1 + 1e-9),
-        work.bytes_read,
-        work.bytes_written,
-        dict(reversed(work.shape.items())),
-        work.variant,
+        kernel.kernel_class,
+        kernel.dtype,
+        kernel.flops * (1 + 1e-9),
+        kernel.bytes_read,
+        kernel.bytes_written,
+        dict(reversed(kernel.shape.items())),
+        kernel.variant,
     )
-    assert key_of(work) == key_of(turned)
-    assert key_of(work) != key_of(gemm_kernel(4096, 4096, 4097))
+    assert key_of(kernel) == key_of(turned)
+    assert key_of(kernel) != key_of(gemm_kernel(4096, 4096, 4097))
 
 
 def test_columns_get_the_estimates_of_single_kernels() -> None:
-    works = products(20)
-    [(_, batch)] = batches(works)
+    kernels = gemms(20)
+    [(_, batch)] = batches(kernels)
     assert isinstance(batch, Batch)
     times = ESTIMATORS["h100"].times(batch)
-    np.testing.assert_allclose(times.seconds, seconds("h100", *works), atol=1e-9)
+    np.testing.assert_allclose(times.seconds, seconds("h100", *kernels), atol=1e-9)

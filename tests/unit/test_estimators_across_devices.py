@@ -19,7 +19,7 @@ from maya.estimators.ops import kernels_for
 PAIRS = [("a100-80", "a100-40"), ("h200", "h100"), ("h100", "h100-pcie"), ("h100", "h100-96-500w")]
 ROUNDING = 2  # nanoseconds
 
-# H100 and H200 were measured each by itself. Of large bf16 products two thirds took longer on H200, one in twenty by
+# H100 and H200 were measured each by itself. Of large bf16 GEMMs two thirds took longer on H200, one in twenty by
 # more than 14 %: its memory takes a part of the same power.
 MEASURED_APART = ("h200", "h100")
 SPREAD_OF_MEASURING = 1.25
@@ -27,7 +27,7 @@ SPREAD_OF_MEASURING = 1.25
 SIZES = (16, 256, 2048, 16384)
 
 
-def products() -> Iterator[Kernel]:
+def gemms() -> Iterator[Kernel]:
     for dtype, layout in product(("bf16", "fp16", "fp32", "tf32", "fp8"), LAYOUTS):
         for m, n, k in product(SIZES, (256, 4096, 14336), (256, 4096, 14336)):
             yield gemm_kernel(m, n, k, dtype=dtype, layout=layout)
@@ -68,15 +68,15 @@ def estimator(gpu: str) -> Estimator:
     return Estimator(load_device(gpu))
 
 
-def assert_order(more: str, less: str, works: list[Kernel], tolerance: float = 1.0) -> None:
-    fast, slow = (estimator(gpu).estimate(works) for gpu in (more, less))
-    for work, one, other in zip(works, fast, slow, strict=True):
-        assert one.ns <= other.ns * tolerance + ROUNDING, (work, one, other)
+def assert_order(more: str, less: str, kernels: list[Kernel], tolerance: float = 1.0) -> None:
+    fast, slow = (estimator(gpu).estimate(kernels) for gpu in (more, less))
+    for kernel, one, other in zip(kernels, fast, slow, strict=True):
+        assert one.ns <= other.ns * tolerance + ROUNDING, (kernel, one, other)
 
 
 @pytest.mark.parametrize(("more", "less"), PAIRS)
 def test_gemms_are_never_slower_on_a_device_with_more_of_everything(more: str, less: str) -> None:
-    assert_order(more, less, list(products()), SPREAD_OF_MEASURING if (more, less) == MEASURED_APART else 1.0)
+    assert_order(more, less, list(gemms()), SPREAD_OF_MEASURING if (more, less) == MEASURED_APART else 1.0)
 
 
 @pytest.mark.parametrize(("more", "less"), PAIRS)
@@ -103,11 +103,11 @@ def test_compute_bound_attention_does_not_depend_on_the_number_of_key_heads(gpu:
 
 
 def test_a_device_file_gets_the_estimates_of_the_device_it_is_based_on() -> None:
-    """Half the memory bandwidth makes nothing faster, and products of much arithmetic not slower."""
+    """Half the memory bandwidth makes nothing faster, and GEMMs of much arithmetic not slower."""
     slow = Estimator(load_device("h100", {"memory_bandwidth": "1.7TB/s"}))
-    works = [gemm_kernel(8192, 8192, 8192), *kernels_for("norm", "bf16", {"rows": 65536, "columns": 4096})]
+    kernels = [gemm_kernel(8192, 8192, 8192), *kernels_for("norm", "bf16", {"rows": 65536, "columns": 4096})]
     (product_here, norm_here), (product_there, norm_there) = (
-        asked.estimate(works) for asked in (slow, estimator("h100"))
+        asked.estimate(kernels) for asked in (slow, estimator("h100"))
     )
     assert product_here.ns == pytest.approx(product_there.ns, rel=0.01)
     assert norm_here.ns > 1.8 * norm_there.ns

@@ -39,15 +39,15 @@ def test_a_dropout_whose_grid_fills_the_device_only_goes_through_its_whole_tenso
         "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::Half, float, unsigned int, 1, 4, bool>()"
     )
     launch = KernelLaunch("kernel", name, (864, 1, 1), (256, 1, 1), op="aten::native_dropout", inputs=(x, 0.1, True))
-    work = kernel_of(launch)
+    kernel = kernel_of(launch)
 
-    assert work.kind is KernelClass.RANDOM
-    assert work.bytes_read == x.bytes
-    assert work.bytes_written == x.bytes + x.elements  # and a mask
+    assert kernel.kernel_class is KernelClass.RANDOM
+    assert kernel.bytes_read == x.bytes
+    assert kernel.bytes_written == x.bytes + x.elements  # and a mask
 
 
 @pytest.mark.parametrize(
-    ("kernel", "variant"),
+    ("name", "variant"),
     [
         ("softmax_warp_forward<float, float, float, 10, false, false>", "softmax_forward"),
         ("cunn_SoftMaxForwardReg<float, float, float, SoftMaxForwardEpilogue, long, 8>", "softmax_forward"),
@@ -57,15 +57,15 @@ def test_a_dropout_whose_grid_fills_the_device_only_goes_through_its_whole_tenso
         ("cunn_SoftMaxBackward<4, float, float, float, SoftMaxBackwardEpilogue>", "softmax_backward_in_passes"),
     ],
 )
-def test_softmax_that_keeps_its_rows_and_softmax_that_reads_them_in_passes(kernel: str, variant: str) -> None:
+def test_softmax_that_keeps_its_rows_and_softmax_that_reads_them_in_passes(name: str, variant: str) -> None:
     x = Tensor((64, 65536), "fp32", (65536, 1))
-    op = "aten::_softmax_backward_data" if "Backward" in kernel else "aten::_softmax"
-    work = kernel_of(
+    op = "aten::_softmax_backward_data" if "Backward" in name else "aten::_softmax"
+    kernel = kernel_of(
         KernelLaunch(
-            "kernel", f"void at::native::{kernel}(float*)", (64, 1, 1), (1024, 1, 1), op=op, inputs=(x, -1, False)
+            "kernel", f"void at::native::{name}(float*)", (64, 1, 1), (1024, 1, 1), op=op, inputs=(x, -1, False)
         )
     )
-    assert (work.kind, work.variant) == (KernelClass.SOFTMAX, variant)
+    assert (kernel.kernel_class, kernel.variant) == (KernelClass.SOFTMAX, variant)
 
 
 def test_flash_attention_aligns_its_causal_mask_at_the_bottom_right() -> None:
@@ -95,16 +95,16 @@ def test_operands_that_are_broadcast_are_read_once() -> None:
         op="aten::add",
         inputs=(table, row),
     )
-    work = kernel_of(add)
-    assert (work.kind, work.variant) == (KernelClass.ELEMENTWISE, "strided")
-    assert work.bytes_read == 2 * (8192 * 4096 + 4096)
-    assert work.bytes_written == 2 * 8192 * 4096
+    kernel = kernel_of(add)
+    assert (kernel.kernel_class, kernel.variant) == (KernelClass.ELEMENTWISE, "strided")
+    assert kernel.bytes_read == 2 * (8192 * 4096 + 4096)
+    assert kernel.bytes_written == 2 * 8192 * 4096
 
 
 def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
     tensors = [Tensor((70_000,), "fp32", (1,)), Tensor((65_536,), "fp32", (1,))]
     name = "void multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>>(int)"
-    works = [
+    kernels = [
         kernel_of(
             KernelLaunch(
                 "kernel", name, (blocks, 1, 1), op="aten::_foreach_mul_", inputs=([*tensors], 2.0), before=before
@@ -112,15 +112,15 @@ def test_a_list_that_takes_several_launches_is_shared_exactly() -> None:
         )
         for blocks, before in ((2, 0), (1, 2))
     ]
-    assert [work.shape["elements"] for work in works] == [70_000, 65_536]
-    assert all(work.bytes_read == work.bytes_written == 4 * work.shape["elements"] for work in works)
+    assert [kernel.shape["elements"] for kernel in kernels] == [70_000, 65_536]
+    assert all(kernel.bytes_read == kernel.bytes_written == 4 * kernel.shape["elements"] for kernel in kernels)
 
 
 def test_unknown_kernels_have_the_bytes_of_their_op_or_of_their_grid() -> None:
     x = Tensor((1000, 1000), "fp32", (1000, 1))
     of_op = kernel_of(KernelLaunch("kernel", "mystery", (8, 1, 1), (128, 1, 1), op="mine::op", inputs=(x,)))
     of_grid = kernel_of(KernelLaunch("kernel", "mystery", (80, 1, 1), (128, 1, 1)))
-    assert of_op.kind is of_grid.kind is KernelClass.UNKNOWN
+    assert of_op.kernel_class is of_grid.kernel_class is KernelClass.UNKNOWN
     assert of_op.bytes_read == 4e6
     assert of_grid.bytes_read > 0
     estimator = Estimator(load_device("a100-80"))

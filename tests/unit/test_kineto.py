@@ -59,14 +59,14 @@ def job(folder: Path, steps: int = 4) -> Result:
         for step in range(steps):
             rank.copy("HtoD", 1 << 20)
             with rank.annotated("forward"), rank.opened("aten::linear", [tensor(64, 64), None, 3], sequence=step):
-                rank.product()
+                rank.gemm()
                 rank.elementwise()
             with rank.opened("AddmmBackward0", sequence=step):
-                rank.product(layout="NN")
+                rank.gemm(layout="NN")
             for _ in range(rank.rank):
                 rank.elementwise("_ZN2at6native5extraEv")
             rank.reduce(1, count=4096)
-            rank.product()
+            rank.gemm()
             rank.join_streams()
             rank.add(RecordKind.MEMSET, {"memset": 0}, stream=0, value=512)
             rank.optimizer()
@@ -125,16 +125,16 @@ def test_categories_are_those_of_the_profiler(trace: dict[str, Any]) -> None:
 def test_every_kernel_has_its_launch(trace: dict[str, Any]) -> None:
     events = trace["traceEvents"]
     launches = {event["args"]["correlation"]: event for event in of_category(events, "cuda_runtime", "cuda_driver")}
-    works = of_category(events, "kernel", "gpu_memcpy", "gpu_memset")
-    assert works
-    for work in works:
-        launch = launches[work["args"]["correlation"]]
-        assert launch["ts"] + launch["dur"] <= work["ts"]
-        assert launch["args"]["External id"] == work["args"]["External id"]
-        assert work["args"]["stream"] == work["tid"]
+    on_device = of_category(events, "kernel", "gpu_memcpy", "gpu_memset")
+    assert on_device
+    for event in on_device:
+        launch = launches[event["args"]["correlation"]]
+        assert launch["ts"] + launch["dur"] <= event["ts"]
+        assert launch["args"]["External id"] == event["args"]["External id"]
+        assert event["args"]["stream"] == event["tid"]
     starts = {event["id"] for event in events if event["ph"] == "s" and event["cat"] == "ac2g"}
     ends = {event["id"] for event in events if event["ph"] == "f" and event["cat"] == "ac2g"}
-    assert starts == ends == {work["args"]["correlation"] for work in works}
+    assert starts == ends == {event["args"]["correlation"] for event in on_device}
 
 
 def test_events_of_a_row_nest_or_do_not_overlap(trace: dict[str, Any]) -> None:
@@ -246,8 +246,8 @@ def test_kernels_of_a_graph_belong_to_its_launch(tmp_path: Path) -> None:
     result = conclude(timeline_of(tmp_path, [rank], HOST, detailed=[0]))
     events = read_trace(write_rank_trace(result, 0, tmp_path))["traceEvents"]
     launches = [event for event in of_category(events, "cuda_runtime") if event["name"] == "cudaGraphLaunch"]
-    works = [event for event in of_category(events, "kernel") if event["name"] == "in the graph"]
-    assert [event["args"]["correlation"] for event in works] == [
+    launched = [event for event in of_category(events, "kernel") if event["name"] == "in the graph"]
+    assert [event["args"]["correlation"] for event in launched] == [
         event["args"]["correlation"] for event in launches for _ in range(3)
     ]
 

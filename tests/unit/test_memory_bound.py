@@ -33,10 +33,12 @@ def families(elements: float, size: int) -> list[Kernel]:
     dtype = {2: "bf16", 4: "fp32"}[size]
     moved = elements * size
     rows, columns = max(elements / 4096, 1.0), min(elements, 4096.0)
-    works = [elementwise(elements, [size, size], size, variant) for variant in ("vectorized", "strided", "transposed")]
-    works += [copy(elements, size, size, variant) for variant in ("vectorized", "unrolled", "strided")]
-    works += [*norm_forward(rows, columns, size, has_mean=False), *norm_backward(rows, columns, size)]
-    works += [
+    kernels = [
+        elementwise(elements, [size, size], size, variant) for variant in ("vectorized", "strided", "transposed")
+    ]
+    kernels += [copy(elements, size, size, variant) for variant in ("vectorized", "unrolled", "strided")]
+    kernels += [*norm_forward(rows, columns, size, has_mean=False), *norm_backward(rows, columns, size)]
+    kernels += [
         over_rows(KernelClass.SOFTMAX, f"softmax_{way}", rows, columns, size, 2, 1) for way in ("forward", "backward")
     ]
     for kind, variant in (
@@ -51,16 +53,16 @@ def families(elements: float, size: int) -> list[Kernel]:
         (KernelClass.UNKNOWN, "from_op"),
         (KernelClass.TRANSFER, "HtoD"),
     ):
-        works.append(Kernel(kind, dtype, elements, moved, moved, {"elements": elements}, variant))
-    return works
+        kernels.append(Kernel(kind, dtype, elements, moved, moved, {"elements": elements}, variant))
+    return kernels
 
 
 def test_never_faster_than_the_memory_and_never_more_than_twice_as_slow_for_twice_as_much(estimator: Estimator) -> None:
     times = np.array([[e.ns for e in estimator.estimate(families(size, 4))] for size in SIZES], dtype=float)
     for size, row in zip(SIZES, times, strict=True):
-        for work, ns in zip(families(size, 4), row, strict=True):
-            moved = work.bytes_read + work.bytes_written
-            assert ns * 1e-9 >= LAUNCH_SECONDS * 0.999 + moved / estimator.device.memory_bandwidth * 0.999, work
+        for kernel, ns in zip(families(size, 4), row, strict=True):
+            moved = kernel.bytes_read + kernel.bytes_written
+            assert ns * 1e-9 >= LAUNCH_SECONDS * 0.999 + moved / estimator.device.memory_bandwidth * 0.999, kernel
     assert (np.diff(times, axis=0) >= 0).all()  # more takes longer
     doubled = np.array([[e.ns for e in estimator.estimate(families(2 * size, 4))] for size in SIZES])
     assert (doubled <= 2.2 * times).all()
@@ -69,8 +71,8 @@ def test_never_faster_than_the_memory_and_never_more_than_twice_as_slow_for_twic
 def test_half_the_bytes_never_take_longer(estimator: Estimator) -> None:
     for size in SIZES:
         wide, narrow = (estimator.estimate(families(size, width)) for width in (4, 2))
-        for work, slow, fast in zip(families(size, 4), wide, narrow, strict=True):
-            assert fast.ns <= slow.ns, work
+        for kernel, slow, fast in zip(families(size, 4), wide, narrow, strict=True):
+            assert fast.ns <= slow.ns, kernel
 
 
 def test_estimates_name_their_origin() -> None:
@@ -127,9 +129,9 @@ def test_curves_are_found_again_from_ops_of_several_kernels() -> None:
         for columns in (512.0, 1024.0, 4096.0, 16384.0):
             add = elementwise(2.0**exponent, [4, 4], 4)
             of_rows = over_rows(KernelClass.SOFTMAX, "softmax_forward", 2.0**exponent / columns, columns, 4, 1, 1)
-            for works in ((add,), (of_rows,), (add, add, of_rows)):
-                seconds = 4e-6 + sum(_seconds(plain if w is add else rows, device.memory_bandwidth, w) for w in works)
-                observations.append(Observation(works, seconds, f"columns={columns}", "liger", device))
+            for kernels in ((add,), (of_rows,), (add, add, of_rows)):
+                seconds = 4e-6 + sum(_seconds(plain if w is add else rows, device.memory_bandwidth, w) for w in kernels)
+                observations.append(Observation(kernels, seconds, f"columns={columns}", "liger", device))
     curves, overheads = fit(observations)
     assert overheads["h100", "liger"] == pytest.approx(4e-6, rel=0.3)
     assert curves["elementwise/vectorized"].slowdown[-2] == pytest.approx(1.15, abs=0.05)
@@ -140,8 +142,8 @@ def test_curves_are_found_again_from_ops_of_several_kernels() -> None:
     assert again.slowdown == pytest.approx(curves["elementwise/vectorized"].slowdown, abs=1e-4)
 
 
-def _seconds(curve: Curve, bandwidth: float, work: Kernel) -> float:
-    moved = work.bytes_read + work.bytes_written
-    along = work.shape["columns"] if curve.axis == "columns" else moved
+def _seconds(curve: Curve, bandwidth: float, kernel: Kernel) -> float:
+    moved = kernel.bytes_read + kernel.bytes_written
+    along = kernel.shape["columns"] if curve.axis == "columns" else moved
     slowdown = float(np.interp(np.log2(along), curve.knots, curve.slowdown))
-    return curve.start_seconds + work.shape.get("rows", 0.0) * curve.row_seconds + moved / bandwidth * slowdown
+    return curve.start_seconds + kernel.shape.get("rows", 0.0) * curve.row_seconds + moved / bandwidth * slowdown

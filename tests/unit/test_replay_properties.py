@@ -1,5 +1,5 @@
-"""Any job: the replay, which takes ranks and works together where it can, against the clock's definition word by word;
-and what holds for all timelines."""
+"""Any job: the replay, which takes ranks and kernels together where it can, against the definition of the clock word by
+word; and what holds for all timelines."""
 
 from __future__ import annotations
 

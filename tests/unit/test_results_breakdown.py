@@ -53,7 +53,7 @@ def test_communication_beside_computing_is_hidden(tmp_path: Path) -> None:
         for _ in range(3):
             rank.batch(layers=1)
             rank.reduce(1)
-            rank.product()  # hides 1 ms of 2
+            rank.gemm()  # hides 1 ms of 2
             rank.join_streams()
             rank.optimizer()
     breakdown = breakdown_of(timeline_of(tmp_path, ranks, network_ns=2 * MS))
@@ -72,7 +72,7 @@ def test_exposed_communication_belongs_to_the_call_that_began_first(tmp_path: Pa
         for _ in range(3):
             rank.batch(layers=1)
             rank.reduce(1)
-            rank.product()  # hides 1 ms of 2
+            rank.gemm()  # hides 1 ms of 2
             rank.reduce(2, stream=COMMUNICATION + 1)  # begins in the middle of the first one
             rank.join_streams()
             rank.join_streams(COMMUNICATION + 1)
@@ -119,7 +119,7 @@ def test_a_pipeline_stage_waits_for_its_receives(tmp_path: Path) -> None:
             else:
                 rank.receive(1, source=0, stream=COMMUNICATION)
                 rank.join_streams()
-                rank.product()
+                rank.gemm()
             rank.optimizer()
     breakdown = breakdown_of(timeline_of(tmp_path, [first, second], network_ns=MS))
     later = of_rank(breakdown, 1)
@@ -146,8 +146,8 @@ def test_computing_slowed_by_communication(tmp_path: Path) -> None:
         for _ in range(3):
             rank.batch(layers=1)
             rank.reduce(1)
-            rank.product()
-            rank.product()
+            rank.gemm()
+            rank.gemm()
             rank.join_streams()
             rank.optimizer()
     host = HostCosts(op=0, latency=0, wake=0, clock_read=0, overlap=500)

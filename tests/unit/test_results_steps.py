@@ -22,7 +22,7 @@ def test_a_step_ends_when_its_optimizer_has_ended_on_the_device(tmp_path: Path) 
     rank.train(steps=4)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.source == OPTIMIZER
-    assert steps.lengths_ns == (7 * MS,) * 4  # two products forward, four backward, one update
+    assert steps.lengths_ns == (7 * MS,) * 4  # two GEMMs forward, four backward, one update
     assert steps.warm_up == 1
     assert steps.measured == (1, 2, 3)
     assert steps.median_ns == 7 * MS
@@ -57,11 +57,11 @@ def test_optimizers_that_take_turns_make_one_step(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(4):
         rank.batch(layers=1)
-        rank.optimizer("Adam", works=2, number=1)
+        rank.optimizer("Adam", kernels=2, number=1)
         rank.batch(layers=2)
-        rank.optimizer("Adam", works=3, number=2)
+        rank.optimizer("Adam", kernels=3, number=2)
     rank.batch(layers=1)
-    rank.optimizer("Adam", works=2, number=1)
+    rank.optimizer("Adam", kernels=2, number=1)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.lengths_ns == (14 * MS,) * 4
     assert steps.note == "a step has 2 optimizer turns"
@@ -89,7 +89,7 @@ def test_an_optimizer_that_wraps_another_one_steps_once(tmp_path: Path) -> None:
                 rank.elementwise("update")
             rank.elementwise("average")
     steps = find_steps(timeline_of(tmp_path, [rank]))
-    assert steps.lengths_ns == (8 * MS, *(9 * MS,) * 3)  # the first one begins with a product
+    assert steps.lengths_ns == (8 * MS, *(9 * MS,) * 3)  # the first one begins with a GEMM
     assert steps.note == ""
 
 
@@ -97,10 +97,10 @@ def test_an_optimizer_for_each_parameter_that_steps_during_backward(tmp_path: Pa
     rank = TrainingWriter(0)
     for _ in range(3):
         for _ in range(20):
-            rank.product()
+            rank.gemm()
         for layer in range(20):
             with rank.opened("AddmmBackward0"):
-                rank.product(layout="NN")
+                rank.gemm(layout="NN")
             rank.optimizer("SGD", number=1 + layer)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.lengths_ns == (60 * MS,) * 3
@@ -175,7 +175,7 @@ def test_steps_by_backward_passes(tmp_path: Path) -> None:
     assert (steps.source, steps.lengths_ns) == ("backward", (6 * MS,) * 4)
 
 
-def test_work_that_comes_every_other_step_does_not_make_two_steps_one(tmp_path: Path) -> None:
+def test_kernels_of_every_other_step_do_not_make_two_steps_one(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for step in range(6):
         rank.batch()
@@ -203,7 +203,7 @@ def test_gradients_zeroed_between_forward_and_backward(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(4):
         with rank.opened("aten::linear"):
-            rank.product()
+            rank.gemm()
         rank.zero_grad()
         rank.batch()
         rank.optimizer()
@@ -217,12 +217,12 @@ def test_an_optimizer_in_a_graph_steps_with_every_launch(tmp_path: Path) -> None
     for _ in range(3):  # before the capture, which wants some
         rank.batch()
         rank.optimizer()
-    rank.optimizer(works=0)  # captured: nothing is launched
+    rank.optimizer(kernels=0)  # captured: nothing is launched
     for _ in range(5):
         rank.copy("HtoD", 64)
         rank.add(RecordKind.GRAPH_LAUNCH, value=4)
         for _ in range(3):
-            rank.product(flags=FROM_GRAPH)
+            rank.gemm(flags=FROM_GRAPH)
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.lengths_ns == (7 * MS,) * 3 + (4 * MS,) * 5
     assert steps.measured == (3, 4, 5, 6, 7)
@@ -231,7 +231,7 @@ def test_an_optimizer_in_a_graph_steps_with_every_launch(tmp_path: Path) -> None
 def test_without_a_backward_pass_the_whole_run_is_one_step(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
-        rank.product()
+        rank.gemm()
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert (steps.source, steps.lengths_ns, steps.measured) == (WHOLE_RUN, (3 * MS,), (0,))
     assert "no optimizer" in steps.note
@@ -240,13 +240,13 @@ def test_without_a_backward_pass_the_whole_run_is_one_step(tmp_path: Path) -> No
 def test_without_a_backward_pass_what_repeats_is_a_step(tmp_path: Path) -> None:
     """As inference does, whose first batch is different, and which does something else at the end."""
     rank = TrainingWriter(0)
-    rank.product(m=128)
+    rank.gemm(m=128)
     for _ in range(5):
         rank.copy("HtoD", 1024)
         for _ in range(4):
-            rank.product()
+            rank.gemm()
             rank.elementwise()
-        rank.product(n=1000)
+        rank.gemm(n=1000)
     rank.elementwise("report")
     steps = find_steps(timeline_of(tmp_path, [rank]))
     assert steps.source == REPETITION
@@ -257,7 +257,7 @@ def test_layers_that_repeat_are_no_steps(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     rank.copy("HtoD", 1024)
     for _ in range(12):
-        rank.product()
+        rank.gemm()
         rank.elementwise()
     assert find_steps(timeline_of(tmp_path, [rank])).source == WHOLE_RUN
 
@@ -266,8 +266,8 @@ def test_steps_from_an_annotation(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for batch in range(3):
         with rank.annotated(f"ProfilerStep#{batch}"):
-            rank.product()
-            rank.product()
+            rank.gemm()
+            rank.gemm()
     timeline = timeline_of(tmp_path, [rank])
     assert find_steps(timeline, "ProfilerStep").lengths_ns == (2 * MS,) * 3
     assert find_steps(timeline, "ProfilerStep#1").count == 1
@@ -276,7 +276,7 @@ def test_steps_from_an_annotation(tmp_path: Path) -> None:
 def test_a_missing_annotation_is_named(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     with rank.annotated("generate"):
-        rank.product()
+        rank.gemm()
     with pytest.raises(ValueError, match=r'no annotation "generat".*did you mean.*generate'):
         find_steps(timeline_of(tmp_path, [rank]), "generat")
 
@@ -285,7 +285,7 @@ def test_ranks_that_step_less_often(tmp_path: Path) -> None:
     ranks = [TrainingWriter(0), TrainingWriter(1), TrainingWriter(2)]
     ranks[0].train(steps=4)
     ranks[1].train(steps=3)
-    ranks[2].product()  # has no optimizer, and takes part in the steps of the others
+    ranks[2].gemm()  # has no optimizer, and takes part in the steps of the others
     steps = find_steps(timeline_of(tmp_path, ranks))
     assert steps.count == 3
     assert "3 to 4 steps" in steps.note

@@ -11,8 +11,7 @@ from maya.estimators.features.inductor import parse
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.mask import visible
 from maya.estimators.features.templates import template_kernel
-from maya.estimators.kernel import Kernel, Origin
-from maya.estimators.kernel import KernelClass as WorkKind
+from maya.estimators.kernel import Kernel, KernelClass, Origin
 
 H100_FLOPS = float(load_device("h100").bf16_flops or 0)
 
@@ -42,7 +41,7 @@ PRODUCT_SIZES = """
 """
 
 
-def product(m: str = "8192", tile: int = 128) -> str:
+def gemm(m: str = "8192", tile: int = 128) -> str:
     signature = "'arg_A': '*bf16', 'arg_B': '*bf16', 'ks0': 'i64', 'out_ptr0': '*bf16'"
     return HEAD.format(signature=signature) + PRODUCT_SIZES.format(m=m, tile=tile)
 
@@ -55,28 +54,28 @@ def launched(source: str, grid: tuple[int, int, int], pointers: tuple[int, ...] 
     return found
 
 
-def h100_ns(work: Kernel) -> int:
-    return Estimator(load_device("h100")).estimate([work])[0].ns
+def h100_ns(kernel: Kernel) -> int:
+    return Estimator(load_device("h100")).estimate([kernel])[0].ns
 
 
 def test_a_gemm_template_has_its_sizes() -> None:
-    work = launched(product(), (7168, 1, 1))
-    assert work.kind is WorkKind.GEMM
-    assert work.variant == "TN_triton"
-    assert work.flops == 2 * 8192 * 14336 * 4096
-    estimate = Estimator(load_device("h100")).estimate([work])[0]
+    kernel = launched(gemm(), (7168, 1, 1))
+    assert kernel.kernel_class is KernelClass.GEMM
+    assert kernel.variant == "TN_triton"
+    assert kernel.flops == 2 * 8192 * 14336 * 4096
+    estimate = Estimator(load_device("h100")).estimate([kernel])[0]
     assert estimate.origin is Origin.ROOFLINE
-    assert estimate.ns > work.flops / H100_FLOPS * 1e9
+    assert estimate.ns > kernel.flops / H100_FLOPS * 1e9
 
 
 def test_a_size_that_is_an_argument_follows_from_the_pointers() -> None:
-    fixed = launched(product(), (7168, 1, 1))
+    fixed = launched(gemm(), (7168, 1, 1))
     pointers = (2 * 8192 * 4096, 2 * 4096 * 14336, 0, 2 * 8192 * 14336)
-    assert launched(product("ks0"), (7168, 1, 1), pointers) == fixed
+    assert launched(gemm("ks0"), (7168, 1, 1), pointers) == fixed
 
 
 def test_autotuning_prefers_tiles_that_fit_the_gemm() -> None:
-    large = {tile: h100_ns(launched(product(tile=tile), (1, 1, 1))) for tile in (16, 32, 64, 128)}
+    large = {tile: h100_ns(launched(gemm(tile=tile), (1, 1, 1))) for tile in (16, 32, 64, 128)}
     assert large[16] > large[32] > large[64] > large[128]
 
 
@@ -93,10 +92,10 @@ GROUPED = HEAD.format(signature="'arg_a_ptr': '*bf16', 'arg_b_ptr': '*bf16', 'ou
 
 
 def test_a_grouped_gemm_divides_its_rows() -> None:
-    work = launched(GROUPED, (132, 1, 1))
-    assert work.kind is WorkKind.GEMM
-    assert work.flops == 2 * 16384 * 2048 * 1024
-    assert (work.shape["m"], work.shape["batch"]) == (2048, 8)
+    kernel = launched(GROUPED, (132, 1, 1))
+    assert kernel.kernel_class is KernelClass.GEMM
+    assert kernel.flops == 2 * 16384 * 2048 * 1024
+    assert (kernel.shape["m"], kernel.shape["batch"]) == (2048, 8)
 
 
 CONVOLUTION = HEAD.format(signature="'arg_X': '*fp16', 'arg_W': '*fp16', 'out_ptr0': '*fp16'") + (
@@ -118,9 +117,9 @@ CONVOLUTION = HEAD.format(signature="'arg_X': '*fp16', 'arg_W': '*fp16', 'out_pt
 
 
 def test_a_convolution_template_has_its_sizes() -> None:
-    work = launched(CONVOLUTION, (1, 1, 1))
-    assert work.kind is WorkKind.CONVOLUTION
-    assert work.flops == 2 * 32 * 28 * 28 * 128 * 64 * 9
+    kernel = launched(CONVOLUTION, (1, 1, 1))
+    assert kernel.kernel_class is KernelClass.CONVOLUTION
+    assert kernel.flops == 2 * 32 * 28 * 28 * 128 * 64 * 9
 
 
 # ---- FlexAttention and its masks ----
@@ -190,7 +189,7 @@ def flex(*, more: str = "", queries: str = "65536", keys: str = "65536", assignm
 
 def test_flex_attention_over_long_sequences_is_not_nearly_free() -> None:
     full = launched(flex(), (512, 1, 32))
-    assert full.kind is WorkKind.ATTENTION
+    assert full.kernel_class is KernelClass.ATTENTION
     assert full.variant == "flex_forward"
     assert full.flops == 4 * 32 * 65536 * 65536 * 128
     assert (full.shape["heads"], full.shape["kv_heads"]) == (32, 8)
@@ -198,8 +197,8 @@ def test_flex_attention_over_long_sequences_is_not_nearly_free() -> None:
     assert causal.flops == pytest.approx(full.flops / 2, rel=0.01)
     backward = launched(flex(more="'arg_DQ': '*bf16', ", assignments=CAUSAL), (2560, 1, 8))
     assert backward.variant == "flex_backward"
-    for work in (full, causal, backward):
-        assert h100_ns(work) > work.flops / H100_FLOPS * 1e9
+    for kernel in (full, causal, backward):
+        assert h100_ns(kernel) > kernel.flops / H100_FLOPS * 1e9
     assert h100_ns(full) == pytest.approx(2 * h100_ns(causal), rel=0.1)
 
 
@@ -221,12 +220,12 @@ def test_a_mask_that_depends_on_values_says_so() -> None:
 
 
 def test_a_kernel_without_a_model_takes_what_its_pointers_say() -> None:
-    work = kernel_of(
+    kernel = kernel_of(
         KernelLaunch("kernel", "mystery", grid=(132, 1, 1), block=(128, 1, 1), pointers=(1 << 30, 1 << 20, 0))
     )
-    assert not work.has_model
-    assert work.bytes_read + work.bytes_written == (1 << 30) + (1 << 20)
-    (estimate,) = Estimator(load_device("h100")).estimate([work])
+    assert not kernel.has_model
+    assert kernel.bytes_read + kernel.bytes_written == (1 << 30) + (1 << 20)
+    (estimate,) = Estimator(load_device("h100")).estimate([kernel])
     assert estimate.origin is Origin.ROOFLINE
     assert estimate.spread >= 0.5
     assert estimate.ns > (1 << 30) / load_device("h100").memory_bandwidth * 1e9

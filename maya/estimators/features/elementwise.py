@@ -42,10 +42,10 @@ def elementwise(launch: KernelLaunch) -> Kernel:
     variant = _variant(launch)
     if _FILLS.search(launch.name):
         return Kernel(KernelClass.MEMSET, dtype, 0.0, 0.0, written, {"elements": elements}, "fill")
-    kind = KernelClass.COPY if copies else KernelClass.ELEMENTWISE
+    kernel_class = KernelClass.COPY if copies else KernelClass.ELEMENTWISE
     flops = 0.0 if copies else elements * (10.0 if _EXPENSIVE.search(launch.name + launch.op) else 1.0)
     shape = {"elements": elements, "operands": float(operands or 2)}
-    return Kernel(kind, dtype, flops, read, written, shape, variant)
+    return Kernel(kernel_class, dtype, flops, read, written, shape, variant)
 
 
 def random(launch: KernelLaunch) -> Kernel:

@@ -87,7 +87,7 @@ def attention_kernel(
         read = query_bytes + key_value_bytes
         written = out_bytes + statistics
     return Kernel(
-        kind=KernelClass.ATTENTION,
+        kernel_class=KernelClass.ATTENTION,
         dtype=dtype,
         flops=flops,
         bytes_read=float(read),

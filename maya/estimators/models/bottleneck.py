@@ -21,7 +21,7 @@ from maya.estimators.models.bounds import (
     vector_flops,
 )
 
-TENSOR_KINDS = frozenset(kind for kind, traits in CLASS_TRAITS.items() if traits.uses_tensor_cores)
+TENSOR_CORE_CLASSES = frozenset(name for name, traits in CLASS_TRAITS.items() if traits.uses_tensor_cores)
 
 # A kernel is launch-bound if its launch is more than this share of its bound.
 _LAUNCH_SHARE = 0.5
@@ -37,18 +37,22 @@ class Bottleneck:
 
 def peak_of(device: Device, kernel: Kernel) -> float:
     """The device's peak FLOPS for this kernel."""
-    return peak_flops(device, kernel.dtype) if kernel.kind in TENSOR_KINDS else vector_flops(device, kernel.dtype)
+    return (
+        peak_flops(device, kernel.dtype)
+        if kernel.kernel_class in TENSOR_CORE_CLASSES
+        else vector_flops(device, kernel.dtype)
+    )
 
 
 def bottleneck_of(device: Device, kernel: Kernel) -> Bottleneck:
     """The bound of a kernel."""
     moved = np.array([kernel.bytes_read + kernel.bytes_written])
-    if kernel.kind is KernelClass.TRANSFER:
+    if kernel.kernel_class is KernelClass.TRANSFER:
         size = max(kernel.bytes_read, kernel.bytes_written)
         between_devices = kernel.variant.startswith("PtoP") and device.nvlink_bandwidth
         rate = device.nvlink_bandwidth if between_devices else device.host_bandwidth
         parts = {"link": size / float(rate or device.host_bandwidth)}
-    elif kernel.kind in TENSOR_KINDS:
+    elif kernel.kernel_class in TENSOR_CORE_CLASSES:
         # Some of their operands are still in the L2 cache.
         computing = float(compute_seconds(device, kernel.dtype, np.array([kernel.flops]))[0])
         parts = {"memory": float(cached_seconds(device, moved)[0]), "tensor cores": computing}

@@ -73,14 +73,14 @@ class Curve:
         slowdown = np.interp(_along(self.axis, device, batch), self.knots, self.slowdown)
         # What is still in a cache spares waiting, but counts as bytes that are moved.
         memory = np.maximum(traffic(device, batch) * slowdown, batch.bytes_moved) / device.memory_bandwidth
-        seconds = self.start_seconds + _rows(batch) * self._row_on(device, batch.kind) + memory
+        seconds = self.start_seconds + _rows(batch) * self._row_on(device, batch.kernel_class) + memory
         return np.maximum(seconds, self.start_seconds + chain(device, batch))
 
-    def _row_on(self, device: Device, kind: KernelClass) -> float:
+    def _row_on(self, device: Device, kernel_class: KernelClass) -> float:
         """Seconds of a row; a turn takes the same on all devices, because it is one block that takes them."""
         return (
             self.row_seconds
-            if kind == KernelClass.CROSS_ENTROPY
+            if kernel_class == KernelClass.CROSS_ENTROPY
             else self.row_seconds * self.sm_count / device.sm_count
         )
 
@@ -140,7 +140,7 @@ def fit(
 
     sm_count = observations[0].device.sm_count
     axes = {
-        family_of(kernel.kind, kernel.variant, kernel.dtype): CLASS_TRAITS[kernel.kind].curve_axis
+        family_of(kernel.kernel_class, kernel.variant, kernel.dtype): CLASS_TRAITS[kernel.kernel_class].curve_axis
         for seen in observations
         for kernel in seen.kernels
     }
@@ -158,7 +158,7 @@ def fit(
     target = _weights(observations)
     measured = np.array([seen.seconds for seen in observations])
     for device, rows, batch in _by_device(observations):
-        name = family_of(batch.kind, batch.variant, batch.dtype)
+        name = family_of(batch.kernel_class, batch.variant, batch.dtype)
         at = starts[name]
         np.add.at(matrix[:, at], rows, 1.0)
         np.add.at(matrix[:, at + 1], rows, _rows(batch) * sm_count / device.sm_count)
@@ -245,16 +245,19 @@ def _without_jumps(knots: Sequence[float], slowdown: Sequence[float]) -> tuple[f
 
 def _rows(batch: Batch) -> Floats:
     """The number of items with a fixed cost each: rows with a block each, or turns of a block."""
-    if batch.kind is KernelClass.CROSS_ENTROPY:
+    if batch.kernel_class is KernelClass.CROSS_ENTROPY:
         return batch.column("turns", 0.0)
-    if batch.kind is KernelClass.SOFTMAX:  # shorter rows share a block
+    if batch.kernel_class is KernelClass.SOFTMAX:  # shorter rows share a block
         return np.where(batch.column("columns", 0.0) > _ROWS_IN_REGISTERS, batch.column("rows", 0.0), 0.0)
     return np.zeros(len(batch))
 
 
 def _weights(observations: Sequence[Observation]) -> Floats:
     """Square roots of weights, so that a source with thousands of similar rows does not outweigh the others."""
-    sorts = [(seen.source, *sorted({(w.kind, w.variant) for w in seen.kernels})) for seen in observations]
+    sorts = [
+        (seen.source, *sorted({(kernel.kernel_class, kernel.variant) for kernel in seen.kernels}))
+        for seen in observations
+    ]
     counts = Counter(sorts)
     return np.array([np.sqrt(min(1.0, _MOST_OF_A_KIND / counts[sort])) for sort in sorts])
 
@@ -279,6 +282,6 @@ def predict(
     """Predicted seconds of the observations, including the measurement overhead."""
     predicted = np.array([overheads.get(overhead_of(seen), 0.0) for seen in observations])
     for device, rows, batch in _by_device(observations):
-        curve = curves[family_of(batch.kind, batch.variant, batch.dtype)]
+        curve = curves[family_of(batch.kernel_class, batch.variant, batch.dtype)]
         np.add.at(predicted, rows, curve.seconds(device, batch))
     return predicted

@@ -11,17 +11,17 @@ from maya.estimators.models.bounds import element_bytes
 from maya.estimators.models.row_traffic import IN_PASSES
 
 
-def family_of(kind: KernelClass, variant: str, dtype: str) -> str:
+def family_of(kernel_class: KernelClass, variant: str, dtype: str) -> str:
     """The family of a kernel."""
     if variant in ("strided", "transposed") and element_bytes(dtype) <= 2:
         variant += "_narrow"  # accesses single elements, so fewer bytes take as long
-    if kind == KernelClass.NORM and variant == "layer_norm_backward_parameters":
+    if kernel_class == KernelClass.NORM and variant == "layer_norm_backward_parameters":
         variant = "layer_norm_backward"  # only measured as a whole
-    if kind == KernelClass.SOFTMAX:
+    if kernel_class == KernelClass.SOFTMAX:
         variant = variant.removeprefix("log_")  # the same kernels except for the last line
         if variant.endswith(IN_PASSES) and element_bytes(dtype) <= 2:
             variant += "_narrow"
-    return f"{kind.value}/{variant}"
+    return f"{kernel_class.value}/{variant}"
 
 
 # Unmeasured families: the most similar family, and how many times slower they are assumed to be.
@@ -58,7 +58,7 @@ _SIMILAR_FAMILIES = {
     "triton/reduction": ("elementwise/vectorized", 1.2),
     "triton/persistent_reduction": ("elementwise/vectorized", 1.1),
 }
-_SIMILAR_TO_CLASS = {kind.value: traits.similar_family for kind, traits in CLASS_TRAITS.items()}
+_SIMILAR_TO_CLASS = {kernel_class.value: traits.similar_family for kernel_class, traits in CLASS_TRAITS.items()}
 
 
 def similar_family(family: str) -> tuple[str, float]:

@@ -62,7 +62,7 @@ def gemm_kernel(
     out_bytes = element_bytes(out_dtype or ("bf16" if dtype == "fp8" else dtype))
     size = element_bytes(dtype)
     return Kernel(
-        kind=KernelClass.GEMM,
+        kernel_class=KernelClass.GEMM,
         dtype=dtype,
         flops=2.0 * batch * m * n * k,
         bytes_read=float(batch) * (size * (m * k + k * n) + (out_bytes * m * n if accumulate else 0.0)),

@@ -19,7 +19,7 @@ from maya.estimators.models.curves import Curve
 from maya.estimators.models.families import family_of, similar_family
 from maya.estimators.pack import Packs
 
-KINDS = tuple(kind for kind, traits in CLASS_TRAITS.items() if traits.time_class == "memory_bound")
+CLASSES = tuple(name for name, traits in CLASS_TRAITS.items() if traits.time_class == "memory_bound")
 
 _ARITHMETIC_EFFICIENCY = 0.5
 _SPREAD_WITHOUT_DATA = 0.3
@@ -42,13 +42,13 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         seconds = np.full(len(batch), UNKNOWN_SECONDS)
         return BatchTimes(seconds, Origin.DEFAULT, 1.0, "nothing known but the launch")
     curve, factor, origin, note = _curve(
-        packs, family_of(batch.kind, batch.variant.removesuffix("_guessed"), batch.dtype)
+        packs, family_of(batch.kernel_class, batch.variant.removesuffix("_guessed"), batch.dtype)
     )
     if curve is None:
         memory = LAUNCH_SECONDS + batch.bytes_moved / device.memory_bandwidth / 0.75
     else:
         memory = curve.seconds(device, batch)
-        if batch.kind == KernelClass.MEMSET:  # reads nothing, so it does not wait for memory
+        if batch.kernel_class == KernelClass.MEMSET:  # reads nothing, so it does not wait for memory
             memory = memory - (curve.start_seconds - LAUNCH_SECONDS)
         memory = LAUNCH_SECONDS + (memory - LAUNCH_SECONDS) * factor
     others = np.maximum(_computing(device, batch), np.maximum(_sectors(device, batch), _passes(device, batch)))
@@ -64,7 +64,7 @@ def evaluate(device: Device, packs: Packs, batch: Batch) -> BatchTimes:
         return BatchTimes(seconds, origin, float(curve.about.get("spread", 0.1)), note)
     if batch.variant.endswith("_guessed") or batch.variant == "from_grid":
         return BatchTimes(seconds, Origin.DEFAULT, _SPREAD_OF_A_GUESS, "bytes guessed from the grid")
-    if batch.kind == KernelClass.UNKNOWN and batch.variant in _LOWER_BOUNDS:
+    if batch.kernel_class == KernelClass.UNKNOWN and batch.variant in _LOWER_BOUNDS:
         return BatchTimes(seconds, Origin.ROOFLINE, *_LOWER_BOUNDS[batch.variant])
     return BatchTimes(seconds, Origin.ROOFLINE, _SPREAD_WITHOUT_DATA, note)
 
@@ -92,7 +92,7 @@ _PASS_SECONDS = 1.5e-6
 
 def _passes(device: Device, batch: Batch) -> Floats:
     """Softmax with one block per row: rows wait for a free slot on an SM."""
-    if batch.kind != KernelClass.SOFTMAX or "threads" not in batch.shape:
+    if batch.kernel_class != KernelClass.SOFTMAX or "threads" not in batch.shape:
         return np.zeros(len(batch))
     threads = np.maximum(batch.column("threads", 1.0), 32.0)
     places = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1, device.max_blocks_per_sm)

@@ -60,7 +60,7 @@ _SOFTMAX_LOST = 1.0
 
 def traffic(device: Device, batch: Batch) -> Floats:
     """The bytes that would take as long at full bandwidth as the kernel's accesses."""
-    if batch.kind is KernelClass.SOFTMAX and batch.variant.endswith(IN_PASSES):
+    if batch.kernel_class is KernelClass.SOFTMAX and batch.variant.endswith(IN_PASSES):
         return batch.bytes_moved + _softmax_again(device, batch)
     if batch.variant == "layer_norm_forward":
         return _norm_traffic(device, batch)

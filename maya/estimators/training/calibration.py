@@ -62,20 +62,20 @@ def calibrate(device: Device, timed: Sequence[Timed], *, source: str, licence: s
     models: dict[str, Model] = {}
     lines = []
     for name, rows in sorted(rows_by_model.items()):
-        kind = rows[0].kernel.kind
-        if kind in _DESCRIBE and len({_group(row.kernel) for row in rows}) >= FEWEST_GROUPS:
+        kernel_class = rows[0].kernel.kernel_class
+        if kernel_class in _DESCRIBE and len({_group(row.kernel) for row in rows}) >= FEWEST_GROUPS:
             models[name] = _model(device, rows, origin)
             lines.append(Line(name, len(rows), before[name], models[name].about["held_out"]["mean"]))
-        elif kind in _DESCRIBE:
+        elif kernel_class in _DESCRIBE:
             note = f"fewer than {FEWEST_GROUPS} shapes: kept as measured"
             lines.append(Line(name, len(rows), before[name], None, note))
-    memory_bound_rows = [row for row in timed if row.kernel.kind in memory_bound.KINDS]
+    memory_bound_rows = [row for row in timed if row.kernel.kernel_class in memory_bound.CLASSES]
     curves = _curves(device, memory_bound_rows, origin)
     for name, rows in sorted(rows_by_model.items()):
         if name in curves:
             held_out = curves[name]["about"].get("held_out")
             lines.append(Line(name, len(rows), before[name], held_out["mean"] if held_out else None))
-        elif rows[0].kernel.kind not in _DESCRIBE:
+        elif rows[0].kernel.kernel_class not in _DESCRIBE:
             lines.append(Line(name, len(rows), before[name], None, "kept as measured"))
     times: dict[int, list[float]] = {}
     for row in timed:
@@ -95,7 +95,7 @@ def _model(device: Device, rows: Sequence[Timed], origin: dict[str, str]) -> Mod
     seconds = np.array([row.seconds for row in rows])
     batch, seconds, groups = _columns(kernels, seconds, [_group(kernel) for kernel in kernels])
     size = SMALL if len(rows) < FEW_ROWS else None
-    describe, grouped_by = _DESCRIBE[batch.kind], _GROUPED_BY[batch.kind]
+    describe, grouped_by = _DESCRIBE[batch.kernel_class], _GROUPED_BY[batch.kernel_class]
     return train(device, batch, seconds, groups, describe, grouped_by=grouped_by, size=size, **origin)
 
 
@@ -138,16 +138,16 @@ _GROUPED_BY = {KernelClass.GEMM: "(n, k)", KernelClass.ATTENTION: "(heads, key-v
 
 def _name(kernel: Kernel) -> str:
     """The model of a kernel, or the family of its curve."""
-    if kernel.kind is KernelClass.GEMM:
+    if kernel.kernel_class is KernelClass.GEMM:
         return gemm.model_name(kernel.dtype)
-    if kernel.kind is KernelClass.ATTENTION:
+    if kernel.kernel_class is KernelClass.ATTENTION:
         return attention.model_name(kernel.dtype, kernel.variant)
-    return family_of(kernel.kind, kernel.variant, kernel.dtype)
+    return family_of(kernel.kernel_class, kernel.variant, kernel.dtype)
 
 
 def _group(kernel: Kernel) -> str:
     shape = kernel.shape
-    names = ("n", "k") if kernel.kind is KernelClass.GEMM else ("heads", "kv_heads", "head_dim", "causal")
+    names = ("n", "k") if kernel.kernel_class is KernelClass.GEMM else ("heads", "kv_heads", "head_dim", "causal")
     return " ".join(f"{name}={shape.get(name, 0):g}" for name in names)
 
 
@@ -166,4 +166,4 @@ def _columns(kernels: list[Kernel], seconds: Floats, groups: list[str]) -> tuple
 
 
 def _penalty(batch: Batch) -> Floats | float:
-    return gemm.penalty(batch) if batch.kind is KernelClass.GEMM else 1.0
+    return gemm.penalty(batch) if batch.kernel_class is KernelClass.GEMM else 1.0

@@ -61,7 +61,7 @@ class HeldOutRows:
 
 
 def families_of(seen: Observation) -> list[str]:
-    return sorted({family_of(kernel.kind, kernel.variant, kernel.dtype) for kernel in seen.kernels})
+    return sorted({family_of(kernel.kernel_class, kernel.variant, kernel.dtype) for kernel in seen.kernels})
 
 
 def _moved(seen: Observation) -> float:

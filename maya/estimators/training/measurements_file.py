@@ -60,19 +60,19 @@ def read_measurements(path: Path) -> list[Timed]:
 
 def _timed(row: dict[str, str], where: str) -> Timed:
     try:
-        kind = KernelClass(row["kind"])
+        kernel_class = KernelClass(row["kind"])
     except ValueError:
-        known = ", ".join(kind.value for kind in KernelClass)
+        known = ", ".join(each.value for each in KernelClass)
         raise MeasurementsError(f"{where}: unknown kind {row['kind']!r}; known are: {known}") from None
     shape = _shape(row["shape"] or "", where)
     seconds = _number(row, "time_us", where) * 1e-6
     if seconds <= 0:
         raise MeasurementsError(f"{where}: time_us is {row['time_us']}; a time above zero is expected")
     flops = _number(row, "flops", where) if row.get("flops") else 0.0
-    if not flops and kind is KernelClass.GEMM:
+    if not flops and kernel_class is KernelClass.GEMM:
         flops = 2.0 * math.prod(shape.get(name, 1.0) for name in ("m", "n", "k", "batch"))
     kernel = Kernel(
-        kind=kind,
+        kernel_class=kernel_class,
         dtype=row["dtype"],
         flops=flops,
         bytes_read=_number(row, "bytes_read", where),
@@ -111,6 +111,6 @@ _NEEDED = {KernelClass.GEMM: ("m", "n", "k"), KernelClass.ATTENTION: ("batch", "
 
 
 def _check_shape(kernel: Kernel, where: str) -> None:
-    missing = [name for name in _NEEDED.get(kernel.kind, ()) if not kernel.shape.get(name, 0.0) > 0]
+    missing = [name for name in _NEEDED.get(kernel.kernel_class, ()) if not kernel.shape.get(name, 0.0) > 0]
     if missing:
-        raise MeasurementsError(f"{where}: shape has no {', '.join(missing)}, which {kernel.kind.value} needs")
+        raise MeasurementsError(f"{where}: shape has no {', '.join(missing)}, which {kernel.kernel_class.value} needs")

@@ -113,7 +113,7 @@ def train(
     distinct = set(groups)
     if len(distinct) < FEWEST_GROUPS:
         raise ValueError(
-            f"only {len(distinct)} different shapes ({grouped_by}) of {batch.kind.value} {batch.dtype} "
+            f"only {len(distinct)} different shapes ({grouped_by}) of {batch.kernel_class.value} {batch.dtype} "
             f"{batch.variant}: at least {FEWEST_GROUPS} are needed to train on some and check on others; measure more"
         )
     held_out = hold_out(device, batch, seconds, groups, describe, size)

@@ -52,6 +52,6 @@ class Measurements:
         """The kernels as one batch, and their times."""
         found = [batch for _, batch in batches(self.kernels)]
         if len(found) != 1:
-            kinds = sorted({(kernel.kind.value, kernel.dtype, kernel.variant) for kernel in self.kernels})
-            raise ValueError(f"measurements of one kind, dtype and variant expected, found {kinds or 'none'}")
+            names = sorted({(kernel.kernel_class.value, kernel.dtype, kernel.variant) for kernel in self.kernels})
+            raise ValueError(f"measurements of one class, dtype and variant expected, found {names or 'none'}")
         return found[0], np.array(self.seconds)

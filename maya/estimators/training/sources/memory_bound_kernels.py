@@ -65,13 +65,19 @@ def copy(elements: float, size_read: int, size_written: int, variant: str) -> Ke
 
 
 def over_rows(
-    kind: KernelClass, variant: str, rows: float, columns: float, size: int, reads: float, writes: float
+    kernel_class: KernelClass, variant: str, rows: float, columns: float, size: int, reads: float, writes: float
 ) -> Kernel:
     """A kernel over rows that reads and writes this many tensors."""
     moved = rows * columns * size
     dtype = "fp32" if size == 4 else "bf16"
     return Kernel(
-        kind, dtype, 8 * rows * columns, reads * moved, writes * moved, {"rows": rows, "columns": columns}, variant
+        kernel_class,
+        dtype,
+        8 * rows * columns,
+        reads * moved,
+        writes * moved,
+        {"rows": rows, "columns": columns},
+        variant,
     )
 
 
