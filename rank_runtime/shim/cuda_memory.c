@@ -55,7 +55,7 @@ typedef struct {
     } flags;
 } allocation_properties;
 
-enum { GRANULARITY = 2 << 20, POSIX_FILE_DESCRIPTOR = 1 };
+enum { GRANULARITY = 2 << 20, POSIX_FILE_DESCRIPTOR = 1, FABRIC = 8 };
 
 MAYA_API CUresult cuMemGetAllocationGranularity(size_t *granularity, const allocation_properties *properties, int option) {
     (void)properties;
@@ -77,6 +77,7 @@ MAYA_API CUresult cuMemCreate(uint64_t *handle, size_t size, const allocation_pr
     (void)flags;
     if (size == 0 || size % GRANULARITY != 0) return CUDA_INVALID_VALUE;
     unsigned types = (unsigned)properties->requested_handle_types;
+    if (types & FABRIC) return CUDA_NOT_PERMITTED; /* as on a node without the IMEX service; callers ask without it then */
     if (types & ~(unsigned)POSIX_FILE_DESCRIPTOR) {
         maya_unsupported_detail("cuMemCreate", "handle type %u; only POSIX file descriptors can be exported", types);
         return CUDA_NOT_SUPPORTED;

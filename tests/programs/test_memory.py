@@ -497,6 +497,10 @@ def test_expandable_segments(expandable_segments: Outcomes, check: str) -> None:
     expandable_segments.require(check)
 
 
+def test_torch_falls_back_from_fabric_handles_without_a_word(expandable_segments: Outcomes) -> None:
+    assert "not emulated" not in expandable_segments.run.output
+
+
 @pytest.fixture(scope="module")
 def stream_ordered_allocator(maya_run_once: MayaRun, small_gpu: str) -> Outcomes:
     allocator = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
