@@ -182,7 +182,9 @@ static bool read_recorder(cxx_string *text, bool all) {
     /* std::string c10d::dump_nccl_trace(bool collectives, bool stacks, bool only_active) */
     void (*dump)(cxx_string *, bool, bool, bool) =
         (void (*)(cxx_string *, bool, bool, bool))dlsym(torch, "_ZN4c10d15dump_nccl_traceB5cxx11Ebbb");
+    maya_this_thread()->inspects = true; /* torch queries the events of its collectives */
     if (dump) dump(text, true, true, !all);
+    maya_this_thread()->inspects = false;
     dlclose(torch);
     return dump != NULL;
 }

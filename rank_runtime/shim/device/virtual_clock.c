@@ -274,6 +274,7 @@ enum { POLLS = 4, ALL_POLLS = 64 };
 bool maya_clock_is_seen(void) {
     if (!maya_clock_runs()) return false;
     const maya_thread *thread = maya_this_thread();
+    if (thread->inspects) return false;
     return thread->clock_group == 1 || (thread->clock_group == 0 && maya_clock_shares_first_cursor(thread));
 }
 
