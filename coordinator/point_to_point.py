@@ -190,9 +190,8 @@ class Channel:
         return self._sender, Done(send.post.token, (), False, started, ended), None
 
     def _ns(self, send: _Send, shared_bytes: int) -> int:
-        return self._times.p2p_ns(
-            self._members[self._sender], self._members[self._receiver], max(send.size, shared_bytes)
-        )
+        size = send.size if self._sender == self._receiver else max(send.size, shared_bytes)
+        return self._times.p2p_ns(self._members[self._sender], self._members[self._receiver], size)
 
     def _difference(self, send: Post, receive: Post) -> str:
         sender, receiver = self._members[self._sender], self._members[self._receiver]

@@ -39,7 +39,8 @@ Checksums are CRC-32 (zlib's) of everything behind them in their header and, for
                    "root" or "peer": …}; its value is a sequence number: of a collective on its communicator, of a send
                    or receive among those from its sender to its receiver. A send or receive also has "shared_bytes":
                    the bytes of all sends (receives) of its group that leave (reach) the rank the same way, inside its
-                   node or out of it
+                   node or out of it. A rank's send to itself has the bytes inside its node, but takes as long as its
+                   own bytes
                    or, at the end of communicator init, {"call": the function that made it, "communicator": number,
                    "ranks": …, "rank": …, "members": ranks of the job, "instance": …}. Members are ranges in the order
                    of the communicator, first-last:step, e.g. "0-7", "0-56:8", "3,1"; with "instance" they identify a

@@ -437,7 +437,7 @@ static stream_posts *gather(const nccl_operation *operations, size_t count, size
 }
 
 /* Total bytes of a group's sends and receives by route: sent or received, inside the node or between nodes. P2P calls of the
- * own rank take no route. */
+ * own rank take no route; they have the total inside the node, so that the members of an all-to-all have the same record. */
 typedef struct {
     int64_t bytes[2][2];
 } p2p_routes;
@@ -468,7 +468,7 @@ static void describe_group(nccl_operation *operations, size_t count) {
     for (size_t i = 0; i < count; i++) {
         nccl_operation *operation = &operations[i];
         if (!nccl_is_p2p(operation)) continue;
-        operation->shared_bytes = is_self_p2p(operation) ? p2p_bytes(operation) : *route_of(&routes, operation);
+        operation->shared_bytes = *route_of(&routes, operation);
     }
 }
 

@@ -125,11 +125,9 @@ def test_sends_of_a_group_record_their_shared_bytes(job: Callable[..., Job]) -> 
     trace = read(job(*PARTS).folder / "rank0.trace")
     calls = trace.select(RecordKind.COLLECTIVE)
     sent = [trace.signature(int(call["signature"])) for call in calls]
-    messages = [call for call in sent if call["call"] in ("ncclSend", "ncclRecv")]
-    own = {call["shared_bytes"] for call in messages if call["peer"] == 0 and call["count"] == 64}
-    others = {call["shared_bytes"] for call in messages if call["peer"] != 0 and call["count"] == 64}
-    assert own == {64 * 4}
-    assert others == {64 * 4 * (RANKS - 1)}  # all on one node
+    shared = {call["shared_bytes"] for call in sent if call["call"] in ("ncclSend", "ncclRecv") and call["count"] == 64}
+    # All on one node. A send to the own rank has the same record: so the members of an all-to-all are one rank class.
+    assert shared == {64 * 4 * (RANKS - 1)}
 
 
 def test_the_wall_clock_can_be_chosen(maya_run: MayaRun) -> None:

@@ -121,6 +121,15 @@ def test_sends_that_share_a_link_take_as_long_as_all_of_them() -> None:
     assert ranks.span(1) == (0, 170)
 
 
+def test_a_send_to_itself_shares_no_link() -> None:
+    ranks = TimedRanks(2)
+    number = ranks.join([0, 1])
+    for call in (Call.SEND, Call.RECEIVE):
+        ranks.at(0, number, 0, 0, call=call, count=10, data_type=DataType.UINT8, peer=0, shared_bytes=50)
+    answers = [answer for answer, _ in ranks.told(0) if isinstance(answer, Done)]
+    assert [(answer.started_ns, answer.ended_ns) for answer in answers] == [(0, 110), (0, 110)]
+
+
 def test_questions_of_one_poll_are_answered_together() -> None:
     ranks = TimedRanks(3)
     for rank, number in ((0, 1), (2, 1), (0, 2)):
