@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,16 +35,24 @@ from netmodel.topology import Topology
 _MOST_RECENT = 4096
 
 
-@dataclass(frozen=True)
 class _Ranges:
-    """Plans by size: plan i from starts[i] on."""
+    """Plans by size: plan i from starts[i] on. They are made when a size needs them, in ascending order, because a plan
+    never takes less time than those of smaller sizes."""
 
-    starts: Sequence[int]
-    plans: Sequence[Plan]
-    schedules: Sequence[CollectiveSchedule]  # the schedule of each plan
+    def __init__(self, starts: Sequence[int], make: Callable[[int, Sequence[Plan]], tuple[CollectiveSchedule, Plan]]):
+        """`make`: the schedule and the plan of a place, from the plans before it."""
+        self._starts = starts
+        self._make = make
+        self._schedules: list[CollectiveSchedule] = []
+        self._plans: list[Plan] = []
 
-    def place(self, size: int) -> int:
-        return bisect_right(self.starts, size) - 1
+    def find(self, size: int) -> tuple[CollectiveSchedule, Plan]:
+        place = bisect_right(self._starts, size) - 1
+        while len(self._plans) <= place:
+            schedule, plan = self._make(len(self._plans), self._plans)
+            self._schedules.append(schedule)
+            self._plans.append(plan)
+        return self._schedules[place], self._plans[place]
 
 
 class AnalyticNetwork:
@@ -76,14 +84,11 @@ class AnalyticNetwork:
 
     def plan(self, collective: Collective) -> Plan:
         """The plan by which NCCL would carry out a collective."""
-        ranges = self._find(collective)
-        return ranges.plans[ranges.place(collective.size)]
+        return self._find(collective).find(collective.size)[1]
 
     def schedule_and_plan(self, collective: Collective) -> tuple[CollectiveSchedule, Plan]:
         """The plan, and the schedule that it was made from."""
-        ranges = self._find(collective)
-        place = ranges.place(collective.size)
-        return ranges.schedules[place], ranges.plans[place]
+        return self._find(collective).find(collective.size)
 
     def _find(self, collective: Collective) -> _Ranges:
         if collective.transfers:
@@ -117,8 +122,9 @@ class AnalyticNetwork:
         choices = self._choices(group, collective.operation, collective.dtype)
         root = collective.members[collective.root]
         schedules: dict[tuple[str, str], CollectiveSchedule] = {}
-        plans: list[Plan] = []
-        for start, choice in choices:
+
+        def make(place: int, smaller: Sequence[Plan]) -> tuple[CollectiveSchedule, Plan]:
+            start, choice = choices[place]
             way = choice.algorithm, choice.protocol
             if way not in schedules:
                 schedule = collective_schedule(group, collective.operation, *way, root)
@@ -127,9 +133,9 @@ class AnalyticNetwork:
                         schedule, choice.algorithm, collective.operation, len(group.members), choice.channels
                     )
                 schedules[way] = schedule
-            plans.append(self._plan(schedules[way], *way, choice.channels, plans, start))
-        starts = [start for start, _ in choices]
-        return _Ranges(starts, plans, [schedules[choice.algorithm, choice.protocol] for _, choice in choices])
+            return schedules[way], self._plan(schedules[way], *way, choice.channels, smaller, start)
+
+        return _Ranges([start for start, _ in choices], make)
 
     def _choices(self, group: RankGroup, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
         """The tuner's choices, which depend only on the group's shape."""
@@ -138,18 +144,17 @@ class AnalyticNetwork:
             self._tuned[key] = tuner.tune(group, self.parameters.generation, operation, self.settings, dtype)
         return self._tuned[key]
 
-    def _p2p_ranges(self, group: RankGroup, transfers: P2PTransfers, starts: Sequence[int] | None = None) -> _Ranges:
-        """All ranges, or those that start at these sizes."""
+    def _p2p_ranges(self, group: RankGroup, transfers: P2PTransfers) -> _Ranges:
         largest = transfers.largest
-        starts = starts or _p2p_starts(len(group.members), largest)
+        starts = _p2p_starts(len(group.members), largest)
         routed = route_p2p(group, transfers, pxn=self.settings.pxn)
-        schedules: list[CollectiveSchedule] = []
-        plans: list[Plan] = []
-        for place, start in enumerate(starts):
-            schedule, channels = self._p2p_schedule(group, routed, start * largest)
-            schedules.append(schedule)
-            plans.append(self._plan(schedule, "p2p", "simple" if place else "ll", channels, plans, start))
-        return _Ranges(starts, plans, schedules)
+
+        def make(place: int, smaller: Sequence[Plan]) -> tuple[CollectiveSchedule, Plan]:
+            schedule, channels = self._p2p_schedule(group, routed, starts[place] * largest)
+            protocol = "simple" if place else "ll"
+            return schedule, self._plan(schedule, "p2p", protocol, channels, smaller, starts[place])
+
+        return _Ranges(starts, make)
 
     def _p2p_schedule(
         self, group: RankGroup, routed: RoutedTransfers, largest: float
@@ -185,23 +190,19 @@ class AnalyticNetwork:
         if not sent:
             _check(collective)
             return self._alone()
-        # The same proportions seldom come twice, so ranges beyond the requested size are not computed.
-        starts = _p2p_starts(len(set(collective.members)), max(part[2] for part in sent))
-        starts = [start for start in starts if start <= total] or [0]
-        key = (collective.members, proportions, len(starts))
+        key = (collective.members, proportions)
         if key not in self._ranges:
             _check(collective)
             ranks = np.array(collective.members, np.int64)
             source, target, share = (np.array(column) for column in zip(*sent, strict=True))
             group = self._group(tuple(sorted(set(collective.members))))
-            transfers = P2PTransfers(ranks[source], ranks[target], share)
-            self._ranges[key] = self._p2p_ranges(group, transfers, starts)
+            self._ranges[key] = self._p2p_ranges(group, P2PTransfers(ranks[source], ranks[target], share))
         return self._ranges[key]
 
     def _alone(self) -> _Ranges:
         """One member: a copy in its own memory, which costs a launch and no network time."""
         schedule = CollectiveSchedule((), 0, 0, 0)
-        return _Ranges([0], [self._plan(schedule, "ring", "simple", 1, (), 0)], [schedule])
+        return _Ranges([0], lambda _, smaller: (schedule, self._plan(schedule, "ring", "simple", 1, smaller, 0)))
 
 
 def _p2p_starts(members: int, largest: float) -> list[int]:

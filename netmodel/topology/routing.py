@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netmodel.topology.local_paths import LocalPaths
+from netmodel.topology.next_hops import FabricTables, NextHops
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -20,16 +22,14 @@ UNREACHABLE = 2**14
 
 
 @dataclass(frozen=True)
-class FabricRoutes:
-    """Every switch's neighbours and the links to each: those to neighbour p of switch s start at links[first[s, p]]."""
+class FabricRoutes(FabricTables):
+    """The tables of a fabric, and how its switches choose among equal paths."""
 
-    neighbours: Int32s  # [switch, place]; padded with the switch itself
-    cables: Int32s  # [switch, place]: working parallel links; 0 in the padding
-    costs: NDArray[np.int16]  # [switch, place]: cost of one of these links
-    first: Int32s  # [switch, place] -> into `links`
-    links: Int32s
-    distance: NDArray[np.int16]  # [switch, switch]: least cost
     static: bool  # d-mod-k instead of ECMP
+
+    @cached_property
+    def next_hops(self) -> NextHops:
+        return NextHops(self)
 
 
 @dataclass(frozen=True)
@@ -215,51 +215,20 @@ def _fabric_rows(
     quotient = routes.nic_order[target_node, target_nic].copy()
     columns: list[Int32s] = []
     unfinished = np.flatnonzero(at != end)
+    hops = fabric.next_hops
     while len(unfinished):
         here, there = at[unfinished], end[unfinished]
-        pairs, inverse = _distinct(here * len(fabric.distance) + there, len(fabric.distance) ** 2)
-        here_of, there_of = np.divmod(pairs, len(fabric.distance))
-        distance = fabric.distance[here_of, there_of]
-        left_over = fabric.distance[fabric.neighbours[here_of], there_of[:, None]] + fabric.costs[here_of]
-        nearer = left_over == distance[:, None]
-        # All next hops that lead nearer, pair after pair: ways[pair] of them, with `cables` parallel cables each.
-        pair, place = np.nonzero(nearer & (fabric.cables[here_of] > 0))
-        neighbour, cables = (
-            fabric.neighbours[here_of[pair], place],
-            fabric.cables[here_of[pair], place].astype(np.int64),
-        )
-        first = fabric.first[here_of[pair], place]
+        pair = hops.numbers(here, there)
         if fabric.static:
-            ways = np.bincount(pair, minlength=len(pairs))
-            way = (np.cumsum(ways) - ways)[inverse] + quotient[unfinished] % ways[inverse]
-            quotient[unfinished] //= ways[inverse]
-            cable = quotient[unfinished] % cables[way]
+            link, after, quotient[unfinished] = hops.by_destination(pair, quotient[unfinished])
         else:
-            total = np.bincount(pair, cables, len(pairs)).astype(np.int64)
-            hashed = mix(seed[unfinished].astype(np.int64), here)
-            chosen = (hashed % total[inverse].astype(np.uint64)).astype(np.int64)
-            choice = (np.cumsum(total) - total)[inverse] + chosen
-            way = np.repeat(np.arange(len(pair)), cables)[choice]
-            cable = choice - (np.cumsum(cables) - cables)[way]
+            link, after = hops.by_hash(pair, mix(seed[unfinished].astype(np.int64), here))
         column = np.full(len(source), -1, np.int32)
-        column[unfinished] = fabric.links[first[way] + cable]
+        column[unfinished] = link
         columns.append(column)
-        at[unfinished] = neighbour[way]
+        at[unfinished] = after
         unfinished = unfinished[at[unfinished] != there]
     return np.stack(columns, axis=1) if columns else np.empty((len(source), 0), np.int32)
-
-
-def _distinct(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
-    """np.unique with its inverse, for integers below a limit; avoids sorting long arrays."""
-    if 16 * len(values) < limit:
-        pairs, inverse = np.unique(values, return_inverse=True)
-        return pairs, inverse
-    present = np.zeros(limit, bool)
-    present[values] = True
-    pairs = np.flatnonzero(present)
-    place = np.empty(limit, np.int64)
-    place[pairs] = np.arange(len(pairs))
-    return pairs, place[values]
 
 
 def _shifted(rows: Int32s, offset: Int64s) -> Int32s:

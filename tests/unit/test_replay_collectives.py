@@ -9,6 +9,7 @@ import pytest
 
 from maya.replay.collective_times import CollectiveTimes
 from netmodel.cluster import load_cluster
+from netmodel.collectives.algorithms.p2p_routes import lone_transfer_costs
 from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective, Transfer
 from netmodel.collectives.nccl_settings import read_settings
@@ -92,6 +93,26 @@ def test_sends_take_the_time_of_the_network(name: str) -> None:
         size = int(2 ** random.uniform(0, 26))
         expected = network.estimate(times.p2p(sender, receiver, size)).ns
         assert times.p2p_ns(sender, receiver, size) == expected, (sender, receiver, size)
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "gb200-nvl72", "grand-teton-h100", "pcie-box", "dgx-1v"])
+def test_pairs_with_equal_costs_take_the_same_time(name: str) -> None:
+    cluster = load_cluster(name)
+    gpus = 40 * cluster.gpus_per_node
+    network = AnalyticNetwork(build_topology(cluster, gpus))
+    times = CollectiveTimes(cluster, None, gpus, cluster.gpus_per_node)
+    random = np.random.default_rng(0)
+    source = random.integers(0, gpus, 60)
+    target = (source + random.integers(1, gpus, 60)) % gpus
+    costs = lone_transfer_costs(network.topology, source, target)
+    for size in (1000, 1 << 26):
+        expected: dict[bytes, int] = {}
+        for sender, receiver, cost in zip(source.tolist(), target.tolist(), costs, strict=True):
+            ns = network.estimate(times.p2p(sender, receiver, size)).ns
+            assert expected.setdefault(cost.tobytes(), ns) == ns
+        assert times.p2p_times(source.tolist(), target.tolist(), size) == [
+            times.p2p_ns(*ends, size) for ends in zip(source.tolist(), target.tolist(), strict=True)
+        ]
 
 
 CALLS = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,15 +67,23 @@ def efficiencies(topology: Topology, engine: Engine) -> NDArray[np.float64]:
 
 def busiest(topology: Topology, schedule: CollectiveSchedule) -> NDArray[np.float64]:
     """Indexed by LinkKind: ns per byte of the collective on the busiest link, at the link's full rate."""
-    loads = schedule.link_loads
-    if loads is None:
-        loads = np.zeros(len(topology.rate))
-        for flow in schedule.flows:
-            loads[flow.links] += flow.loads
-    used = np.flatnonzero(loads)
+    used, loads = _loaded_links(schedule)
     by_kind = np.zeros(len(LinkKind))
-    np.maximum.at(by_kind, topology.kind[used], 1e9 * loads[used] / topology.rate[used])
+    np.maximum.at(by_kind, topology.kind[used], 1e9 * loads / topology.rate[used])
     return by_kind
+
+
+def _loaded_links(schedule: CollectiveSchedule) -> tuple[NDArray[np.integer[Any]], NDArray[np.float64]]:
+    """The links that a schedule uses, and their loads."""
+    if schedule.link_loads is not None:
+        used = np.flatnonzero(schedule.link_loads)
+        return used, schedule.link_loads[used]
+    if len(schedule.flows) == 1:
+        return schedule.flows[0].links, schedule.flows[0].loads
+    if not schedule.flows:
+        return np.zeros(0, np.intp), np.zeros(0)
+    links, which = np.unique(np.concatenate([flow.links for flow in schedule.flows]), return_inverse=True)
+    return links, np.bincount(which.reshape(-1), np.concatenate([flow.loads for flow in schedule.flows]))
 
 
 def coupling_ns_per_byte(busy: NDArray[np.float64]) -> float:

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from netmodel.collectives.algorithms.group import RankGroup, flow_over, hashed_connections, latencies, rail_slot
 from netmodel.collectives.plan import Flow, LateFlows
 from netmodel.topology import Topology
+from netmodel.topology.links import LinkKind
 
 MOST_FLOWS = 4096  # with more transfers, those of one sender are one flow
 _SLAB = 1 << 16  # transfers that are routed in one pass
+_LONE_TRANSFERS = 1024  # that are routed in one pass, each with all its connections
 _ALL = slice(None)
 
 
@@ -76,10 +78,9 @@ def route_p2p(group: RankGroup, transfers: P2PTransfers, *, pxn: bool) -> Routed
     """Route all transfers at the same time, each over its own path, or over several where GPUs have several NICs."""
     transfers = transfers.by_sender()
     topology = group.topology
-    gpus_per_domain = topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes
-    domain_of = np.arange(topology.gpus) // gpus_per_domain
+    domain_of = _domains(topology)
     inside = domain_of[transfers.source] == domain_of[transfers.target]
-    ways = _Ways(group, transfers, inside, domain_of, pxn)
+    ways = _Ways(topology, group.members, transfers, inside, domain_of, pxn)
     senders = np.flatnonzero(np.diff(transfers.source, prepend=-1))  # index of each sender's first transfer
     if len(transfers.source) <= MOST_FLOWS:
         first = np.arange(len(transfers.source))
@@ -105,30 +106,69 @@ def route_p2p(group: RankGroup, transfers: P2PTransfers, *, pxn: bool) -> Routed
     )
 
 
+def lone_transfer_costs(
+    topology: Topology, source: NDArray[np.int64], target: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """What the time of a transfer between two GPUs depends on if it has the network to itself: one row per pair. Pairs
+    with equal rows have equal plans. No GPU relays such a transfer, because no other is a member."""
+    domain_of = _domains(topology)
+    inside = domain_of[source] == domain_of[target]
+    nics = np.where(inside, 0, np.minimum(topology.routes.nic_counts[source], topology.routes.nic_counts[target]))
+    costs = np.zeros((len(source), 2 + len(LinkKind)))
+    costs[:, 0] = nics
+    for count in np.unique(nics).tolist():
+        of_count = np.flatnonzero(nics == count)
+        for begin in range(0, len(of_count), _LONE_TRANSFERS):
+            pairs = of_count[begin : begin + _LONE_TRANSFERS]
+            transfers = P2PTransfers(source[pairs], target[pairs], np.ones(len(pairs)))
+            members = tuple(np.unique((transfers.source, transfers.target)).tolist())
+            ways = _Ways(topology, members, transfers, inside[pairs], domain_of, False)
+            rows = ways.paths()
+            costs[pairs, 1] = latencies(topology, rows[0])
+            costs[pairs, 2:] = _busiest_links(topology, np.concatenate(rows, axis=1), ways.loads)
+    return costs
+
+
+def _busiest_links(topology: Topology, paths: NDArray[np.int32], loads: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each row and LinkKind: ns per byte on its busiest link, which it may pass several times."""
+    transfer, column = np.nonzero(paths >= 0)
+    keys, times = np.unique(transfer * len(topology.rate) + paths[transfer, column], return_counts=True)
+    transfer, link = np.divmod(keys, len(topology.rate))
+    by_kind = np.zeros((len(paths), len(LinkKind)))
+    np.maximum.at(by_kind, (transfer, topology.kind[link]), 1e9 * times * loads[transfer] / topology.rate[link])
+    return by_kind
+
+
+def _domains(topology: Topology) -> NDArray[np.int64]:
+    """The domain of each GPU."""
+    return np.arange(topology.gpus) // (topology.cluster.gpus_per_node * topology.cluster.gpu_link_nodes)
+
+
 class _Ways:
     """The paths of a group's transfers."""
 
     def __init__(
         self,
-        group: RankGroup,
+        topology: Topology,
+        members: tuple[int, ...],
         transfers: P2PTransfers,
         inside: NDArray[np.bool_],  # per transfer: both ends are in one domain
         domain_of: NDArray[np.int64],  # [rank]
         pxn: bool,
     ) -> None:
-        self.topology = group.topology
+        self.topology = topology
         self.transfers = transfers
-        self._members = group.members
+        self._members = members
         self._inside = inside
         self._all_inside = bool(inside.all())
         self._domain_of = domain_of
         self._pxn = pxn
-        self._near = {rank: group.topology.nics_of(rank) for rank in group.members}
+        self._near = {rank: topology.nics_of(rank) for rank in members}
         self.nics_each = 1 if self._all_inside else min(len(nics) for nics in self._near.values())
         # Where switches hash connections, each connection takes its own path; with very many transfers, one connection
         # stands for all.
         many = len(transfers.source) > MOST_FLOWS
-        connections = 1 if self._all_inside or many else hashed_connections(group.topology)
+        connections = 1 if self._all_inside or many else hashed_connections(topology)
         self.stripes = self.nics_each * connections
         self.loads = transfers.load / self.stripes  # per transfer, on each of its paths
 

@@ -129,7 +129,9 @@ def pat_schedule(group: RankGroup) -> CollectiveSchedule:
             parts.append(hops)
             loads.append(np.full(len(hops.source), pieces / members / rails))
             distance, carried = 2 * distance, carried + pieces
-        routed = route_hops(group.topology, joined_hops(*parts))
+        routed = group.routed.get(("pat", channel))
+        if routed is None:
+            routed = group.routed["pat", channel] = route_hops(group.topology, joined_hops(*parts))
         flows.append(routed.flow(np.concatenate(loads)))
         farthest = max(farthest, routed.farthest_ns(slice(0, len(routed.hop))))
     return CollectiveSchedule(tuple(flows), 0, depth, depth * farthest, local_share=1.0 / members)
