@@ -4,6 +4,10 @@ In: the members' posts, in any order; communicators.py has matched them. Out: fo
 receive buffer, and their intervals. Ranks and coordinator exchange only known bytes (intervals.py). A contribution to a
 reduction is combined with the others on arrival, to save memory (arithmetic.py). An element of the result is known if
 every member's is.
+
+Absent members contribute what present ones do. If these contribute different values, those of absent members are
+placeholders, and so is the result: a program that reads it may be steered by it. Bytes are not compared, because they
+are pickled objects.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ class PendingCollective:
     """Posts of one sequence number on one communicator."""
 
     __slots__ = (
+        "_first",
         "_members",
         "_parts",
         "_stand_ins",
@@ -70,6 +75,7 @@ class PendingCollective:
         self.guessed = False  # some member sent placeholder values
         self.variants: dict[Signature, list[int]] = {}  # if the posts disagree: members by signature
         self._parts: _Parts | None = None
+        self._first: Buffer | None = None  # a contribution that others are compared with
 
     def add(self, member: int, post: Post, payload: Buffer | None) -> None:
         """Add a member's post, which agrees with the others."""
@@ -85,8 +91,19 @@ class PendingCollective:
             if self._stand_ins is not None and post.call not in FROM_ROOT:
                 for absent in self._stand_ins[member]:
                     self._parts.add(absent, post.known, payload)
+                self._compare(post, payload)
         elif post.call in _REDUCING:
             self._parts = _NothingKnown()  # one unknown contribution makes the result unknown
+
+    def _compare(self, post: Post, payload: Buffer) -> None:
+        """Compare a contribution with the first one, if absent members contribute the same."""
+        if ITEM_BYTES[post.data_type] == 1 or self._members == len(self._stand_ins or ()):
+            return
+        if self._first is None:
+            self._first = payload
+        elif not self.guessed and bytes(self._first) != bytes(payload):
+            self.guessed = True
+            self._first = b""
 
     def add_absent(self, member: int, post: Post, payload: Buffer) -> None:
         """Add the contribution of an absent root, from its sibling's post."""

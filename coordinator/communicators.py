@@ -180,8 +180,9 @@ class Communicator:
         for (sender, _, sequence), (post, places) in self._awaited.items():
             assert self._siblings is not None
             ranks = tuple(members[place] for place in places)
-            senders = self._siblings.senders(sender)
-            yield PendingWait(post_text(post, members), self.number, sequence, ranks, senders, post, members)
+            sibling = self._siblings.sender(sender)
+            assert sibling is not None
+            yield PendingWait(post_text(post, members), self.number, sequence, ranks, (sibling,), post, members)
 
     # ---- collectives ----
 
@@ -231,7 +232,7 @@ class Communicator:
 
     def _has_sibling(self, member: int) -> bool:
         """Whether an absent member's posts are known from a sibling."""
-        return member in self._absent and self._siblings is not None and bool(self._siblings.senders(member))
+        return member in self._absent and self._siblings is not None and self._siblings.sender(member) is not None
 
     def _await_sibling(
         self, key: SiblingKey, post: Post, waiting: tuple[int, ...], go_on: Continuation
@@ -250,7 +251,7 @@ class Communicator:
         """Let siblings whose sender is absent go on with this post."""
         if self._siblings is None:
             return []
-        return self._siblings.send((sender, receiver, post.sequence), SentPost(post, payload))
+        return self._siblings.send(self.members[sender], (sender, receiver, post.sequence), SentPost(post, payload))
 
     def _finish(self, collective: PendingCollective) -> None:
         sequence = collective.post.sequence

@@ -2,7 +2,8 @@
 
 The k-th process groups of all ranks are siblings: the tensor-parallel groups of a job, say, or its pipelines. In each
 of them the member in the same place makes the same calls. So an absent member's send, or its broadcast as the root,
-carries what the member in the same place of a sibling group sends with the same sequence number.
+carries what the member in the same place of a sibling group sends with the same sequence number. If several such
+members are present, it is the one with the smallest rank, whichever posts first.
 
 In: sends and broadcasts of present members, calls that wait for those of absent members. Out: which calls can go on. A
 post is kept until every present rank that needs it has taken it.
@@ -41,6 +42,7 @@ class Siblings:
         self._ranks = present
         self._present: list[list[bool]] = []
         self._groups: list[Sequence[int]] = []
+        self._senders: dict[int, int] = {}  # by place; a group that is added later does not change it
         self._kept: dict[SiblingKey, tuple[SentPost, int]] = {}  # with the number of ranks that will still take it
         self._waiting: dict[SiblingKey, list[Continuation]] = {}
         for members in groups:
@@ -51,17 +53,25 @@ class Siblings:
         self._present.append([rank in self._ranks for rank in members])
         self._groups.append(members)
 
-    def senders(self, place: int) -> tuple[int, ...]:
-        """The present ranks in a place; one of their posts stands for that of an absent rank."""
-        return tuple(
-            members[place] for members, present in zip(self._groups, self._present, strict=True) if present[place]
-        )
+    def sender(self, place: int) -> int | None:
+        """The present rank whose posts stand for those of the absent ranks in a place; None: none is present."""
+        if place not in self._senders:
+            ranks = (
+                members[place] for members, present in zip(self._groups, self._present, strict=True) if present[place]
+            )
+            found = min(ranks, default=None)
+            if found is None:
+                return None
+            self._senders[place] = found
+        return self._senders[place]
 
-    def send(self, key: SiblingKey, sent: SentPost) -> list[Outgoing]:
+    def send(self, rank: int, key: SiblingKey, sent: SentPost) -> list[Outgoing]:
         """A present member has sent; answers to the calls that have waited for it."""
+        if rank != self.sender(key[0]):
+            return []
         waiting = self._waiting.pop(key, [])
         left = self._takers(*key[:2]) - len(waiting)
-        if key not in self._kept and left > 0:
+        if left > 0:
             self._kept[key] = (sent, left)
         return [answer for go_on in waiting for answer in go_on(sent)]
 

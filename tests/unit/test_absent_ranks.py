@@ -310,7 +310,20 @@ def test_absent_members_count_in_an_average() -> None:
     everybody = ranks.make(range(4))
     for rank, value in ((0, 2.0), (3, 10.0)):
         ranks.post(rank, everybody, 0, np.float32(value).tobytes(), reduction=Reduction.AVG)
-    assert ranks.told(0) == [(Done(0, (0, 4), True), np.float32(4).tobytes())]
+    assert ranks.told(0) == [(Done(0, (0, 4), True, guessed=True), np.float32(4).tobytes())]
+
+
+@pytest.mark.parametrize(("second", "guessed"), [(2.0, False), (10.0, True)])
+def test_values_that_differ_between_present_members_are_placeholders(second: float, guessed: bool) -> None:
+    ranks = PresentRanks(4, [0, 3])
+    for members, expected in ((range(4), guessed), ([0, 3], False)):
+        communicator = ranks.make(members)
+        for rank, value in ((0, 2.0), (3, second)):
+            ranks.post(rank, communicator, 0, np.float32(value).tobytes(), reduction=Reduction.MAX)
+        ((answer, _),) = ranks.told(0)
+        assert isinstance(answer, Done)
+        assert answer.guessed == expected
+        ranks.told(3)
 
 
 def test_absent_members_are_copies_in_an_all_gather() -> None:
@@ -353,6 +366,15 @@ def test_an_absent_root_broadcasts_what_its_sibling_does() -> None:
     second = ranks.make([2, 3], "2")
     assert ranks.collective(first, Call.BROADCAST, {0: [7]}, peer=0) == [b"\x07"]
     assert ranks.collective(second, Call.BROADCAST, {3: []}, peer=0) == [b"\x07"]
+
+
+@pytest.mark.parametrize("order", [(0, 2), (2, 0)])
+def test_of_several_siblings_the_one_with_the_smallest_rank_counts(order: tuple[int, int]) -> None:
+    ranks = PresentRanks(6, [0, 2, 5])
+    groups = {first: ranks.make([first, first + 1], str(first)) for first in (0, 2, 4)}
+    for first in order:
+        assert ranks.collective(groups[first], Call.BROADCAST, {first: [first]}, peer=0) == [bytes([first])]
+    assert ranks.collective(groups[4], Call.BROADCAST, {5: []}, peer=0) == [b"\0"]
 
 
 def test_a_scatter_of_a_present_root_has_a_part_for_every_member() -> None:
@@ -437,7 +459,7 @@ def test_a_receive_from_an_absent_rank_completes_with_nothing_known() -> None:
     assert list(ranks.state.waits()) == []
 
 
-def test_a_message_to_an_absent_rank_cannot_be_posted_twice() -> None:
+def test_a_send_to_an_absent_rank_cannot_be_posted_twice() -> None:
     ranks = PresentRanks(4, [1])
     everybody = ranks.make(range(4))
     for _ in range(2):
