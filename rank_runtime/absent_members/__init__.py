@@ -12,4 +12,5 @@ Modules
     stand_in_kernels        their registration with torch's dispatcher
     object_collectives      lists of objects from absent ranks
     checkpoint_plans        distributed checkpoints
+    own_stores              a program's own TCPStore
 """

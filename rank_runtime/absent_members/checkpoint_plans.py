@@ -1,9 +1,11 @@
 """Distributed checkpoints (torch.distributed.checkpoint) of a job with absent ranks.
 
-Every rank sends the coordinator of the save its plan: the shards it will write. An absent rank writes nothing, so its
-plan is its stand-in's without the items; otherwise replicated tensors could be assigned to it. Its shards are missing
-in the checkpoint, and torch's check that the shards fill each tensor passes over that. In such a job, present ranks can
-load the checkpoint again; it is not a complete one.
+Every rank sends the coordinator of the save its plan: the items it will write. Torch divides replicated tensors among
+the ranks, so an absent rank has those of its stand-in, and present ranks write as much as in a job with all ranks. It
+has no shards, which would be its stand-in's, and no other objects, so that present ranks write these. What is assigned
+to absent ranks is missing in the checkpoint: torch's check that the shards fill each tensor passes over that, and
+loading leaves such a tensor as it is. In such a job, present ranks can load the checkpoint again; it is not a complete
+one.
 
 In: torch's modules, when they are imported. Out: the same functions, which know about absent ranks.
 """
@@ -24,6 +26,7 @@ _INCOMPLETE = "invalid fill"  # in torch's text about a tensor whose shards do n
 def observe_checkpoints(groups: KnownGroups) -> None:
     after_import(f"{_PACKAGE}.utils", lambda module: _let_absent_ranks_write_nothing(module, groups))
     after_import(f"{_PACKAGE}.default_planner", _accept_missing_shards)
+    after_import(f"{_PACKAGE}.default_planner", _read_what_was_written)
 
 
 def _let_absent_ranks_write_nothing(module: Any, groups: KnownGroups) -> None:
@@ -31,7 +34,7 @@ def _let_absent_ranks_write_nothing(module: Any, groups: KnownGroups) -> None:
 
     def without_items(plans: Any, pg: Any) -> Any:
         from torch.distributed import distributed_c10d, group
-        from torch.distributed.checkpoint.planner import SavePlan
+        from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 
         pg = pg or group.WORLD
         known = groups.named(pg.group_name) if hasattr(pg, "group_name") else None
@@ -40,8 +43,12 @@ def _let_absent_ranks_write_nothing(module: Any, groups: KnownGroups) -> None:
         if not any(isinstance(plan, SavePlan) for plan in plans):
             return plans
         distributed_c10d._get_default_store().set(f"{ASSUMED}checkpoints have the shards of present ranks only", b"-")
+
+        def without_shards(plan: Any) -> Any:
+            return dataclasses.replace(plan, items=[item for item in plan.items if item.type == WriteItemType.TENSOR])
+
         return [
-            plan if known.is_present(place) or not isinstance(plan, SavePlan) else dataclasses.replace(plan, items=[])
+            plan if known.is_present(place) or not isinstance(plan, SavePlan) else without_shards(plan)
             for place, plan in enumerate(plans)
         ]
 
@@ -56,6 +63,22 @@ def _let_absent_ranks_write_nothing(module: Any, groups: KnownGroups) -> None:
     for name in ("gather_object", "all_gather_object"):
         if hasattr(wrapper, name):
             wrapped(name)
+
+
+def _read_what_was_written(module: Any) -> None:
+    """Leave out items of a load that absent ranks would have written."""
+    function = getattr(module, "create_default_local_load_plan", None)
+    if function is None:
+        return
+
+    def create(state_dict: Any, metadata: Any, *arguments: Any, **named: Any) -> Any:
+        plan = function(state_dict, metadata, *arguments, **named)
+        written = getattr(metadata, "storage_data", None)
+        if not isinstance(written, dict):
+            return plan
+        return dataclasses.replace(plan, items=[item for item in plan.items if item.storage_index in written])
+
+    module.create_default_local_load_plan = create
 
 
 def _accept_missing_shards(module: Any) -> None:

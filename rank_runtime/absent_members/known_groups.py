@@ -2,7 +2,8 @@
 
 In: the ranks that are processes, and groups in the order in which the program creates them. Out: for a group, the
 places of present members, the present member that stands for an absent one, and the sibling of an absent member. The
-rules are those of the coordinator (coordinator/communicators.py, coordinator/sibling_posts.py):
+rules are those of the coordinator (coordinator/communicators.py, coordinator/sibling_posts.py), except that the first
+group counts where the coordinator takes the smallest rank: a rank may not know all groups yet.
 
   stand-in   the closest present member before an absent one; for those before the first present member, that one
   sibling    the k-th groups of all ranks correspond to each other; the sibling of an absent member is the present
@@ -81,6 +82,10 @@ class KnownGroups:
 
     def may_have_siblings(self, group: GroupMembers) -> bool:
         return len(group.members) < self.world_size
+
+    def has_sibling(self, group: GroupMembers, place: int) -> bool:
+        """Whether the sibling of an absent member is present, also in a group whose name is not known here."""
+        return any(other.is_present(place) for other in self._by_kind.get(group.kind, ()))
 
     def sibling(self, group: GroupMembers, place: int) -> GroupMembers | None:
         """The group in which the sibling of an absent member is present."""

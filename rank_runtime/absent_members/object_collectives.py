@@ -8,6 +8,7 @@ sends or broadcasts is known from its sibling; without one, already its size wou
     broadcast_object_list    every member gets the objects in the list of the absent rank's stand-in
     recv_object_list         the list keeps its objects
     scatter_object_list      the object is the first one of the stand-in's list, or None
+    _broadcast_object        (of torch's optimizers, from every rank in turn) the last object of a present rank
 
 In: calls of these functions, for groups of any backend. Out: the same calls, with another source where it is absent; a
 line on stderr, and one in the summary.
@@ -25,6 +26,7 @@ from typing import Any
 
 from rank_runtime.absent_members.known_groups import GroupMembers, KnownGroups
 from rank_runtime.absent_members.store_exchange import ASSUMED
+from rank_runtime.module_hooks import after_import
 
 Call = Callable[..., Any]
 
@@ -42,6 +44,13 @@ def observe_object_collectives(module: Any, groups: KnownGroups) -> None:
         function = getattr(module, name, None)
         if function is not None:
             replace_everywhere(name, function, _bound(function, call))
+
+    def observe_optimizer(optimizer: Any) -> None:
+        function = getattr(optimizer, "_broadcast_object", None)
+        if function is not None:
+            optimizer._broadcast_object = _bound(function, objects.broadcast_one)
+
+    after_import("torch.distributed.optim.zero_redundancy_optimizer", observe_optimizer)
 
 
 def replace_everywhere(name: str, function: Any, replacement: Any) -> None:
@@ -76,6 +85,7 @@ class _ObjectCollectives:
         self._module = module
         self._groups = groups
         self._gathering = threading.local()  # its attribute `on`: this thread gathers objects
+        self._last: dict[str, Any] = {}  # for each group, the last object that a present rank broadcast
 
     def gather(self, function: Call, given: dict[str, Any]) -> Any:
         """The objects of absent members are those of their stand-ins."""
@@ -113,6 +123,22 @@ class _ObjectCollectives:
         given["src"] = group.members[group.stand_ins[place]]
         self._report("broadcast_object_list", group, place, f"the objects of rank {given['src']}")
         return function(**given)
+
+    def broadcast_one(self, function: Call, given: dict[str, Any]) -> Any:
+        """As `broadcast`, of a function in which only the source has the object."""
+        group = self._group(given)
+        place = self._unknown_source({"group": given.get("group"), "src": given.get("src_rank")}, default=None)
+        if place is not None and group is not None:
+            given["src_rank"] = group.members[group.stand_ins[place]]
+            given["obj"] = self._last.get(group.name)
+            if given["obj"] is None:
+                self._report("broadcast of an object", group, place, "None")
+            else:
+                self._report("broadcast of an object", group, place, "the last object of a present rank")
+        received = function(**given)
+        if group is not None:
+            self._last[group.name] = received
+        return received
 
     def receive(self, function: Call, given: dict[str, Any]) -> Any:
         place = self._unknown_source(given, default=None)  # by default, from any rank
@@ -152,7 +178,13 @@ class _ObjectCollectives:
             place = group.members.index(source) if source in group.members else None
         if place is None or not 0 <= place < len(group.members) or group.is_present(place):
             return None
+        if self._groups.has_sibling(group, place) and self._is_on_gpu(given):
+            return None  # NCCL's calls go to the coordinator, which knows the siblings of all groups
         return place if self._groups.sibling(group, place) is None else None
+
+    def _is_on_gpu(self, given: dict[str, Any]) -> bool:
+        device = given.get("device") or self._module._get_object_coll_device(given.get("group"))
+        return str(device).startswith("cuda")
 
     def _report(self, call: str, group: GroupMembers, place: int, assumed: str) -> None:
         rank = group.members[place]

@@ -1,4 +1,5 @@
-// The line of the user's Python code that the calling thread runs: its innermost frame outside torch.
+// The line of the user's Python code that the calling thread runs: its innermost frame outside torch and outside Maya's
+// functions that wrap torch's (rank_runtime/absent_members).
 
 #include "source_line.h"
 
@@ -12,7 +13,8 @@ namespace {
 
 bool is_users(const char* file) {
   return std::strstr(file, "/torch/") == nullptr && std::strncmp(file, "<frozen", 7) != 0 &&
-         std::strstr(file, "/contextlib.py") == nullptr;
+         std::strstr(file, "/contextlib.py") == nullptr &&
+         std::strstr(file, "/rank_runtime/absent_members/") == nullptr;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ from typing import Any
 from rank_runtime.absent_members.checkpoint_plans import observe_checkpoints
 from rank_runtime.absent_members.known_groups import GroupMembers, KnownGroups, parse_present
 from rank_runtime.absent_members.object_collectives import observe_object_collectives, replace_everywhere, say
+from rank_runtime.absent_members.own_stores import replace_own_stores
 from rank_runtime.absent_members.store_exchange import StoreExchange
 from rank_runtime.module_hooks import after_import
 
@@ -82,12 +83,13 @@ def _observe(module: Any) -> None:
         _replace_gloo(module)
     observe_object_collectives(module, groups)
     observe_checkpoints(groups)
+    after_import("torch.distributed.rendezvous", lambda _: replace_own_stores(sys.modules["torch.distributed"]))
 
 
 def _store_of_the_job(module: Any, store: Any) -> Any:
     """The store that the coordinator serves, in the place of a program's own (a file, say), in which absent ranks would
     never set a key."""
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     inner = store
     while isinstance(inner, module.PrefixStore):

@@ -48,6 +48,10 @@ store = dist.distributed_c10d._get_default_store()
 store.set(f"host{rank}", f"node of {rank}")
 if rank == 0:
     say("store", [store.get(f"host{each}").decode() for each in range(ranks)])
+own = dist.TCPStore("127.0.0.1", 29500, ranks, rank == 0)
+own.set(f"port{rank}", str(8000 + rank))
+if rank == 0:
+    say("own store", [own.get(f"port{each}").decode() for each in range(ranks)], isinstance(own, dist.TCPStore))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -63,6 +67,7 @@ nccl broadcast_object_list [('from', 1)]
 nccl gather_object [0, 1, 1, 1]
 split [2.0]
 store ['node of 0', 'node of 1', 'node of 1', 'node of 1']
+own store ['8000', '8001', '8001', '8001'] True
 """
 
 
@@ -90,12 +95,14 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 model = torch.nn.Linear(64, 64).cuda()
 fully_shard(model)
 model(torch.randn(8, 64, device="cuda")).sum().backward()
-saved = {"model": model.state_dict(), "step": 3}
+replicated = {str(number): torch.full((8192,), float(number), device="cuda") for number in range(8)}
+saved = {"model": model.state_dict(), "step": 3, "replicated": replicated}
 checkpoint.save(saved, checkpoint_id="saved")
 checkpoint.async_save(saved, checkpoint_id="saved_later").result()
-loaded = {"model": model.state_dict(), "step": 0}
+unset = {name: torch.full((8192,), -1.0, device="cuda") for name in replicated}
+loaded = {"model": model.state_dict(), "step": 0, "replicated": unset}
 checkpoint.load(loaded, checkpoint_id="saved")
-print("step", loaded["step"], flush=True)
+print("step", loaded["step"], sum(tensor[0].item() >= 0 for tensor in unset.values()), flush=True)
 dist.destroy_process_group()
 """
 
@@ -105,6 +112,6 @@ def test_a_checkpoint_of_present_ranks_can_be_saved_and_loaded(tmp_path: Path) -
     script.write_text(CHECKPOINT, encoding="utf-8")
     run = maya_torchrun(tmp_path, 4, script, options=("--represent", "0", "--no-timeline", "--out", "run"))
     assert run.exit_code == 0, run.output
-    assert "step 3" in run.stdout
+    assert "step 3 2" in run.stdout  # of eight replicated tensors, each of four ranks would write two
     filled = json.loads((tmp_path / "run" / "process_groups.json").read_text(encoding="utf-8"))["filled"]
     assert filled == ["checkpoints have the shards of present ranks only"]

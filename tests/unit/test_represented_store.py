@@ -17,9 +17,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from helpers.late_torch import late_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import DistStoreError, PrefixStore, QueueEmptyError, TCPStore
 
 from coordinator.absent_ranks import ID_BYTES, AbsentRanks
 from coordinator.represented_store import RepresentedStore
@@ -105,7 +105,9 @@ class Served:
 
 def _client(port: int) -> Any:
     patience = timedelta(seconds=PATIENCE_SECONDS)
-    return TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=patience)
+    return late_torch().distributed.TCPStore(
+        "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=patience
+    )
 
 
 def _plain(port: int, validated: bool = True) -> socket.socket:
@@ -240,7 +242,7 @@ def test_keys_are_counted(served: Served) -> None:
 
 def test_a_prefix_keeps_keys_apart(served: Served) -> None:
     client = served.client()
-    first, second = PrefixStore("first", client), PrefixStore("second", client)
+    first, second = (late_torch().distributed.PrefixStore(name, client) for name in ("first", "second"))
     first.set("key", "1")
     second.set("key", "2")
     assert (first.get("key"), second.get("key"), client.get("first/key")) == (b"1", b"2", b"1")
@@ -288,7 +290,7 @@ def test_a_queue_is_first_in_first_out(served: Served) -> None:
 
 def test_an_empty_queue_has_nothing_to_pop(served: Served) -> None:
     client = served.client()
-    with pytest.raises(QueueEmptyError):
+    with pytest.raises(late_torch().distributed.QueueEmptyError):
         client.queue_pop("queue", False)
 
 
@@ -362,7 +364,7 @@ def test_a_wait_ends_when_the_store_sets_the_key_itself(served: Served) -> None:
 
 def test_after_a_wait_that_timed_out_the_connection_is_usable(served: Served) -> None:
     client = served.client()
-    with pytest.raises(DistStoreError):
+    with pytest.raises(late_torch().distributed.DistStoreError):
         client.wait(["key"], SHORT)
     assert served.store.state.waits() == []
     client.set("key", "value")
@@ -395,7 +397,7 @@ def test_a_client_that_disconnects_while_it_waits_is_forgotten(served: Served) -
     ],
     ids=["HTTP", "another validation", "no validation", "unknown request", "long key", "many keys"],
 )
-def test_who_does_not_speak_the_protocol_is_disconnected_alone(served: Served, data: bytes) -> None:
+def test_a_client_with_another_protocol_is_disconnected_alone(served: Served, data: bytes) -> None:
     client = served.client()
     client.set("key", "value")
     stranger = served.plain(validated=False)
@@ -620,7 +622,7 @@ def test_an_id_that_a_present_rank_sets_is_not_filled_in(make_served: Callable[.
     served = make_served(present=(0, 1))
     served.absent.announce(1, "0", range(4))
     first, second = served.client(), served.client()
-    with pytest.raises(DistStoreError):
+    with pytest.raises(late_torch().distributed.DistStoreError):
         second.wait([ID_KEY], SHORT)
     first.set(ID_KEY, "x" * ID_BYTES)
     assert second.get(ID_KEY) == b"x" * ID_BYTES
@@ -637,7 +639,7 @@ def test_an_id_is_not_filled_in_before_somebody_waits_for_it(served: Served) -> 
 @pytest.mark.parametrize("key", ["default_pg/0//7//cuda//0", "key", "default_pg/0//cuda//key", "0"])
 def test_keys_that_are_no_ids_of_a_known_group_are_not_filled_in(served: Served, key: str) -> None:
     served.absent.announce(1, "0", range(4))
-    with pytest.raises(DistStoreError):
+    with pytest.raises(late_torch().distributed.DistStoreError):
         served.client().wait([key], SHORT)
 
 
@@ -645,17 +647,17 @@ def test_the_first_of_the_groups_members_sets_the_id(make_served: Callable[..., 
     served = make_served(present=(0, 1))
     served.absent.announce(1, "3", [2, 1])
     served.absent.announce(1, "4", [1, 2])
-    client = PrefixStore("default_pg/0/", served.client())
-    assert len(PrefixStore("3//cuda/", client).get("0")) == ID_BYTES
-    with pytest.raises(DistStoreError):
-        PrefixStore("4//cuda/", client).wait(["0"], SHORT)
+    client = late_torch().distributed.PrefixStore("default_pg/0/", served.client())
+    assert len(late_torch().distributed.PrefixStore("3//cuda/", client).get("0")) == ID_BYTES
+    with pytest.raises(late_torch().distributed.DistStoreError):
+        late_torch().distributed.PrefixStore("4//cuda/", client).wait(["0"], SHORT)
 
 
 def test_the_smaller_member_of_a_pair_sets_its_id(served: Served) -> None:
     served.absent.announce(1, "0", range(4))
     client = served.client()
     assert len(client.get("default_pg/0//cuda//0:1")) == ID_BYTES
-    with pytest.raises(DistStoreError):
+    with pytest.raises(late_torch().distributed.DistStoreError):
         client.wait(["default_pg/0//cuda//1:2"], SHORT)
 
 
@@ -665,7 +667,7 @@ def test_of_several_ids_each_is_set_by_the_first_of_its_members(make_served: Cal
     served = make_served(5, present=(3,))
     served.absent.announce(3, "0", range(5))
     client = served.client()
-    with pytest.raises(DistStoreError):
+    with pytest.raises(late_torch().distributed.DistStoreError):
         client.wait(keys, SHORT)
     assert [client.check([key]) for key in keys] == [True, False]
     client.set(keys[1], "x" * ID_BYTES)
