@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maya.replay.communicator_layout import CommunicatorLayout, lay_out
+from maya.replay.communicator_layout import CommunicatorLayout, lay_out, lay_out_p2p
 from maya.replay.rank_class import CollectiveCall, TracedCommunicator
 from maya.replay.record_kinds import P2P_CALLS
 from maya.replay.rendezvous import ClassTransfer, Rendezvous, RendezvousTable, Waiter
@@ -32,13 +32,13 @@ class Calls:
 
 @dataclass(frozen=True, eq=False)
 class _Times:
-    """When a collective starts and ends on each communicator."""
+    """When a collective starts and ends, for each entry of its layout."""
 
     started: Integers
     ended: Integers
 
 
-# A rendezvous for each communicator, one send/recv for all of them, or times where they are known at once.
+# For the entries of a layout: a rendezvous each, one send/recv for all of them, or times where they are known at once.
 _Meeting = list[Rendezvous] | ClassTransfer | _Times
 
 
@@ -84,7 +84,7 @@ class ClassReplay:
         self.open: dict[int, _Pending] = {}
         self._waits_for_stream: dict[int, list[int]] = {stream: [] for stream in plan.queues}
         self._waits_for_segment: dict[int, list[int]] = {}
-        self._layouts: dict[int, CommunicatorLayout] = {}
+        self._layouts: dict[tuple[int, bool], CommunicatorLayout] = {}  # by number in the trace; for send/recv
         self._durations: dict[CollectiveCall, Integers | None] = {}
 
     @property
@@ -97,9 +97,9 @@ class ClassReplay:
         """Start the host threads at time 0, and all streams."""
         for call in set(self.calls.call.values()):
             if call.call in P2P_CALLS:
-                layout = self._layout(call.communicator)
-                if len(layout.numbers) == len(self.ranks):
-                    self.table.register_side(layout.numbers, call.place)
+                layout = self._layout(call)
+                if layout.common_place >= 0:
+                    self.table.register_side(layout.numbers, layout.common_place)
         for number, segment in enumerate(self.plan.segments):
             if segment.after < 0:
                 self._begin_segment(number, np.zeros(self.groups, dtype=np.int64))
@@ -259,7 +259,7 @@ class ClassReplay:
     def _meet(self, node: int, arrival: Integers) -> _Meeting:
         """Arrive at a collective on all communicators of the class."""
         call = self.calls.call[node]
-        layout = self._layout(call.communicator)
+        layout = self._layout(call)
         self.arrival[self.collective_at[node]] = arrival
         if self.groups == 1:
             latest = np.full(len(layout.numbers), arrival[0], dtype=np.int64)
@@ -270,13 +270,27 @@ class ClassReplay:
             return _Times(latest, latest + durations)
         sequence = self.calls.sequence[node]
         if call.call in P2P_CALLS:
-            transfer = self.table.arrive_class(layout.communicators, layout.numbers, call, sequence, latest)
-            if transfer is not None:
-                return transfer
+            return self._meet_peers(layout, call, sequence, latest)
         return [
             self.table.arrive(communicator, number, call, sequence, count, last)
             for communicator, number, count, last in zip(
                 layout.communicators, layout.numbers, layout.counts, latest.tolist(), strict=True
+            )
+        ]
+
+    def _meet_peers(
+        self, layout: CommunicatorLayout, call: CollectiveCall, sequence: int, arrival: Integers
+    ) -> _Meeting:
+        place = layout.common_place
+        if place >= 0:
+            transfer = self.table.arrive_class(layout.communicators, layout.numbers, call, place, sequence, arrival)
+            if transfer is not None:
+                return transfer
+        assert layout.places is not None
+        return [
+            self.table.arrive_p2p(communicator, number, call, place, sequence, at)
+            for communicator, number, place, at in zip(
+                layout.communicators, layout.numbers, layout.places, arrival.tolist(), strict=True
             )
         ]
 
@@ -295,18 +309,23 @@ class ClassReplay:
             self.start[node] = started[0]
             self.ended[at] = ended[0]
         else:
-            of_rank = self._layout(self.calls.call[node].communicator).of_rank
+            of_rank = self._layout(self.calls.call[node]).of_rank
             started, ended = started[of_rank], ended[of_rank]
             self._split(started, ended)
             self.start[node] = started[self.first_of_group]
             self.ended[at] = ended[self.first_of_group]
         self.cursor[stream] = np.maximum(self.cursor[stream], self.ended[at])
 
-    def _layout(self, number: int) -> CommunicatorLayout:
-        found = self._layouts.get(number)
+    def _layout(self, call: CollectiveCall) -> CommunicatorLayout:
+        number, is_p2p = call.communicator, call.call in P2P_CALLS
+        found = self._layouts.get((number, is_p2p))
         if found is None:
             communicators = [known[number] for known in self.communicators]
-            found = self._layouts[number] = lay_out(communicators, self.table.number)
+            if is_p2p:
+                found = lay_out_p2p(self.ranks, communicators, self.table.number, call.place)
+            else:
+                found = lay_out(communicators, self.table.number)
+            self._layouts[number, is_p2p] = found
         return found
 
     # ---- replay groups ----
@@ -340,7 +359,7 @@ class ClassReplay:
             assert isinstance(item, NcclGroup)
             waits = np.zeros(len(self.ranks), dtype=bool)
             for node, meeting in zip(range(item.first, item.last), pending.meetings, strict=True):
-                layout = self._layout(self.calls.call[node].communicator)
+                layout = self._layout(self.calls.call[node])
                 waits |= (_times(meeting).ended < 0)[layout.of_rank]
             if waits.any() and not waits.all():
                 return waits
@@ -382,9 +401,9 @@ class ClassReplay:
         waiter = Waiter(lambda: self.tasks.append((self, stream)))
         every: list[_Meeting] = []
         for node, meeting in zip(range(item.first, item.last), pending.meetings, strict=True):
-            number = self.calls.call[node].communicator
-            places = {identity: place for place, identity in enumerate(whole._layout(number).numbers)}
-            mine = _chosen(meeting, [places[identity] for identity in self._layout(number).numbers])
+            call = self.calls.call[node]
+            entries = {key: entry for entry, key in enumerate(whole._layout(call).keys)}
+            mine = _chosen(meeting, [entries[key] for key in self._layout(call).keys])
             _wait(waiter, mine)
             every.append(mine)
         pending.waiter.wake = _nothing
@@ -407,7 +426,7 @@ def _wait(waiter: Waiter, meeting: _Meeting) -> None:
 
 
 def _times(meeting: _Meeting) -> _Times:
-    """Start and end on each communicator; -1 where they are not known yet."""
+    """Start and end of each entry; -1 where they are not known yet."""
     if isinstance(meeting, _Times):
         return meeting
     if isinstance(meeting, ClassTransfer) and meeting.parts is None:
@@ -424,14 +443,14 @@ def _parts(meeting: list[Rendezvous] | ClassTransfer) -> list[Rendezvous]:
     return meeting
 
 
-def _chosen(meeting: _Meeting, places: Sequence[int]) -> _Meeting:
-    """The communicators at these places."""
+def _chosen(meeting: _Meeting, entries: Sequence[int]) -> _Meeting:
+    """These entries of a meeting."""
     if isinstance(meeting, _Times):
-        return _Times(meeting.started[places], meeting.ended[places])
+        return _Times(meeting.started[entries], meeting.ended[entries])
     if isinstance(meeting, ClassTransfer) and meeting.parts is None:  # over
-        return _Times(meeting.started[places], meeting.ended[places])
+        return _Times(meeting.started[entries], meeting.ended[entries])
     parts = _parts(meeting)
-    return [parts[place] for place in places]
+    return [parts[entry] for entry in entries]
 
 
 def _nothing() -> None:

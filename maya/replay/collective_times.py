@@ -8,6 +8,7 @@ replay use the same code, so both have the same times.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from maya.replay.record_kinds import P2P_CALLS
 from netmodel.cluster import Cluster
+from netmodel.collectives.algorithms.p2p_routes import lone_transfer_costs
 from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective, Transfer
 from netmodel.collectives.nccl_settings import NcclSettings
@@ -111,13 +113,24 @@ class CollectiveTimes:
             self._p2p[key] = ns
         return ns
 
+    def p2p_times(self, senders: Sequence[int], receivers: Sequence[int], size: int) -> list[int]:
+        """`p2p_ns` for many pairs of different ranks."""
+        if not self._pairs.are_hashed:
+            return [self.p2p_ns(*ends, size) for ends in zip(senders, receivers, strict=True)]
+        gpus = np.array(self._gpus, dtype=np.int64)
+        source, target = gpus[list(senders)], gpus[list(receivers)]
+        _, first, alike = np.unique(
+            lone_transfer_costs(self.topology, source, target), axis=0, return_index=True, return_inverse=True
+        )
+        times = [self.p2p_ns(senders[pair], receivers[pair], size) for pair in first.tolist()]
+        return [times[kind] for kind in alike.reshape(-1).tolist()]
+
     def alone_ns(self, signature: str, rank: int) -> int:
         """The duration of a call on a communicator with one member, by its signature in the trace."""
         fields = json.loads(signature)
         call, count, dtype = fields["call"], int(fields["count"]), fields["dtype"]
         if call in P2P_CALLS:
-            size = max(count * DTYPES[dtype][0], int(fields.get("shared_bytes", 0)))
-            return self.p2p_ns(rank, rank, size)
+            return self.p2p_ns(rank, rank, count * DTYPES[dtype][0])
         return self.collective_ns(call, count, dtype, self._alone.setdefault(rank, (rank,)))
 
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
@@ -233,9 +246,9 @@ class _Pairs:
         self._node = cluster.gpus_per_node
         # In a tree without faults all nodes are alike, unless GPU links join several. Where switches hash several
         # connections of a transfer to paths, collisions are random and differ for every pair.
-        random_paths = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
+        self.are_hashed = cluster.fabric.connections > 1 and cluster.fabric.routing != "adaptive"
         alone = cluster.gpu_link_nodes == 1
-        self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not random_paths
+        self._are_alike = cluster.fabric.kind in _TREES and not cluster.faults and alone and not self.are_hashed
         self._known_hops: dict[tuple[int, int], int] = {}  # by switches
         self._known_first: dict[int, tuple[int, int]] = {}  # by hops
 

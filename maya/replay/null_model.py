@@ -39,6 +39,9 @@ class NullNetwork:
     def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         return self._ns
 
+    def p2p_times(self, senders: Sequence[int], receivers: Sequence[int], size: int) -> list[int]:
+        return [self._ns] * len(senders)
+
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective:
         raise NotImplementedError("the null network has no links to share")
 

@@ -7,11 +7,12 @@ still mean the same, see `trace_digest.refined_digest`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,10 +28,12 @@ from maya.replay.run_settings import RunSettings
 from maya.replay.trace_digest import CommInit, refined_digest, trace_files
 from maya.replay.trace_digests import digests_of
 from maya.trace import RecordKind, Trace, read
-from maya.util.ranks import parse_strided
+from maya.util.ranks import parse_strided, ranks_text
 
 Found = TypeVar("Found")
+KernelNumbers = dict[tuple[object, ...], int]  # a number for each distinct kernel
 
+_P2P_TEXTS = ('{"call":"ncclSend', '{"call":"ncclRecv')
 _SIZED_PER_MEMBER = frozenset({"ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter"})
 
 
@@ -49,6 +52,21 @@ class TracedCommunicator:
     def _hash(self) -> int:
         return hash((self.members, self.instance))  # once: a communicator may have thousands of members
 
+    def place(self, rank: int, recorded: int) -> int:
+        """The place of a rank; `recorded`: in the trace of its class, which counts if a rank has several places."""
+        if len(self._places) < len(self.members):
+            return recorded
+        if rank not in self._places:
+            raise ValueError(
+                f"rank {rank} sends on a communicator of {ranks_text(self.members)}, so it does not do the same as the "
+                "rank that represents it: name it as well (--represent)"
+            )
+        return self._places[rank]
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {rank: place for place, rank in enumerate(self.members)}
+
 
 @dataclass(frozen=True)
 class CollectiveCall:
@@ -61,7 +79,7 @@ class CollectiveCall:
     size: int  # bytes, as netmodel.Collective counts them
     peer: int  # root or peer, by its place in the communicator; -1: none
     shared_bytes: int = 0  # only for send/recv
-    place: int = -1  # only for send/recv: the rank's own place in the communicator
+    place: int = -1  # only for send/recv: the own place of the rank whose trace it is; see TracedCommunicator.place
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,18 +130,17 @@ class TraceFacts:
     """What a survey needs to know about traces."""
 
     digests: dict[int, bytes]  # for each rank, the same for ranks of the same class
-    p2p: set[tuple[int, ...]]  # the members of communicators with send/recv
+    p2p: set[tuple[int, ...]]  # the members of communicators with send/recv, all-to-alls not counted
 
 
-def trace_facts(folder: Path) -> TraceFacts:
-    """The facts about the traces in a run's folder."""
-    found = _read_traces(folder, None, allocations=False).of_rank
+def trace_facts(folder: Path, kernel_numbers: KernelNumbers) -> TraceFacts:
+    """The facts about the traces in a run's folder. Digests of several folders can be compared if all were made with
+    the same `kernel_numbers`."""
+    found = _read_traces(folder, None, allocations=False, kernel_numbers=kernel_numbers).of_rank
     p2p: set[tuple[int, ...]] = set()
     for rank, members in found.items():
         communicators = members.communicators[members.ranks.index(rank)]
-        for text in members.trace.strings:
-            if text.startswith(('{"call":"ncclSend', '{"call":"ncclRecv')):
-                p2p.add(communicators[json.loads(text)["communicator"]].members)
+        p2p.update(communicators[number].members for number in _communicators_with_p2p(members.trace))
     return TraceFacts({rank: members.digest for rank, members in found.items()}, p2p)
 
 
@@ -135,11 +152,13 @@ class _Traces:
     problems: list[str]
 
 
-def _read_traces(folder: Path, inductor: Path | None, *, allocations: bool) -> _Traces:
+def _read_traces(
+    folder: Path, inductor: Path | None, *, allocations: bool, kernel_numbers: KernelNumbers | None = None
+) -> _Traces:
     files = dict(trace_files(folder))
     by_digest: dict[bytes, _ClassMembers] = {}
     by_refined_digest: dict[bytes, _ClassMembers] = {}
-    kernel_numbers: dict[tuple[object, ...], int] = {}
+    kernel_numbers = {} if kernel_numbers is None else kernel_numbers
     problems: list[str] = []
     members_of_rank: dict[int, _ClassMembers] = {}
     for rank, found in digests_of(folder, files, allocations=allocations):
@@ -188,7 +207,7 @@ def _add_absent_ranks(
         rank: {number: (each.members, each.instance) for number, each in mine.items()}
         for rank, mine in communicators.items()
     }
-    for rank, representative in job.representatives(digests).items():
+    for rank, representative in job.representatives(digests, _peers_of_rank_0(members_of_rank)).items():
         found: dict[int, TracedCommunicator] = {}
         for number, (members, instance) in job.communicators_of(rank, representative, inits[representative]).items():
             key = (id(members), instance)
@@ -202,6 +221,38 @@ def _add_absent_ranks(
         order = sorted(range(len(each.ranks)), key=each.ranks.__getitem__)
         each.ranks[:] = [each.ranks[at] for at in order]
         each.communicators[:] = [each.communicators[at] for at in order]
+
+
+def _peers_of_rank_0(members_of_rank: Mapping[int, _ClassMembers]) -> set[int]:
+    """The ranks that rank 0 sends to or receives from."""
+    members = members_of_rank.get(0)
+    if members is None:
+        return set()
+    communicators = members.communicators[members.ranks.index(0)]
+    return {
+        communicators[signature["communicator"]].members[signature["peer"]]
+        for signature in _p2p_signatures(members.trace)
+    }
+
+
+def _communicators_with_p2p(trace: Trace) -> list[int]:
+    """The numbers of communicators with send/recv. An all-to-all is none: in it, a rank sends to itself as often as to
+    any other."""
+    times = np.bincount(trace.records["signature"], trace.records["kind"] == RecordKind.COLLECTIVE, len(trace.strings))
+    sends: dict[int, Counter[int]] = {}  # for each communicator, the number of sends and recvs by peer
+    own: dict[int, int] = {}  # the rank's place in each communicator
+    for position, text in enumerate(trace.strings):
+        if text.startswith(_P2P_TEXTS):
+            signature = json.loads(text)
+            number = signature["communicator"]
+            own[number] = signature["rank"]
+            sends.setdefault(number, Counter())[signature["peer"]] += int(times[position])
+    return [number for number, peers in sends.items() if max(peers.values()) > peers[own[number]]]
+
+
+def _p2p_signatures(trace: Trace) -> list[dict[str, Any]]:
+    texts = (text for text in trace.strings if text.startswith(_P2P_TEXTS))
+    return [json.loads(text) for text in texts]
 
 
 def _rank_class(members: _ClassMembers) -> RankClass:
@@ -239,7 +290,7 @@ def _call(trace: Trace, number: int) -> CollectiveCall:
 
 def _key(kernel: Kernel) -> tuple[object, ...]:
     sizes = (kernel.flops, kernel.bytes_read, kernel.bytes_written)
-    return (kernel.kind, kernel.dtype, kernel.variant, *sizes, *kernel.shape, *kernel.shape.values())
+    return (kernel.kernel_class, kernel.dtype, kernel.variant, *sizes, *kernel.shape, *kernel.shape.values())
 
 
 @lru_cache(maxsize=1 << 16)

@@ -15,7 +15,6 @@ import numpy as np
 
 from maya.replay.collective_times import BUFFERED_BYTES
 from maya.replay.rank_class import CollectiveCall, TracedCommunicator
-from maya.replay.record_kinds import P2P_CALLS
 from maya.util.arrays import Integers
 from netmodel.collectives.collective import Collective
 from netmodel.flow import FlowNetwork
@@ -32,6 +31,8 @@ class Network(Protocol):
     def collective_ns(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> int: ...
 
     def p2p_ns(self, sender: int, receiver: int, size: int) -> int: ...
+
+    def p2p_times(self, senders: Sequence[int], receivers: Sequence[int], size: int) -> list[int]: ...
 
     def collective(self, call: str, count: int, dtype: str, members: tuple[int, ...], root: int = 0) -> Collective: ...
 
@@ -122,8 +123,6 @@ class RendezvousTable:
         arrival: int,
     ) -> Rendezvous:
         """Note that `ranks` more members of a communicator have arrived, the last of them at `arrival`."""
-        if call.call in P2P_CALLS:
-            return self._arrive_p2p(communicator, number, call, sequence, arrival)
         key = (number, sequence)
         rendezvous = self._collectives.get(key)
         if rendezvous is None:
@@ -150,23 +149,31 @@ class RendezvousTable:
     def _duration(self, communicator: TracedCommunicator, call: CollectiveCall) -> int:
         return self._network.collective_ns(call.call, call.count, call.dtype, communicator.members, max(call.peer, 0))
 
-    def _arrive_p2p(
-        self, communicator: TracedCommunicator, number: int, call: CollectiveCall, sequence: int, arrival: int
+    def arrive_p2p(
+        self,
+        communicator: TracedCommunicator,
+        number: int,
+        call: CollectiveCall,
+        place: int,
+        sequence: int,
+        arrival: int,
     ) -> Rendezvous:
+        """Note that the member in a place of a communicator has arrived at a send or recv."""
         sends = call.call == "ncclSend"
-        sender, receiver = (call.place, call.peer) if sends else (call.peer, call.place)
+        sender, receiver = (place, call.peer) if sends else (call.peer, place)
         key = (number, sender, receiver, sequence)
         transfer = self._p2p.get(key)
         if transfer is None:
             transfer = self._p2p[key] = _SendRecv(Rendezvous(1), Rendezvous(1))
         mine, other = (transfer.sent, transfer.received) if sends else (transfer.received, transfer.sent)
         mine.needed, mine.latest = 0, arrival
-        transfer.shared_bytes = max(transfer.shared_bytes, call.shared_bytes, call.size)
         ends = communicator.members[sender], communicator.members[receiver]
+        size = _bytes_on_the_way(call, is_own=sender == receiver)
+        transfer.shared_bytes = max(transfer.shared_bytes, size)
         buffered = call.size <= BUFFERED_BYTES
         if sends and buffered:
             mine.started = arrival
-            _end(mine, arrival + self._network.p2p_ns(*ends, max(call.shared_bytes, call.size)))
+            _end(mine, arrival + self._network.p2p_ns(*ends, size))
         if other.needed == 0:
             del self._p2p[key]
             started = max(transfer.sent.latest, transfer.received.latest)
@@ -193,32 +200,33 @@ class RendezvousTable:
         communicators: Sequence[TracedCommunicator],
         numbers: Sequence[int],
         call: CollectiveCall,
+        place: int,
         sequence: int,
         arrival: Integers,
     ) -> ClassTransfer | None:
-        """Note that a class has arrived at a send or recv on all its communicators. None if its peers are not exactly
-        the ranks of one other class: then each communicator needs a rendezvous of its own."""
+        """Note that a class has arrived at a send or recv, in the same place of all its communicators. None if its
+        peers are not exactly the ranks of one other class: then each communicator needs a rendezvous of its own."""
         first = numbers[0]
-        side = self._sides.get((first, call.place))
+        side = self._sides.get((first, place))
         if not self._by_class or len(numbers) == 1 or side is None or side != self._sides.get((first, call.peer)):
             return None
         sends = call.call == "ncclSend"
-        sender, receiver = (call.place, call.peer) if sends else (call.peer, call.place)
+        sender, receiver = (place, call.peer) if sends else (call.peer, place)
         unknown = np.full(len(numbers), -1, dtype=np.int64)
         mine = ClassTransfer(arrival, unknown, unknown)
         ends = first, sender, receiver
         buffered = call.size <= BUFFERED_BYTES
+        size = _bytes_on_the_way(call, is_own=sender == receiver)
         if sends and buffered:
             mine.started = arrival
-            mine.ended = arrival + self._p2p_times(communicators, *ends, max(call.shared_bytes, call.size))
+            mine.ended = arrival + self._p2p_times(communicators, *ends, size)
         key = (*ends, sequence)
         other = self._class_p2p.pop(key, None)
         if other is None:
-            size = max(call.shared_bytes, call.size)
             self._class_p2p[key] = _ClassSendRecv(communicators, numbers, mine, sends, size)
             return mine
         assert other.sends != sends
-        size = max(other.shared_bytes, call.shared_bytes, call.size)
+        size = max(other.shared_bytes, size)
         started = np.maximum(arrival, other.mine.latest)
         ended = started + self._p2p_times(communicators, *ends, size)
         for each, is_sender in ((mine, sends), (other.mine, other.sends)):
@@ -233,8 +241,10 @@ class RendezvousTable:
     ) -> Integers:
         key = (first, sender, receiver, size, len(communicators))
         if key not in self._p2p_durations:
-            members = (communicator.members for communicator in communicators)
-            times = [self._network.p2p_ns(each[sender], each[receiver], size) for each in members]
+            members = [communicator.members for communicator in communicators]
+            times = self._network.p2p_times(
+                [each[sender] for each in members], [each[receiver] for each in members], size
+            )
             self._p2p_durations[key] = np.array(times, dtype=np.int64)
         return self._p2p_durations[key]
 
@@ -280,6 +290,12 @@ class RendezvousTable:
                         _end(each, one.end_ns)
                 if finished:
                     return True
+
+
+def _bytes_on_the_way(call: CollectiveCall, *, is_own: bool) -> int:
+    """The bytes that decide how long a send or recv takes: those of its group that share its way. A member's send to
+    itself shares none."""
+    return call.size if is_own else max(call.size, call.shared_bytes)
 
 
 def _end(rendezvous: Rendezvous, at: int) -> None:

@@ -16,6 +16,8 @@ from maya.replay.truncated_traces import truncations
 from maya.util.arrays import Integers
 from maya.util.ranks import ranks_text
 
+NEVER_COMPLETED = "never completed"  # in the sentence about a collective that some members do not arrive at
+
 
 def make_timeline(
     settings: RunSettings,
@@ -125,7 +127,7 @@ def _stalled(replay: ClassReplay) -> list[str]:
         sequence = replay.calls.sequence[item.first]
         members = replay.communicators[0][call.communicator].members
         problems.append(
-            f"{ranks}: {call.call} number {sequence} of {ranks_text(members)} never completed: its other members did "
+            f"{ranks}: {call.call} number {sequence} of {ranks_text(members)} {NEVER_COMPLETED}: its other members did "
             "not arrive; the timeline ends there"
         )
     return problems

@@ -3,7 +3,8 @@
 Ranks with the same digest form one rank class. The hash leaves out differences without meaning: times of the machine
 that recorded the trace, addresses, numbers of ops and events, and the members of communicators. A collective is
 identified by its communicator's number in the trace; `TraceDigest.communicators` says which ranks that number joins.
-A send or recv keeps the places of sender and receiver, so that the stages of a pipeline differ.
+A send or recv keeps the place of its peer, so that the stages of a pipeline differ, but not the rank's own place: the
+ranks that send to one root are alike, and so are those of an all-to-all.
 
 cudaMalloc and cudaFree depend on how fast PyTorch's watchdog threads are, so they count only where they cost the host
 time (`allocations`).
@@ -32,8 +33,9 @@ from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, REPLAYED_KINDS, RE
 from maya.replay.thread_groups import Columns, thread_groups
 from maya.trace import RecordKind, Trace, TraceError
 from maya.trace.reader import read_columns
+from maya.util.ranks import parse_strided
 
-VERSION = 2  # of the digest: increase it when the hash changes
+VERSION = 3  # of the digest: increase it when the hash changes
 
 _TRACE = re.compile(r"rank(\d+)\.trace")
 _COLUMNS = ("kind", "flags", "thread", "op", "ops", "signature", "stream", "value")
@@ -110,9 +112,19 @@ def _without_identity(text: str, communicators: dict[int, CommInit]) -> str:
     signature = json.loads(text)
     if "members" in signature:
         communicators[signature["communicator"]] = signature.pop("members"), signature.pop("instance")
-    if signature["call"] not in P2P_CALLS:
+    if signature["call"] not in P2P_CALLS or not _repeats_a_rank(
+        communicators.get(signature["communicator"], ("", 0))[0]
+    ):
         signature.pop("rank", None)
     return json.dumps(signature)
+
+
+@lru_cache(maxsize=1 << 12)
+def _repeats_a_rank(members: str) -> bool:
+    """Whether a rank is several members of a communicator: its process drives several devices. Its own place in a
+    send/recv is then known from the trace only."""
+    ranks = parse_strided(members) if members else ()
+    return len(set(ranks)) < len(ranks)
 
 
 def _digest(

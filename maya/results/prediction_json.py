@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from maya.results.memory import Peak
-from maya.results.origins import top_items
+from maya.results.origins import OriginItem, top_items
 from maya.results.result import Result
 from maya.results.time_classes import CLASSES
 from maya.util.ranks import format_strided
@@ -46,7 +46,7 @@ def prediction_json(result: Result) -> dict[str, Any]:
         "exposed_communication": [
             {"call": call, "ranks": members, "ns": ns} for (call, members), ns in result.exposed.mean_ns().items()
         ],
-        "rank_classes": [_rank_class(result, number) for number in _first_groups(result)],
+        "rank_classes": _rank_classes(result),
         "memory": {
             "capacity_bytes": result.memory.capacity,
             "worst_rank": result.memory.worst_rank,
@@ -170,33 +170,34 @@ def _peak(peak: Peak | None) -> dict[str, Any] | None:
     }
 
 
-def _first_groups(result: Result) -> list[int]:
-    """The number of the first replay group of each rank class."""
+def _rank_classes(result: Result) -> list[dict[str, Any]]:
+    """The ranks that spend most time in a step on the same: one rank class of the replay, or several that differ
+    elsewhere, such as a rank that logs at the end of the job."""
+    classes: dict[int, list[int]] = {}  # ranks, by the number of the class's first replay group
     first: dict[int, int] = {}
     for number, group in enumerate(result.timeline.groups):
-        first.setdefault(id(group.rank_class), number)
-    return list(first.values())
+        classes.setdefault(first.setdefault(id(group.rank_class), number), []).extend(group.ranks.tolist())
+    found: dict[tuple[OriginItem, ...], list[int]] = {}
+    for number, ranks in classes.items():
+        found.setdefault(tuple(top_items(result.timeline, result.steps, number, _TOP)), []).extend(ranks)
+    return [
+        {
+            "ranks": sorted(ranks) if result.timeline.world_size <= MOST_LISTED else format_strided(sorted(ranks)),
+            "most_time": [_top_item(item) for item in items],
+        }
+        for items, ranks in found.items()
+    ]
 
 
-def _rank_class(result: Result, number: int) -> dict[str, Any]:
-    groups = result.timeline.groups
-    ranks = sorted(
-        rank for group in groups if group.rank_class is groups[number].rank_class for rank in group.ranks.tolist()
-    )
+def _top_item(item: OriginItem) -> dict[str, Any]:
     return {
-        "ranks": ranks if result.timeline.world_size <= MOST_LISTED else format_strided(ranks),
-        "most_time": [
-            {
-                "what": item.what,
-                "op": item.op,
-                "class": item.time_class.value,
-                "times": item.times,
-                "ns": item.ns,
-                "origin": item.origin,
-                "detail": item.detail,
-            }
-            for item in top_items(result.timeline, result.steps, number, _TOP)
-        ],
+        "what": item.what,
+        "op": item.op,
+        "class": item.time_class.value,
+        "times": item.times,
+        "ns": item.ns,
+        "origin": item.origin,
+        "detail": item.detail,
     }
 
 

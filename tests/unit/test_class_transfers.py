@@ -29,7 +29,7 @@ def one_by_one(size: int, arrivals: dict[bool, list[int]], first: bool) -> dict[
     found: dict[bool, list[Rendezvous]] = {}
     for sends in (first, not first):
         found[sends] = [
-            table.arrive(communicator, number, call(sends, size), 7, 1, at)
+            table.arrive_p2p(communicator, number, call(sends, size), 0 if sends else 1, 7, at)
             for communicator, number, at in zip(PAIRS, numbers, arrivals[sends], strict=True)
         ]
     return {sends: [(each.started, each.ended) for each in every] for sends, every in found.items()}
@@ -43,7 +43,7 @@ def test_classes_meet_at_the_times_of_their_pairs(size: int, first: bool) -> Non
     for place in (0, 1):
         table.register_side(numbers, place)
     found = {
-        sends: table.arrive_class(PAIRS, numbers, call(sends, size), 7, np.array(arrivals[sends]))
+        sends: table.arrive_class(PAIRS, numbers, call(sends, size), 0 if sends else 1, 7, np.array(arrivals[sends]))
         for sends in (first, not first)
     }
     expected = one_by_one(size, arrivals, first)
@@ -59,12 +59,12 @@ def test_a_transfer_taken_apart_ends_at_the_same_times(size: int, first: bool) -
     table, numbers = table_of_pairs()
     for place in (0, 1):
         table.register_side(numbers, place)
-    transfer = table.arrive_class(PAIRS, numbers, call(first, size), 7, np.array(arrivals[first]))
+    transfer = table.arrive_class(PAIRS, numbers, call(first, size), 0 if first else 1, 7, np.array(arrivals[first]))
     table.take_apart()
     second = call(not first, size)
-    assert table.arrive_class(PAIRS, numbers, second, 7, np.array(arrivals[not first])) is None
+    assert table.arrive_class(PAIRS, numbers, second, 1 if first else 0, 7, np.array(arrivals[not first])) is None
     others = [
-        table.arrive(communicator, number, second, 7, 1, at)
+        table.arrive_p2p(communicator, number, second, 1 if first else 0, 7, at)
         for communicator, number, at in zip(PAIRS, numbers, arrivals[not first], strict=True)
     ]
     expected = one_by_one(size, arrivals, first)
@@ -78,4 +78,16 @@ def test_classes_of_other_communicators_meet_one_by_one() -> None:
     table, numbers = table_of_pairs()
     table.register_side(numbers, 0)
     table.register_side(numbers[:2], 1)
-    assert table.arrive_class(PAIRS, numbers, call(True, 64), 0, np.zeros(4, dtype=np.int64)) is None
+    assert table.arrive_class(PAIRS, numbers, call(True, 64), 0, 0, np.zeros(4, dtype=np.int64)) is None
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_send_to_itself_takes_as_long_as_its_own_bytes(size: int) -> None:
+    """The other sends of its group go elsewhere."""
+    table, numbers = table_of_pairs()
+    found = [
+        table.arrive_p2p(PAIRS[0], numbers[0], CollectiveCall(name, 1, size, "int8", size, 0, 8 * size, 0), 0, 7, 5)
+        for name in ("ncclSend", "ncclRecv")
+    ]
+    alone = CollectiveTimes(load_cluster("dgx-h100"), None, 16, 8).p2p_ns(0, 0, size)
+    assert [(each.started, each.ended) for each in found] == [(5, 5 + alone)] * 2

@@ -243,6 +243,35 @@ def test_sends_of_a_group_start_together(tmp_path: Path) -> None:
     assert not timeline.problems
 
 
+def test_ranks_that_send_to_one_root_are_one_class(tmp_path: Path) -> None:
+    """The root receives from one after the other; each of them goes on when its own send has ended."""
+    ranks = [TraceWriter(number) for number in range(4)]
+    for rank in ranks:
+        rank.join(1, range(4))
+    for rank in ranks[1:]:
+        ranks[0].kernel("busy", stream=COMMUNICATION)
+        ranks[0].receive(1, rank.rank, LARGE, stream=COMMUNICATION)
+        rank.send(1, 0, LARGE, stream=COMMUNICATION)
+        rank.kernel("after", stream=COMMUNICATION)
+    timeline = replay(tmp_path, ranks)
+    assert len(read_recording(tmp_path).rank_classes) == 2
+    assert ends(timeline) == [3 * MS, 2 * MS, 3 * MS, 4 * MS]
+    assert not timeline.problems
+
+
+def test_the_ranks_of_an_all_to_all_of_sends_are_one_class(tmp_path: Path) -> None:
+    ranks = [TraceWriter(number) for number in range(4)]
+    for rank in ranks:
+        rank.join(1, range(rank.rank // 2 * 2, rank.rank // 2 * 2 + 2))
+        for peer in range(rank.rank // 2 * 2, rank.rank // 2 * 2 + 2):
+            rank.send(1, peer, LARGE, stream=COMMUNICATION, flags=GROUPED)
+            rank.receive(1, peer, LARGE, stream=COMMUNICATION, flags=GROUPED)
+    timeline = replay(tmp_path, ranks, network_ns=5 * MS)
+    assert [part.ranks.tolist() for part in timeline.groups] == [[0, 1, 2, 3]]
+    assert ends(timeline) == [5 * MS] * 4
+    assert not timeline.problems
+
+
 # ---- rank classes ----
 
 

@@ -142,10 +142,10 @@ def test_tokens_of_embeddings_side_by_side_are_unknown(tmp_path: Path) -> None:
 def test_tokens_that_are_looked_up_again_for_backward_count_once(tmp_path: Path) -> None:
     def forward(rank: TrainingWriter) -> None:
         look_up(rank, 4, 16)
-        rank.product()
+        rank.gemm()
         with rank.opened("CheckpointFunctionBackward"):
             look_up(rank, 4, 16)
-            rank.product()
+            rank.gemm()
 
     assert looked_up(tmp_path, forward) == (64, "")
 
@@ -156,7 +156,7 @@ def test_tokens_that_are_looked_up_again_for_backward_count_once(tmp_path: Path)
 def test_tokens_of_an_encoder_and_a_decoder_are_unknown(tmp_path: Path, sequence: int, listed: str) -> None:
     def forward(rank: TrainingWriter) -> None:
         look_up(rank, 4, 16)
-        rank.product()
+        rank.gemm()
         look_up(rank, 4, sequence)
 
     tokens, reason = looked_up(tmp_path, forward)
@@ -181,7 +181,7 @@ def test_tokens_of_compiled_code_are_found(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
         rank.kernel("triton_per_fused_add_embedding_native_layer_norm_0")
-        rank.product()
+        rank.gemm()
         rank.optimizer()
     timeline = timeline_of(tmp_path, [rank])
     (said,) = [line for line in lines_of(conclude(timeline)) if line.startswith("speed")]
@@ -194,9 +194,9 @@ def test_images_are_what_the_first_convolution_gets(tmp_path: Path) -> None:
     rank = TrainingWriter(0)
     for _ in range(3):
         with rank.opened("aten::cudnn_convolution", [tensor(32, 3, 224, 224), tensor(64, 3, 7, 7)]):
-            rank.product()
+            rank.gemm()
         with rank.opened("aten::cudnn_convolution", [tensor(32, 64, 56, 56), tensor(64, 64, 3, 3)]):
-            rank.product()
+            rank.gemm()
         rank.batch()
         rank.optimizer()
     samples = conclude(timeline_of(tmp_path, [rank])).throughput.samples
@@ -205,18 +205,18 @@ def test_images_are_what_the_first_convolution_gets(tmp_path: Path) -> None:
 
 
 def test_utilisation_counts_recomputation_apart(tmp_path: Path) -> None:
-    """Forward 1 product, backward 2, and the forward one again: a quarter of the work is not the model's."""
+    """Forward 1 GEMM, backward 2, and the forward one again: a quarter of the work is not the model's."""
     rank = TrainingWriter(0)
     inputs = [tensor(512, 512), tensor(512, 512)]
     for _ in range(3):
         with rank.opened("aten::addmm", inputs, sequence=1):
-            rank.product(512, 512, 512)
+            rank.gemm(512, 512, 512)
         with rank.opened("AddmmBackward0", sequence=1):
             with rank.opened("aten::addmm", inputs, sequence=1):
-                rank.product(512, 512, 512)
+                rank.gemm(512, 512, 512)
             with rank.opened("aten::mm", inputs, sequence=1):
-                rank.product(512, 512, 512, layout="NN")
-                rank.product(512, 512, 512, layout="NT")
+                rank.gemm(512, 512, 512, layout="NN")
+                rank.gemm(512, 512, 512, layout="NT")
         rank.optimizer()
     timeline = timeline_of(tmp_path, [rank])
     speed = conclude(timeline).throughput
@@ -237,14 +237,14 @@ def test_peak_memory_of_a_rank_is_found(tmp_path: Path) -> None:
     rank.join(1, range(2))
     first = rank.allocate(1 << 20, segment=2 << 20)
     rank.add(RecordKind.MALLOC, {"bytes": 32 << 20}, value=7)  # a library's workspace: no block is handed out from it
-    rank.product()
+    rank.gemm()
     second = rank.allocate(15 << 20, segment=20 << 20)
     rank.release(first)
     rank.release(second)
     rank.add(RecordKind.FREE, value=7)
     other = TrainingWriter(1)
     other.join(1, range(2))
-    other.product()
+    other.gemm()
     timeline = timeline_of(tmp_path, [rank, other])
     memory = conclude(timeline).memory
     peak = memory.of_rank(0)
@@ -275,7 +275,7 @@ def test_memory_mapped_by_expandable_segments_counts(tmp_path: Path) -> None:
         piece(RecordKind.MALLOC, handle)
     rank.allocate(90 << 20)
     piece(RecordKind.MALLOC, 7)  # symmetric memory: no block of it is handed out
-    rank.product()
+    rank.gemm()
     peak = conclude(timeline_of(tmp_path, [rank])).memory.of_rank(0)
     assert peak is not None
     assert peak.reserved_known
@@ -286,7 +286,7 @@ def test_memory_reserved_without_a_record_counts(tmp_path: Path) -> None:
     """As by PyTorch's allocator on cudaMallocAsync: blocks are handed out that no cudaMalloc has taken."""
     rank = TrainingWriter(0)
     rank.allocate(64 << 20)
-    rank.product()
+    rank.gemm()
     peak = conclude(timeline_of(tmp_path, [rank])).memory.of_rank(0)
     assert peak is not None
     assert not peak.reserved_known
@@ -350,7 +350,7 @@ def test_the_top_items_are_the_longest_ops(tmp_path: Path) -> None:
     items = top_items(result.timeline, result.steps, 0)
     assert (items[0].what, items[0].times, items[0].ns) == ("ncclAllReduce", 1, 10 * MS)
     assert "2 ranks" in items[0].detail
-    assert sum(item.ns for item in items) == 16 * MS  # 3 products, 2 look-ups, 1 update
+    assert sum(item.ns for item in items) == 16 * MS  # 3 GEMMs, 2 look-ups, 1 update
 
 
 # ---- terminal text and JSON ----
@@ -376,6 +376,18 @@ def test_the_json_is_complete_and_always_the_same(tmp_path: Path) -> None:
     assert content["rank_classes"][0]["ranks"] == [0, 1]
     assert content["memory"]["worst"]["allocated_bytes"] == 3 << 20
     assert content["throughput"]["samples_per_step"] == 128
+
+
+def test_a_rank_that_does_more_after_the_steps_spends_its_steps_like_others(tmp_path: Path) -> None:
+    writers = [TrainingWriter(number) for number in range(2)]
+    for rank in writers:
+        for _ in range(3):
+            rank.batch(layers=1)
+            rank.optimizer()
+    writers[0].elementwise()  # it logs
+    timeline = timeline_of(tmp_path, writers)
+    assert len(timeline.rank_classes) == 2
+    assert [each["ranks"] for each in prediction_json(conclude(timeline))["rank_classes"]] == [[0, 1]]
 
 
 def test_options_come_from_the_run(tmp_path: Path) -> None:
