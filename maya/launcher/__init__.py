@@ -10,12 +10,11 @@ from pathlib import Path
 
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher.arguments import LaunchOptions, UsageError, parse
-from maya.launcher.attempt import AttemptOutcome
+from maya.launcher.attempt import AttemptOutcome, SurveyFailed
 from maya.launcher.injection_options import Injection
 from maya.launcher.job import Job
 from maya.launcher.logs import make_run_folder
 from maya.launcher.recorded_settings import make_settings
-from maya.launcher.survey import SurveyFailed, find_representatives
 from maya.replay.run_settings import RunSettings
 from maya.util import standard_streams
 from rank_runtime.build import Build, BuildError, ensure_built
@@ -76,6 +75,7 @@ def _with_representatives(
     launch: LaunchOptions, device: Device, build: Build, settings: RunSettings, folder: Path
 ) -> LaunchOptions:
     """The job with the ranks present that represent it."""
+    from maya.launcher.survey import find_representatives  # imports numpy
 
     def attempt(chosen: LaunchOptions, round_folder: Path) -> tuple[AttemptOutcome, Path]:
         return Job(chosen, device, build, settings, round_folder, _say).survey()

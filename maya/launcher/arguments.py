@@ -225,11 +225,13 @@ def _present(options: argparse.Namespace, world_size: int) -> tuple[int, ...] | 
         raise UsageError("--represent and --max-restarts exclude each other: a job with absent ranks is not restarted")
     if text == "auto":
         return None
+    is_file = Path(text).is_file()
     try:
-        listed = Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text
-        ranks = parse_ranks(",".join(listed.split()), repeated=True)
+        listed = Path(text).read_text(encoding="utf-8") if is_file else text
+        ranks = parse_ranks(",".join(re.split(r"[\s,]+", listed.strip())), repeated=True)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--represent: {error}; or write auto or all") from error
+        where = f"--represent {text}" if is_file else "--represent"
+        raise UsageError(f"{where}: {error}; or write auto or all") from error
     if ranks[-1] >= world_size:
         raise UsageError(f"--represent {text}: there is no rank {ranks[-1]}; ranks are 0 to {world_size - 1}")
     if ranks[0] != 0:

@@ -43,6 +43,10 @@ class Pause:
     resumed: bool  # False: it lasted until the job ended; `seconds` is its length when the warning was given
 
 
+class SurveyFailed(Exception):
+    """A round of the survey before a job (survey.py) failed or was stopped."""
+
+
 @dataclass
 class AttemptOutcome:
     """How an attempt ended."""

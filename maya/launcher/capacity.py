@@ -68,6 +68,12 @@ def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
     )
 
 
+def ranks_that_fit(available: int, rank_bytes: int) -> int:
+    """How many ranks fit into memory beside each other, if each takes so much for itself; at least one. A fifth of the
+    memory stays free: ranks differ."""
+    return max(1, (available * 4 // 5 - _ZYGOTE_BYTES) // max(rank_bytes, _RANK_BYTES))
+
+
 def _process_limit() -> tuple[int | None, str]:
     """The remainder of the lowest limit, and its name for the user."""
     limits: list[tuple[int, str]] = []

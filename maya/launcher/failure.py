@@ -108,6 +108,11 @@ def _read_error(error_file: Path) -> tuple[str, int] | None:
         return None
 
 
+def exit_text(exit_code: int) -> str:
+    """ "exit code 3", or "SIGKILL"."""
+    return f"exit code {exit_code}" if exit_code >= 0 else _signal_name(exit_code)
+
+
 def _signal_name(exit_code: int) -> str:
     try:
         return signal.Signals(-exit_code).name

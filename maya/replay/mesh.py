@@ -8,18 +8,19 @@ have in common, if any: "tp" for the groups of a DeviceMesh that torch calls mes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maya.replay.mesh_blocks import MeshBlock
 from maya.util.arrays import Integers
 
 _MOST_BLOCKS = 3  # named in a text
 _UNNAMED = ("undefined", "default_pg")  # descriptions that torch gives to groups without one
-_DEPENDS, _UNKNOWN, _SYMMETRIC = 1e6, 1e3, 1.0  # weights of dimensions
+_DEPENDS, _SOMEWHERE, UNKNOWN, _SYMMETRIC = 1e6, 1e5, 1e3, 1.0  # weights of dimensions
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,21 +66,40 @@ class Mesh:
         strides = [int(np.argmax(self.coordinates[:, each] > 0)) for each in range(len(self.sizes))]
         return sorted(range(len(self.sizes)), key=lambda each: -strides[each])
 
-    def weights(self, digests: Mapping[int, bytes]) -> Integers:
-        """How much each dimension matters, by the traces of some ranks: most if the traces of two ranks differ that
-        differ in this dimension only, least if those of all such ranks agree."""
+    def weights(self, digests: Mapping[int, bytes], peers: Collection[int] = ()) -> NDArray[np.float64]:
+        """How much each dimension matters, by the traces of some ranks: most if the traces of all pairs differ that
+        differ in this dimension only, less if only some do, least if none does. A rank 0 that is like no other may log
+        or save: its differences count only along a dimension of send/recv. `peers`: the ranks that it sends to or
+        receives from."""
         ranks = list(digests)
         rows = self.coordinates[ranks]
-        weights = np.full(len(self.sizes), _UNKNOWN)
+        is_chain = self._differs_along(peers)
+        logs = list(digests.values()).count(digests.get(0, b"")) == 1
+        alike, unlike = np.zeros(len(self.sizes), dtype=np.int64), np.zeros(len(self.sizes), dtype=np.int64)
         for one in range(len(ranks)):
             differs = rows[one + 1 :] != rows[one]
             for other in np.flatnonzero(differs.sum(axis=1) == 1).tolist():
                 dimension = int(np.argmax(differs[other]))
-                if digests[ranks[one]] != digests[ranks[one + 1 + other]]:
-                    weights[dimension] = _DEPENDS
-                elif weights[dimension] == _UNKNOWN:
-                    weights[dimension] = _SYMMETRIC
-        return weights
+                pair = ranks[one], ranks[one + 1 + other]
+                is_odd = logs and 0 in pair and not is_chain[dimension]
+                if digests[pair[0]] == digests[pair[1]] or is_odd:
+                    alike[dimension] += 1
+                else:
+                    unlike[dimension] += 1
+        weights = np.where(alike > 0, _SYMMETRIC, UNKNOWN)
+        weights = np.where(unlike > 0, np.where(alike > 0, _SOMEWHERE, _DEPENDS), weights)
+        # Among equal weights the largest dimension, which is data parallelism in most jobs, matters least.
+        found: NDArray[np.float64] = weights * (1 + 1 / np.array(self.sizes))
+        return found
+
+    def _differs_along(self, peers: Collection[int]) -> NDArray[np.bool_]:
+        """The dimension along which rank 0 exchanges with others; none if it exchanges with all kinds of ranks, as in a
+        gather, or with itself, as in an all-to-all."""
+        differs = self.coordinates[sorted(peers)] != self.coordinates[0]
+        along: NDArray[np.bool_] = differs.any(axis=0)
+        if not (differs.sum(axis=1) == 1).all() or along.sum() != 1:
+            along[:] = False
+        return along
 
 
 def mesh_of(world_size: int, groups: Sequence[Sequence[int]], descriptions: Sequence[str] = ()) -> Mesh:

@@ -4,15 +4,17 @@ In: the process groups of a job, and the digests of the ranks that have been run
 until none is missing; then blocks of the mesh, each with a representative. No I/O: maya/launcher/survey.py runs the
 ranks.
 
-The process groups form a mesh (mesh.py). The whole mesh is one block at first. A block is split where two ranks of it
-that differ in one coordinate have different traces: between them if they are neighbours; otherwise ranks between them
-are run first. This ends with blocks whose known ranks agree.
+The process groups form a mesh (mesh.py). It is divided into blocks where traces change along the lines through one
+rank, the base. A block is split further where two ranks of it that differ in one coordinate have different traces:
+between them if they are neighbours; otherwise ranks between them are run first. This ends with blocks whose known ranks
+agree.
 
 Which ranks are run: a base, whose coordinates are 1, because rank 0 may do more than others (log, save); along each
-dimension through the base the first and the last rank; the ranks between rank 0 and the base, so that a rank 0 of its
-own kind is told from a dimension that matters; and a few ranks drawn at random by a seed, as a check. In every block,
-the ends along dimensions that matter somewhere are run as well. Ranks that send to each other, such as the stages of a
-pipeline, are run together from the start: what they receive may decide what they do.
+dimension through the base the first and the last rank; the corners of the mesh, such as the first rank of the last
+pipeline stage, which may log as well; the ranks next to these, so that an odd rank is told from a dimension that
+matters; and a few ranks drawn at random by a seed, as a check. In every block are run as well: the ends along
+dimensions that matter somewhere, and the ranks in the places of odd ones. Ranks that send to each other, such as the
+stages of a pipeline, are run together in every round: what they receive may decide what they do.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from math import prod
 
 import numpy as np
 
@@ -29,10 +30,11 @@ from maya.replay.mesh_blocks import Coordinates, MeshBlock, SurveyResult
 from maya.replay.represented_ranks import RepresentedJob
 
 _CHECKS = 3  # ranks drawn at random
-_MOST_AT_ONCE = 32  # an interval of at most this many ranks is run as a whole; of a longer one ...
+_MOST_AT_ONCE = 16  # an interval of at most this many ranks is run as a whole; of a longer one ...
 _PARTS = 8  # ... the ranks that divide it into this many parts
-_MOST_COMBINATIONS = 64  # ranks that are run at once because they may be needed
+_MOST_ODD = 8  # ranks of a block that differ from others and whose neighbours are run at once
 _LONGEST_CHAIN = 64  # ranks that send to each other and are run together
+_MOST_CORNERS = 16  # of a mesh, that are run
 _SEED = 20260101
 
 _Label = tuple[bytes, int]  # digest of a trace, and the rank's process groups: equal for ranks that are alike
@@ -60,43 +62,55 @@ class RepresentativeSearch:
         self._rank_at = {row: rank for rank, row in enumerate(self._coordinates)}
         self._shapes = np.array(job.shapes)
         self._base = self._near(tuple(min(1, size - 1) for size in self._sizes))
-        self._chains = self._ranks_in_chains(p2p)
+        chained = self._chain_dimensions(p2p)
+        self._chains = self._lines(self._base, chained)
         chosen = {
             0,
             self._base,
             job.world_size - 1,
             *self._ends(self._whole(), range(len(self._sizes))),
             *self._between_ranks(self._base, 0),
+            *self._corners(),
             *self._chains,
+            *self._lines(0, chained),
+            *self._next_to_last_corners(chained),
         }
         self._checks = _draw(sorted(set(range(job.world_size)) - chosen))
         self._required = chosen.union(self._checks)
+
+    @property
+    def together(self) -> set[int]:
+        """The ranks that every round has to run, because what they send may decide what others do."""
+        return {0, *self._chains}
 
     def next_ranks(self, digests: Mapping[int, bytes]) -> list[int]:
         """The ranks that are still missing, in order; none: `result` is known."""
         missing = self._required.difference(digests)
         if not missing:
             missing = self._divide(digests)[1]
-            missing |= self._combinations(digests).difference(digests) if missing else set()
         return sorted(missing)
 
     def result(self, digests: Mapping[int, bytes], rounds: int) -> SurveyResult:
         """The blocks of the mesh. Each is represented by a rank with the trace of its ranks: one of a chain if
-        possible, because these are needed anyway; rank 0 only if no other rank is like it, because it may do more than
-        others later on."""
+        possible, because these are needed anyway; otherwise the one that is least likely to do more than others later
+        on."""
         found, _ = self._divide(digests)
-        chains = sorted(set(self._chains).intersection(digests))
+        chains = set(self._chains)
         by_label: dict[_Label, int] = {}
-        for rank in (*chains, *(known for _, known in found), *sorted(digests)):
-            if rank != 0:
-                by_label.setdefault(self._label(rank, digests), rank)
-        by_label.setdefault(self._label(0, digests), 0)
+        for rank in sorted(digests, key=lambda rank: (rank == 0, rank not in chains, self._oddness(rank), rank)):
+            by_label.setdefault(self._label(rank, digests), rank)
         blocks = [(block, by_label[self._label(rank, digests)]) for block, rank in found]
         return SurveyResult(self._sizes, blocks, self._checks, tuple(sorted(digests)), rounds)
 
     def present(self, result: SurveyResult) -> tuple[int, ...]:
         """The ranks to run: rank 0, all representatives, and the chains that steer them."""
-        return tuple(sorted({0, *self._chains, *(rank for _, rank in result.blocks)}))
+        return tuple(sorted(self.together.union(rank for _, rank in result.blocks)))
+
+    def _oddness(self, rank: int) -> tuple[int, int]:
+        """How likely a rank is to log or save at the end of a job: the first rank of a stage or of all groups often
+        does, and the last one sometimes."""
+        place = self._coordinates[rank]
+        return place.count(0), sum(index == size - 1 for index, size in zip(place, self._sizes, strict=True))
 
     # ---- blocks ----
 
@@ -105,15 +119,20 @@ class RepresentativeSearch:
         found: list[tuple[MeshBlock, int]] = []
         missing: set[int] = set()
         known = sorted(digests)
-        matters = sorted({step.dimension for step in self._steps(known, digests)})
-        blocks = [self._whole()]
+        cuts = self._cuts(known, digests, missing)
+        blocks = [] if missing else self._grid(cuts)[::-1]
+        odd = [rank for block in blocks for rank in self._odd(block, self._inside(block, known), digests)]
         while blocks:
             block = blocks.pop()
             inside = block.has(self._mesh)
             if not inside.any():  # the mesh is irregular
                 continue
             mine = [rank for rank in known if inside[rank]]
-            wanted = self._samples(block, inside.nonzero()[0], matters).difference(mine)
+            wanted = self._samples(block, inside.nonzero()[0], cuts).union(
+                self._existing(block.clip(self._coordinates[rank]) for rank in odd),
+                self._next_to(self._odd(block, mine, digests), block),
+            )
+            wanted.difference_update(mine)
             if wanted:
                 missing |= wanted
             elif len({self._label(rank, digests) for rank in mine}) == 1:
@@ -123,13 +142,61 @@ class RepresentativeSearch:
                 blocks += reversed(split)
         return found, missing
 
-    def _samples(self, block: MeshBlock, inside: Iterable[int], matters: Sequence[int]) -> set[int]:
+    def _cuts(self, known: Sequence[int], digests: Mapping[int, bytes], missing: set[int]) -> dict[int, set[int]]:
+        """The indices of each dimension from which on traces differ, along the lines through the base. Ranks that have
+        to be run to decide are added to `missing`."""
+        base = self._coordinates[self._base]
+        lines = {dimension: self._moved(base, dimension, 0) for dimension in range(len(base))}
+        cuts: dict[int, set[int]] = {}
+        for step in self._steps(known, digests):
+            if self._moved(self._coordinates[step.rank], step.dimension, 0) == lines[step.dimension]:
+                between = self._between(step)
+                missing.update(between)
+                if not between:
+                    cuts.setdefault(step.dimension, set()).add(step.high)
+        return cuts
+
+    def _grid(self, cuts: Mapping[int, Collection[int]]) -> list[MeshBlock]:
+        """The mesh, divided at all cuts."""
+        axes = []
+        for dimension, size in enumerate(self._sizes):
+            starts = [0, *sorted(cuts.get(dimension, ()))]
+            axes.append(list(zip(starts, (*(start - 1 for start in starts[1:]), size - 1), strict=True)))
+        return [
+            MeshBlock(tuple(low for low, _ in ranges), tuple(high for _, high in ranges)) for ranges in product(*axes)
+        ]
+
+    def _odd(self, block: MeshBlock, known: Sequence[int], digests: Mapping[int, bytes]) -> list[int]:
+        """The known ranks of a block that differ from its middle."""
+        middle = self._rank_at.get(self._middle(block), -1)
+        if middle not in digests:
+            return []
+        return [rank for rank in known if self._label(rank, digests) != self._label(middle, digests)]
+
+    def _next_to(self, odd: Sequence[int], block: MeshBlock) -> list[int]:
+        """The ranks next to odd ones of a block, on the way to its middle."""
+        middle = self._middle(block)
+        places: list[Coordinates] = []
+        for place in (self._coordinates[rank] for rank in odd[:_MOST_ODD]):
+            for dimension, (mine, its) in enumerate(zip(place, middle, strict=True)):
+                if mine != its:
+                    places.append(self._moved(place, dimension, mine + (1 if mine < its else -1)))
+        return self._existing(places)
+
+    def _samples(self, block: MeshBlock, inside: Iterable[int], matters: Iterable[int]) -> set[int]:
         """The ranks of a block that have to be known: one in its middle, one for each kind of process groups, and the
         ends along the dimensions that matter somewhere."""
         ranks = np.array(inside)
-        middle = self._rank_at.get(block.clip(self._coordinates[self._base]), int(ranks[0]))
+        middle = self._rank_at.get(self._middle(block), int(ranks[0]))
         _, firsts = np.unique(self._shapes[ranks], return_index=True)
         return {middle, *ranks[firsts].tolist(), *self._ends(block, matters)}
+
+    def _inside(self, block: MeshBlock, ranks: Sequence[int]) -> list[int]:
+        return [ranks[at] for at in block.has(self._mesh[list(ranks)]).nonzero()[0].tolist()]
+
+    def _middle(self, block: MeshBlock) -> Coordinates:
+        """The place of a block that is closest to the base."""
+        return block.clip(self._coordinates[self._base])
 
     def _split(
         self, block: MeshBlock, known: Sequence[int], digests: Mapping[int, bytes], missing: set[int]
@@ -152,7 +219,7 @@ class RepresentativeSearch:
     ) -> Sequence[MeshBlock]:
         """No two known ranks that disagree differ in one coordinate only: ask for ranks between such two. An irregular
         mesh may have none: split anywhere between the two."""
-        middle = self._rank_at.get(block.clip(self._coordinates[self._base]), known[0])
+        middle = self._rank_at.get(self._middle(block), known[0])
         other = next(rank for rank in known if self._label(rank, digests) != self._label(middle, digests))
         between = self._between_ranks(middle, other).difference(digests)
         if between:
@@ -170,20 +237,6 @@ class RepresentativeSearch:
             labels = [self._label(known[at], digests) for at in block.has(rows).nonzero()[0].tolist()]
             total += len(labels) - max(map(labels.count, set(labels)), default=0)
         return total
-
-    def _combinations(self, digests: Mapping[int, bytes]) -> set[int]:
-        """The ranks at all combinations of the indices where traces have been seen to differ, unless there are many:
-        most of them will be asked for, and every round runs the others again."""
-        indices: dict[int, set[int]] = {}
-        for step in self._steps(sorted(digests), digests):
-            between = (self._coordinates[rank][step.dimension] for rank in self._between(step))
-            ends = (0, self._sizes[step.dimension] - 1)
-            indices.setdefault(step.dimension, set()).update((step.low, step.high, *between, *ends))
-        if prod(map(len, indices.values())) > _MOST_COMBINATIONS:
-            return set()
-        base = self._coordinates[self._base]
-        axes = [sorted(indices.get(dimension, {base[dimension]})) for dimension in range(len(self._sizes))]
-        return set(self._existing(product(*axes)))
 
     def _label(self, rank: int, digests: Mapping[int, bytes]) -> _Label:
         return digests[rank], int(self._shapes[rank])
@@ -206,10 +259,11 @@ class RepresentativeSearch:
         return found
 
     def _between(self, step: _Step) -> list[int]:
-        """Ranks between the two of a step."""
+        """Ranks between the two of a step: all of a short one; else those next to the two, and some between."""
         length = step.high - step.low
         parts = length if length <= _MOST_AT_ONCE else _PARTS
-        inside = sorted({step.low + length * part // parts for part in range(1, parts)} - {step.low})
+        found = {step.low + length * part // parts for part in range(1, parts)}
+        inside = sorted((found | {step.low + 1, step.high - 1}) - {step.low, step.high})
         return self._existing(self._moved(self._coordinates[step.rank], step.dimension, index) for index in inside)
 
     def _between_ranks(self, one: int, other: int) -> set[int]:
@@ -223,23 +277,55 @@ class RepresentativeSearch:
 
     def _ends(self, block: MeshBlock, dimensions: Iterable[int]) -> list[int]:
         """The first and the last rank of a block along dimensions, through its middle."""
-        middle = block.clip(self._coordinates[self._base])
+        middle = self._middle(block)
         return self._existing(
             self._moved(middle, dimension, end)
             for dimension in dimensions
             for end in (block.first[dimension], block.last[dimension])
         )
 
-    def _ranks_in_chains(self, p2p: Collection[Sequence[int]]) -> list[int]:
-        """The ranks along the dimensions of send/recv, through rank 0."""
-        found: list[int] = []
+    def _corners(self) -> list[int]:
+        """The ranks at the ends of all dimensions; in a mesh of many dimensions, only those that differ from the first
+        or the last rank in one coordinate."""
+        first, last = self._whole().first, self._whole().last
+        if 2 ** len(first) <= _MOST_CORNERS:
+            return self._existing(product(*zip(first, last, strict=True)))
+        dimensions = range(len(first))
+        return self._existing(
+            place
+            for dimension in dimensions
+            for place in (
+                self._moved(first, dimension, last[dimension]),
+                self._moved(last, dimension, first[dimension]),
+            )
+        )
+
+    def _chain_dimensions(self, p2p: Collection[Sequence[int]]) -> list[int]:
+        """The dimensions of send/recv."""
+        found: set[int] = set()
         for members in p2p:
             varies = np.ptp(self._mesh[list(members)], axis=0) > 0
-            for dimension in np.flatnonzero(varies).tolist():
-                size = self._sizes[dimension]
-                if size <= _LONGEST_CHAIN:
-                    places = (self._moved(self._coordinates[0], dimension, index) for index in range(size))
-                    found += self._existing(places)
+            found.update(np.flatnonzero(varies).tolist())
+        return sorted(dimension for dimension in found if self._sizes[dimension] <= _LONGEST_CHAIN)
+
+    def _lines(self, through: int, dimensions: Iterable[int]) -> list[int]:
+        """All ranks along dimensions, through a rank."""
+        return self._existing(
+            self._moved(self._coordinates[through], dimension, index)
+            for dimension in dimensions
+            for index in range(self._sizes[dimension])
+        )
+
+    def _next_to_last_corners(self, chained: Iterable[int]) -> set[int]:
+        """The ranks next to the first and the last rank at the end of a chain, one of which logs in many jobs."""
+        found: set[int] = set()
+        for dimension in chained:
+            last = self._sizes[dimension] - 1
+            of_base, *corners = self._existing(
+                self._moved(self._coordinates[rank], dimension, last)
+                for rank in (self._base, 0, self._job.world_size - 1)
+            ) or [self._base]
+            found.update(*(self._between_ranks(of_base, corner) for corner in corners))
         return found
 
     def _whole(self) -> MeshBlock:

@@ -7,15 +7,16 @@ representative and its communicators.
 Every process group gives its members a place. The places of a rank in all its groups are its coordinates in the mesh
 that the job's parallelism forms (mesh.py). After a survey, an absent rank is represented as that has found
 (mesh_blocks.py). If the user has named the present ranks, it is represented by the one whose coordinates agree with its
-own where traces have been seen to depend on them; elsewhere by the closest one before it. The k-th group of the
-representative corresponds to the k-th group of the absent rank.
+own where traces have been seen to depend on them, but by rank 0 only if no other does, because it may log or save;
+elsewhere by the closest one before it. The k-th group of the representative corresponds to the k-th group of the absent
+rank.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from maya.replay.mesh import Mesh, mesh_of
+from maya.replay.mesh import UNKNOWN, Mesh, mesh_of
 from maya.replay.mesh_blocks import MeshBlock, SurveyResult
 from maya.util.files import read_versioned, write_atomically
 from maya.util.ranks import format_strided, parse_strided, ranks_text
@@ -32,6 +33,7 @@ FILE = "process_groups.json"
 VERSION = 1
 
 _MOST_SHOWN = 6
+_RANK_0, _FIRST = 1e8, 1e6  # larger than any sum of weights; a mismatch of unknown weight costs more than _RANK_0
 
 Members = tuple[int, ...]
 
@@ -89,18 +91,47 @@ class RepresentedJob:
             SurveyResult.load(folder),
         )
 
-    def lines(self, classes: Iterable[Sequence[int]]) -> list[str]:
+    def lines(self, classes: Sequence[Sequence[int]]) -> list[str]:
         """Sentences about the representation; `classes`: the ranks of each rank class."""
         mesh = f"{len(self.present):,} of {self.world_size:,} ranks were processes; mesh {self.mesh}"
-        if self.survey is None:
-            lines = [mesh, *_shortened(self._represented_counts(classes)), "not checked: the ranks were named by hand"]
+        survey = self._fitting_survey
+        if survey is None:
+            counts = _shortened(self._represented_counts(classes))
+            lines = [mesh, *counts, *self.warnings(classes)]
+            lines += ["not checked: the ranks were named by hand"] if self.survey is None else []
         else:
-            drawn = f", of which {ranks_text(self.survey.checked)} drawn at random" if self.survey.checked else ""
-            compared = f"compared over the first steps: {ranks_text(self.survey.compared)}{drawn}"
-            lines = [mesh, *_shortened(self._represented_blocks(self.survey)), compared]
+            drawn = f", of which {ranks_text(survey.checked)} drawn at random" if survey.checked else ""
+            compared = f"compared over the first steps: {ranks_text(survey.compared)}{drawn}"
+            lines = [mesh, *_shortened(self._represented_blocks(survey)), compared]
+            never = self.world_size - len({*survey.compared, *self.present})
+            if never:
+                lines.append(
+                    f"{never:,} ranks were never run: one of them that differs, or a rank that differs after the first "
+                    "steps, is not noticed"
+                )
         if self.filled:
             lines.append(f"assumed for absent ranks: {', '.join(self.filled[:_MOST_SHOWN])}")
         return lines
+
+    def warnings(self, classes: Sequence[Sequence[int]]) -> list[str]:
+        """Sentences about representatives that were not compared with the ranks that they represent."""
+        if self._fitting_survey is not None:
+            return []
+        found: list[str] = []
+        if self.survey is not None:
+            found.append(
+                f"not checked: the survey ended before all process groups were created, and saw a mesh of "
+                f"{' x '.join(map(str, self.survey.sizes))}; name one rank of each kind (--represent 0,8,16)"
+            )
+        present = set(self.present)
+        alone = next((ranks for ranks in classes if present.intersection(ranks) == {0} and len(ranks) > 1), None)
+        if alone is not None:
+            other = next(rank for rank in alone if rank != 0)
+            found.append(
+                "rank 0 may do more than the ranks it represents (log, save, gather): add one of them to --represent, "
+                f"such as {other}"
+            )
+        return found
 
     def _represented_counts(self, classes: Iterable[Sequence[int]]) -> list[str]:
         present = set(self.present)
@@ -146,15 +177,22 @@ class RepresentedJob:
         return [numbers.setdefault(tuple(sizes[group] for group in mine), len(numbers)) for mine in self.groups_of]
 
     @cached_property
+    def _fitting_survey(self) -> SurveyResult | None:
+        """The survey, unless it knew other process groups: a script may create some after the survey's steps."""
+        return self.survey if self.survey is not None and self.survey.sizes == self.mesh.sizes else None
+
+    @cached_property
     def mesh(self) -> Mesh:
         return mesh_of(self.world_size, self.groups, self.descriptions)
 
     # ---- representatives ----
 
-    def representatives(self, digests: Mapping[int, bytes]) -> dict[int, int]:
-        """Absent rank -> the present rank that stands for it. `digests`: of the present ranks' traces."""
-        if self.survey is not None and self.survey.sizes == self.mesh.sizes:
-            chosen = self.survey.representatives(self.mesh.coordinates).tolist()
+    def representatives(self, digests: Mapping[int, bytes], peers: Collection[int] = ()) -> dict[int, int]:
+        """Absent rank -> the present rank that stands for it. `digests`: of the present ranks' traces; `peers`: the
+        ranks that rank 0 sends to or receives from."""
+        survey = self._fitting_survey
+        if survey is not None:
+            chosen = survey.representatives(self.mesh.coordinates).tolist()
             return {rank: chosen[rank] for rank in self.absent}
         by_shape: dict[int, list[int]] = {}
         for rank in digests:
@@ -169,7 +207,7 @@ class RepresentedJob:
                     f"no present rank has the same process groups as {ranks_text(ranks)}, so what they do is not "
                     f"known; add one of them to --represent"
                 )
-            found.update(zip(ranks, self._closest(ranks, by_shape[shape], digests), strict=True))
+            found.update(zip(ranks, self._closest(ranks, by_shape[shape], digests, peers), strict=True))
         return found
 
     def communicators_of(
@@ -181,10 +219,12 @@ class RepresentedJob:
             for number, (members, instance) in communicators.items()
         }
 
-    def _closest(self, absent: Sequence[int], present: Sequence[int], digests: Mapping[int, bytes]) -> list[int]:
+    def _closest(
+        self, absent: Sequence[int], present: Sequence[int], digests: Mapping[int, bytes], peers: Collection[int]
+    ) -> list[int]:
         """For each absent rank the closest present one."""
         coordinates = self.mesh.coordinates
-        weights = self.mesh.weights({rank: digests[rank] for rank in present})
+        weights = self.mesh.weights({rank: digests[rank] for rank in present}, peers)
         mine, others = coordinates[list(absent)], coordinates[list(present)]
         best = np.zeros(len(absent), dtype=np.int64)
         best_score = np.full(len(absent), -np.inf)
@@ -194,7 +234,10 @@ class RepresentedJob:
             # if it comes after the absent one.
             distance = np.where(ahead >= 0, ahead, 2 * self.world_size - ahead) / (4 * self.world_size)
             score = -(weights * ((ahead != 0) + distance)).sum(axis=1)
-            better = score > best_score
+            # Mismatches where traces may differ decide first. Among equal ones, rank 0 comes last.
+            score -= _FIRST * (weights * ((ahead != 0) & (weights >= UNKNOWN))).sum(axis=1)
+            score -= _RANK_0 if present[at] == 0 else 0
+            better = score >= best_score  # of equal ones the last: first ranks of dimensions are odd more often
             best[better], best_score[better] = at, score[better]
         return [present[at] for at in best.tolist()]
 
@@ -207,9 +250,30 @@ class RepresentedJob:
                 f"rank {representative} has a communicator of {ranks_text(members)} that belongs to no process group "
                 "of torch, so the absent ranks' communicators are not known: run the job with --represent all"
             )
-        place = self._ordinals(representative)[origin.group]
-        group = self.groups[self.groups_of[rank][place]]
-        return group if origin.pair is None else self._pair(group, origin.pair)
+        ordinal = self._ordinals(representative)[origin.group]
+        number = self.groups_of[rank][ordinal]
+        group = self.groups[number]
+        if origin.pair is None:
+            return group
+        place = self._places(number)[rank]
+        return self._pair(group, self._moved_pair(origin.pair, members.index(representative), place, len(group)))
+
+    def _moved_pair(self, pair: tuple[int, int], end: int, place: int, size: int) -> tuple[int, int]:
+        """The pair of places that a rank in `place` of its group has where its representative, one end of `pair`, has
+        that one: the neighbours of a chain move with it, the root of a star does not."""
+        step = place - pair[end]
+        if step == 0:
+            return pair
+        low, high = sorted(((pair[0] + step) % size, (pair[1] + step) % size))
+        first, last = sorted((pair[1 - end], place))
+        is_star = (size, (low, high)) not in self._pairs and (size, (first, last)) in self._pairs
+        return (first, last) if is_star and first != last else (low, high)
+
+    @cached_property
+    def _pairs(self) -> set[tuple[int, tuple[int, int]]]:
+        """The pairs of places of which present ranks have communicators, with the sizes of their groups."""
+        origins = self.communicators.values()
+        return {(len(self.groups[origin.group]), origin.pair) for origin in origins if origin.pair is not None}
 
     def _origin(self, members: Members, instance: int) -> GroupOfCommunicator | None:
         """Found by the identity of the members: hashing those of a large communicator takes long."""
@@ -226,6 +290,12 @@ class RepresentedJob:
             self._known_ordinals[rank] = known
         return known
 
+    def _places(self, group: int) -> dict[int, int]:
+        known = self._known_places.get(group)
+        if known is None:
+            known = self._known_places[group] = {rank: place for place, rank in enumerate(self.groups[group])}
+        return known
+
     def _pair(self, group: Members, pair: tuple[int, int]) -> Members:
         """The same object for the same pair: times of collectives are kept by members."""
         key = (id(group), *pair)
@@ -237,6 +307,10 @@ class RepresentedJob:
 
     @cached_property
     def _known_ordinals(self) -> dict[int, dict[int, int]]:
+        return {}
+
+    @cached_property
+    def _known_places(self) -> dict[int, dict[int, int]]:
         return {}
 
     @cached_property

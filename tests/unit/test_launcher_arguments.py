@@ -159,7 +159,7 @@ def test_impossible_representatives_are_refused(
 
 def test_representatives_are_named_by_ranks_or_a_file(script: str, tmp_path: Path) -> None:
     file = tmp_path / "ranks.txt"
-    file.write_text("0-1\n4\n")
+    file.write_text("0-1, \n4\n")
     assert parse(["--nproc", "8", "--represent", "0,4,2-3", script], {}).processes == (0, 2, 3, 4)
     assert parse(["--nproc", "8", "--represent", str(file), script], {}).processes == (0, 1, 4)
     assert parse(["--nproc", "8", "--represent", "0-7", script], {}).present is None
