@@ -1,7 +1,8 @@
 """The prediction at the end of a run: lines for the terminal, and `prediction` in summary.json.
 
 In: a `FinishedRun` and its folder. Out: a `PredictionSummary`. If the prediction fails, the summary says why; the job
-does not fail.
+does not fail. A job that failed or was stopped is predicted for the steps that all its ranks finished; after a failure
+one line says so, because the error above it is what matters.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from maya.assumptions import Assumption
 from maya.launcher.summary_file import FinishedRun
 from maya.launcher.terminal_summary import place_text, relative
 from maya.replay.represented_ranks import RepresentedJob
+from maya.replay.timeline_builder import NEVER_COMPLETED
 from maya.results.predict import TRACES, Prediction, predict
 from maya.results.prediction_json import prediction_json
+from maya.results.steps import WHOLE_RUN, NoWholeStepError, Steps
 from maya.results.terminal_text import lines_of
 from maya.util.ranks import format_strided
+from maya.util.text import time_text
 
 _PROBLEM = "prediction-error.log"
 
@@ -36,33 +40,76 @@ class PredictionSummary:
 
 
 def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
-    """Predict a run that succeeded."""
+    """Predict a run, as far as it got."""
     why_not = _unpredictable(run)
     if why_not is not None:
         return PredictionSummary([f"no prediction: {why_not}"] if run.traces or run.lost_traces else [], None, why_not)
     try:
         made = predict(folder)
-        unwritten = [f"{made.unwritten}; the prediction above does not depend on them"] if made.unwritten else []
+        if run.exit_code != 0 and not _has_finished_steps(made.result.steps):
+            raise NoWholeStepError("")
         job = RepresentedJob.load(folder)
-        represented = [] if job is None else _represented(made, job)
-        lines = [*represented, *lines_of(made.result, place_text), *unwritten, _next(made, folder)]
         return PredictionSummary(
-            lines,
+            _lines(run, made, job, folder),
             prediction_json(made.result),
             assumptions=made.result.assumptions,
             represented=None if job is None else _represented_json(made, job),
         )
     except (OSError, ValueError) as error:
-        return PredictionSummary([f"no prediction: {error}"], None, str(error))
+        if run.exit_code != 0 and isinstance(error, NoWholeStepError):
+            how = "failed" if run.stopped_by is None else "was stopped"
+            problem = f"the job {how} before all ranks had finished a step"
+            return PredictionSummary([f"no prediction: {problem}"], None, problem)
+        problem = f"{error}{_hint_about_absent_ranks(folder, str(error))}"
+        return PredictionSummary([f"no prediction: {problem}"], None, problem)
     except Exception as error:  # the job itself succeeded, and its output and traces are complete
         problem = f"{type(error).__name__}: {error}"
         return PredictionSummary([f"no prediction, because Maya failed: {problem} ({_details(folder)})"], None, problem)
 
 
+def _has_finished_steps(steps: Steps) -> bool:
+    """Whether a run that did not end as it should has steps that all ranks finished."""
+    return steps.source != WHOLE_RUN and min(steps.whole_steps.values(), default=0) > 0
+
+
+def _lines(run: FinishedRun, made: Prediction, job: RepresentedJob | None, folder: Path) -> list[str]:
+    unwritten = [f"{made.unwritten}; the prediction above does not depend on them"] if made.unwritten else []
+    represented = [] if job is None else _represented(made, job)
+    lines = [*represented, *lines_of(made.result, place_text), *unwritten, _next(made, folder)]
+    if run.exit_code == 0:
+        return lines
+    count = made.result.steps.count
+    finished = f"{count} step{'' if count == 1 else 's'} that all ranks finished"
+    if run.stopped_by is not None:
+        return [f"{'stopped':<11}the prediction is of the {finished} before {run.stopped_by}", *lines]
+    step = time_text(made.result.step_ns)
+    return [f"{'failed':<11}by the {finished}, a step takes {step}; maya report {relative(folder)}"]
+
+
 def _represented(made: Prediction, job: RepresentedJob) -> list[str]:
     """Which ranks stand for which."""
     classes = [each.ranks for each in made.result.timeline.rank_classes]
-    return [f"{'' if number else 'represent':<11}{line}" for number, line in enumerate(job.lines(classes))]
+    lines = [*job.lines(classes), *_doubts(made, job)]
+    return [f"{'' if number else 'represent':<11}{line}" for number, line in enumerate(lines)]
+
+
+def _doubts(made: Prediction, job: RepresentedJob) -> list[str]:
+    """The remedy if the ranks of the job do not fit together, as far as they are assumed."""
+    incomplete = any(NEVER_COMPLETED in problem for problem in made.result.timeline.problems)
+    return [_remedy(job)] if incomplete and job.absent else []
+
+
+def _remedy(job: RepresentedJob) -> str:
+    choice = "name more ranks, or --represent auto" if job.survey is None else "use --represent all"
+    return f"absent ranks may do something else than the ranks that represent them: {choice}"
+
+
+def _hint_about_absent_ranks(folder: Path, problem: str) -> str:
+    try:
+        job = RepresentedJob.load(folder)
+    except (OSError, ValueError):
+        return ""
+    return f"; {_remedy(job)}" if job is not None and NEVER_COMPLETED in problem else ""
 
 
 def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:
@@ -72,6 +119,7 @@ def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:
         "present": format_strided(job.present),
         "absent": job.world_size - len(job.present),
         "mesh": list(job.mesh.sizes),
+        "compared": None if job.survey is None else format_strided(job.survey.compared),
         "classes": [
             {
                 "ranks": format_strided(each.ranks),
@@ -81,6 +129,10 @@ def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:
             for each in made.result.timeline.rank_classes
         ],
         "store_keys": list(job.filled),
+        "warnings": [
+            *job.warnings([each.ranks for each in made.result.timeline.rank_classes]),
+            *_doubts(made, job),
+        ],
     }
 
 
@@ -94,8 +146,6 @@ def _details(folder: Path) -> str:
 
 
 def _unpredictable(run: FinishedRun) -> str | None:
-    if run.exit_code != 0:
-        return "the job failed"
     if not run.traces:
         return "no trace was written" if run.lost_traces else "nothing was recorded"
     if run.attempts > 1:

@@ -85,12 +85,16 @@ class Steps:
         return median_low([self.lengths_ns[step] for step in self.measured])
 
 
+class NoWholeStepError(ValueError):
+    """The traces end before a step does."""
+
+
 def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     """The steps of all ranks."""
     source, by_rank_class, notes = _marks(timeline, steps_from)
     if source == WHOLE_RUN:
         if any(rank_class.trace.remedy for rank_class in timeline.rank_classes):
-            raise ValueError(_no_whole_step(timeline))
+            raise NoWholeStepError(_no_whole_step(timeline))
         return _whole_run(timeline)
     marks = [by_rank_class[id(group.rank_class)] for group in timeline.groups]
     counts = [len(found) for found in marks if found]
@@ -98,7 +102,7 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
         marks = [found[-min(counts) :] for found in marks]
     count = min(_replayed(group, found) for group, found in zip(timeline.groups, marks, strict=True) if found)
     if not count:
-        raise ValueError(_no_whole_step(timeline))
+        raise NoWholeStepError(_no_whole_step(timeline))
     begin, first_rows = _beginning(timeline)
     found_steps: list[GroupSteps | None] = [
         _group_steps(group, found[:count], begin, row) if found else None
@@ -137,7 +141,9 @@ def _marks(timeline: Timeline, steps_from: str | None) -> tuple[str, dict[int, l
         by_user = {id(rank_class): annotation_marks(rank_class, steps_from) for rank_class in timeline.rank_classes}
         if not any(by_user.values()):
             truncated = any(rank_class.trace.remedy for rank_class in timeline.rank_classes)
-            raise ValueError(_no_whole_step(timeline) if truncated else _no_such_annotation(timeline, steps_from))
+            if truncated:
+                raise NoWholeStepError(_no_whole_step(timeline))
+            raise ValueError(_no_such_annotation(timeline, steps_from))
         return steps_from, by_user, []
     by_rank_class: dict[int, list[StepMark]] = {}
     notes: list[str] = []

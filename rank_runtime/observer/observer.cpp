@@ -367,7 +367,10 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
   if (launches > 0 || is_annotation) {
     const char* name = frame.op != nullptr ? frame.op->name.c_str() : frame.name;
     self.record(is_annotation ? MAYA_RECORD_ANNOTATION : MAYA_RECORD_OP, signature_of(self, frame, name));
-    if (frame.is_optimizer_step && count_optimizer_step(frame.optimizer)) maya_count_step();
+    if (frame.is_optimizer_step) {
+      if (count_optimizer_step(frame.optimizer)) maya_count_step();
+      maya_record_flush();  // if the job fails or is stopped, its finished steps are predicted
+    }
   } else if (frame.is_empty_gemm) {
     self.record(MAYA_RECORD_OP, signature_of_empty_gemm(frame));
   }

@@ -96,12 +96,48 @@ def test_a_replay_predicts_the_same_and_writes_the_same_bytes(job: ScriptRun, su
     assert trace.read_bytes() == before
 
 
-def test_a_job_that_fails_is_not_predicted(maya_run: MayaRun) -> None:
+def test_a_job_that_fails_in_its_first_step_is_not_predicted(maya_run: MayaRun) -> None:
     run = maya_run("import torch; torch.ones(1, device='cuda'); raise SystemExit(3)")
     assert run.exit_code == 1
-    assert "maya-torchrun: no prediction: the job failed" in run.stderr
+    problem = "the job failed before all ranks had finished a step"
+    assert f"maya-torchrun: no prediction: {problem}" in run.stderr
     content = json.loads((run.folder / "summary.json").read_text())
-    assert (content["prediction"], content["no_prediction"]) == (None, "the job failed")
+    assert (content["prediction"], content["no_prediction"]) == (None, problem)
+
+
+ENDS_IN_STEP_4 = """
+    import os, signal, sys
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    torch.cuda.set_device(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64, device="cuda"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        if step == 4 and rank == 1:
+            {end}
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("end", ["raise RuntimeError('no more data')", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_job_that_fails_is_predicted_for_its_finished_steps(maya_run: MayaRun, end: str) -> None:
+    run = maya_run(ENDS_IN_STEP_4.replace("{end}", end), "--nproc", "2")
+    assert run.exit_code == 1
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("maya-torchrun: failed     by the 4 steps that all ranks finished, a step takes")
+    assert json.loads((run.folder / "summary.json").read_text())["prediction"]["steps"]["count"] == 4
+
+
+def test_a_job_that_is_stopped_is_predicted_for_its_finished_steps(maya_run: MayaRun) -> None:
+    launcher = "int(open(f'/proc/{os.getppid()}/stat').read().rsplit(')', 1)[1].split()[1])"  # the zygote's parent
+    end = f"os.kill({launcher}, signal.SIGTERM); signal.pause()"
+    run = maya_run(ENDS_IN_STEP_4.replace("{end}", end), "--nproc", "2")
+    assert run.exit_code == 1
+    assert "stopped    the prediction is of the 4 steps that all ranks finished before SIGTERM" in run.stderr
 
 
 def test_a_missing_step_annotation_is_named(maya_run: MayaRun) -> None:
