@@ -25,10 +25,10 @@ def setup_torch(remove: bool) -> None:
         if remove:
             click.echo(f"removed {len(remove_stubs())} stub libraries")
             return
-        added = add_stubs(click.echo)
+        changed = add_stubs(click.echo)
     except BuildError as error:
         raise click.ClickException(str(error)) from error
     problem = import_problem()
     if problem is not None:
         raise click.ClickException(f"`import torch` fails: {problem}")
-    click.echo("`import torch` works" + ("" if added else "; there was nothing to do"))
+    click.echo("`import torch` works" + ("" if changed else "; nothing had to be added"))

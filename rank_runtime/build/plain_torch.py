@@ -95,7 +95,8 @@ def import_problem() -> str | None:
 
 
 def add_stubs(progress: Callable[[str], None] | None = None, *, torch: TorchInstall | None = None) -> list[Path]:
-    """Place the stub libraries that torch needs and return those that were placed now.
+    """Place the stub libraries that torch needs, remove those that it does not need any more, and return the paths of
+    both.
 
     Nothing is done if torch can be imported without them. Raises BuildError, whose text is for the user.
     """
@@ -109,9 +110,13 @@ def add_stubs(progress: Callable[[str], None] | None = None, *, torch: TorchInst
         return []
     if not present and import_problem() is None:
         return []  # NVIDIA's libraries come from somewhere else, and may drive a real GPU
+    if outdated:
+        report(f"removing stub libraries that torch no longer needs: {', '.join(sorted(outdated))}")
+    removed = _remove(torch, outdated)
+    if not missing:
+        return removed
     report(f"adding {len(missing)} stub libraries to {torch.library_folder}")
-    _remove(torch, outdated)
-    return _place(missing, torch)
+    return removed + _place(missing, torch)
 
 
 def remove_stubs(torch: TorchInstall | None = None) -> list[Path]:
