@@ -50,6 +50,11 @@ class TrainingJob:
         return [fewer, fewer, fewer + max(2, self.stages)]
 
     @property
+    def representatives(self) -> range:
+        """The first rank of each pipeline stage: train_gpt.py numbers the ranks of a stage in a row."""
+        return range(0, self.gpus, self.gpus // self.stages)
+
+    @property
     def tokens_per_gpu(self) -> float:
         """Tokens per GPU in a step."""
         option = dict(itertools.pairwise(self.options))
@@ -82,6 +87,8 @@ def job_of(number: int, row: Row) -> TrainingJob:
 
 def _number(row: Row, name: str) -> int:
     text = row[name].replace("k", "000")
+    if not text:
+        raise NotExpressible(f"{name} is not given")
     if not text.isdigit():
         raise NotExpressible(f"{name} is {row[name]!r}")
     return int(text)
@@ -170,8 +177,8 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
     Megatron-LM's host code around the ops. vTrain's rows leave these out; assumed: fp16, 50,257 tokens, 80 GB."""
     vocabulary = _number(row, "vocab") if row["vocab"] else 50257
     tensor = int(row["tp"])
-    if not row["heads"]:
-        raise NotExpressible("the number of heads is not given")
+    if "chronicles-prequel" in row["source"]:
+        row = _with_bigscience_shape(row, vocabulary)
     dtype = row["dtype"] or "fp16"
     options = ["--family", "gpt", *_shape(row, _megatron_vocabulary(vocabulary, tensor))]
     options += ["--attention", "unfused", "--dropout", "0.1", "--recompute", "all", "--megatron"]
@@ -182,7 +189,7 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
         options.append("--tied")
     else:
         options.append("--wait-for-messages")
-    source = row["source"]
+    source, memory_kind = row["source"], "allocated"
     if "ground_truth_single" in source:
         sweep, cluster, gpu = f"vTrain one node, hidden {row['hidden']}", "dgx-a100", "a100-80"
     elif "ground_truth_multi" in source:
@@ -191,7 +198,21 @@ def _megatron_deepspeed(number: int, row: Row) -> TrainingJob:
         raise NotExpressible("nodes of four V100 with Omni-Path: no such cluster")
     else:
         sweep, cluster, gpu = "bigscience 176B", "dgx-a100:nics=4,nic_rate=100Gbps", "a100-80"
-    return _job(number, row, sweep, gpu, cluster, options, host=_A100_HOST, host_op=_MEGATRON_OP)
+        memory_kind = "reserved"  # nvidia-smi's figure, which also has CUDA's context and NCCL's buffers
+        # "type:transformer|embedding", which came with bf16, counts the embedding and the head as a layer each; before,
+        # "the last stage has 1 block, while the rest have 7" of 78.
+        options.append("--short-ends" if dtype == "bf16" else "--fill-stages")
+    return _job(
+        number, row, sweep, gpu, cluster, options, memory_kind=memory_kind, host=_A100_HOST, host_op=_MEGATRON_OP
+    )
+
+
+def _with_bigscience_shape(row: Row, vocabulary: int) -> Row:
+    """The row with what its source (chronicles-prequel.md) gives elsewhere: "all NHEADS=64" if not said otherwise; the
+    number of layers follows from that of the parameters."""
+    hidden, parameters = _number(row, "hidden"), float(row["params"].removesuffix("B")) * 1e9
+    layers = round((parameters - vocabulary * hidden) / (12 * hidden**2))
+    return {**row, "heads": row["heads"] or "64", "layers": row["layers"] or str(layers)}
 
 
 def _llm_foundry(number: int, row: Row) -> TrainingJob:

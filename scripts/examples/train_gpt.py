@@ -76,6 +76,9 @@ def options():
         "--balance-head", action="store_true", help="count the head as layers when cutting a pipeline"
     )
     parallel.add_argument("--short-ends", action="store_true", help="one layer less in the first and in the last stage")
+    parallel.add_argument(
+        "--fill-stages", action="store_true", help="the last stage has fewer layers if the stages cannot be equal"
+    )
     parallel.add_argument("--order", choices=["tp-cp-dp-pp", "tp-cp-pp-dp"], default="tp-cp-dp-pp", help="of the ranks")
     parallel.add_argument("--megatron", action="store_true", help="with the host code of Megatron-LM of 2022")
     parallel.add_argument("--wait-for-messages", action="store_true", help="sync after send/recv (old Megatron-LM)")
@@ -97,6 +100,10 @@ def options():
         parser.error("--wait-for-messages does not work with --virtual-stages")
     if args.short_ends and (stages == 1 or args.layers + 2 < stages or (args.layers + 2) % stages):
         parser.error(f"--short-ends needs a multiple of {stages} stages, less two, as --layers")
+    if args.fill_stages and (
+        args.balance_head or args.short_ends or (stages - 1) * -(-args.layers // stages) > args.layers
+    ):
+        parser.error(f"--fill-stages: no layers are left for the last of {stages} stages, or another option cuts them")
     if args.overlap_gather and (args.data != "zero1" or args.virtual_stages == 1):
         parser.error("--overlap-gather works with --data zero1 and --virtual-stages")
     if args.accumulate_in_products and args.data not in ("buckets", "zero1"):
@@ -115,6 +122,8 @@ def stage_layers(args):
         layers = (args.layers + 2) // stages
         return [layers - 1] + [layers] * (stages - 2) + [layers - 1]
     last = args.layers // stages
+    if args.fill_stages:
+        last = args.layers - (stages - 1) * -(-args.layers // stages)
     if args.balance_head:  # the head takes as long as some layers
         attention = (2 + 2 * args.kv_heads / args.heads) * args.hidden
         head = args.vocabulary / (attention + (3 if args.family == "llama" else 2) * args.ffn)

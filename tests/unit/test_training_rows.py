@@ -37,6 +37,11 @@ def test_a_job_has_the_host_of_its_nodes() -> None:
     assert load_host(old.host, load_device(old.gpu)).op > load_host("reference", load_device(old.gpu)).op
 
 
+def test_the_first_rank_of_each_stage_represents_it() -> None:
+    assert list(job_of(11, ROW).representatives) == [0, 2, 4, 6]
+    assert list(job_of(11, {**ROW, "gpus": "128"}).representatives) == [0, 32, 64, 96]
+
+
 def test_long_steps_follow_from_short_ones() -> None:
     job = job_of(11, ROW)
     assert job.counts == [4, 4, 8]
@@ -48,3 +53,15 @@ def test_incomplete_rows_are_refused_with_a_reason() -> None:
         job_of(0, {**ROW, "heads": ""})
     with pytest.raises(NotExpressible, match="no mapping"):
         job_of(0, {**ROW, "script/framework": "of my own"})
+
+
+def test_the_source_completes_a_row_of_bigscience() -> None:
+    row = {**ROW, "script/framework": "Megatron-DeepSpeed", "source": "tr11-176B-ml/chronicles-prequel.md line 585"}
+    row |= {"params": "187B", "layers": "", "hidden": "13824", "heads": "", "ffn": "55296", "vocab": "250k"}
+    row |= {"gpus": "320", "tp": "8", "pp": "10", "dtype": "fp16"}
+    options = " ".join(job_of(324, row).options)
+    assert "--layers 80" in options
+    assert "--heads 64" in options
+    assert "--fill-stages" in options
+    with pytest.raises(NotExpressible, match="hidden is not given"):
+        job_of(340, {**row, "hidden": ""})
