@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.program_parts import Part, Parts
 from helpers.script_run import MayaRun, runner_in
 
 from rank_runtime.build import Build, ensure_built
@@ -39,6 +40,19 @@ def maya_run(build: Build, tmp_path: Path) -> MayaRun:
 def maya_run_once(build: Build, tmp_path_factory: pytest.TempPathFactory) -> MayaRun:
     """As `maya_run`, for a run that all tests of a module look at."""
     return runner_in(tmp_path_factory.mktemp("module"))
+
+
+@pytest.fixture(scope="module")
+def parts(maya_run_once: MayaRun, request: pytest.FixtureRequest) -> Parts:
+    """The parts of the module's PROGRAM (helpers/program_parts.py)."""
+    found: Parts = request.module.PROGRAM.run(maya_run_once)
+    return found
+
+
+@pytest.fixture
+def part(parts: Parts, request: pytest.FixtureRequest) -> Part:
+    """The part that is declared beside the test."""
+    return parts.of(request.function)
 
 
 @pytest.fixture(autouse=True)

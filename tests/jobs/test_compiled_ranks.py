@@ -131,6 +131,7 @@ def test_compiling_and_tuning_leave_nothing_in_the_prediction(runs: tuple[Parall
     assert prediction_of(runs[0]) == prediction_of(runs[1])
 
 
+@pytest.mark.slow  # a third run, in which every rank compiles
 def test_a_graph_of_another_gpu_is_the_graph_that_the_rank_would_compile(
     build: Build, runs: tuple[ParallelRun, ParallelRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,11 +129,8 @@ def outcome(folder: Path, example: str, *options: str) -> dict[str, object]:
     return {"prediction": summary["prediction"]} | {file.name: file.read_bytes() for file in traces}
 
 
-slow = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
-    "example", ["ddp", "fsdp1", *(pytest.param(name, marks=slow) for name in ("pipeline", "zero"))]
+    "example", ["fsdp1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "pipeline", "zero"))]
 )
 def test_an_example_gives_the_same_bytes_twice(
     build: Build, tmp_path_factory: pytest.TempPathFactory, example: str

@@ -19,7 +19,7 @@ from rank_runtime.build import Build
 
 SOCKET = ("socket", "thread", "workers", "outstanding", "collective thread", "gloo")
 PIPE = ("pipe", "child")
-QUICK = ("socket", "outstanding", "collective thread")
+QUICK = ("outstanding", "collective thread")
 
 
 @contextmanager

@@ -234,7 +234,7 @@ def test_a_killed_helper_process_ends_the_job(start: Start, victim: str, said: s
             os.kill({victim}, signal.SIGKILL)
         {WAIT}
     """
-    job = start(textwrap.dedent(FIND) + textwrap.dedent(text), "--nproc", "3", "train.py")
+    job = start(textwrap.dedent(FIND) + textwrap.dedent(text), "--no-preload", "--nproc", "3", "train.py")
     exit_code, _, errors = job.end()
     assert exit_code == 1
     assert said.format((job.folder / "victim").read_text()) in errors
@@ -332,14 +332,14 @@ def test_a_disk_full_of_traces_is_reported(start: Start, small_disk: Path) -> No
     text = """
         import torch
         x = torch.ones(64, 64, device="cuda")
-        for step in range(3000):
+        for step in range(10_000):
             x = x + 1
         torch.cuda.synchronize()
         print("done")
     """
     job = start(text, "--nproc", "2", "--out", str(small_disk / "full"), "train.py")
     exit_code, output, errors = job.end()
-    assert output == "done\ndone\n"
+    assert output.count("done") == 2  # lines of two ranks may mix
     assert exit_code == 0
     assert "No space left on device. The trace ends here; the program and its clocks continue" in errors
     assert "no prediction: no step was recorded to its end: the traces of ranks 0-1 are cut short" in errors
@@ -394,16 +394,16 @@ def test_a_missing_script_is_reported(start: Start, ranks: str) -> None:
 
 
 def test_a_missing_module_is_reported(start: Start) -> None:
-    exit_code, _, errors = start("", "--nproc", "2", "-m", "no_such_package.train").end()
+    exit_code, _, errors = start("", "--no-preload", "--nproc", "2", "-m", "no_such_package.train").end()
     assert exit_code == 1
     assert "Error while finding module specification for 'no_such_package.train'" in errors
-    exit_code, _, errors = start("", "--nproc", "2", "--out", "run2", "-m", "no_such_module").end()
+    exit_code, _, errors = start("", "--no-preload", "--nproc", "2", "--out", "run2", "-m", "no_such_module").end()
     assert exit_code == 1
     assert "No module named no_such_module" in errors
 
 
 def test_a_failed_import_is_reported(start: Start) -> None:
-    exit_code, _, errors = start("import no_such_module", "--nproc", "2", "train.py").end()
+    exit_code, _, errors = start("import no_such_module", "--no-preload", "--nproc", "2", "train.py").end()
     assert exit_code == 1
     assert "ModuleNotFoundError: No module named 'no_such_module'" in errors
 

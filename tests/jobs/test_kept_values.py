@@ -240,7 +240,7 @@ PROPERTY = """
     gloo = dist.new_group(backend="gloo")
     check()
     dist.destroy_process_group()
-    print("right")
+    print("right\\n", end="")  # in one piece: ranks share the stream
 """
 
 

@@ -75,7 +75,7 @@ def test_job_that_cannot_be_started(build: Build, tmp_path: Path) -> None:
 def test_interrupt_ends_the_job(build: Build, tmp_path: Path) -> None:
     """As in a notebook whose kernel is interrupted: the job's processes end, and the interrupt is raised."""
     sleeping = script(tmp_path, "import time; print('asleep', flush=True); time.sleep(600)")
-    code = f"import maya; maya.launch({sleeping!r}, nproc=2)"
+    code = f"import maya; maya.launch({sleeping!r}, nproc=2, no_preload=True)"
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as caller:

@@ -105,13 +105,14 @@ def test_output_of_several_ranks_is_prefixed_and_logged(maya_run: MayaRun) -> No
         sys.stdout.write(f"out {os.environ['RANK']}\\n")  # in one piece: the ranks share some of their streams
         sys.stderr.write(f"err {os.environ['RANK']}\\n")
     """
-    run = maya_run(text, "--nproc", "4", "--nnodes", "2", "--redirects", "0:3", "--tee", "1:1", "--role", "trainer")
+    words = ("--no-preload", "--nproc", "4")
+    run = maya_run(text, *words, "--nnodes", "2", "--redirects", "0:3", "--tee", "1:1", "--role", "trainer")
     assert run.exit_code == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == ["[trainer1]:out 1", "[trainer3]:out 3"]  # local ranks 1
     assert {line for line in run.stderr.splitlines() if line.startswith("err")} == {"err 1", "err 3"}
     assert logs(run, "stdout.log") == [f"out {rank}\n" for rank in range(4)]
     assert logs(run, "stderr.log") == ["err 0\n", "err 2\n"]
-    run = maya_run(text, "--nproc", "4", "--local-ranks-filter", "1,2", "--tee", "2:1,3:1")
+    run = maya_run(text, *words, "--local-ranks-filter", "1,2", "--tee", "2:1,3:1")
     assert sorted(run.stdout.splitlines()) == ["[default2]:out 2", "out 1"]
     assert logs(run, "stdout.log") == ["out 2\n", "out 3\n"]
 
@@ -125,7 +126,7 @@ def test_all_ranks_are_restarted(maya_run: MayaRun) -> None:
         if attempt == "0":
             sys.exit(3) if rank == "1" else time.sleep(60)
         """,
-        *("--nproc", "2", "--max-restarts", "2", "--redirects", "1"),
+        *("--no-preload", "--nproc", "2", "--max-restarts", "2", "--redirects", "1"),
     )
     assert run.exit_code == 0, run.stderr
     assert [logs(run, "stdout.log", attempt) for attempt in (0, 1)] == [["0 0\n", "1 0\n"], ["0 1\n", "1 1\n"]]
@@ -148,7 +149,9 @@ def test_a_program_that_is_no_python_script_runs_on_every_rank(tmp_path: Path, b
 
 def test_the_local_rank_is_substituted_in_arguments(maya_run: MayaRun) -> None:
     arguments = ["--local=${local_rank}", "$x"]
-    run = maya_run("import sys; print(sys.argv[1:])", "--nproc", "2", "--redirects", "1", script_arguments=arguments)
+    run = maya_run(
+        "import sys; print(sys.argv[1:])", "--no-preload", "--nproc", "2", "-r", "1", script_arguments=arguments
+    )
     assert run.exit_code == 0, run.stderr
     assert logs(run, "stdout.log") == ["['--local=0', '$x']\n", "['--local=1', '$x']\n"]
 
@@ -179,7 +182,7 @@ def test_the_summary_describes_the_run_and_its_ranks(maya_run: MayaRun) -> None:
 
 
 def test_ranks_share_the_memory_for_kept_contents(maya_run: MayaRun) -> None:
-    run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'] + chr(10), end='')", "--nproc", "16")
+    run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'] + chr(10), end='')", "--no-preload", "--nproc", "16")
     assert run.stdout.split() == [str(2**27)] * 16
     run = maya_run("import os; print(os.environ['MAYA_KEPT_BYTES'])", environment={"MAYA_KEPT_BYTES": "5"})
     assert run.stdout.split() == ["5"]

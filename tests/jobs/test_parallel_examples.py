@@ -1,4 +1,4 @@
-"""The distributed programs of scripts/examples on eight virtual GPUs: each runs to its end.
+"""The distributed programs of scripts/examples on several virtual GPUs: each runs to its end.
 
 Few of their values are computed. That all would be right is for test_parallel_training to say.
 """
@@ -14,10 +14,22 @@ from helpers.parallel_launch import EXAMPLES, ParallelRun, maya_torchrun, stock_
 from maya.trace import RecordKind, read
 from rank_runtime.build import Build
 
-RANKS = 8
-
-# What each prints besides its steps.
-PROGRAMS = {
+# What each prints besides its steps. Four ranks are enough for meshes of two by two and for pipelines of eight stages.
+ON_FOUR_RANKS = {
+    "ddp.py --find-unused-parameters --accumulate 2 --hook fp16": "",
+    "zero.py --hidden 256": "the whole optimizer: state of 69 parameters",
+    "fsdp1.py --sharding hybrid --mixed-precision --checkpointing": "8435200 of the parameters are on rank 0",
+    "fsdp2.py --shards 2 --mixed-precision --accumulate 2": (
+        "embedding of (4096, 512): (2048, 512) here, (Replicate(), Shard(dim=0))"
+    ),
+    "tensor_parallel.py --tensor-ranks 2 --sequence-parallel --loss-parallel --steps 2": (
+        "weight of (2048, 512): (512, 512) here"
+    ),
+    "pipeline.py --schedule 1F1B --pipeline-ranks 2 --microbatches 8 --steps 2": "",
+    "pipeline.py --schedule ZBVZeroBubble --microbatches 8 --steps 2": "",
+    "context_parallel.py --attention flash": "256 of 1024 tokens a rank",
+}
+ON_EIGHT_RANKS = {
     "ddp.py": "",
     "ddp.py --find-unused-parameters --accumulate 2 --hook fp16": "",
     "ddp.py --static-graph --bucket-view --hook bf16": "",
@@ -43,25 +55,13 @@ PROGRAMS = {
     "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4": "256 of 1024 tokens a rank",
     "context_parallel.py --attention cudnn": "128 of 1024 tokens a rank",
 }
-# Variants of which a like one is left.
-SLOW = {
-    "ddp.py --static-graph --bucket-view --hook bf16",
-    "ddp.py --hook powersgd --steps 4",
-    "zero.py --overlap --steps 5",
-    "fsdp1.py",
-    "fsdp1.py --sharding gradients --original-parameters",
-    "fsdp2.py",
-    "fsdp2.py --offload --reshard-after-forward partly --hidden 64",
-    "tensor_parallel.py",
-    "pipeline.py --schedule GPipe",
-    "pipeline.py --schedule Interleaved1F1B",
-    "pipeline.py --schedule InterleavedZeroBubble",
-    "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4",
-    "context_parallel.py --attention cudnn",
-}
+CASES = [
+    *(pytest.param(4, program, id=f"4 x {program}") for program in ON_FOUR_RANKS),
+    *(pytest.param(8, program, id=f"8 x {program}", marks=pytest.mark.slow) for program in ON_EIGHT_RANKS),
+]
 
 
-def run_program(folder: Path, program: str, *options: str, ranks: int = RANKS) -> ParallelRun:
+def run_program(folder: Path, ranks: int, program: str, *options: str) -> ParallelRun:
     """A program that has to succeed, given as a command line whose first word is a file of scripts/examples."""
     name, *arguments = program.split()
     run = maya_torchrun(folder, ranks, EXAMPLES / name, *arguments, options=options)
@@ -75,15 +75,13 @@ def losses(run: ParallelRun) -> list[float]:
     return [float(loss) for loss in re.findall(r"^step \d+  loss (\d+\.\d+)", run.stdout, re.MULTILINE)]
 
 
-@pytest.mark.parametrize(
-    "program", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
-)
-def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
-    run = run_program(tmp_path, program)
+@pytest.mark.parametrize(("ranks", "program"), CASES)
+def test_a_program_runs_to_its_end(ranks: int, program: str, tmp_path: Path) -> None:
+    run = run_program(tmp_path, ranks, program)
     asked = re.search(r"--steps (\d+)", program)
     assert len(losses(run)) == (int(asked.group(1)) if asked else 3)
-    assert PROGRAMS[program] in run.stdout
-    for rank in range(RANKS):
+    assert (ON_FOUR_RANKS if ranks == 4 else ON_EIGHT_RANKS)[program] in run.stdout
+    for rank in range(ranks):
         trace = read(tmp_path / "out" / f"rank{rank}.trace")
         assert trace.complete, trace.problem
         assert len(trace.kernels()) > 100
@@ -91,15 +89,22 @@ def test_a_program_runs_to_its_end(program: str, tmp_path: Path) -> None:
 
 
 def test_reads_that_wait_for_a_collective_are_reported_with_their_line(tmp_path: Path) -> None:
-    run = run_program(tmp_path, "ddp.py --steps 2", ranks=2)
+    run = run_program(tmp_path, 2, "ddp.py --steps 2")
     (line,) = (line for line in run.stderr.splitlines() if "reads placeholder values" in line)
     assert "small_gpt.py:" in line  # the loss, reduced over the ranks
     assert "ddp.py:" in line  # the norm of the reduced gradients
     assert "an unknown line" not in line
 
 
-@pytest.mark.parametrize("way", [pytest.param("synchronous", marks=pytest.mark.slow), "asynchronous"])
-def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, build: Build, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "ranks"),
+    [
+        ("asynchronous", 4),
+        pytest.param("asynchronous", 8, marks=pytest.mark.slow),
+        pytest.param("synchronous", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_is_resumed_by_half_the_ranks(way: str, ranks: int, build: Build, tmp_path: Path) -> None:
     """Everything computed, so that what is saved and loaded are values: training goes on as if nothing had happened."""
     model = "--layers 2 --hidden 64 --vocabulary 96 --sequence 16 --lr 0.02"
     script = EXAMPLES / "checkpoint.py"
@@ -110,10 +115,11 @@ def test_a_checkpoint_of_eight_ranks_is_resumed_by_four(way: str, build: Build, 
     program = (
         f"{script.name} {model} --steps 2 --folder {tmp_path / 'saved'}{' --asynchronous' * (way == 'asynchronous')}"
     )
-    run = run_program(tmp_path / "eight", f"{program} --batch 1", "--compute", "all")
+    run = run_program(tmp_path / "all", ranks, f"{program} --batch {8 // ranks}", "--compute", "all")
     assert losses(run) == pytest.approx(expected[:2], abs=2e-4)
-    assert "saved in step0002: 8 files" in run.stdout
-    run = run_program(tmp_path / "four", f"{program} --batch 2", "--compute", "all", ranks=4)
-    assert run.stdout.startswith("4 ranks resume at step 2, saved by 8 ranks\nstep 2 ")
+    assert f"saved in step0002: {ranks} files" in run.stdout
+    half = ranks // 2
+    run = run_program(tmp_path / "half", half, f"{program} --batch {8 // half}", "--compute", "all")
+    assert run.stdout.startswith(f"{half} ranks resume at step 2, saved by {ranks} ranks\nstep 2 ")
     assert losses(run) == pytest.approx(expected[2:], abs=2e-4)
-    assert "saved in step0004: 4 files" in run.stdout
+    assert f"saved in step0004: {half} files" in run.stdout

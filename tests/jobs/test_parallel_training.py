@@ -34,7 +34,7 @@ JOBS = (
     Job(2, (*DATA_AND_TENSOR, "pp", "pp_interleaved", "pp_zero_bubble")),
     Job(4, (*DATA_AND_TENSOR, "pp", "pp_interleaved", "pp_zero_bubble")),
     Job(8, (*DATA_AND_TENSOR, "pp")),
-    Job(4, ("cp",), model=("--layers", "2", "--sequence", "256")),
+    *(Job(ranks, ("cp",), model=("--layers", "2", "--sequence", "256")) for ranks in (2, 4)),
 )
 
 Losses = dict[str, list[float]]  # by way
@@ -85,8 +85,9 @@ def trainings(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Trainin
 
 
 def _marks(job: Job) -> tuple[pytest.MarkDecorator, ...]:
-    """What runs on four ranks is likely to run on two and on eight."""
-    return () if job.ranks == 4 else (pytest.mark.slow,)
+    """What runs on four ranks is likely to run on two and on eight. A ring for context parallelism needs only two."""
+    quick = 2 if job.ways == ("cp",) else 4
+    return () if job.ranks == quick else (pytest.mark.slow,)
 
 
 @pytest.mark.parametrize(

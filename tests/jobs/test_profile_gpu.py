@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
-from helpers.script_run import MayaRun
+from helpers.script_run import MayaRun, ScriptRun
 
 from maya.cli.main import main
 from maya.estimators.features import kernels_of
+from maya.estimators.kernel import KernelClass
 from maya.estimators.pack import key_of
-from maya.estimators.training.measurements_file import read_measurements
+from maya.estimators.training.measurements_file import Timed, read_measurements
 from maya.trace import read
 from netmodel.calibration.measurements import read_measurements as read_collectives
 
@@ -51,15 +54,37 @@ profile("--out", "nowhere.csv")
 """
 
 
-def test_kernels_are_profiled_and_calibrated(maya_run: MayaRun, tmp_path: Path) -> None:
-    out, other = tmp_path / "profile.csv", tmp_path / "other.csv"
-    run = maya_run(DRIVER, "--gpu", "h100", script_arguments=[str(out), str(other)])
+@dataclass(frozen=True)
+class Profiled:
+    """The run of DRIVER."""
+
+    run: ScriptRun
+    out: Path  # the measurements after the second profile
+    other: Path  # a file that is not the script's
+
+    @property
+    def first(self) -> list[Timed]:
+        """The measurements after the first profile."""
+        return read_measurements(self.out.with_suffix(".first"))
+
+    @property
+    def timed(self) -> list[Timed]:
+        return read_measurements(self.out)
+
+
+@pytest.fixture(scope="module")
+def profiled(maya_run_once: MayaRun, tmp_path_factory: pytest.TempPathFactory) -> Profiled:
+    folder = tmp_path_factory.mktemp("profile")
+    out, other = folder / "profile.csv", folder / "other.csv"
+    run = maya_run_once(DRIVER, "--gpu", "h100", script_arguments=[str(out), str(other)])
     assert run.exit_code == 0, run.output
-    assert "left out: " not in run.stderr
-    timed = read_measurements(out)
-    assert {row.device for row in timed} == {"NVIDIA H100 80GB HBM3"}
-    kinds = {row.kernel.kind.value for row in timed}
-    assert kinds >= {
+    return Profiled(run, out, other)
+
+
+def test_kernels_of_many_classes_are_measured(profiled: Profiled) -> None:
+    assert "left out: " not in profiled.run.stderr
+    assert {row.device for row in profiled.timed} == {"NVIDIA H100 80GB HBM3"}
+    assert {row.kernel.kernel_class.value for row in profiled.timed} >= {
         "gemm",
         "attention",
         "elementwise",
@@ -71,24 +96,34 @@ def test_kernels_are_profiled_and_calibrated(maya_run: MayaRun, tmp_path: Path) 
         "transfer",
     }
 
-    # What the script says it measured is what a trace says that these calls launched: the two meet in calibration.
-    launched = {key_of(item.kernel) for item in kernels_of(read(run.trace)).kernels}
-    assert [row.kernel for row in timed if key_of(row.kernel) not in launched] == []
 
-    # The second time, only what was missing was measured.
-    first = read_measurements(out.with_suffix(".first"))
-    assert f"3 to measure, {len(first) - 3} in " in run.stderr
-    assert sorted(key_of(row.kernel) for row in timed) == sorted(key_of(row.kernel) for row in first)
+def test_measured_kernels_are_those_of_a_trace(profiled: Profiled) -> None:
+    """Calibration matches the script's description of a kernel with that of a launch in a trace."""
+    launched = {key_of(item.kernel) for item in kernels_of(read(profiled.run.trace)).kernels}
+    assert [row.kernel for row in profiled.timed if key_of(row.kernel) not in launched] == []
 
-    assert "has the columns name,age, not those of this script" in run.stdout
-    assert other.read_text(encoding="utf-8") == "name,age\nada,36\n"
-    assert "finds no CUDA device here; run it on the machine with the GPU" in run.stdout
 
-    # And it becomes a pack, from which what was measured is answered as it was measured.
+def test_a_second_profile_measures_only_missing_rows(profiled: Profiled) -> None:
+    assert f"3 to measure, {len(profiled.first) - 3} in " in profiled.run.stderr
+    once, again = (sorted(key_of(row.kernel) for row in rows) for rows in (profiled.first, profiled.timed))
+    assert again == once
+
+
+def test_a_file_of_another_program_is_left_alone(profiled: Profiled) -> None:
+    assert "has the columns name,age, not those of this script" in profiled.run.stdout
+    assert profiled.other.read_text(encoding="utf-8") == "name,age\nada,36\n"
+
+
+def test_without_a_gpu_the_script_says_where_to_run_it(profiled: Profiled) -> None:
+    assert "finds no CUDA device here; run it on the machine with the GPU" in profiled.run.stdout
+
+
+def test_a_pack_of_the_measurements_answers_with_them(profiled: Profiled, tmp_path: Path) -> None:
     pack = tmp_path / "own.npz"
-    result = CliRunner().invoke(main, ["calibrate", str(out), "--gpu", "h100", "--out", str(pack)])
+    result = CliRunner().invoke(main, ["calibrate", str(profiled.out), "--gpu", "h100", "--out", str(pack)])
     assert result.exit_code == 0, result.output
-    gemm = next(row.kernel for row in timed if row.kernel.kind.value == "gemm" and row.kernel.shape["batch"] == 1)
+    kernels = [row.kernel for row in profiled.timed if row.kernel.kernel_class is KernelClass.GEMM]
+    gemm = next(kernel for kernel in kernels if kernel.shape["batch"] == 1)
     shape = [word for name in ("m", "n", "k") for word in (f"--{name}", str(int(gemm.shape[name])))]
     words = ["estimate", "--op", "gemm", *shape, "--dtype", gemm.dtype, "--layout", gemm.variant, "--gpu", "h100"]
     assert "  measured " in CliRunner().invoke(main, [*words, "--pack", str(pack)]).output

@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 rows, folder = int(sys.argv[1]), Path(__file__).parent
 dist.init_process_group("nccl")
 torch.cuda.set_device(dist.get_rank())
-if dist.get_world_size() == 4 and (folder / "hold").exists():
+if dist.get_world_size() == 2 and (folder / "hold").exists():
     (folder / "held").touch()
     signal.pause()
-if dist.get_world_size() == 4 and (folder / "broken").exists():
-    raise RuntimeError("no room for four")
+if dist.get_world_size() == 2 and (folder / "broken").exists():
+    raise RuntimeError("no room for two")
 table = torch.nn.Embedding(512, 256)
 model = DistributedDataParallel(torch.nn.Sequential(table, torch.nn.Linear(256, 256)).cuda())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -43,7 +43,7 @@ dist.destroy_process_group()
 WORDS = (
     "train.py",
     "--nproc",
-    "2,4",
+    "1,2",
     "--represent",
     "0",
     "--cluster",
@@ -75,10 +75,10 @@ def test_study_goes_on_where_it_stopped(build: Build, tmp_path: Path, monkeypatc
         study.send_signal(signal.SIGINT)
         output, errors = study.communicate(timeout=120)
     assert study.returncode == 1, errors
-    assert "nproc-2 (" in output
+    assert "nproc-1 (" in output
     assert "interrupted; to go on: the same command with --out study" in errors
-    assert sizes_in(tmp_path) == {"2": ""}
-    first_run = (tmp_path / "study" / "nproc-2" / "run.json").stat().st_mtime_ns
+    assert sizes_in(tmp_path) == {"1": ""}
+    first_run = (tmp_path / "study" / "nproc-1" / "run.json").stat().st_mtime_ns
 
     (tmp_path / "hold").unlink()
     (tmp_path / "broken").touch()
@@ -86,15 +86,15 @@ def test_study_goes_on_where_it_stopped(build: Build, tmp_path: Path, monkeypatc
         output, errors = study.communicate(timeout=300)
     assert study.returncode == 1, errors
     assert "(finished before)" in errors
-    assert "4 ranks failed: RuntimeError: no room for four (train.py:18)" in output
+    assert "2 ranks failed: RuntimeError: no room for two (train.py:18)" in output
     assert (tmp_path / "study" / "scale.html").is_file()
 
     (tmp_path / "broken").unlink()
     monkeypatch.chdir(tmp_path)
     found = maya.scale(
-        "train.py", ["{8//nproc}"], nproc=[2, 4], represent="0", cluster="dgx-h100", out="study", quiet=True
+        "train.py", ["{8//nproc}"], nproc=[1, 2], represent="0", cluster="dgx-h100", out="study", quiet=True
     )
-    assert (found.failed, found.mode.kind, sizes_in(tmp_path)) == ((), "strong", {"2": "", "4": ""})
-    assert (tmp_path / "study" / "nproc-2" / "run.json").stat().st_mtime_ns == first_run
+    assert (found.failed, found.mode.kind, sizes_in(tmp_path)) == ((), "strong", {"1": "", "2": ""})
+    assert (tmp_path / "study" / "nproc-1" / "run.json").stat().st_mtime_ns == first_run
     assert [row.samples_per_step for row in found.rows] == [512, 512]
-    assert found.run(4).settings.world_size == 4
+    assert found.run(2).settings.world_size == 2

@@ -34,6 +34,7 @@ def test_sequence_parallelism_and_fused_gradient_accumulation_change_no_value(tm
     assert plain == split
 
 
+@pytest.mark.slow
 def test_the_host_work_of_megatron_changes_no_value(tmp_path: Path) -> None:
     plain, around = (
         losses(train(tmp_path / name, 2, f"--data buckets --tensor 2 --attention unfused --recompute all {options}"))

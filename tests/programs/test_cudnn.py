@@ -1,49 +1,26 @@
 """The fake cuDNN: one test per family of functions.
 
-Each runs a small torch script on a virtual GPU and looks at what it printed and what was recorded. In the signature of
+Each runs a small program on a virtual GPU and looks at what it printed and what was recorded. In the signature of
 a convolution x, w and y are the forward input, filter and output, in all three directions.
 """
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
-import pytest
-from helpers.script_run import MayaRun, ScriptRun
-
-from maya.trace import RecordKind, read
+from helpers.program_parts import Part, ProgramParts
+from helpers.script_run import MayaRun
 
 Signature = dict[str, Any]
 
 DIRECTIONS = ["convolution_forward", "convolution_backward_data", "convolution_backward_filter"]
 
-
-# torch's autograd thread lets go of a graph after backward() has returned, and needs the interpreter for it. A script
-# that ends at that very moment makes CPython abort the thread, and with it the process.
-LET_AUTOGRAD_FINISH = """
-import time
-
-time.sleep(0.2)
-"""
+PROGRAM = ProgramParts()
 
 
-@pytest.fixture
-def run_on_gpu(maya_run: MayaRun) -> MayaRun:
-    def run(script: str, **options: Any) -> ScriptRun:
-        return maya_run(textwrap.dedent(script) + LET_AUTOGRAD_FINISH, **options)
-
-    return run
-
-
-def cudnn_calls(run: ScriptRun) -> list[Signature]:
+def cudnn_calls(part: Part) -> list[Signature]:
     """The signatures of all cuDNN calls, in order."""
-    assert run.exit_code == 0, run.output
-    assert "not emulated" not in run.output
-    trace = read(run.trace)
-    assert trace.complete, trace.problem
-    signatures = [trace.signature(number) for number in trace.select(RecordKind.LIBRARY)["signature"].tolist()]
-    return [signature for signature in signatures if signature["call"].startswith("cudnn")]
+    return [signature for signature in part.library_calls if signature["call"].startswith("cudnn")]
 
 
 def only_operation(call: Signature) -> Signature:
@@ -52,32 +29,31 @@ def only_operation(call: Signature) -> Signature:
     return operation
 
 
-def test_version_is_the_one_torch_was_built_with(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        assert torch.backends.cudnn.is_acceptable(torch.empty(1, device="cuda"))
-        assert torch.backends.cudnn.version() >= 90000
-        assert torch.backends.cudnn.version() // 100 == torch._C._cudnn.getVersionInt() // 100
-        print("acceptable")
-        """)
-    assert run.exit_code == 0, run.output
-    assert "acceptable" in run.stdout
+    assert torch.backends.cudnn.is_acceptable(torch.empty(1, device="cuda"))
+    assert torch.backends.cudnn.version() >= 90000
+    assert torch.backends.cudnn.version() // 100 == torch._C._cudnn.getVersionInt() // 100
+    print("acceptable")
+    """)
+def test_version_is_the_one_torch_was_built_with(part: Part) -> None:
+    assert "acceptable" in part.stdout
 
 
-def test_convolutions_in_all_directions(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        for dims, dtype in ((1, torch.float32), (2, torch.float16), (3, torch.bfloat16)):
-            layer = getattr(torch.nn, f"Conv{dims}d")(8, 16, 3, stride=2, padding=1, groups=2).to("cuda", dtype)
-            x = torch.empty(4, 8, *([12] * dims), device="cuda", dtype=dtype, requires_grad=True)
-            y = layer(x)
-            y.sum().backward()
-            print(list(y.shape), list(x.grad.shape), list(layer.weight.grad.shape))
-        """)
-    calls = cudnn_calls(run)
-    assert "[4, 16, 6, 6] [4, 8, 12, 12] [16, 4, 3, 3]" in run.stdout
+    for dims, dtype in ((1, torch.float32), (2, torch.float16), (3, torch.bfloat16)):
+        layer = getattr(torch.nn, f"Conv{dims}d")(8, 16, 3, stride=2, padding=1, groups=2).to("cuda", dtype)
+        x = torch.empty(4, 8, *([12] * dims), device="cuda", dtype=dtype, requires_grad=True)
+        y = layer(x)
+        y.sum().backward()
+        print(list(y.shape), list(x.grad.shape), list(layer.weight.grad.shape))
+    """)
+def test_convolutions_in_all_directions(part: Part) -> None:
+    calls = cudnn_calls(part)
+    assert "[4, 16, 6, 6] [4, 8, 12, 12] [16, 4, 3, 3]" in part.stdout
     operations = [only_operation(call) for call in calls]
     assert [operation["op"] for operation in operations] == DIRECTIONS * 3
     assert [call["math"] for call in calls] == ["tf32"] * 3 + ["fp16"] * 3 + ["bf16"] * 3
@@ -90,38 +66,37 @@ def test_convolutions_in_all_directions(run_on_gpu: MayaRun) -> None:
     assert operations[6]["x"]["dims"] == [4, 8, 12, 12, 12]
 
 
-def test_transposed_and_channels_last_convolutions(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        up = torch.nn.ConvTranspose2d(8, 16, 3, stride=2, output_padding=1, device="cuda")
-        x = torch.empty(2, 8, 12, 12, device="cuda", requires_grad=True)
-        y = up(x)
-        y.sum().backward()
-        print(list(y.shape))
-        layer = torch.nn.Conv2d(8, 16, 3, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-        x = torch.empty(2, 8, 12, 12, device="cuda", dtype=torch.bfloat16)
-        print(layer(x.to(memory_format=torch.channels_last)).is_contiguous(memory_format=torch.channels_last))
-        """)
-    *transposed, channels_last = (only_operation(call) for call in cudnn_calls(run))
-    assert run.stdout.splitlines()[:2] == ["[2, 16, 26, 26]", "True"]
+    up = torch.nn.ConvTranspose2d(8, 16, 3, stride=2, output_padding=1, device="cuda")
+    x = torch.empty(2, 8, 12, 12, device="cuda", requires_grad=True)
+    y = up(x)
+    y.sum().backward()
+    print(list(y.shape))
+    layer = torch.nn.Conv2d(8, 16, 3, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    x = torch.empty(2, 8, 12, 12, device="cuda", dtype=torch.bfloat16)
+    print(layer(x.to(memory_format=torch.channels_last)).is_contiguous(memory_format=torch.channels_last))
+    """)
+def test_transposed_and_channels_last_convolutions(part: Part) -> None:
+    *transposed, channels_last = (only_operation(call) for call in cudnn_calls(part))
+    assert part.stdout.splitlines()[:2] == ["[2, 16, 26, 26]", "True"]
     assert [operation["op"] for operation in transposed] == [DIRECTIONS[1], DIRECTIONS[0], DIRECTIONS[2]]
     assert transposed[0]["x"]["dims"] == [2, 16, 26, 26]
     assert channels_last["x"]["strides"] == [8 * 144, 1, 12 * 8, 8]
 
 
-def test_tf32_is_used_only_where_it_is_allowed(run_on_gpu: MayaRun) -> None:
-    calls = cudnn_calls(
-        run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        x, w = torch.empty(2, 8, 12, 12, device="cuda"), torch.empty(16, 8, 3, 3, device="cuda")
-        for allowed in (True, False):
-            torch.backends.cudnn.allow_tf32 = allowed
+    x, w = torch.empty(2, 8, 12, 12, device="cuda"), torch.empty(16, 8, 3, 3, device="cuda")
+    for allowed in (True, False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed):
             torch.nn.functional.conv2d(x, w)
-        torch.nn.functional.conv2d(x.double(), w.double())
-        """)
-    )
+    torch.nn.functional.conv2d(x.double(), w.double())
+    """)
+def test_tf32_is_used_only_where_it_is_allowed(part: Part) -> None:
+    calls = cudnn_calls(part)
     assert [(call["math"], call["tensor_cores"]) for call in calls] == [
         ("tf32", True),
         ("fp32", False),
@@ -129,27 +104,26 @@ def test_tf32_is_used_only_where_it_is_allowed(run_on_gpu: MayaRun) -> None:
     ]
 
 
-def test_benchmark_mode_runs_every_engine(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        torch.backends.cudnn.benchmark = True
-        layer = torch.nn.Conv2d(8, 16, 3, device="cuda")
-        print(list(layer(torch.empty(2, 8, 12, 12, device="cuda")).shape))
-        """)
-    assert {call["math"] for call in cudnn_calls(run)} == {"tf32", "fp32"}
-    assert "[2, 16, 10, 10]" in run.stdout
+    layer = torch.nn.Conv2d(8, 16, 3, device="cuda")
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        print(list(layer(torch.empty(2, 8, 14, 14, device="cuda")).shape))  # a size of its own: plans are kept
+    """)
+def test_benchmark_mode_runs_every_engine(part: Part) -> None:
+    assert {call["math"] for call in cudnn_calls(part)} == {"tf32", "fp32"}
+    assert "[2, 16, 12, 12]" in part.stdout
 
 
-def test_a_convolution_with_bias_and_activation_is_one_call(run_on_gpu: MayaRun) -> None:
-    [call] = cudnn_calls(
-        run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        x, w = (torch.empty(2, 8, 12, 12, device="cuda"), torch.empty(16, 8, 3, 3, device="cuda"))
-        torch.cudnn_convolution_relu(x, w, torch.empty(16, device="cuda"), (1, 1), (0, 0), (1, 1), 1)
-        """)
-    )
+    x, w = (torch.empty(2, 8, 12, 12, device="cuda"), torch.empty(16, 8, 3, 3, device="cuda"))
+    torch.cudnn_convolution_relu(x, w, torch.empty(16, device="cuda"), (1, 1), (0, 0), (1, 1), 1)
+    """)
+def test_a_convolution_with_bias_and_activation_is_one_call(part: Part) -> None:
+    [call] = cudnn_calls(part)
     convolution, *pointwise = call["operations"]
     assert convolution["op"] == DIRECTIONS[0]
     assert convolution["y"]["virtual"]
@@ -157,54 +131,53 @@ def test_a_convolution_with_bias_and_activation_is_one_call(run_on_gpu: MayaRun)
     assert pointwise[-1]["y"]["strides"] == [1600, 100, 10, 1]
 
 
-def test_convolution_functions(run_on_gpu: MayaRun) -> None:
-    script = """
+def test_convolution_functions(maya_run: MayaRun) -> None:
+    """Without and with benchmark mode, where torch does not use cuDNN's graphs."""
+    program = ProgramParts()
+    test = program.part("""
         import torch
 
-        torch.backends.cudnn.benchmark = {benchmark}
-        layer = torch.nn.Conv2d(8, 16, 3, padding=1, device="cuda", dtype=torch.float16)
-        x = torch.empty(2, 8, 12, 12, device="cuda", dtype=torch.float16, requires_grad=True)
-        layer(x).sum().backward()
-        print(list(x.grad.shape))
-        """
-    for benchmark in (False, True):
-        run = run_on_gpu(script.format(benchmark=benchmark), environment={"TORCH_CUDNN_V8_API_DISABLED": "1"})
-        calls = cudnn_calls(run)
-        assert "[2, 8, 12, 12]" in run.stdout
-        assert [call["call"] for call in calls] == [
-            "cudnnConvolutionForward",
-            "cudnnConvolutionBackwardData",
-            "cudnnConvolutionBackwardFilter",
-        ]
-        for call in calls:
-            assert call["w"] == {"type": "fp16", "dims": [16, 8, 3, 3], "strides": [72, 9, 3, 1]}
-            assert (call["padding"], call["groups"], call["math"], call["algorithm"]) == ([1, 1], 1, "fp16", 1)
+        for benchmark in (False, True):
+            layer = torch.nn.Conv2d(8, 16, 3, padding=1, device="cuda", dtype=torch.float16)
+            x = torch.empty(2, 8, 12, 12, device="cuda", dtype=torch.float16, requires_grad=True)
+            with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark):
+                layer(x).sum().backward()
+            print(list(x.grad.shape))
+        """)(test_convolution_functions)
+    part = program.run(maya_run, environment={"TORCH_CUDNN_V8_API_DISABLED": "1"}).of(test)
+    assert part.stdout.splitlines() == ["[2, 8, 12, 12]"] * 2
+    calls = cudnn_calls(part)
+    names = ["cudnnConvolutionForward", "cudnnConvolutionBackwardData", "cudnnConvolutionBackwardFilter"]
+    assert [call["call"] for call in calls] == names * 2
+    for call in calls:
+        assert call["w"] == {"type": "fp16", "dims": [16, 8, 3, 3], "strides": [72, 9, 3, 1]}
+        assert (call["padding"], call["groups"], call["math"], call["algorithm"]) == ([1, 1], 1, "fp16", 1)
 
 
-def test_attention_forward_and_backward_are_recorded_with_their_sizes(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        from torch.nn.functional import scaled_dot_product_attention as attention
+@PROGRAM.part("""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention as attention
 
-        def tensor(heads, sequence, size):
-            memory = torch.empty(2, sequence, heads, size, device="cuda", dtype=torch.bfloat16)
-            return memory.transpose(1, 2).requires_grad_()
+    def tensor(heads, sequence, size):
+        memory = torch.empty(2, sequence, heads, size, device="cuda", dtype=torch.bfloat16)
+        return memory.transpose(1, 2).requires_grad_()
 
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            q, k, v = tensor(8, 256, 64), tensor(8, 256, 64), tensor(8, 256, 64)
-            attention(q, k, v, is_causal=True).sum().backward()
-            attention(q, k, v, dropout_p=0.125).sum().backward()
-            attention(q, k, v, attn_mask=torch.zeros(2, 8, 256, 256, device="cuda", dtype=torch.bfloat16))
-            q, k, v = tensor(8, 128, 64), tensor(2, 512, 64), tensor(2, 512, 64)
-            o = attention(q, k, v, enable_gqa=True)
-            o.sum().backward()
-            print(list(o.shape), list(k.grad.shape))
-            with torch.no_grad():
-                attention(q, k, v, enable_gqa=True)
-        """)
-    operations = [only_operation(call) for call in cudnn_calls(run)]
-    assert "[2, 8, 128, 64] [2, 2, 512, 64]" in run.stdout
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        q, k, v = tensor(8, 256, 64), tensor(8, 256, 64), tensor(8, 256, 64)
+        attention(q, k, v, is_causal=True).sum().backward()
+        attention(q, k, v, dropout_p=0.125).sum().backward()
+        attention(q, k, v, attn_mask=torch.zeros(2, 8, 256, 256, device="cuda", dtype=torch.bfloat16))
+        q, k, v = tensor(8, 128, 64), tensor(2, 512, 64), tensor(2, 512, 64)
+        o = attention(q, k, v, enable_gqa=True)
+        o.sum().backward()
+        print(list(o.shape), list(k.grad.shape))
+        with torch.no_grad():
+            attention(q, k, v, enable_gqa=True)
+    """)
+def test_attention_forward_and_backward_are_recorded_with_their_sizes(part: Part) -> None:
+    operations = [only_operation(call) for call in cudnn_calls(part)]
+    assert "[2, 8, 128, 64] [2, 2, 512, 64]" in part.stdout
     assert [operation["op"].removeprefix("attention_") for operation in operations] == [
         "forward",
         "backward",
@@ -229,48 +202,48 @@ def test_attention_forward_and_backward_are_recorded_with_their_sizes(run_on_gpu
         assert (operation["sequence_q"], operation["sequence_kv"]) == (128, 512)
 
 
-def test_attention_on_sequences_of_different_lengths(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+@PROGRAM.part("""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        def sequences():
-            parts = [torch.empty(length, 8, 64, device="cuda", dtype=torch.bfloat16) for length in (200, 150, 130)]
-            return torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+    def sequences():
+        parts = [torch.empty(length, 8, 64, device="cuda", dtype=torch.bfloat16) for length in (200, 150, 130)]
+        return torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
 
-        with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            torch.nn.functional.scaled_dot_product_attention(sequences(), sequences(), sequences())
-        """)
-    [operation] = [only_operation(call) for call in cudnn_calls(run)]
+    with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        torch.nn.functional.scaled_dot_product_attention(sequences(), sequences(), sequences())
+    """)
+def test_attention_on_sequences_of_different_lengths(part: Part) -> None:
+    [operation] = [only_operation(call) for call in cudnn_calls(part)]
     assert (operation["batch"], operation["heads"], operation["sequence_q"]) == (3, 8, 200)
     assert (operation["ragged"], operation["padding"]) == (True, True)
 
 
-def test_recurrent_networks_keep_their_weights(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        def check(network, x):
-            before = [parameter.detach().cpu().clone() for parameter in network.parameters()]
-            network.cuda().flatten_parameters()
-            places = sorted((p.data_ptr(), p.numel() * p.element_size()) for p in network.parameters())
-            assert all(start + size == after for (start, size), (after, _) in zip(places, places[1:]))
-            for old, new in zip(before, network.parameters()):
-                assert torch.equal(old, new.detach().cpu())
-            y, _ = network(x)
-            y = y.data if isinstance(y, torch.nn.utils.rnn.PackedSequence) else y
-            y.sum().backward()
-            print(list(y.shape))
+    def check(network, x):
+        before = [parameter.detach().cpu().clone() for parameter in network.parameters()]
+        network.cuda().flatten_parameters()
+        places = sorted((p.data_ptr(), p.numel() * p.element_size()) for p in network.parameters())
+        assert all(start + size == after for (start, size), (after, _) in zip(places, places[1:]))
+        for old, new in zip(before, network.parameters()):
+            assert torch.equal(old, new.detach().cpu())
+        y, _ = network(x)
+        y = y.data if isinstance(y, torch.nn.utils.rnn.PackedSequence) else y
+        y.sum().backward()
+        print(list(y.shape))
 
-        x = torch.empty(7, 3, 10, device="cuda", requires_grad=True)
-        packed = torch.nn.utils.rnn.pack_padded_sequence(x, [7, 5, 2])
-        check(torch.nn.LSTM(10, 16, num_layers=2, bidirectional=True, dropout=0.5), x)
-        check(torch.nn.LSTM(10, 16, proj_size=4, num_layers=2, bidirectional=True), x)
-        check(torch.nn.GRU(10, 16, num_layers=3), packed)
-        check(torch.nn.RNN(10, 16, bias=False, nonlinearity="relu"), x)
-        """)
-    calls = [call for call in cudnn_calls(run) if "RNN" in call["call"]]
-    assert run.stdout.splitlines()[:4] == ["[7, 3, 32]", "[7, 3, 8]", "[14, 16]", "[7, 3, 16]"]
+    x = torch.empty(7, 3, 10, device="cuda", requires_grad=True)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, [7, 5, 2])
+    check(torch.nn.LSTM(10, 16, num_layers=2, bidirectional=True, dropout=0.5), x)
+    check(torch.nn.LSTM(10, 16, proj_size=4, num_layers=2, bidirectional=True), x)
+    check(torch.nn.GRU(10, 16, num_layers=3), packed)
+    check(torch.nn.RNN(10, 16, bias=False, nonlinearity="relu"), x)
+    """)
+def test_recurrent_networks_keep_their_weights(part: Part) -> None:
+    calls = [call for call in cudnn_calls(part) if "RNN" in call["call"]]
+    assert part.stdout.splitlines()[:4] == ["[7, 3, 32]", "[7, 3, 8]", "[14, 16]", "[7, 3, 16]"]
     names = ["cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
     assert [call["call"] for call in calls] == names * 4
     deep, projected, gated, plain = calls[::3]
@@ -282,19 +255,19 @@ def test_recurrent_networks_keep_their_weights(run_on_gpu: MayaRun) -> None:
     assert (plain["cell"], plain["training"]) == ("rnn_relu", True)
 
 
-def test_batch_normalization_is_recorded_with_its_sizes(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
+@PROGRAM.part("""
+    import torch
 
-        norm = torch.nn.BatchNorm2d(8, device="cuda")
-        x = torch.empty(4, 8, 6, 6, device="cuda", dtype=torch.float16, requires_grad=True)
-        norm(x).sum().backward()
-        norm(x.detach().to(memory_format=torch.channels_last))
-        norm.eval()
-        print(list(norm(x.detach().float()).shape))
-        """)
-    forward, backward, persistent, inference = cudnn_calls(run)
-    assert "[4, 8, 6, 6]" in run.stdout
+    norm = torch.nn.BatchNorm2d(8, device="cuda")
+    x = torch.empty(4, 8, 6, 6, device="cuda", dtype=torch.float16, requires_grad=True)
+    norm(x).sum().backward()
+    norm(x.detach().to(memory_format=torch.channels_last))
+    norm.eval()
+    print(list(norm(x.detach().float()).shape))
+    """)
+def test_batch_normalization_is_recorded_with_its_sizes(part: Part) -> None:
+    forward, backward, persistent, inference = cudnn_calls(part)
+    assert "[4, 8, 6, 6]" in part.stdout
     assert forward["call"] == persistent["call"] == "cudnnBatchNormalizationForwardTrainingEx"
     assert backward["call"] == "cudnnBatchNormalizationBackwardEx"
     assert inference["call"] == "cudnnBatchNormalizationForwardInference"
@@ -302,28 +275,28 @@ def test_batch_normalization_is_recorded_with_its_sizes(run_on_gpu: MayaRun) -> 
     assert (forward["x"]["dims"], forward["x"]["type"], forward["parameter_type"]) == ([4, 8, 6, 6], "fp16", "fp32")
 
 
-def test_ctc_loss_and_grid_sampling(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import torch
-        from torch.nn.functional import ctc_loss, grid_sample
+@PROGRAM.part("""
+    import torch
+    from torch.nn.functional import ctc_loss, grid_sample
 
-        probabilities = torch.randn(20, 3, 8, device="cuda").log_softmax(2).detach().requires_grad_()
-        labels = torch.randint(1, 8, (15,), dtype=torch.int32)
-        loss = ctc_loss(probabilities, labels, [20, 20, 20], [5, 5, 5], reduction="none")
-        loss.sum().backward()
-        print(list(loss.shape), list(probabilities.grad.shape))
-        grid = torch.zeros(2, 8, 8, 2, device="cuda")
-        grid_sample(torch.empty(2, 3, 8, 8, device="cuda"), grid, align_corners=True)
-        """)
-    loss, sampler = cudnn_calls(run)
-    assert "[3] [20, 3, 8]" in run.stdout
+    probabilities = torch.randn(20, 3, 8, device="cuda").log_softmax(2).detach().requires_grad_()
+    labels = torch.randint(1, 8, (15,), dtype=torch.int32)
+    loss = ctc_loss(probabilities, labels, [20, 20, 20], [5, 5, 5], reduction="none")
+    loss.sum().backward()
+    print(list(loss.shape), list(probabilities.grad.shape))
+    grid = torch.zeros(2, 8, 8, 2, device="cuda")
+    grid_sample(torch.empty(2, 3, 8, 8, device="cuda"), grid, align_corners=True)
+    """)
+def test_ctc_loss_and_grid_sampling(part: Part) -> None:
+    loss, sampler = cudnn_calls(part)
+    assert "[3] [20, 3, 8]" in part.stdout
     assert (loss["call"], loss["probabilities"]["dims"], loss["gradients"]) == ("cudnnCTCLoss", [20, 3, 8], True)
     assert loss["max_label_length"] == 5
     assert (sampler["call"], sampler["x"]["dims"]) == ("cudnnSpatialTfSamplerForward", [2, 3, 8, 8])
 
 
-def test_calls_that_are_not_emulated_fail_by_name(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
+def test_calls_that_are_not_emulated_fail_by_name(maya_run: MayaRun) -> None:
+    run = maya_run("""
         import ctypes
         import torch
 
@@ -340,24 +313,23 @@ def test_calls_that_are_not_emulated_fail_by_name(run_on_gpu: MayaRun) -> None:
     assert "not emulated" in run.stderr
 
 
-def test_finalizing_refuses_a_graph_that_does_not_fit(run_on_gpu: MayaRun) -> None:
-    run = run_on_gpu("""
-        import ctypes
-        import torch
+@PROGRAM.part("""
+    import ctypes
+    import torch
 
-        torch.empty(1, device="cuda")
-        cudnn = ctypes.CDLL("libcudnn.so.9")
-        tensor, graph, message = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.create_string_buffer(200)
-        cudnn.cudnnBackendCreateDescriptor(17, ctypes.byref(tensor))
-        print(cudnn.cudnnBackendFinalize(tensor))
-        cudnn.cudnnGetLastErrorString(message, ctypes.c_size_t(200))
-        print(message.value.decode())
-        cudnn.cudnnBackendCreateDescriptor(15, ctypes.byref(graph))
-        print(cudnn.cudnnBackendSetAttribute(graph, 801, 15, ctypes.c_int64(1), ctypes.byref(tensor)))
-        for descriptor in (tensor, graph):
-            cudnn.cudnnBackendDestroyDescriptor(descriptor)
-        """)
-    assert run.exit_code == 0, run.output
-    bad_parameter, message, not_finalized = run.stdout.splitlines()[:3]
+    torch.empty(1, device="cuda")
+    cudnn = ctypes.CDLL("libcudnn.so.9")
+    tensor, graph, message = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.create_string_buffer(200)
+    cudnn.cudnnBackendCreateDescriptor(17, ctypes.byref(tensor))
+    print(cudnn.cudnnBackendFinalize(tensor))
+    cudnn.cudnnGetLastErrorString(message, ctypes.c_size_t(200))
+    print(message.value.decode())
+    cudnn.cudnnBackendCreateDescriptor(15, ctypes.byref(graph))
+    print(cudnn.cudnnBackendSetAttribute(graph, 801, 15, ctypes.c_int64(1), ctypes.byref(tensor)))
+    for descriptor in (tensor, graph):
+        cudnn.cudnnBackendDestroyDescriptor(descriptor)
+    """)
+def test_finalizing_refuses_a_graph_that_does_not_fit(part: Part) -> None:
+    bad_parameter, message, not_finalized = part.stdout.splitlines()[:3]
     assert (bad_parameter, not_finalized) == ("2000", "2004")
     assert message == "cudnnBackendFinalize: tensor lacks its alignment (attribute 900)"

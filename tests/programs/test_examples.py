@@ -205,6 +205,7 @@ def empty_caches(folder: Path) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
 
 
+@pytest.mark.slow  # test_compiled_ranks.py compiles a model as well
 def test_a_compiled_model(maya_run: MayaRun, tmp_path: Path) -> None:
     assert_is_compiled(maya_run(COMPILED, environment=empty_caches(tmp_path)), tmp_path)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from helpers.script_run import MayaRun
 
 from maya.devices import load_device
 from maya.estimators.estimator import Estimator
-from maya.estimators.features import TracedKernel, kernels_of
-from maya.estimators.kernel import Kernel, KernelClass, Origin
+from maya.estimators.features import TracedKernels, kernels_of
+from maya.estimators.kernel import Estimate, Kernel, KernelClass, Origin
 from maya.trace import read
 
 ONE_OF_EVERYTHING = """
@@ -52,49 +51,86 @@ ONE_OF_EVERYTHING = """
 """
 
 
-def test_every_launch_of_a_program_becomes_a_kernel(maya_run: Callable[..., object]) -> None:
-    run = maya_run(ONE_OF_EVERYTHING, "--gpu", "h100")
-    assert run.exit_code == 0, run.output  # type: ignore[attr-defined]
-    traced = kernels_of(read(run.trace))  # type: ignore[attr-defined]
-    works = traced.kernels
+@pytest.fixture(scope="module")
+def traced(maya_run_once: MayaRun) -> TracedKernels:
+    """The kernels of ONE_OF_EVERYTHING."""
+    run = maya_run_once(ONE_OF_EVERYTHING, "--gpu", "h100")
+    assert run.exit_code == 0, run.output
+    return kernels_of(read(run.trace))
 
-    kinds = {item.kernel.kind for item in works}
-    # Triton is the one kind that only compiled programs have.
-    assert kinds == set(KernelClass) - {KernelClass.TRITON, KernelClass.UNKNOWN}, kinds ^ set(KernelClass)
-    assert sum(item.count for item in works) == len(traced.records) == len(traced.which)
 
-    (product,) = {_size(w) for w in _of(works, KernelClass.GEMM) if w.variant == "TN" and w.shape["n"] == 512}
-    assert product == (1024, 512, 256)
-    flash = next(w for w in _of(works, KernelClass.ATTENTION) if w.variant.endswith("_forward"))
+@pytest.fixture(scope="module")
+def estimates(traced: TracedKernels) -> list[Estimate]:
+    return Estimator(load_device("h100")).estimate([item.kernel for item in traced.kernels])
+
+
+def of_class(traced: TracedKernels, kernel_class: KernelClass) -> list[Kernel]:
+    return [item.kernel for item in traced.kernels if item.kernel.kernel_class is kernel_class]
+
+
+def of_variant(traced: TracedKernels, kernel_class: KernelClass, variant: str) -> Kernel:
+    """The first kernel of the variant."""
+    return next(kernel for kernel in of_class(traced, kernel_class) if kernel.variant == variant)
+
+
+def test_every_class_of_kernels_is_recognised(traced: TracedKernels) -> None:
+    classes = {item.kernel.kernel_class for item in traced.kernels}
+    # Triton is the one class that only compiled programs have.
+    assert classes == set(KernelClass) - {KernelClass.TRITON, KernelClass.UNKNOWN}, classes ^ set(KernelClass)
+
+
+def test_every_launch_becomes_a_kernel(traced: TracedKernels) -> None:
+    assert sum(item.count for item in traced.kernels) == len(traced.records) == len(traced.which)
+
+
+def test_a_gemm_has_its_shape(traced: TracedKernels) -> None:
+    gemms = of_class(traced, KernelClass.GEMM)
+    sizes = {tuple(kernel.shape[name] for name in ("m", "n", "k")) for kernel in gemms if kernel.variant == "TN"}
+    assert [size for size in sizes if size[1] == 512] == [(1024, 512, 256)]
+
+
+def test_causal_attention_has_half_the_flops(traced: TracedKernels) -> None:
+    flash = next(kernel for kernel in of_class(traced, KernelClass.ATTENTION) if kernel.variant.endswith("_forward"))
     assert flash.shape["causal"] == 1.0
     assert flash.flops == pytest.approx(4 * 8 * 4 * 64 * 128 * 129 / 2)
 
-    # The parts of a fused optimizer add up to one pass: four lists are read, three written.
-    adam = [item for item in works if item.kernel.variant == "fused_adamw"]
+
+def test_the_parts_of_a_fused_optimizer_add_up_to_one_pass(traced: TracedKernels) -> None:
+    """Four lists are read, three written."""
+    adam = [item for item in traced.kernels if item.kernel.variant == "fused_adamw"]
     assert sum(item.kernel.bytes_read * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 4)
     assert sum(item.kernel.bytes_written * item.count for item in adam) == pytest.approx(40 * 300_000 * 4 * 3)
 
-    norms = {w.variant: w for w in _of(works, KernelClass.NORM)}
-    of_layer = {"rows": 1024.0, "columns": 256.0, "has_mean": 1.0, "threads": 128.0}
-    assert norms["layer_norm_forward"].shape == of_layer
-    assert norms["layer_norm_backward"].bytes_read > 2 * 1024 * 256 * 4
-    assert norms["layer_norm_backward_parameters"].bytes_written < 1024 * 256 * 4
 
-    forward = next(w for w in _of(works, KernelClass.CONVOLUTION) if w.variant == "forward")
-    assert forward.flops == 2 * 8 * 32 * 32 * 32 * 16 * 9
-    assert {w.variant for w in _of(works, KernelClass.CONVOLUTION)} == {"forward", "dgrad", "wgrad"}
-    assert any(w.variant == "transposed" for w in _of(works, KernelClass.COPY))
+def test_a_layer_norm_has_its_rows_and_columns(traced: TracedKernels) -> None:
+    forward = of_variant(traced, KernelClass.NORM, "layer_norm_forward")
+    assert forward.shape == {"rows": 1024.0, "columns": 256.0, "has_mean": 1.0, "threads": 128.0}
 
-    estimator = Estimator(load_device("h100"))
-    estimates = estimator.estimate([item.kernel for item in works])
 
+def test_the_backward_pass_of_a_layer_norm_reads_more_than_two_tensors(traced: TracedKernels) -> None:
+    assert of_variant(traced, KernelClass.NORM, "layer_norm_backward").bytes_read > 2 * 1024 * 256 * 4
+
+
+def test_the_gradients_of_a_layer_norms_parameters_are_small(traced: TracedKernels) -> None:
+    assert of_variant(traced, KernelClass.NORM, "layer_norm_backward_parameters").bytes_written < 1024 * 256 * 4
+
+
+def test_a_convolution_has_its_flops(traced: TracedKernels) -> None:
+    assert of_variant(traced, KernelClass.CONVOLUTION, "forward").flops == 2 * 8 * 32 * 32 * 32 * 16 * 9
+
+
+def test_a_convolution_has_three_passes(traced: TracedKernels) -> None:
+    variants = {kernel.variant for kernel in of_class(traced, KernelClass.CONVOLUTION)}
+    assert variants == {"forward", "dgrad", "wgrad"}
+
+
+def test_a_transpose_is_a_copy(traced: TracedKernels) -> None:
+    assert of_variant(traced, KernelClass.COPY, "transposed")
+
+
+def test_every_kernel_takes_at_least_a_microsecond(estimates: list[Estimate]) -> None:
     assert all(estimate.ns >= 1000 and estimate.spread > 0 for estimate in estimates)
+
+
+def test_every_kernel_has_a_model(estimates: list[Estimate]) -> None:
     assert not any(estimate.origin is Origin.DEFAULT for estimate in estimates)
-
-
-def _of(works: list[TracedKernel], kind: KernelClass) -> list[Kernel]:
-    return [item.kernel for item in works if item.kernel.kind is kind]
-
-
-def _size(work: Kernel) -> tuple[float, ...]:
-    return tuple(work.shape[name] for name in ("m", "n", "k"))
