@@ -5,9 +5,9 @@ traces leave it open. Tokens are the indices [batch, sequence] of the embedding 
 (`aten::embedding`). Embeddings whose results are added before the first GEMM belong to the same tokens (tokens and
 positions). Other embeddings of the same forward pass may belong to the same tokens or to others (a decoder's, a second
 batch's), so the number stays unknown. Backward passes and send/recv (of a pipeline) separate forward passes; embeddings
-inside a backward pass are recomputation. Ranks that all-reduce activations of exactly that many tokens (tensor
-parallelism) process the same tokens, so these count once. Without embeddings, images are the input of the first
-convolution over at most four channels. All of this is read from the ranks' traces.
+inside a backward pass are recomputation. Ranks that all-reduce activations of exactly that many tokens in a forward
+pass (tensor parallelism) process the same tokens, so these count once. Without embeddings, images are the input of the
+first convolution over at most four channels. All of this is read from the ranks' traces.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maya.replay.rank_class import RankClass
+from maya.replay.rank_class import CollectiveCall, RankClass
 from maya.replay.record_kinds import P2P_CALLS
 from maya.replay.timeline import Timeline
 from maya.results.forward_backward import in_backward, passes_of
 from maya.results.steps import GroupSteps, Steps
 from maya.trace import RecordKind
+from maya.util.arrays import Indices
 
 GIVEN = "given"
 _MOST_IMAGE_CHANNELS = 4
@@ -223,17 +224,31 @@ def _images(inputs: list[_Op]) -> _RankSamples:
 
 
 def _sharing_communicators(rank_class: RankClass, what: _RankSamples) -> set[int]:
-    """The communicators over which activations of these tokens are reduced."""
+    """The communicators over which activations of these tokens are reduced in a forward pass. A gradient may have the
+    same number of elements, but is reduced during or after a backward pass."""
     elements = what.rows * what.width
     if not elements:
         return set()
     sizes = _sizes(rank_class)
     return {
         call.communicator
-        for call in rank_class.calls
+        for call in _forward_calls(rank_class)
         if (call.call == "ncclAllReduce" and call.count == elements)
         or (call.call == "ncclReduceScatter" and call.count * sizes.get(call.communicator, 1) == elements)
     }
+
+
+def _forward_calls(rank_class: RankClass) -> list[CollectiveCall]:
+    """The calls that follow a GEMM or an embedding of a forward pass, with no backward pass between the two."""
+    passes = passes_of(rank_class)
+    rows = np.flatnonzero(rank_class.call >= 0)
+    is_forward = _last_before(passes.forward, rows) > _last_before(passes.backward, rows)
+    return [rank_class.calls[number] for number in np.unique(rank_class.call[rows[is_forward]]).tolist()]
+
+
+def _last_before(rows: Indices, others: Indices) -> Indices:
+    """For each of the others, the last one of the rows before it, or -1."""
+    return np.concatenate([np.array([-1], rows.dtype), rows])[np.searchsorted(rows, others)]
 
 
 def _sizes(rank_class: RankClass) -> dict[int, int]:

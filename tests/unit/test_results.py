@@ -33,8 +33,11 @@ def look_up(rank: TrainingWriter, batch: int, sequence: int, table: int = VOCABU
         rank.elementwise("indexSelect")
 
 
-def training(folder: Path, ranks: int = 2, *, microbatches: int = 1, shared: int = 0, network_ns: int = MS) -> Timeline:
-    """Data parallel ranks; `shared`: elements of an activation that they add up, as in tensor parallelism."""
+def training(
+    folder: Path, ranks: int = 2, *, microbatches: int = 1, shared: int = 0, gradient: int = 1024, network_ns: int = MS
+) -> Timeline:
+    """Data parallel ranks; `shared`: elements of an activation that they add up, as in tensor parallelism; `gradient`:
+    elements of the gradients that they add up."""
     writers = [TrainingWriter(number) for number in range(ranks)]
     for rank in writers:
         rank.join(1, range(ranks))
@@ -43,10 +46,12 @@ def training(folder: Path, ranks: int = 2, *, microbatches: int = 1, shared: int
             for _ in range(microbatches):
                 look_up(rank, 4, 16)
                 look_up(rank, 4, 16, table=16)  # positions
-                rank.batch(layers=1)
                 if shared:
+                    with rank.opened("aten::linear", [tensor(64, 64), tensor(64, 64)]):
+                        rank.gemm()
                     rank.reduce(1, count=shared)
-            rank.reduce(1)
+                rank.batch(layers=1)
+            rank.reduce(1, count=gradient)
             rank.join_streams()
             rank.optimizer()
     return timeline_of(folder, writers, network_ns=network_ns)
@@ -74,6 +79,12 @@ def test_ranks_that_add_up_activations_share_their_tokens(tmp_path: Path) -> Non
     speed = conclude(training(tmp_path, ranks=4, shared=4 * 16 * WIDTH)).throughput
     assert speed.samples is not None
     assert speed.samples.per_step == 4 * 16
+
+
+def test_gradients_of_the_size_of_activations_are_not_taken_for_them(tmp_path: Path) -> None:
+    speed = conclude(training(tmp_path, ranks=4, gradient=4 * 16 * WIDTH)).throughput
+    assert speed.samples is not None
+    assert speed.samples.per_step == 4 * 4 * 16
 
 
 def test_given_tokens_and_prices_are_used(tmp_path: Path) -> None:
