@@ -28,6 +28,7 @@ ON_FOUR_RANKS = {
     "pipeline.py --schedule 1F1B --pipeline-ranks 2 --microbatches 8 --steps 2": "",
     "pipeline.py --schedule ZBVZeroBubble --microbatches 8 --steps 2": "",
     "context_parallel.py --attention flash": "256 of 1024 tokens a rank",
+    "expert_parallel.py --layers 2 --steps 2 --expert-ranks 2": "64 of 128 tensors of experts here",
 }
 ON_EIGHT_RANKS = {
     "ddp.py": "",
@@ -54,6 +55,7 @@ ON_EIGHT_RANKS = {
     "context_parallel.py --attention flash": "128 of 1024 tokens a rank",
     "context_parallel.py --attention efficient --rotate alltoall --context-ranks 4": "256 of 1024 tokens a rank",
     "context_parallel.py --attention cudnn": "128 of 1024 tokens a rank",
+    "expert_parallel.py --expert-ranks 4": "64 of 256 tensors of experts here",
 }
 CASES = [
     *(pytest.param(4, program, id=f"4 x {program}") for program in ON_FOUR_RANKS),
