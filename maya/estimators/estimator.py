@@ -21,6 +21,7 @@ from maya.estimators.batch import Batch, BatchTimes, batches
 from maya.estimators.kernel import Estimate, Kernel, KernelClass, Origin
 from maya.estimators.models import attention, convolution, gemm, library_calls, memory_bound, roofline
 from maya.estimators.pack import Packs, key_of
+from maya.estimators.pack_check import checked_pack
 
 Evaluate = Callable[[Device, Packs, Batch], BatchTimes]
 
@@ -45,7 +46,7 @@ class Estimator:
 
     def __init__(self, device: Device, packs: Sequence[Path] = ()) -> None:
         self.device = device
-        self.packs = Packs(device, packs)
+        self.packs = Packs(device, list(map(checked_pack, packs)))
         self._known: dict[_Key, int] = {}  # kernel -> index into _estimates
         self._estimates: list[Estimate] = []
 

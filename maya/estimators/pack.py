@@ -162,10 +162,10 @@ def write_pack(
 class Packs:
     """The packs for one device: the user's own first, then those that come with Maya, then those of similar devices."""
 
-    def __init__(self, device: Device, files: Sequence[Path] = (), *, without: Collection[str] = ()) -> None:
+    def __init__(self, device: Device, own: Sequence[Pack] = (), *, without: Collection[str] = ()) -> None:
         """`without`: devices whose packs are left out, to test predictions from other devices."""
         self.device = device
-        self._own = [Pack(path) for path in files]
+        self._own = list(own)
         shipped = [pack for pack in map(Pack, sorted(FOLDER.glob("*.npz"))) if pack.device not in without]
         self._shipped = sorted(shipped, key=self._distance)
         self._found: dict[str, Found | None] = {}

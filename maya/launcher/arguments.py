@@ -26,7 +26,7 @@ from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
 from maya.launcher.option_parser import GPU, make_parser
 from maya.launcher.timing_options import Timing, TimingError, read_options
-from maya.util.ranks import parse_ranks, ranks_text
+from maya.util.ranks import NoSuchRankError, parse_ranks, ranks_text
 from netmodel.cluster import Cluster, ClusterError, load_cluster
 
 GPUS_PER_NODE = 8
@@ -38,6 +38,7 @@ _CLUSTER_OF_ARCHITECTURE = {
     "Blackwell": "dgx-b200",
 }
 _WITHOUT_NVSWITCH = "pcie-box"
+_LAST_PORT = 65535
 _NVSWITCH_RATE = 120 * 10**9  # bytes per second; a bridge between pairs has less, or joins only two
 
 
@@ -171,6 +172,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
     if timeout is None:
         timeout = _whole_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", environment, 30)
     world_size = nodes * ranks_per_node
+    _check_trace_ranks(options.trace_ranks, world_size)
     injection = _injection(options, world_size)
     present = _present(options, world_size)
     launch = LaunchOptions(
@@ -228,15 +230,26 @@ def _present(options: argparse.Namespace, world_size: int) -> tuple[int, ...] | 
     is_file = Path(text).is_file()
     try:
         listed = Path(text).read_text(encoding="utf-8") if is_file else text
-        ranks = parse_ranks(",".join(re.split(r"[\s,]+", listed.strip())), repeated=True)
+        ranks = parse_ranks(",".join(re.split(r"[\s,]+", listed.strip())), repeated=True, world_size=world_size)
+    except NoSuchRankError as error:
+        raise UsageError(f"--represent {text}: {error}") from error
     except (OSError, ValueError) as error:
-        where = f"--represent {text}" if is_file else "--represent"
-        raise UsageError(f"{where}: {error}; or write auto or all") from error
-    if ranks[-1] >= world_size:
-        raise UsageError(f"--represent {text}: there is no rank {ranks[-1]}; ranks are 0 to {world_size - 1}")
+        where, others = (f"--represent {text}", "") if is_file else ("--represent", "; or write auto, all or a file")
+        raise UsageError(f"{where}: {error}{others}") from error
     if ranks[0] != 0:
         raise UsageError(f"--represent {text}: rank 0 has to be among them: it hosts, logs and broadcasts in most jobs")
     return None if len(ranks) == world_size else ranks
+
+
+def _check_trace_ranks(text: str | None, world_size: int) -> None:
+    if text is None or text in ("all", "none"):
+        return
+    try:
+        parse_ranks(text, repeated=True, world_size=world_size)
+    except NoSuchRankError as error:
+        raise UsageError(f"--trace-ranks {text}: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"--trace-ranks {text}: expected ranks, e.g. 0,8-15, or all, or none") from error
 
 
 def _injection(options: argparse.Namespace, world_size: int) -> Injection:
@@ -344,11 +357,17 @@ def _rendezvous(options: argparse.Namespace, nodes: int) -> tuple[str, str, int 
         return options.rdzv_id, "127.0.0.1", None
     if not options.rdzv_endpoint:
         # torchrun's nodes must agree on a port, by default 29500; ours get theirs from this launcher.
-        return options.rdzv_id, options.master_addr, options.master_port or None
+        return options.rdzv_id, options.master_addr, _port("--master-port", options.master_port or 0) or None
     address, _, port = options.rdzv_endpoint.rpartition(":")
-    if not address or not port.isdigit():
+    if not address or not re.fullmatch(r"[0-9]+", port):
         raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: expected <host>:<port>")
-    return options.rdzv_id, address, int(port)
+    return options.rdzv_id, address, _port(f"--rdzv-endpoint {options.rdzv_endpoint}", int(port))
+
+
+def _port(option: str, number: int) -> int:
+    if not 0 <= number <= _LAST_PORT:
+        raise UsageError(f"{option}: there is no port {number}; ports are 1 to {_LAST_PORT}, and 0 means any free one")
+    return number
 
 
 def _command(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ written into the folder when the job starts.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +26,7 @@ def make_settings(launch: LaunchOptions, device: Device, build: Build, environme
     timing = launch.timing
     variables = rank_environment(build, device.cuda_properties(), {}, environment)
     try:
-        for pack in timing.packs:
-            if not Path(pack).is_file():
-                raise UsageError(f"--pack {pack}: no such file; maya calibrate creates one")
+        _check_packs(timing.packs)
         settings = RunSettings(
             world_size=launch.world_size,
             ranks_per_node=launch.ranks_per_node,
@@ -54,6 +52,21 @@ def make_settings(launch: LaunchOptions, device: Device, build: Build, environme
         return settings.with_host()
     except (SettingsError, DeviceError, ClusterError, HostError, NcclSettingsError) as error:
         raise UsageError(str(error)) from error
+
+
+def _check_packs(packs: Sequence[str]) -> None:
+    for pack in packs:
+        if not Path(pack).is_file():
+            raise UsageError(f"--pack {pack}: no such file; maya calibrate creates one")
+    if packs:
+        from maya.estimators.pack import PackError  # imports numpy
+        from maya.estimators.pack_check import checked_pack
+
+        try:
+            for pack in packs:
+                checked_pack(Path(pack))
+        except PackError as error:
+            raise UsageError(f"--pack {error}") from error
 
 
 def write_settings(settings: RunSettings, folder: Path) -> None:

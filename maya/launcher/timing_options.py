@@ -120,8 +120,6 @@ def read_options(options: argparse.Namespace) -> Timing:
             raise TimingError(f"{name} and {other} exclude each other: without a timeline it has no effect")
     if options.host is not None and options.host_time == "zero":
         raise TimingError(f"--host {options.host} and --host-time zero exclude each other")
-    if options.trace_ranks is not None and not re.fullmatch(r"all|none|\d+(-\d+)?(,\d+(-\d+)?)*", options.trace_ranks):
-        raise TimingError(f"--trace-ranks {options.trace_ranks}: expected ranks, e.g. 0,8-15, or all, or none")
     results = {
         "steps_from": options.steps_from,
         "tokens_per_step": options.tokens_per_step,

@@ -18,7 +18,7 @@ from maya.replay.trace_digest import trace_files
 from maya.results.cluster_trace import write_cluster_trace
 from maya.results.rank_trace import write_rank_trace
 from maya.results.result import OptionError, Options, Result, conclude
-from maya.util.ranks import parse_ranks
+from maya.util.ranks import NoSuchRankError, parse_ranks
 
 TRACES = "traces"
 _MOST_TRACES = 8
@@ -75,10 +75,8 @@ def choose_ranks(text: str | None, recording: Recording, world_size: int) -> lis
 def parse_trace_ranks(text: str, world_size: int) -> Sequence[int]:
     """ "0,8-15" -> 0, 8, 9, ... 15."""
     try:
-        found = parse_ranks(text, repeated=True)
+        return parse_ranks(text, repeated=True, world_size=world_size)
+    except NoSuchRankError as error:
+        raise OptionError(f'trace ranks "{text}": {error}') from None
     except ValueError:
         raise OptionError(f'trace ranks "{text}": expected ranks, e.g. 0,8-15, or all, or none') from None
-    beyond = [rank for rank in found if rank >= world_size]
-    if beyond:
-        raise OptionError(f'trace ranks "{text}": there is no rank {beyond[0]}, only 0 to {world_size - 1}')
-    return list(found)

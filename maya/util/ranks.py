@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+MOST_RANKS = 1 << 24  # of a job
 _MOST_RUNS = 12
+_MOST_NAMED = 1 << 25
+
+
+class NoSuchRankError(ValueError):
+    """A list of ranks names one that is not in the job."""
 
 
 def ranks_text(ranks: Iterable[int], noun: str = "rank") -> str:
@@ -24,19 +30,24 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(numbers))
 
 
-def parse_ranks(text: str, *, repeated: bool = False) -> tuple[int, ...]:
+def parse_ranks(text: str, *, repeated: bool = False, world_size: int = MOST_RANKS) -> tuple[int, ...]:
     """The ranks in "0-7", "0,8,16", "0:64:8" (start, stop, step), or several of these after commas. With `repeated`,
     ranks may overlap, and come back in order."""
     ranks: list[int] = []
     for part in text.split(","):
-        if match := re.fullmatch(r"\s*(\d+)\s*", part):
-            ranks.append(int(match[1]))
-        elif (match := re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)) and int(match[1]) <= int(match[2]):
-            ranks += range(int(match[1]), int(match[2]) + 1)
-        elif match := re.fullmatch(r"\s*(\d+):(\d+)(?::([1-9]\d*))?\s*", part):
-            ranks += range(int(match[1]), int(match[2]), int(match[3] or 1))
+        if match := re.fullmatch(r"\s*(\d{1,18})\s*", part):
+            named = range(int(match[1]), int(match[1]) + 1)
+        elif (match := re.fullmatch(r"\s*(\d{1,18})-(\d{1,18})\s*", part)) and int(match[1]) <= int(match[2]):
+            named = range(int(match[1]), int(match[2]) + 1)
+        elif match := re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})(?::([1-9]\d{0,17}))?\s*", part):
+            named = range(int(match[1]), int(match[2]), int(match[3] or 1))
         else:
             raise ValueError(f"{text!r} does not name ranks; write e.g. 0-7, 0,8,16 or 0:64:8")
+        if named and named[-1] >= world_size:
+            raise NoSuchRankError(f"there is no rank {named[-1]}; ranks are 0 to {world_size - 1}")
+        ranks += named
+        if len(ranks) > _MOST_NAMED:
+            raise ValueError(f"{text!r} names more than {_MOST_NAMED:,} ranks")
     if not ranks:
         raise ValueError(f"{text!r} names no rank")
     if repeated:

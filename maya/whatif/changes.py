@@ -14,7 +14,7 @@ from maya.devices import Device
 from maya.launcher.timing_options import TimingError, parse_changes
 from maya.replay.run_settings import RunSettings, SettingsError, split_changes
 from maya.util.catalogue import Catalogue
-from maya.util.ranks import parse_ranks, ranges
+from maya.util.ranks import NoSuchRankError, parse_ranks, ranges
 from maya.util.suggestions import did_you_mean
 from maya.util.text import bytes_text, rate_text, time_text
 from netmodel.cluster import ClusterError, cluster_path
@@ -150,18 +150,15 @@ def _slow_ranks(texts: Iterable[str], world_size: int) -> dict[int, int]:
         ranks_text, colon, factor_text = text.rpartition(":")
         try:
             factor = round(float(factor_text) * 1000) if colon else 0
-            ranks = parse_ranks(ranks_text) if colon else ()
+            ranks = parse_ranks(ranks_text, world_size=world_size) if colon else ()
+        except NoSuchRankError as error:
+            raise SettingsError(f'--slow-rank "{text}": {error}') from error
         except (ValueError, OverflowError):
             factor, ranks = 0, ()
         if not ranks or not 0 < factor <= _LARGEST_FACTOR * 1000:
             raise SettingsError(
                 f'--slow-rank "{text}": expected RANKS:FACTOR, e.g. 17:1.3 or 0-7:1.1; FACTOR multiplies kernel times, '
                 f"at most {_LARGEST_FACTOR}"
-            )
-        outside = [rank for rank in ranks if rank >= world_size]
-        if outside:
-            raise SettingsError(
-                f'--slow-rank "{text}": there is no rank {outside[0]}; the run has ranks 0 to {world_size - 1}'
             )
         found |= dict.fromkeys(ranks, factor)
     return found

@@ -176,7 +176,7 @@ def test_json_lists_the_differences(recorded_run: Path) -> None:
         (("--set", "host.op=5"), "has no unit"),
         (("--set", "memory_bandwidth"), "expected KEY=VALUE"),
         (("--set", "host.op=1us", "--set", "host.op=2us"), "exclude each other"),
-        (("--slow-rank", "2:1.5"), "there is no rank 2; the run has ranks 0 to 1"),
+        (("--slow-rank", "2:1.5"), "there is no rank 2; ranks are 0 to 1"),
         (("--slow-rank", "1"), "e.g. 17:1.3"),
         (("--slow-rank", "1:0"), "e.g. 17:1.3"),
         (("--slow-rank", "one:2"), "e.g. 17:1.3"),

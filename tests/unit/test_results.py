@@ -416,8 +416,8 @@ def test_an_unknown_option_is_refused_by_name() -> None:
 
 
 def test_rank_ranges_are_parsed() -> None:
-    assert parse_trace_ranks("3,0-1,1", 8) == [0, 1, 3]
-    with pytest.raises(OptionError, match="there is no rank 8, only 0 to 7"):
+    assert parse_trace_ranks("3,0-1,1", 8) == (0, 1, 3)
+    with pytest.raises(OptionError, match="there is no rank 8; ranks are 0 to 7"):
         parse_trace_ranks("6-8", 8)
     with pytest.raises(OptionError, match="expected ranks"):
         parse_trace_ranks("first", 8)
