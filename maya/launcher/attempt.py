@@ -211,10 +211,15 @@ class Attempt:
             self._hang_deadline = time.monotonic()
 
     def _on_signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGINT and self._outcome.stopped_by is not None and self._deadline is not None:
+            self._say("got SIGINT again: SIGKILL now")
+            self._deadline = time.monotonic()
+            return
         self._outcome.stopped_by = number
         if self._debugging is not None:
             self._shutdown_seconds = min(self._shutdown_seconds, self._hang_end.shutdown_seconds)
-        self._say(f"got {number.name}, passing it on; SIGKILL in {self._shutdown_seconds:g} s")
+        sooner = ", or at once with another Ctrl-C" if number == signal.SIGINT else ""
+        self._say(f"got {number.name}, passing it on; SIGKILL in {self._shutdown_seconds:g} s{sooner}")
         if self._start_sent:
             self._zygote.signal(number)
         self._stop(None)

@@ -289,6 +289,24 @@ def test_a_stopped_launcher_stops_its_ranks(start: Start, number: signal.Signals
     assert codes == [-number, -number, 0]
 
 
+def test_a_second_interrupt_ends_ranks_that_ignore_the_first(start: Start) -> None:
+    text = f"""
+        import pathlib, signal, time
+        signal.signal(signal.SIGINT, lambda *_: pathlib.Path("told").write_text("yes"))
+        pathlib.Path("ready").write_text("yes")
+        {WAIT}
+    """
+    job = start(text, "--nproc", "1", "--no-preload", "--shutdown-timeout", "3600", "train.py")
+    job.wait_for("ready")
+    job.process.send_signal(signal.SIGINT)
+    job.wait_for("told")
+    job.process.send_signal(signal.SIGINT)
+    exit_code, _, errors = job.end()
+    assert exit_code == 1
+    assert "SIGKILL in 3600 s, or at once with another Ctrl-C" in errors
+    assert "got SIGINT again: SIGKILL now" in errors
+
+
 def test_a_launcher_stopped_during_imports_leaves_no_processes(start: Start) -> None:
     job = start(WAIT, "--nproc", "2", "train.py")
     job.wait_for_zygote()
