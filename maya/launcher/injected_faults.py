@@ -29,9 +29,10 @@ from maya.util.catalogue import Catalogue, as_value
 from maya.util.suggestions import did_you_mean, listed
 from maya.util.units import BYTES
 from netmodel.cluster.faults import parse_fault
-from netmodel.cluster.keys import count, count_or_none, text
+from netmodel.cluster.keys import count_up_to, text
 
 EVERY_ATTEMPT = 0
+_FROM_ZERO, _FROM_ONE = (count_up_to((1 << 63) - 1, least) for least in (0, 1))
 
 
 class FaultError(ValueError):
@@ -172,7 +173,7 @@ def _attempt(value: object) -> int:
 
 
 def _bytes(value: object) -> int:
-    return count(value if isinstance(value, int) else BYTES.parse(value))
+    return _FROM_ONE(value if isinstance(value, int) else BYTES.parse(value))
 
 
 def _left(value: object) -> str:
@@ -182,10 +183,10 @@ def _left(value: object) -> str:
 
 
 _READERS: dict[str, Callable[[object], Any]] = {
-    "rank": count_or_none,
-    "call": count,
-    "step": count,
-    "allocation": count,
+    "rank": _FROM_ZERO,
+    "call": _FROM_ONE,
+    "step": _FROM_ONE,
+    "allocation": _FROM_ONE,
     "bytes": _bytes,
     "seconds": _seconds,
     "attempt": _attempt,

@@ -52,16 +52,21 @@ def text(value: object) -> str:
     return value
 
 
-def count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{value!r} is not a whole number of at least 1")
-    return value
+def count_up_to(most: int, least: int = 1) -> Callable[[object], int]:
+    """A whole number. The limit keeps a slip of the pen from building a network for minutes."""
+
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{value!r} is not a whole number of at least {least}")
+        if value > most:
+            raise ValueError(f"{value} is more than the {most:,} that are modelled")
+        return value
+
+    return read
 
 
-def count_or_none(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a whole number of at least 0")
-    return value
+count = count_up_to(65_536)
+count_or_none = count_up_to(65_536, least=0)
 
 
 def rate(value: object) -> int:

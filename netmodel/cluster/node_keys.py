@@ -43,8 +43,9 @@ def _mesh(value: object) -> tuple[tuple[int, int, int], ...]:
     return tuple((row[0], row[1], row[2]) for row in rows)
 
 
+_MOST_IN_A_NODE = 1024  # GPUs or NICs; GB200 NVL576 has 576 GPUs
 _KEYS: keys.Keys = {
-    "gpus": keys.count,
+    "gpus": keys.count_up_to(_MOST_IN_A_NODE),
     "gpu_link": keys.one_of(GPU_LINKS, "a kind of link"),
     "gpu_link_generation": keys.count,
     "gpu_link_rate": keys.rate,
@@ -59,7 +60,7 @@ _KEYS: keys.Keys = {
     "sockets": keys.count,
     "host_link_rate": keys.rate,
     "host_link_latency": keys.duration,
-    "nics": keys.count,
+    "nics": keys.count_up_to(_MOST_IN_A_NODE),
     "nic_rate": keys.rate,
     "nic_latency": keys.duration,
     "nic_affinity": keys.list_of(numbers, "GPUs for every NIC, e.g. [[0, 1], [2, 3]]"),

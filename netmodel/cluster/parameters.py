@@ -113,6 +113,14 @@ _GENERATION_NAMES = {
 _TABLE = re.compile(r"\s*\[+\s*([A-Za-z0-9_-]+)")
 _TIMES = ("launch", "gpu_step", "network_step")
 _RATIOS = ("gpu_efficiency", "network_efficiency")
+# The numbers that have a range which no machine leaves; beyond it, times in integer nanoseconds would overflow.
+_RANGES = {
+    "local_step": (0.0, 1e6),
+    "tree_fill": (0.0, 1e6),
+    "gpu_channel_rate": (1e3, 1e15),
+    "network_channel_rate": (1e3, 1e15),
+    "lag": (0.0, 1e9),
+}
 _COMMON = ("local_step", "tree_fill", "proxy_step", "gpu_channel_rate", "network_channel_rate")
 
 
@@ -139,7 +147,7 @@ def read_parameters(table: Mapping[str, object], base: Parameters) -> Parameters
         elif key == "proxy_step":
             parameters = _replaced(parameters, "proxy_step_ns", _time(key, value))
         elif key in _COMMON:
-            parameters = _replaced(parameters, key, _positive(key, value))
+            parameters = _replaced(parameters, key, _number(key, value, *_RANGES[key]))
         elif key in ("data", "error", "origin"):
             if not isinstance(value, str) or (key == "origin" and value not in ORIGINS):
                 raise ValueError(f"{key}: {value!r} is invalid; expected text, for origin {listed(ORIGINS, 'or')}")
@@ -155,12 +163,9 @@ def _with_figure(engine: Engine, name: str, key: str, figure: object) -> Engine:
     if key in _TIMES:
         return replace(engine, **{f"{key}_ns": _time(where, figure)})
     if key in _RATIOS:
-        ratio = _positive(where, figure)
-        if not 0 < ratio <= 1:
-            raise ValueError(f"{where}: {figure!r} is not the share of a rate; write a number above 0, at most 1")
-        return replace(engine, **{key: ratio})
+        return replace(engine, **{key: _number(where, figure, 1e-6, 1.0)})
     if key == "lag":
-        return replace(engine, lag=_positive(where, figure))
+        return replace(engine, lag=_number(where, figure, *_RANGES[key]))
     known = (*_TIMES, *_RATIOS, "lag")
     raise ValueError(f'unknown key "{where}"{did_you_mean(key, known)}; use {listed(known, "or")}')
 
@@ -172,9 +177,9 @@ def _time(key: str, value: object) -> float:
         raise ValueError(f"{key}: {error}") from error
 
 
-def _positive(key: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise ValueError(f"{key}: {value!r} is not a number of at least 0")
+def _number(key: str, value: object, least: float, most: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{key}: {value!r} is not a number from {least:g} to {most:g}")
     return float(value)
 
 

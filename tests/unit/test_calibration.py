@@ -252,7 +252,11 @@ def test_parameters_round_trip_through_a_file(tmp_path: Path, machine: Cluster) 
             '[calibration.simple]\nlaunch = "3 parsecs"',
             'calibration.simple.launch: "3 parsecs": "parsecs" is not a unit',
         ),
-        ("[calibration.ll]\ngpu_efficiency = 1.2", "calibration.ll.gpu_efficiency: 1.2 is not the share of a rate"),
+        (
+            "[calibration.ll]\ngpu_efficiency = 1.2",
+            "calibration.ll.gpu_efficiency: 1.2 is not a number from 1e-06 to 1",
+        ),
+        ("[calibration]\nlocal_step = 1e308", "calibration.local_step: 1e+308 is not a number from 0 to 1e+06"),
         ('[calibration]\ngeneration = "kepler"', "is not a generation of GPUs; use volta, ampere, hopper or blackwell"),
         ("calibration = 3", "calibration is 3; expected a table"),
     ],

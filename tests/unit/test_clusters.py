@@ -95,6 +95,10 @@ def test_a_gpu_file_next_to_the_cluster_file(tmp_path: Path) -> None:
     [
         (_FILE.replace("nics = 1", "nics = 1\nnic = 2"), 'unknown key "node.nic" (did you mean nics?)'),
         (_FILE.replace("gpus = 2", "gpus = 0"), "node.gpus: 0 is not a whole number of at least 1"),
+        (
+            _FILE.replace("gpus = 2", f"gpus = {10**9}"),
+            "node.gpus: 1000000000 is more than the 1,024 that are modelled",
+        ),
         (_FILE.replace('"100Gbps"', '"0Gbps"'), "node.nic_rate: a rate of zero connects nothing"),
         (_FILE.replace('"100Gbps"', "100"), "node.nic_rate: 100 has no unit"),
         (_FILE.replace('"pcie"', '"string"'), "use nvswitch, nvlink-mesh or pcie"),
