@@ -15,7 +15,8 @@ Out: lines of JSON on the report pipe, each written at once, and short enough fo
     {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
     {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       waits of most ranks first; the number of
                                                                          omitted waits; silent ranks, or ""
-    {"hang": {"file": ..., "kind": ...}}                                 ranks can never go on; the file says why
+    {"hang": {"file": ..., "kind": ..., "raises": ...}}                  ranks can never go on; the file says why;
+                                                                         whether they get an error of NCCL
     {"no_progress": {"file": ..., "seconds": ...}}                       no rank shows any activity; the file has the
                                                                          details (without a file, "report" has them)
     {"resumed": {"seconds": ...}}                                        the ranks go on, after this pause
@@ -247,9 +248,10 @@ def _loop(
                 store.fill_in_when_idle(server.state.activity, watcher.all_wait_in_store)
         found = watcher.poll() if watcher is not None else None
         if found is not None:
-            report.write(found)
-            if "hang" in found and watcher is not None and not watcher.is_frozen:
-                server.release_failures()  # the hang has been reported
+            raises = "hang" in found and watcher is not None and not watcher.is_frozen and server.holds_nccl_errors
+            report.write({"hang": {**found["hang"], "raises": raises}} if "hang" in found else found)
+            if raises:
+                server.release_failures()
         now = time.monotonic()
         if now >= due:
             progress = _progress(server)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import zmq
 
 from coordinator.absent_ranks import AbsentRanks
-from coordinator.answers import Outgoing
+from coordinator.answers import INVALID_USAGE, Outgoing
 from coordinator.arithmetic import Buffer
 from coordinator.state import State
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
@@ -250,6 +250,14 @@ class Server:
                 self._outbox[rank] = [(message, payload)]
             else:
                 waiting.append((message, payload))
+
+    @property
+    def holds_nccl_errors(self) -> bool:
+        """Whether a held failure is an error that NCCL reports. Calls that do not match are none: on GPUs they never
+        end, or write into memory, so the ranks keep waiting in them."""
+        return any(
+            isinstance(failure, RequestFailed) or failure.result != INVALID_USAGE for _, failure in self.held_failures
+        )
 
     def release_failures(self) -> None:
         """Send the held failures, and hold no later ones."""

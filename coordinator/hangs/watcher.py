@@ -139,6 +139,8 @@ class Watcher:
         if (resumed := self.resumed()) is not None:
             return resumed
         if self.server.held_failures:
+            if self._reported:  # the ranks stay in these calls
+                return None
             self._mismatched = self._mismatched or now
             # Wait for posts of other members: they belong in the report.
             quiet = min(now - self._changed, now - self._mismatched) >= _APART_SECONDS

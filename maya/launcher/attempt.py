@@ -58,6 +58,7 @@ class AttemptOutcome:
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
     hang: str | None = None  # the kind of hang
     report: str | None = None  # the hang's report file
+    ranks_raise: bool = False  # in a hang, ranks get an error of NCCL, and end by themselves
     pauses: list[Pause] = field(default_factory=list)
 
     @property
@@ -170,10 +171,11 @@ class Attempt:
             return
         self._progress.close()
         content = show(entry, self._say)
-        end = ending(self._hang_options, kind)
+        raises = entry.get("raises", False)
+        end = ending(self._hang_options, raises=raises)
         if end is None:
             return
-        self._outcome.hang, self._outcome.report = kind, entry["file"]
+        self._outcome.hang, self._outcome.report, self._outcome.ranks_raise = kind, entry["file"], raises
         self._hang_end = end
         if self._hang_options.debugs:
             assert self._rendezvous is not None

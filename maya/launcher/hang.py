@@ -18,7 +18,7 @@ from typing import Any
 
 NO_PROGRESS = "no progress"  # the kind of a report that does not prove a hang
 ACTIONS = ("report", "abort", "wait", "pdb")
-_MISMATCH_SECONDS = 10.0  # time for the ranks to raise the error of a mismatch
+_RAISE_SECONDS = 10.0  # time for the ranks to raise the errors that they get
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ def _whole_report(entry: Mapping[str, Any]) -> str:
     return f"  full report: {entry['file'] or 'not written, because no disk has room for it'}"
 
 
-def ending(hangs: Hangs, kind: str) -> JobEnding | None:
-    """How to stop the job after a hang; None: the job goes on."""
+def ending(hangs: Hangs, *, raises: bool) -> JobEnding | None:
+    """How to stop the job after a hang; None: the job goes on. `raises`: ranks get an error of NCCL."""
     if hangs.action == "wait":
         return None
     if hangs.action == "abort":
         return JobEnding(signal.SIGABRT)
-    return JobEnding(patience=_MISMATCH_SECONDS if kind == "mismatch" and not hangs.debugs else 0.0)
+    return JobEnding(patience=_RAISE_SECONDS if raises and not hangs.debugs else 0.0)

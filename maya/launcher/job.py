@@ -256,8 +256,7 @@ class Job:
             return FAILED
         if not outcome.failed:
             return SUCCESS
-        ended_by_hang = outcome.hang is not None and (outcome.hang != "mismatch" or self._launch.hangs.debugs)
-        if ended_by_hang:  # no rank has failed
+        if outcome.hang is not None and not outcome.ranks_raise:  # no rank has failed
             return FAILED
         failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
         print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
