@@ -39,6 +39,7 @@ class Case:
     hint: str = ""  # part of one
     options: tuple[str, ...] = ()
     slow: bool = True
+    raises: bool = False  # NCCL reports it to the ranks, so they go on
 
 
 CASES = (
@@ -244,6 +245,7 @@ CASES = (
         (Expected((0, 1), "making a communicator in all_reduce", stands="waits"),),
         'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
         slow=False,
+        raises=True,
     ),
     Case(
         "queued_at_the_end",
@@ -295,6 +297,7 @@ def test_a_broken_script_is_reported_with_ranks_call_and_line(case: Case, build:
     assert run.exit_code == 1
     assert report["kind"] == case.kind
     assert f"maya-torchrun: {case.kind}" in run.output
+    assert case.kind != "mismatch" or ("Traceback" in run.output) == case.raises
     for expected in case.groups:
         groups = [group for group in report["groups"] if tuple(group["ranks"]) == expected.ranks]
         assert groups, f"{expected} is not in {run.output}"
