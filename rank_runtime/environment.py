@@ -6,10 +6,12 @@ one rank. `variables` declares them; the C side reads them in shim/device/settin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from rank_runtime.build.commands import FOLDER as COMMANDS
 from rank_runtime.variables import MOST_KEPT_BYTES, MOST_OBJECT_BYTES, RANK_VARIABLES
 
 
@@ -60,6 +62,8 @@ def rank_environment(
             variables[variable.name] = chosen.get(variable.name, value)
             variable.check(variables[variable.name])
     variables["LD_PRELOAD"] = _preload(build.libraries, inherited.get("LD_PRELOAD", ""))
+    commands = str(build.folder / COMMANDS)  # nvidia-smi, before one of this machine
+    variables["PATH"] = os.pathsep.join([commands, inherited.get("PATH") or os.defpath])
     variables["TRITON_LIBCUDA_PATH"] = str(build.folder)  # otherwise Triton asks ldconfig, which knows no driver
     # A job on a real GPU that shares the home folder must not find kernels compiled or tuned on the virtual one.
     variables["USE_PYTORCH_KERNEL_CACHE"] = "0"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rank_runtime.build import cache
+from rank_runtime.build.commands import write_commands
 from rank_runtime.build.errors import BuildError
 from rank_runtime.build.objects import ObjectStore
 from rank_runtime.build.sources import Sources
@@ -75,6 +76,7 @@ def ensure_built(
                 cache.prune(folder, keep=key)
                 store.prune(cache.UNUSED_SECONDS)
     cache.touch(build.folder)
+    write_commands(build.folder)
     return build
 
 
@@ -139,6 +141,7 @@ def _built_earlier(folder: Path, family: str) -> Build:
         build = _read(path.parent)
         if build is not None:
             cache.touch(build.folder)
+            write_commands(build.folder)
             return build
     raise BuildError(
         "No C compiler found, and Maya must compile its CUDA libraries once. Install gcc or clang (Debian, Ubuntu: "

@@ -1,14 +1,14 @@
 /* NVML: the current state of a device.
  *
- * Memory is that of the virtual device, as this process sees it. Measured quantities are placeholders that follow one
- * rule: a device on which this process holds memory is busy, any other idle. A busy device reports 100 % utilization,
+ * Memory is that of the virtual device: in a rank what it holds itself, in other processes (nvidia-smi, monitors) what the
+ * ranks of the node hold. Measured quantities are placeholders that follow one rule: a device on which such a process holds
+ * memory is busy, any other idle. A busy device reports 100 % utilization,
  * its rated power and a typical temperature under load; "memory utilization" is the share of its memory in use. Clocks
  * are always the rated ones. */
 
 #include "nvml_internal.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 typedef struct {
     unsigned long long total, free, used;
@@ -19,15 +19,30 @@ typedef struct {
     unsigned long long total, reserved, free, used;
 } nvml_memory_v2;
 
+/* A tool asks a dozen questions about each device: they share what was found out for a moment. */
+enum { MOST_USES = 1024, MOMENT_NS = 200 * 1000 * 1000 };
+
+static pthread_mutex_t uses_lock = PTHREAD_MUTEX_INITIALIZER;
+static maya_memory_use uses[MOST_USES];
+static int use_count;
+
+static void refresh_uses(void) {
+    static uint64_t found_ns;
+    uint64_t now = maya_now_ns();
+    if (found_ns != 0 && !maya_is_rank() && now - found_ns < MOMENT_NS) return;
+    use_count = maya_node_memory(uses, MOST_USES);
+    found_ns = now;
+}
+
 /* NVML counts the devices of the node, the rest of the process those that are visible to it. */
 static nvml_memory memory_of(const nvml_device *device) {
-    const maya_settings *settings = maya_get_settings();
-    size_t total_bytes = (size_t)settings->device.memory_bytes, free_bytes = total_bytes;
-    const maya_devices *devices = maya_known_devices; /* before CUDA is used, nothing is */
-    for (int visible = 0; devices && visible < devices->count; visible++) {
-        if (devices->physical[visible] == device->index) maya_memory_info(visible, &free_bytes, &total_bytes);
-    }
-    return (nvml_memory){.total = total_bytes, .free = free_bytes, .used = total_bytes - free_bytes};
+    unsigned long long total = (unsigned long long)maya_get_settings()->device.memory_bytes, used = 0;
+    pthread_mutex_lock(&uses_lock);
+    refresh_uses();
+    for (int i = 0; i < use_count; i++) used += uses[i].device == device->index ? uses[i].bytes : 0;
+    pthread_mutex_unlock(&uses_lock);
+    if (used > total) used = total; /* ranks that share a device do not know of each other */
+    return (nvml_memory){.total = total, .free = total - used, .used = used};
 }
 
 static bool busy(const nvml_device *device) { return memory_of(device).used > 0; }
@@ -61,7 +76,7 @@ MAYA_API nvml_result nvmlDeviceGetBAR1MemoryInfo(const nvml_device *device, nvml
     return NVML_SUCCESS;
 }
 
-/* ---- processes: this one, on the devices where it holds memory ---- */
+/* ---- processes on the devices where they hold memory ---- */
 
 typedef struct {
     unsigned process;
@@ -74,25 +89,37 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } nvml_process;
 
-static nvml_result list_processes(const nvml_device *device, unsigned *count, nvml_process *process) {
+/* Like the real function, NVML_INSUFFICIENT_SIZE and the number of processes where the caller's list is too short. */
+static nvml_result list_processes(const nvml_device *device, unsigned *count, void *list,
+                                  void (*put)(void *list, unsigned place, const maya_memory_use *use)) {
     nvml_result result = nvml_check(device, count);
     if (result != NVML_SUCCESS) return result;
-    unsigned capacity = *count;
-    *count = busy(device) ? 1 : 0;
-    if (capacity < *count) return NVML_INSUFFICIENT_SIZE;
+    unsigned capacity = *count, found = 0;
+    pthread_mutex_lock(&uses_lock);
+    refresh_uses();
+    for (int i = 0; i < use_count; i++) {
+        if (uses[i].device != device->index) continue;
+        if (found < capacity && list) put(list, found, &uses[i]);
+        found++;
+    }
+    pthread_mutex_unlock(&uses_lock);
+    *count = found;
+    if (found > capacity) return NVML_INSUFFICIENT_SIZE;
+    return found > 0 && list == NULL ? NVML_INVALID_ARGUMENT : NVML_SUCCESS;
+}
+
+static void put_process(void *list, unsigned place, const maya_memory_use *use) {
     enum { NO_INSTANCE = 0xffffffff };
-    *process = (nvml_process){(unsigned)getpid(), memory_of(device).used, NO_INSTANCE, NO_INSTANCE};
-    return NVML_SUCCESS;
+    ((nvml_process *)list)[place] = (nvml_process){(unsigned)use->process, use->bytes, NO_INSTANCE, NO_INSTANCE};
+}
+
+static void put_process_v1(void *list, unsigned place, const maya_memory_use *use) {
+    ((nvml_process_v1 *)list)[place] = (nvml_process_v1){(unsigned)use->process, use->bytes};
 }
 
 MAYA_API nvml_result nvmlDeviceGetComputeRunningProcesses_v3(const nvml_device *device, unsigned *count,
                                                              nvml_process *processes) {
-    nvml_process process;
-    nvml_result result = list_processes(device, count, &process);
-    if (result != NVML_SUCCESS || *count == 0) return result;
-    if (processes == NULL) return NVML_INVALID_ARGUMENT;
-    processes[0] = process;
-    return NVML_SUCCESS;
+    return list_processes(device, count, processes, put_process);
 }
 
 MAYA_API nvml_result nvmlDeviceGetComputeRunningProcesses_v2(const nvml_device *device, unsigned *count,
@@ -102,12 +129,7 @@ MAYA_API nvml_result nvmlDeviceGetComputeRunningProcesses_v2(const nvml_device *
 
 MAYA_API nvml_result nvmlDeviceGetComputeRunningProcesses(const nvml_device *device, unsigned *count,
                                                           nvml_process_v1 *processes) {
-    nvml_process process;
-    nvml_result result = list_processes(device, count, &process);
-    if (result != NVML_SUCCESS || *count == 0) return result;
-    if (processes == NULL) return NVML_INVALID_ARGUMENT;
-    processes[0] = (nvml_process_v1){process.process, process.memory_bytes};
-    return NVML_SUCCESS;
+    return list_processes(device, count, processes, put_process_v1);
 }
 
 static nvml_result no_processes(const nvml_device *device, unsigned *count) { return nvml_answer(device, count, 0); }

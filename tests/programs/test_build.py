@@ -259,7 +259,9 @@ def test_build_serves_the_small_torch(built: tuple[Build, list[str]], torch_fold
     build, messages = built
     assert build.libraries[0].name == "libmaya_device.so"
     assert {path.name for path in build.libraries[1:]} == {*DONORS, "libnvidia-ml.so.1"}
-    assert {path.name for path in build.folder.iterdir()} == {*(path.name for path in build.libraries), "build.json"}
+    names = {*(path.name for path in build.libraries), "build.json", "bin"}
+    assert {path.name for path in build.folder.iterdir()} == names
+    assert os.access(build.folder / "bin" / "nvidia-smi", os.X_OK)
     assert (build.torch_version, build.cuda_version) == ("2.12.1+cu130", "13.0")
     assert build.observer is None
     assert build.observer_problem is not None

@@ -211,6 +211,15 @@ MAYA_API int maya_device_free(void *address);
 /* The device an address belongs to, or -1 for host memory. */
 MAYA_API int maya_address_device(const void *address);
 MAYA_API void maya_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+/* Memory that a process holds on a device of the node; `device` counts without CUDA_VISIBLE_DEVICES. */
+typedef struct {
+    int process, device;
+    uint64_t bytes;
+} maya_memory_use;
+/* Memory of this process and, unless it is a rank, of the node's ranks (node_memory.c). Returns how many entries there are. */
+MAYA_API int maya_node_memory(maya_memory_use *uses, int capacity);
+/* Whether this process is a rank that answers questions (stacks.c). */
+MAYA_API bool maya_is_rank(void);
 
 /* ---- values.c, contents.c: which bytes of device memory are known ----
  * Known bytes came from the host or were really computed. All others are placeholders and read as zero, unless a tiny op was

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* The locks of libmaya_device.so, in locking order: a thread that holds one may only take those after it. Locks of the
  * libraries above (nccl_rendezvous.c) come before all of them. */
@@ -55,6 +56,12 @@ void maya_contexts_begin_rank(void);
 void maya_client_begin_rank(void);
 void maya_recorder_begin_rank(void);
 void maya_stacks_begin_rank(void);
+/* Whether this process was forked from a rank without executing a program: a DataLoader's worker. */
+bool maya_is_copy_of_rank(void);
+/* Part of the name of the run's sockets. */
+uint64_t maya_hash_of_run(void);
+/* node_memory.c: the answer to the question "memory". */
+void maya_answer_memory(int to);
 void maya_faults_begin_rank(void);
 void maya_schedule_begin_rank(void);
 

@@ -6,6 +6,7 @@
  *
  *     stacks              the streams that a host thread waits for, the conditions that threads wait on for the device, and the
  *                         Python stacks of all threads
+ *     memory              the rank's node and the memory that it holds on each device (node_memory.c)
  *     recorder            torch's flight recorder, as torch pickles it: incomplete collectives; empty without a recorder
  *     recorder all        the same with completed collectives
  *     recorder all FILE   the same into a file; the answer is its size
@@ -15,8 +16,8 @@
  * Out: the answer; then the connection is closed. Every question has a thread of its own, so that one that can never be
  * answered (the flight recorder needs the GIL) does not delay others.
  *
- * The asking process may also inspect the system calls of the threads (PR_SET_PTRACER): a futex inside one of the conditions
- * marks a thread that waits for the device.
+ * A process that asks for more than memory may also inspect the system calls of the threads (PR_SET_PTRACER): a futex inside
+ * one of the conditions marks a thread that waits for the device.
  *
  * Stacks are read with the GIL if possible, because running threads change them. If the GIL cannot be taken, its owner is
  * blocked, and they are read without it. */
@@ -50,6 +51,7 @@ enum {
 };
 
 static int listening = -1;
+static bool copy_of_rank;
 static pthread_t main_thread;
 static const pthread_cond_t *_Atomic conditions[MOST_CONDITIONS];
 
@@ -252,8 +254,20 @@ static void answer_debugger(int connection, const char *path) {
     if (mine >= 0) close(mine);
 }
 
+static void allow_inspection(int connection) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+    prctl(PR_SET_PTRACER, (unsigned long)peer.pid); /* an error where Yama does not restrict it anyway */
+}
+
 static void answer(int to, const char *question) {
     static const char to_file[] = "recorder all ", debugger[] = "debug ";
+    if (strcmp(question, "memory") == 0) {
+        maya_answer_memory(to);
+        return;
+    }
+    allow_inspection(to);
     if (strcmp(question, "stacks") == 0) answer_stacks(to);
     else if (strncmp(question, debugger, sizeof debugger - 1) == 0) answer_debugger(to, question + sizeof debugger - 1);
     else if (strcmp(question, "recorder") == 0) answer_recorder(to, false, NULL);
@@ -269,9 +283,7 @@ static bool is_ours(int connection) {
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-    if (peer.uid != geteuid() && peer.uid != 0) return false;
-    prctl(PR_SET_PTRACER, (unsigned long)peer.pid); /* an error where Yama does not restrict it anyway */
-    return true;
+    return peer.uid == geteuid() || peer.uid == 0;
 }
 
 static void *serve_one(void *argument) {
@@ -311,18 +323,23 @@ static void *serve(void *unused) {
 }
 
 /* FNV-1a of the coordinator's address: keeps runs apart that reuse a process id. */
-static uint64_t name_of_run(const char *coordinator) {
+uint64_t maya_hash_of_run(void) {
     uint64_t hash = MAYA_FNV_OFFSET;
-    for (; *coordinator; coordinator++) hash = (hash ^ (unsigned char)*coordinator) * MAYA_FNV_PRIME;
+    for (const char *coordinator = maya_get_settings()->coordinator; *coordinator; coordinator++) {
+        hash = (hash ^ (unsigned char)*coordinator) * MAYA_FNV_PRIME;
+    }
     return hash;
 }
 
+bool maya_is_rank(void) { return listening >= 0; }
+
+bool maya_is_copy_of_rank(void) { return copy_of_rank; }
+
 void maya_stacks_begin_rank(void) {
-    const char *coordinator = maya_get_settings()->coordinator;
-    if (coordinator[0] == '\0' || listening >= 0) return;
+    if (maya_get_settings()->coordinator[0] == '\0' || listening >= 0) return;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, MAYA_STACKS_SOCKET "-%d-%016llx", (int)getpid(),
-                          (unsigned long long)name_of_run(coordinator));
+                          (unsigned long long)maya_hash_of_run());
     int opened = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (opened < 0) return;
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
@@ -341,6 +358,9 @@ void maya_stacks_begin_rank(void) {
 }
 
 void maya_stacks_after_fork(void) {
-    if (listening >= 0) close(listening);
+    if (listening >= 0) {
+        close(listening);
+        copy_of_rank = true;
+    }
     listening = -1;
 }
