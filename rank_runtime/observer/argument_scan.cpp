@@ -12,7 +12,8 @@ void scan_tensor(const at::Tensor& tensor, Scan& scan) {
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const bool on_gpu = impl->device_type() == c10::DeviceType::CUDA;
-  const bool strided = impl->layout() == c10::Layout::Strided && impl->unsafe_storage() && !tensor.is_nested();
+  const bool strided = impl->layout() == c10::Layout::Strided && impl->unsafe_storage() && !tensor.is_nested() &&
+                       !is_symbolic(tensor);
   scan.touches_gpu = scan.touches_gpu || on_gpu;
   scan.all_strided = scan.all_strided && strided;
   const auto dtype = static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype()));
@@ -72,7 +73,7 @@ void Written::add(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (impl->device_type() != c10::DeviceType::CUDA || impl->layout() != c10::Layout::Strided || !impl->has_storage() ||
-      tensor.is_nested()) {
+      tensor.is_nested() || is_symbolic(tensor)) {
     return;
   }
   if (!tensor.is_non_overlapping_and_dense()) {

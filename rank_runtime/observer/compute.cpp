@@ -358,6 +358,7 @@ bool Call::reads_argument(size_t index) const {
 
 Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   const at::Tensor& counted = inputs[0].toTensor();
+  if (is_symbolic(counted)) return {};
   if (op.name == "aten::histc") return {counted.numel(), counted.scalar_type()};
   const bool has_weights = inputs.size() > 1 && inputs[1].isTensor() && inputs[1].toTensor().defined();
   return {has_weights ? 0 : counted.numel(), c10::ScalarType::Long};

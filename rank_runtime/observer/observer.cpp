@@ -103,6 +103,12 @@ bool may_be_object(const at::Tensor& tensor) {
   return tensor.defined() && tensor.scalar_type() == c10::ScalarType::Byte && tensor.dim() == 1;
 }
 
+// Not so while a graph is traced.
+bool has_bytes(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return impl->has_storage() && !is_symbolic(tensor) && impl->unsafe_storage().unsafeGetStorageImpl()->data() != nullptr;
+}
+
 maya_content content_of(const c10::IValue& written) {
   if (!written.isTensor() || !written.toTensor().defined()) return MAYA_CONTENT_OTHER;
   if (may_be_object(written.toTensor())) return MAYA_CONTENT_OBJECT;
@@ -118,7 +124,7 @@ int64_t byte_limit_of(const Operator& op, c10::ArrayRef<const c10::IValue> input
   }
   for (const c10::IValue& element : inputs[0].toListRef()) {
     const at::Tensor& tensor = element.toTensor();
-    if (!may_be_object(tensor) || !tensor.is_cuda()) return settings->compute_bytes;
+    if (!may_be_object(tensor) || !tensor.is_cuda() || !has_bytes(tensor)) return settings->compute_bytes;
     if (maya_values_find_object(tensor.const_data_ptr(), tensor.nbytes()) == MAYA_LOST_OBJECT) {
       maya_message("a pickled object of %zu bytes is too large to be kept (MAYA_OBJECT_BYTES is %lld): it will arrive as zeros",
                    tensor.nbytes(), static_cast<long long>(settings->object_bytes));
@@ -133,7 +139,8 @@ uint64_t callback_ns = 0;  // torch's overhead per observed op
 
 bool has_empty_tensor(c10::ArrayRef<const c10::IValue> inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
-    return input.isTensor() && input.toTensor().defined() && input.toTensor().numel() == 0;
+    if (!input.isTensor() || !input.toTensor().defined() || is_symbolic(input.toTensor())) return false;
+    return input.toTensor().numel() == 0;
   });
 }
 

@@ -16,6 +16,7 @@ TensorView view_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   view.device = impl->device_type() == c10::DeviceType::CUDA ? impl->device() : c10::Device(c10::DeviceType::CPU);
   view.dtype = c10::typeMetaToScalarType(impl->dtype());
+  if (is_symbolic(tensor)) return view;
   view.strided = impl->layout() == c10::Layout::Strided && impl->has_storage() && !tensor.is_nested();
   if (!view.strided) {
     if (!tensor.is_nested()) view.sizes.assign(impl->sizes().begin(), impl->sizes().end());
@@ -85,8 +86,10 @@ bool is_known(const TensorView& view) {
 
 bool starts_with_placeholder(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || impl->numel() == 0)
+  if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || is_symbolic(tensor) ||
+      impl->numel() == 0) {
     return false;
+  }
   const auto* base = static_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl()->data());
   if (base == nullptr) return false;
   return !maya_values_are_known(base + impl->storage_offset() * static_cast<int64_t>(impl->itemsize()), impl->itemsize());

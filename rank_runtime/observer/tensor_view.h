@@ -15,7 +15,7 @@ struct TensorView {
   void* data = nullptr;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  bool strided = false;                      // strided layout with storage, so its bytes can be read
+  bool strided = false;                      // strided layout with storage and sizes, so its bytes can be read
   bool dense = false;                        // its elements fill [data, data + bytes) without gaps
   bool wrapped = false;                      // made from a Python number, which promotes types differently
   bool conjugate = false, negative = false;  // lazily conjugated or negated
@@ -24,6 +24,10 @@ struct TensorView {
 
   bool on_gpu() const { return device.is_cuda(); }
 };
+
+// Whether the tensor's sizes are symbols, as while a graph with dynamic shapes is traced. Its sizes cannot be asked for, and it
+// has no bytes.
+inline bool is_symbolic(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
 
 TensorView view_of(const at::Tensor& tensor);
 
