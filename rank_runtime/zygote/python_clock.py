@@ -7,8 +7,8 @@ read it. They are installed before anything else is imported, so that `from time
 The calling module decides. Modules that wait for other processes, threads and files (`_REAL`) get real time, because
 their timeouts refer to this machine; so does every process that a rank starts. All other modules, above all the script,
 get virtual time: `time.time()` begins at the time when the job was started, which is the same for all ranks, and the
-other clocks begin at 0. `time.sleep` advances the clock and really sleeps. Clocks that C code reads are not replaced:
-`datetime.now()` is real.
+other clocks begin at 0. `time.sleep` advances the clock and really sleeps. `datetime_clock` replaces `datetime.now()`.
+Other clocks that C code reads are real.
 
 While the zygote imports modules for all ranks, the clock stays at 0.
 """
@@ -21,6 +21,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from rank_runtime.zygote.datetime_clock import replace_now
 
 VARIABLE, START_VARIABLE = "MAYA_CLOCK", "MAYA_CLOCK_START"
 
@@ -82,6 +84,7 @@ class PythonClock:
                 real = getattr(time, name, None)
                 if real is not None:
                     setattr(time, name, _Function(name, real, self, make))
+            replace_now(self._time_for)
             os.register_at_fork(after_in_child=self._use_real_time)
 
     def begin(self) -> None:
@@ -108,6 +111,10 @@ class PythonClock:
     def time_ns(self) -> int:
         """The value that `time.time_ns()` returns to a script."""
         return self._real_time_ns() if self._now is None else self.start_ns + self._now()
+
+    def _time_for(self, module: str) -> int | None:
+        """The value of `time.time_ns()` for a caller's module; None: real time."""
+        return None if self._now is None or _has_real_time[module] else self.start_ns + self._now()
 
     def _use_real_time(self) -> None:
         self._now = None

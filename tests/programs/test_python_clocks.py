@@ -9,8 +9,8 @@ import pytest
 from helpers.script_run import MayaRun, ScriptRun
 
 ONE_RANK = """
-    import ctypes, json, logging, os, time, timeit
-    from datetime import datetime
+    import copy, ctypes, json, logging, os, pickle, time, timeit
+    from datetime import date, datetime, timezone
     from time import perf_counter_ns
     import torch, torch.utils.benchmark
     from torch.utils.data import DataLoader
@@ -36,16 +36,43 @@ ONE_RANK = """
     found["timeit_is_ours"] = timeit.default_timer is time.perf_counter
 
     ctypes.CDLL(None).maya_clock_delay(ctypes.c_uint64(10**14))  # a day
-    found["ahead_s"] = time.time() - datetime.now().timestamp()
+    def real_time():
+        return ctypes.CDLL(None).time(None)
+
+    class Moment(datetime):
+        pass
+
+    found["ahead_s"] = time.time() - real_time()
+    found["dates_ahead_s"] = {
+        "now": datetime.now().timestamp() - time.time(),
+        "now of a zone": datetime.now(timezone.utc).timestamp() - time.time(),
+        "utcnow": datetime.utcnow().replace(tzinfo=timezone.utc).timestamp() - time.time(),
+        "today": datetime.today().timestamp() - time.time(),
+        "a subclass": Moment.now().timestamp() - time.time(),
+        "strftime": int(time.strftime("%s")) - time.time(),
+        "localtime": time.mktime(time.localtime()) - time.time(),
+        "date": (date.today() - datetime.now().date()).total_seconds(),
+    }
+    moment = datetime.now(tz=timezone.utc)
+    found["dates_are_ordinary"] = [
+        type(moment) is datetime and isinstance(moment, date) and type(Moment.now()) is Moment,
+        pickle.loads(pickle.dumps(moment)) == copy.copy(moment) == moment,
+        pickle.loads(pickle.dumps(datetime.now)) == datetime.now,
+        datetime.now.__name__ == "now" and datetime.__module__ == "datetime",
+    ]
+    try:
+        datetime.now(1)
+    except TypeError as error:
+        found["refused"] = str(error)
     record = logging.LogRecord("a", logging.INFO, "", 0, "", (), None)
-    found["log_ahead_s"], found["relative_ms"] = record.created - datetime.now().timestamp(), record.relativeCreated
+    found["log_ahead_s"], found["relative_ms"] = record.created - real_time(), record.relativeCreated
 
     class Clocks(torch.utils.data.Dataset):
         def __len__(self):
             return 1
 
         def __getitem__(self, item):
-            return time.time() - datetime.now().timestamp()
+            return max(abs(time.time() - real_time()), abs(datetime.now().timestamp() - real_time()))
 
     found["worker_ahead_s"] = next(iter(DataLoader(Clocks(), num_workers=1))).item()
     print(json.dumps(found))
@@ -89,6 +116,15 @@ def test_timeit_measures_virtual_time(found: dict[str, Any]) -> None:
 
 def test_the_time_of_day_is_virtual(found: dict[str, Any]) -> None:
     assert found["ahead_s"] > 9e4
+
+
+def test_dates_agree_with_the_time_of_day(found: dict[str, Any]) -> None:
+    assert {name: ahead for name, ahead in found["dates_ahead_s"].items() if not -2 < ahead < 2} == {}
+
+
+def test_dates_stay_ordinary_objects(found: dict[str, Any]) -> None:
+    assert found["dates_are_ordinary"] == [True] * 4
+    assert "tz argument must be" in found["refused"] or "tzinfo argument must be" in found["refused"]
 
 
 def test_log_records_have_virtual_time(found: dict[str, Any]) -> None:
