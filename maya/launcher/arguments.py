@@ -87,6 +87,7 @@ class LaunchOptions:
     redirects: StreamCodes
     tee: StreamCodes
     local_ranks: frozenset[int] | None  # show the output of these; None: of all
+    shown_ranks: frozenset[int] | None  # of these, show that of these ranks of the job; None: of all
     cluster: str | None  # its name
     cluster_file: str | None  # as the user wrote it: a name in the catalogue, or a path
     gpu: str
@@ -194,6 +195,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         redirects=_streams("--redirects", options.redirects),
         tee=_streams("--tee", options.tee),
         local_ranks=_local_ranks(options.local_ranks_filter),
+        shown_ranks=_shown_ranks(options.ranks_filter),
         cluster=cluster.name if cluster else None,
         cluster_file=options.cluster,
         gpu=gpu,
@@ -401,6 +403,13 @@ def _local_ranks(text: str) -> frozenset[int] | None:
     if text and not re.fullmatch(r"\d+(,\d+)*", text):
         raise UsageError(f"--local-ranks-filter {text}: expected local ranks with commas, e.g. 0,1")
     return frozenset(map(int, text.split(","))) if text else None
+
+
+def _shown_ranks(text: str) -> frozenset[int] | None:
+    try:
+        return frozenset(parse_ranks(text, repeated=True)) if text else None
+    except ValueError as error:
+        raise UsageError(f"--ranks-filter: {error}") from error
 
 
 def _signals(text: str) -> tuple[signal.Signals, ...]:

@@ -89,6 +89,7 @@ def make_worker_files(launch: LaunchOptions, log_folder: Path, rank: int, attemp
         raise UsageError(f"cannot create {folder}: {error.strerror}") from error
     local_rank = rank % launch.ranks_per_node
     on_console = launch.local_ranks is None or local_rank in launch.local_ranks
+    on_console = on_console and (launch.shown_ranks is None or rank in launch.shown_ranks)
     redirects, tee = launch.redirects.of(local_rank), launch.tee.of(local_rank)
 
     def output(name: str, redirect: bool, tee: bool) -> Output:

@@ -200,7 +200,9 @@ def _add_torchrun(options: _TorchrunOptions, group: argparse._ArgumentGroup) -> 
     option("-r", "--redirects", default="0", metavar="CODE", help=f"write output streams to files: {streams}")
     option("-t", "--tee", default="0", metavar="CODE", help="the same, and show them on the console as well")
     option("--log-dir", metavar="DIR", help="folder for these files (default: logs in the run's folder)")
-    option("--local-ranks-filter", default="", metavar="LIST", help="show the output of these local ranks only: 0,1")
+    text = "show the output of these local ranks of every node only: 0,1"
+    option("--local-ranks-filter", default="", metavar="LIST", help=text)
+    option("--ranks-filter", default="", metavar="RANKS", help="show the output of these ranks of the job only: 0-3,8")
     option(
         "--max-restarts", type=whole_number, default=0, metavar="N", help="restart failed ranks N times (default: 0)"
     )

@@ -115,6 +115,10 @@ def test_output_of_several_ranks_is_prefixed_and_logged(maya_run: MayaRun) -> No
     run = maya_run(text, *words, "--local-ranks-filter", "1,2", "--tee", "2:1,3:1")
     assert sorted(run.stdout.splitlines()) == ["[default2]:out 2", "out 1"]
     assert logs(run, "stdout.log") == ["out 2\n", "out 3\n"]
+    run = maya_run(text, *words, "--nnodes", "2", "--local-ranks-filter", "0")  # one rank of each node
+    assert sorted(run.stdout.splitlines()) == ["out 0", "out 2"]
+    run = maya_run(text, *words, "--nnodes", "2", "--ranks-filter", "0-1,3", "--tee", "1:1")
+    assert sorted(run.stdout.splitlines()) == ["[default1]:out 1", "[default3]:out 3", "out 0"]
 
 
 def test_all_ranks_are_restarted(maya_run: MayaRun) -> None:

@@ -121,6 +121,7 @@ def test_nodes_and_ranks_per_node_follow_from_the_options(
         (["--nproc-per-node", "tpu"], "--nproc-per-node tpu: expected a number, gpu, auto or cpu"),
         (["--redirects", "4"], "--redirects 4: expected 0, 1, 2 or 3"),
         (["--signals-to-handle", "SIGTERM,SIGKILL"], "SIGKILL is not a signal that can be handled"),
+        (["--ranks-filter", "a"], "--ranks-filter: 'a' does not name ranks; write e.g. 0-7"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter a: expected local ranks"),
         (["--rdzv-backend", "etcd"], "--rdzv-backend etcd is not supported yet"),
         (["--rdzv-endpoint", "nowhere"], "--rdzv-endpoint nowhere: expected <host>:<port>"),
