@@ -24,6 +24,8 @@ from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import (
     Alive,
     Ask,
+    Describe,
+    Described,
     Drain,
     Ending,
     Failed,
@@ -96,6 +98,8 @@ class State:
             return self._divide(rank, message)
         if type(message) is Leave:
             return self._leave(rank, message)
+        if type(message) is Describe:
+            return self._log(rank, message)
         if type(message) is Drain:
             return self._drain(rank, message)
         if type(message) is ProcessGroup and self.absent is not None:
@@ -203,6 +207,14 @@ class State:
         return self._made
 
     # ---- communicators ----
+
+    def _log(self, rank: int, message: Describe) -> list[Outgoing]:
+        communicator = self._communicators.get(message.communicator)
+        member = None if communicator is None else communicator.member(rank, message.communicator)
+        text = ""
+        if communicator is not None and member is not None:
+            text = self._times.communicator_log(communicator.members, member, message.handle)
+        return [(rank, Described(message.request, text), None)]
 
     def _each_communicator(self) -> Iterator[Communicator]:
         return (communicator for number, communicator in self._communicators.items() if number == communicator.number)

@@ -1,6 +1,7 @@
 """Durations for the state machine: collectives, send/recv and kernels.
 
-In: posts and questions of ranks. Out: nanoseconds. `RunTimeModel` uses the settings of a run, as the replay does
+In: posts and questions of ranks. Out: nanoseconds, and what NCCL would log about a communicator. `RunTimeModel` uses
+the settings of a run, as the replay does
 (maya/replay). `NO_TIME_MODEL` is for runs on the wall clock: everything takes 0 ns.
 """
 
@@ -47,6 +48,10 @@ class TimeModel(Protocol):
         """One duration for each question of a rank."""
         ...
 
+    def communicator_log(self, members: tuple[int, ...], member: int, handle: int) -> str:
+        """What NCCL would log about a communicator: lines of a subsystem, a tab and a text."""
+        ...
+
 
 class _NoTimeModel:
     def collective_ns(self, post: Post, members: tuple[int, ...]) -> int:
@@ -57,6 +62,9 @@ class _NoTimeModel:
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         return [0] * len(asks)
+
+    def communicator_log(self, members: tuple[int, ...], member: int, handle: int) -> str:
+        return ""
 
 
 NO_TIME_MODEL: TimeModel = _NoTimeModel()
@@ -92,6 +100,10 @@ class RunTimeModel:
 
     def p2p_ns(self, sender: int, receiver: int, size: int) -> int:
         return self._network.p2p_ns(sender, receiver, size)
+
+    def communicator_log(self, members: tuple[int, ...], member: int, handle: int) -> str:
+        lines = self._network.communicator_log(members, member, handle)
+        return "".join(f"{line.subsystem}\t{line.text}\n" for line in lines)
 
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         from maya.trace.format import RecordKind

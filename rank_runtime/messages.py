@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 6
+VERSION = 7
 
 
 class Call(IntEnum):
@@ -205,6 +205,16 @@ class ProcessGroup:
     members: Sequence[int]  # ranks of the job, in the order of the group
 
 
+@dataclass(slots=True)
+class Describe:
+    """Asks for what NCCL would log about a communicator. Answered by Described."""
+
+    KIND: ClassVar[int] = 12
+    request: int
+    communicator: int
+    handle: int  # the communicator's address in the rank, which NCCL logs
+
+
 # ---- from the coordinator ----
 
 
@@ -288,12 +298,21 @@ class Times:
     ns: Sequence[int]  # one for each number
 
 
-FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain | ProcessGroup
-FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times | Abandoned
+@dataclass(slots=True)
+class Described:
+    """The answer to Describe."""
+
+    KIND: ClassVar[int] = 40
+    request: int
+    text: str  # lines: a subsystem of NCCL_DEBUG_SUBSYS, a tab, the text
+
+
+FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain | ProcessGroup | Describe
+FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times | Abandoned | Described
 Message = FromRank | FromCoordinator
 
-FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain, ProcessGroup)
-FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times, Abandoned)
+FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain, ProcessGroup, Describe)
+FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times, Abandoned, Described)
 
 
 Payload = TypeVar("Payload", bound=Sized)

@@ -19,6 +19,7 @@ from netmodel.cluster import Cluster
 from netmodel.collectives.algorithms.p2p_routes import lone_transfer_costs
 from netmodel.collectives.analytic import AnalyticNetwork
 from netmodel.collectives.collective import Collective, Transfer
+from netmodel.collectives.nccl_log import CommunicatorLog, LogLine
 from netmodel.collectives.nccl_settings import NcclSettings
 from netmodel.topology import Topology, build_topology
 
@@ -69,6 +70,7 @@ class CollectiveTimes:
         self.network = AnalyticNetwork(self.topology, self.settings)
         self._gpus = _gpus(world_size, per_node, cluster.gpus_per_node)
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._logs: dict[tuple[int, ...], CommunicatorLog] = {}
         self._by_id: dict[tuple[str, int, str, int, int], tuple[tuple[int, ...], int]] = {}
         self._alone: dict[int, tuple[int, ...]] = {}
         self._groups = _Groups(self.topology)
@@ -145,6 +147,12 @@ class CollectiveTimes:
         if for_each:
             size *= len(members)
         return Collective(operation, size, places, root, dtype=torch_dtype)
+
+    def communicator_log(self, members: tuple[int, ...], member: int, handle: int) -> list[LogLine]:
+        """What NCCL would log about a communicator, for one of its members."""
+        if members not in self._logs:
+            self._logs[members] = CommunicatorLog(self.network, self._places(members))
+        return self._logs[members].lines(member, handle)
 
     def p2p(self, sender: int, receiver: int, size: int) -> Collective:
         """A send/recv, for the network model."""

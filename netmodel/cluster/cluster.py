@@ -57,6 +57,7 @@ class Cluster:
     nic_rate: int
     nic_latency: int
     nic_affinity: tuple[tuple[int, ...], ...]  # per NIC: the GPUs nearest to it
+    nccl_network: str  # the name of NCCL's network plugin, as it logs it
     fabric: Fabric
     parameters: Parameters  # NCCL's calibrated costs and efficiencies
     faults: tuple[NetworkFault, ...] = ()

@@ -63,6 +63,7 @@ _KEYS: keys.Keys = {
     "nics": keys.count_up_to(_MOST_IN_A_NODE),
     "nic_rate": keys.rate,
     "nic_latency": keys.duration,
+    "nccl_network": keys.text,
     "nic_affinity": keys.list_of(numbers, "GPUs for every NIC, e.g. [[0, 1], [2, 3]]"),
 }
 _REQUIRED = ("gpus", "gpu_link", "nics", "nic_rate")
@@ -95,6 +96,7 @@ def read_node(where: str, table: object) -> dict[str, Any]:
         "host_link_latency": 150,
         "nic_latency": 400,
         "nic_affinity": _default_affinity(gpus, nics),
+        "nccl_network": "IB",
     }
     values = defaults | values
     values.setdefault("nic_pcie_rate", values["pcie_rate"])

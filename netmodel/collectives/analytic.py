@@ -106,20 +106,21 @@ class AnalyticNetwork:
         self._recent[recent] = collective.members, ranges
         return ranges
 
-    def _group(self, members: tuple[int, ...]) -> RankGroup:
+    def group(self, members: tuple[int, ...]) -> RankGroup:
+        """The group of these GPUs, in ascending order."""
         if members not in self._groups:
             self._groups[members] = make_group(self.topology, members, self.settings.max_channels)
         return self._groups[members]
 
     def _compile(self, collective: Collective) -> _Ranges:
-        group = self._group(tuple(sorted(set(collective.members))))
+        group = self.group(tuple(sorted(set(collective.members))))
         if len(group.members) == 1:
             return self._alone()
         if collective.operation == "all_to_all":
             return self._p2p_ranges(group, p2p.all_pairs(group.members))
         if collective.operation == "send_recv":
             return self._p2p_ranges(group, p2p.neighbours(collective.members))
-        choices = self._choices(group, collective.operation, collective.dtype)
+        choices = self.choices(group, collective.operation, collective.dtype)
         root = collective.members[collective.root]
         schedules: dict[tuple[str, str], CollectiveSchedule] = {}
 
@@ -137,7 +138,7 @@ class AnalyticNetwork:
 
         return _Ranges([start for start, _ in choices], make)
 
-    def _choices(self, group: RankGroup, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
+    def choices(self, group: RankGroup, operation: str, dtype: str) -> Sequence[tuple[int, tuner.Choice]]:
         """The tuner's choices, which depend only on the group's shape."""
         key = (*group.shape, operation, dtype)
         if key not in self._tuned:
@@ -195,7 +196,7 @@ class AnalyticNetwork:
             _check(collective)
             ranks = np.array(collective.members, np.int64)
             source, target, share = (np.array(column) for column in zip(*sent, strict=True))
-            group = self._group(tuple(sorted(set(collective.members))))
+            group = self.group(tuple(sorted(set(collective.members))))
             self._ranges[key] = self._p2p_ranges(group, P2PTransfers(ranks[source], ranks[target], share))
         return self._ranges[key]
 

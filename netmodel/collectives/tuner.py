@@ -166,6 +166,13 @@ def _find_switches(choose: Callable[[int], Choice], low: int, high: int, switche
     _find_switches(choose, middle, high, switches)
 
 
+def candidate_choices(
+    group: RankGroup, generation: str, operation: str, settings: NcclSettings, dtype: str
+) -> list[Choice]:
+    """What NCCL chooses from."""
+    return [cost.choice for cost in candidates(group, generation, operation, settings, dtype)]
+
+
 def candidates(group: RankGroup, generation: str, operation: str, settings: NcclSettings, dtype: str) -> list[_Cost]:
     """All candidates in NCCL's order, with NCCL's own estimates."""
     found = []

@@ -12,8 +12,8 @@ void scan_tensor(const at::Tensor& tensor, Scan& scan) {
   }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const bool on_gpu = impl->device_type() == c10::DeviceType::CUDA;
-  const bool strided = impl->layout() == c10::Layout::Strided && impl->unsafe_storage() && !tensor.is_nested() &&
-                       !is_symbolic(tensor);
+  const bool strided =
+      impl->layout() == c10::Layout::Strided && impl->unsafe_storage() && !tensor.is_nested() && !is_symbolic(tensor);
   scan.touches_gpu = scan.touches_gpu || on_gpu;
   scan.all_strided = scan.all_strided && strided;
   const auto dtype = static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype()));

@@ -17,10 +17,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#ifndef MAYA_NCCL_VERSION
-#define MAYA_NCCL_VERSION 22703
-#endif
-
 enum {
     COMMUNICATOR_MAGIC = 0x6d617961,
     UNIQUE_ID_BYTES = 128,
@@ -54,6 +50,7 @@ nccl_result nccl_fail(nccl_result result, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(last_error, sizeof last_error, format, arguments);
     va_end(arguments);
+    nccl_debug_warn(last_error, strlen(last_error));
     if (maya_get_settings()->debug > 0) maya_message("NCCL: %s", last_error);
     return result;
 }

@@ -10,6 +10,7 @@
  * nccl_one_rank.c     operations on communicators whose only member is this process
  * nccl_record.c       the trace records of operations and communicators
  * nccl_arithmetic.c   element arithmetic on NCCL's data types
+ * nccl_debug.c        the lines of NCCL_DEBUG
  *
  * One lock, nccl_lock, guards the communicators and the tables of requests and operations that the coordinator has not answered
  * yet. It is held for bookkeeping and while messages to the coordinator are added to a batch; never during a wait, a copy of
@@ -22,6 +23,13 @@
 #include "device/internal.h"
 
 #include <pthread.h>
+
+#ifndef MAYA_NCCL_VERSION
+#define MAYA_NCCL_VERSION 22703
+#endif
+#ifndef MAYA_CUDA_VERSION
+#define MAYA_CUDA_VERSION 13000
+#endif
 
 typedef enum {
     NCCL_SUCCESS = 0,
@@ -108,6 +116,8 @@ typedef struct nccl_communicator {
     int ranks, rank;           /* -1 during the init of a communicator that was split or shrunk from another */
     int64_t identifier;        /* the coordinator's number of it; 0: the coordinator does not know it */
     int64_t *members;          /* the members' ranks in the job; NULL for a communicator of one rank */
+    uint64_t key;              /* made from the unique id; 0: split or shrunk from another */
+    char *description;         /* the coordinator's answer to Describe, until it is logged */
     int64_t instance;          /* tells communicators of the same members apart, equally on all ranks */
     bool init_finished;        /* its record is written and its memory charged */
     int64_t charged;           /* bytes of device memory charged for its buffers */
@@ -193,6 +203,17 @@ void nccl_leave(nccl_communicator *communicator, bool aborted);
 void nccl_drop_reference(nccl_communicator *communicator);
 void nccl_note_error(nccl_communicator *communicator, nccl_result result, const char *text, size_t length);
 bool nccl_coordinator_is_lost(void);
+
+/* A device's PCI address as NCCL writes it. */
+int64_t nccl_bus_id(int device);
+/* Asks the coordinator what NCCL would log about the communicator. The caller frees the text; NULL: there is no answer. */
+char *nccl_describe(nccl_communicator *communicator, int seconds);
+
+/* ---- nccl_debug.c ---- */
+
+void nccl_debug_init_begins(const nccl_communicator *communicator);
+void nccl_debug_init_ends(nccl_communicator *communicator);
+void nccl_debug_warn(const char *text, size_t length);
 
 /* ---- nccl_post.c ---- */
 

@@ -277,6 +277,7 @@ void nccl_operation_failed(const maya_failed *message) {
     bool first = communicator->state == NCCL_SUCCESS;
     nccl_note_error(communicator, result, message->text.bytes, message->text.size);
     pthread_mutex_unlock(&nccl_lock);
+    if (first) nccl_debug_warn(message->text.bytes, message->text.size);
     if (first) maya_message("NCCL: %.*s", (int)message->text.size, message->text.bytes);
     maya_clock_dropped(item->ticket);
     end_delivery(item); /* the stream continues, so that the program can find the error and end */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 pthread_mutex_t nccl_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t nccl_changed = PTHREAD_COND_INITIALIZER;
@@ -65,6 +66,7 @@ static void send_leave(int64_t identifier, bool aborted) {
 
 void nccl_drop_reference(nccl_communicator *communicator) {
     if (--communicator->references > 0) return;
+    free(communicator->description);
     free(communicator->members);
     free(communicator->sent);
     free(communicator->received);
@@ -115,7 +117,17 @@ static void request_failed(const maya_request_failed *message) {
         nccl_note_error(communicator, valid_result(message->result), message->text.bytes, message->text.size);
     }
     pthread_mutex_unlock(&nccl_lock);
+    nccl_debug_warn(message->text.bytes, message->text.size);
     maya_message("NCCL: %.*s", (int)message->text.size, message->text.bytes);
+}
+
+static void described(const maya_described *message) {
+    nccl_communicator *communicator = NULL;
+    pthread_mutex_lock(&nccl_lock);
+    take_request(message->request, &communicator);
+    if (communicator != NULL) communicator->description = strndup(message->text.bytes, message->text.size);
+    pthread_cond_broadcast(&nccl_changed);
+    pthread_mutex_unlock(&nccl_lock);
 }
 
 static void coordinator_lost(const char *why) {
@@ -153,6 +165,7 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
     static const maya_client_receiver receiver = {
         .joined = joined,
         .request_failed = request_failed,
+        .described = described,
         .done = nccl_operation_done,
         .failed = nccl_operation_failed,
         .abandoned = nccl_operation_abandoned,
@@ -186,7 +199,7 @@ static void make_key(uint64_t key[2], const void *identifiers, size_t bytes) {
 }
 
 /* NCCL reads the text of a PCI address, "0000:1B:00.0", as one hexadecimal number. */
-static int64_t nccl_bus_id(int device) { return (int64_t)maya_device_attribute_of(device, MAYA_ATTRIBUTE_PCI_BUS) << 12; }
+int64_t nccl_bus_id(int device) { return (int64_t)maya_device_attribute_of(device, MAYA_ATTRIBUTE_PCI_BUS) << 12; }
 
 static nccl_result init_one_rank(nccl_communicator *communicator) {
     static int64_t instances;
@@ -200,11 +213,13 @@ static nccl_result init_one_rank(nccl_communicator *communicator) {
 }
 
 nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, size_t identifier_bytes) {
+    uint64_t key[2];
+    make_key(key, identifiers, identifier_bytes);
+    communicator->key = key[0];
+    nccl_debug_init_begins(communicator);
     if (communicator->ranks == 1) return init_one_rank(communicator);
     nccl_result result = connect_to_coordinator(communicator->function, communicator->ranks);
     if (result != NCCL_SUCCESS) return result;
-    uint64_t key[2];
-    make_key(key, identifiers, identifier_bytes);
     pthread_mutex_lock(&nccl_lock);
     maya_join message = {
         .request = new_request(communicator),
@@ -228,6 +243,7 @@ nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, 
 }
 
 nccl_result nccl_split(nccl_communicator *parent, nccl_communicator *communicator, int color, int key) {
+    if (communicator) nccl_debug_init_begins(communicator);
     if (parent->identifier == 0) return communicator ? init_one_rank(communicator) : NCCL_SUCCESS;
     pthread_mutex_lock(&nccl_lock);
     maya_split message = {
@@ -248,6 +264,7 @@ nccl_result nccl_split(nccl_communicator *parent, nccl_communicator *communicato
 }
 
 nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicator, const int *excluded, int count) {
+    nccl_debug_init_begins(communicator);
     int64_t *ranks = malloc((size_t)count * sizeof *ranks);
     if (ranks == NULL) return nccl_fail(NCCL_SYSTEM_ERROR, "out of memory");
     for (int i = 0; i < count; i++) ranks[i] = excluded[i];
@@ -267,6 +284,28 @@ nccl_result nccl_shrink(nccl_communicator *parent, nccl_communicator *communicat
         maya_message("NCCL: ncclCommShrink: communicator %u: %d of %d ranks excluded", parent->number, count, parent->ranks);
     }
     return NCCL_SUCCESS;
+}
+
+char *nccl_describe(nccl_communicator *communicator, int seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&nccl_lock);
+    maya_describe message = {
+        .request = new_request(communicator),
+        .communicator = communicator->identifier,
+        .handle = (int64_t)(uintptr_t)communicator,
+    };
+    maya_pack_describe(maya_outgoing_begin(), &message);
+    maya_outgoing_end(NULL, 0);
+    maya_outgoing_send();
+    while (communicator->description == NULL && !lost) {
+        if (pthread_cond_timedwait(&nccl_changed, &nccl_lock, &until) != 0) break;
+    }
+    char *text = communicator->description;
+    communicator->description = NULL;
+    pthread_mutex_unlock(&nccl_lock);
+    return text;
 }
 
 /* Charges the device memory of the communicator's buffers; false: the device has not enough. */
@@ -298,6 +337,7 @@ nccl_result nccl_finish_init(nccl_communicator *communicator) {
     if (!first) return state;
     if (!charge_buffers(communicator)) return NCCL_CUDA_ERROR;
     nccl_record_init(communicator);
+    nccl_debug_init_ends(communicator);
     if (maya_get_settings()->debug > 0) {
         maya_message("NCCL: %s: communicator %u: rank %d of %d is ready", communicator->function, communicator->number,
                      communicator->rank, communicator->ranks);

@@ -14,7 +14,7 @@ from coordinator.state import State
 from coordinator.time_model import RunTimeModel
 from maya.replay.run_settings import NO_COSTS, RunSettings
 from maya.trace import RecordKind
-from rank_runtime.messages import Alive, Ask, Call, DataType, Done, Post, Times
+from rank_runtime.messages import Alive, Ask, Call, DataType, Describe, Described, Done, Post, Times
 
 
 class SimpleTimes:
@@ -32,6 +32,9 @@ class SimpleTimes:
     def answers(self, asks: Sequence[tuple[int, Ask]]) -> list[int]:
         self.asked.append(len(asks))
         return [10 * ask.number + rank for rank, ask in asks]
+
+    def communicator_log(self, members: tuple[int, ...], member: int, handle: int) -> str:
+        return f"INIT\tmember {member} of {len(members)}\n"
 
 
 class TimedRanks(Ranks):
@@ -64,6 +67,15 @@ def test_a_collective_starts_when_its_last_member_arrives(order: tuple[int, ...]
     for rank in order:
         ranks.at(rank, number, 0, arrivals[rank], count=50)
     assert [ranks.span(rank) for rank in range(3)] == [(7_000, 8_200)] * 3
+
+
+def test_a_member_learns_what_nccl_would_log() -> None:
+    ranks = TimedRanks(2)
+    number = ranks.join([1, 0])
+    ranks.say(0, Describe(7, number, 0x55))
+    assert ranks.told(0) == [(Described(7, "INIT\tmember 1 of 2\n"), None)]
+    ranks.say(1, Describe(8, number + 1, 0x55))  # no such communicator
+    assert ranks.told(1) == [(Described(8, ""), None)]
 
 
 def test_collectives_of_one_communicator_have_times_of_their_own() -> None:

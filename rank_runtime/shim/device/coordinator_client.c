@@ -211,6 +211,12 @@ static bool handle_message(maya_unpacker *from, frames *received, size_t *next_p
             told->request_failed(&message);
             return true;
         }
+        case MAYA_KIND_DESCRIBED: {
+            maya_described message;
+            if (!maya_unpack_described(from, count, &message)) return false;
+            told->described(&message);
+            return true;
+        }
         case MAYA_KIND_DONE: {
             if (!maya_unpack_done(from, count, &done) || (done.payload && *next_payload == received->count)) return false;
             zmq_msg *frame = done.payload ? &received->items[(*next_payload)++] : NULL;

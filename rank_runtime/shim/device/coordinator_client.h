@@ -16,6 +16,7 @@
 typedef struct {
     void (*joined)(const maya_joined *message);
     void (*request_failed)(const maya_request_failed *message);
+    void (*described)(const maya_described *message);
     void (*done)(const maya_done *message, const void *payload, size_t payload_bytes);
     void (*failed)(const maya_failed *message);
     void (*abandoned)(const maya_abandoned *message);

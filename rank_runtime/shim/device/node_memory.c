@@ -31,7 +31,7 @@ static void add_use(use_list *list, int process, int device, uint64_t bytes) {
 }
 
 static void add_own(use_list *list) {
-    if (maya_is_copy_of_rank()) return; /* its devices are the rank's */
+    if (maya_is_copy_of_rank()) return;               /* its devices are the rank's */
     const maya_devices *visible = maya_known_devices; /* before CUDA is used, nothing is */
     for (int device = 0; visible && device < visible->count; device++) {
         size_t free_bytes, total_bytes;
@@ -74,8 +74,8 @@ static void ask(const char *name, char answer[LONGEST_ANSWER]) {
     size_t used = 0;
     if (connect(connection, (struct sockaddr *)&address, size) == 0 &&
         send(connection, question, sizeof question - 1, MSG_NOSIGNAL) == (ssize_t)sizeof question - 1) {
-        for (ssize_t got; used < LONGEST_ANSWER - 1 &&
-                          (got = recv(connection, answer + used, LONGEST_ANSWER - 1 - used, 0)) > 0;) {
+        for (ssize_t got;
+             used < LONGEST_ANSWER - 1 && (got = recv(connection, answer + used, LONGEST_ANSWER - 1 - used, 0)) > 0;) {
             used += (size_t)got;
         }
     }
