@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-PLACEHOLDERS, NOT_KEPT, EMPTY_GEMMS = "placeholder_reads", "contents_not_kept", "empty_gemms"
+BRANCHES, PLACEHOLDERS, NOT_KEPT = "placeholder_branches", "placeholder_reads", "contents_not_kept"
+EMPTY_GEMMS = "empty_gemms"
 STEPS, CLOCK = "steps", "clock"
 
 _PLACES_SHOWN = 3

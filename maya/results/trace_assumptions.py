@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from maya.assumptions import EMPTY_GEMMS, NOT_KEPT, PLACEHOLDERS, Assumption, Place
+from maya.assumptions import BRANCHES, EMPTY_GEMMS, NOT_KEPT, PLACEHOLDERS, Assumption, Place
+from maya.results.read_uses import ReadUse, use_of_read
 from maya.trace import PlaceholderRead, RecordKind, Trace, count_records
 
+_LARGEST_SOURCE = 4 << 20  # bytes
 _READS = {"aten::_local_scalar_dense": "item()", "aten::copy_": "copy to the host"}
 
 
@@ -23,12 +26,22 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
     empty = [_empty_gemms(trace) for trace, read in zip(traces, reads, strict=True) if read]
     found = []
     if places := _places(reads):
+        uses = _uses_of(places, traces)
+        if branches := _branches(uses):
+            found.append(
+                Assumption(
+                    BRANCHES,
+                    "branches of the script depend on placeholder values",
+                    branches,
+                    "a real run may take others (early stopping, best checkpoint, NaN checks)",
+                )
+            )
         found.append(
             Assumption(
                 PLACEHOLDERS,
                 "the script reads placeholder values, which say nothing about a real run",
                 places,
-                "if it branches on them (early stopping, loss scaling, NaN checks), a real run may do something else",
+                _consequence(uses),
             )
         )
     if places := _places([_reads_not_kept(trace) for trace in traces]):
@@ -51,6 +64,47 @@ def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
             )
         )
     return found
+
+
+def _uses_of(places: Sequence[Place], traces: Sequence[Trace]) -> list[tuple[Place, ReadUse | None]]:
+    """The uses of each read, as far as the script's files say; None: not known. A file that has changed since the run
+    says nothing."""
+    started_ns = min(trace.header.started_ns for trace in traces)
+    found = []
+    for place in places:
+        file, _, line = place.at.rpartition(":")
+        source = _source(file, started_ns) if line.isdigit() else None
+        found.append((place, None if source is None else use_of_read(source, int(line))))
+    return found
+
+
+def _source(file: str, started_ns: int) -> str | None:
+    path = Path(file)
+    try:
+        status = path.stat()
+        if status.st_mtime_ns > started_ns or status.st_size > _LARGEST_SOURCE:
+            return None
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def _branches(uses: Sequence[tuple[Place, ReadUse | None]]) -> tuple[Place, ...]:
+    """The branches that depend on reads; `times` counts the reads."""
+    times: Counter[tuple[str, str]] = Counter()
+    for place, use in uses:
+        file = place.at.rpartition(":")[0]
+        for branch in use.branches if use is not None else ():
+            times[branch.what, f"{file}:{branch.line}"] += place.times
+    return _places([times])
+
+
+def _consequence(uses: Sequence[tuple[Place, ReadUse | None]]) -> str:
+    if all(use is not None and use.is_printed_only for _, use in uses):
+        return "they are printed, and no branch depends on them"
+    if any(use is not None and use.branches for _, use in uses):
+        return "other code may depend on them as well"
+    return "if it branches on them (early stopping, loss scaling, NaN checks), a real run may do something else"
 
 
 def _reads(trace: Trace) -> Counter[tuple[str, str]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from helpers.checks import Checks, Outcomes
 from helpers.script_run import MayaRun, ScriptRun, runner_in
@@ -232,6 +235,53 @@ def test_a_read_of_a_placeholder_is_described(placeholders: ScriptRun) -> None:
 
 def test_reads_of_placeholders_are_warned_of(placeholders: ScriptRun) -> None:
     assert "the script reads placeholder values, which say nothing about a real run: " in placeholders.stderr
+
+
+def test_branches_that_depend_on_placeholders_are_named(maya_run: MayaRun) -> None:
+    run = maya_run(
+        """
+        import torch
+
+        def loss():
+            return (torch.randn(512, 512, device="cuda") @ torch.randn(512, 512, device="cuda")).sum().item()
+
+        best, waited = float("inf"), 0
+        for epoch in range(100):
+            now = loss()
+            if now < best:
+                best = now
+            else:
+                waited += 1
+            if waited == 2:
+                break
+        print(epoch)
+        """
+    )
+    assert run.stdout == "2\n"
+    (line,) = (
+        each for each in run.stderr.splitlines() if "branches of the script depend on placeholder values" in each
+    )
+    assert "if at script1.py:10 (3 times), if ... break at script1.py:14 (3 times); a real run may take others" in line
+    (found,) = (each for each in _assumptions(run) if each["kind"] == "placeholder_branches")
+    assert [place["what"] for place in found["places"]] == ["if", "if ... break"]
+
+
+def test_values_that_are_only_printed_are_said_to_be(maya_run: MayaRun) -> None:
+    run = maya_run(
+        """
+        import torch
+        logits, labels = torch.randn(16, 1000, device="cuda").softmax(-1), torch.arange(16, device="cuda")
+        acc5 = (logits.topk(5).indices == labels[:, None]).sum() * 100 / 16
+        print(f"acc5 {acc5.item():.2f}")
+        """
+    )
+    (found,) = (each for each in _assumptions(run) if each["kind"] == "placeholder_reads")
+    assert found["text"].endswith("script1.py:5 (once); they are printed, and no branch depends on them")
+
+
+def _assumptions(run: ScriptRun) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))["assumptions"]
+    return found
 
 
 def test_strict_values_make_a_placeholder_an_error_that_names_the_line(maya_run: MayaRun) -> None:
