@@ -39,6 +39,8 @@ MAXIMUM_JOBS = 8
 C_FLAGS = ("-std=gnu11", "-O2", "-g1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
 # Thread-local variables get their place when the library is loaded, which saves a call at every access.
 DEVICE_FLAGS = ("-ftls-model=initial-exec",)
+# Nobody steps through stubs, and they are thousands.
+STUB_FLAGS = ("-g0", "-Os")
 # NDEBUG: without it, torch's headers check at every op which inputs the observer may read.
 CXX_FLAGS = ("-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread")
 # Symbolic: calls of a library's own functions bypass the table through which others could replace them.
@@ -173,20 +175,21 @@ class Compilation:
         self._link(self.toolchain.c, DEVICE_SONAME, [*objects, COMPLETE, *SYSTEM_LIBRARIES])
 
     def _link_library(self, requirement: Requirement, objects: Sequence[str]) -> None:
-        """Add stubs for the symbols that torch imports and `objects` lack, and link."""
+        """Add stubs for what torch imports or NVIDIA documents and `objects` lack, and link."""
         library, soname = requirement.library, requirement.soname
         defined = frozenset[str]().union(*(read_exports(self.log.folder / name) for name in objects))
         foreign = sorted(name for name in defined if library.prefix_length(name) == 0)
         if foreign:
             self._notice(f"{soname} does not export {', '.join(foreign)}: not a name of that library")
-        missing = requirement.functions - defined, requirement.objects - defined
+        public = library.public_names(self.torch.cuda_release) - requirement.objects
+        missing = requirement.functions.union(public) - defined, requirement.objects - defined
         self.log.note(f"note: {soname}: {len(defined)} symbols emulated, {sum(map(len, missing))} stubs")
 
         stubs, script = Path(OBJECTS, f"{soname}.stubs.c"), Path(OBJECTS, f"{soname}.version")
         (self.log.folder / stubs).write_text(stub_source(library, soname, *missing))
         exported = defined.union(*missing).difference(foreign)
         (self.log.folder / script).write_text(version_script(requirement.version, exported))
-        parts = [*objects, self._compile_c(stubs), f"-Wl,--version-script={script}", COMPLETE]
+        parts = [*objects, self._compile_c(stubs, STUB_FLAGS), f"-Wl,--version-script={script}", COMPLETE]
         self._link(self.toolchain.c, soname, [*parts, *DEVICE_LIBRARY, *SYSTEM_LIBRARIES])
 
     def _observer_problem(self) -> str | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rank_runtime.build.elf import Imports
+from rank_runtime.build.functions import functions_of_release, public_functions
 from rank_runtime.build.torch_install import NVIDIA_SONAME
 
 # Wheels that bundle libraries rename them: libcudart-d0da41ae.so.11.0 is still libcudart.
@@ -31,11 +32,22 @@ class StubResult:
     value: str  # a C expression; "" for void
 
 
-VOID = StubResult("void", "")
-NULL_POINTER = StubResult("void *", "0")
-NO_VERSION = StubResult("size_t", "0")
-TEXT = StubResult("const char *", '"not emulated by Maya"')
 GENERIC_FAILURE = StubResult("int", "1")
+# By the kinds of functions.py. The old interface of cuBLAS returns numbers.
+RESULTS_BY_KIND: Mapping[str, StubResult] = MappingProxyType(
+    {
+        "void": StubResult("void", ""),
+        "pointer": StubResult("void *", "0"),
+        "text": StubResult("const char *", '"not emulated by Maya"'),
+        "size": StubResult("size_t", "0"),
+        "number": StubResult("long", "0"),
+        "negative": StubResult("long", "-1"),
+        "float": StubResult("float", '__builtin_nanf("")'),
+        "double": StubResult("double", '__builtin_nan("")'),
+        "complex": StubResult("float _Complex", '__builtin_nanf("")'),
+        "doublecomplex": StubResult("double _Complex", '__builtin_nan("")'),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,14 @@ class Library:
 
     def result_of(self, function: str) -> StubResult:
         """What the stub of `function` returns."""
-        return self.other_results.get(function, self.unsupported)
+        if function in self.other_results:
+            return self.other_results[function]
+        public = public_functions(self.stem).get(function)
+        return RESULTS_BY_KIND[public.kind] if public is not None and public.kind else self.unsupported
+
+    def public_names(self, cuda_release: tuple[int, int]) -> frozenset[str]:
+        """The public functions that the library exports in a CUDA release."""
+        return functions_of_release(self.stem, cuda_release, of_major=not self.is_opened_by_name)
 
     def prefix_length(self, symbol: str) -> int:
         """Length of the longest prefix that makes `symbol` one of this library's; 0 if it is not."""
@@ -96,7 +115,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         1,
         ("nvml",),
         _status(3),
-        {"nvmlErrorString": TEXT},
         has_versions=False,
         is_opened_by_name=True,
     ),
@@ -106,20 +124,9 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         13,
         ("cuda",),
         _status(801),
-        {
-            "cudaGetErrorName": TEXT,
-            "cudaGetErrorString": TEXT,
-            "__cudaRegisterFatBinary": NULL_POINTER,
-            "__cudaRegisterFatBinaryEnd": VOID,
-            "__cudaUnregisterFatBinary": VOID,
-            "__cudaRegisterFunction": VOID,
-            "__cudaRegisterVar": VOID,
-            "__cudaRegisterManagedVar": VOID,
-            "__cudaInitModule": StubResult("char", "0"),
-        },
         number_follows_cuda=True,
     ),
-    Library("nvrtc", "libnvrtc", 13, ("nvrtc",), _status(11), {"nvrtcGetErrorString": TEXT}, number_follows_cuda=True),
+    Library("nvrtc", "libnvrtc", 13, ("nvrtc",), _status(11), number_follows_cuda=True),
     Library("cupti", "libcupti", 13, ("cupti",), _status(27), number_follows_cuda=True),
     Library(
         "cublas",
@@ -127,7 +134,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         13,
         ("cublas",),
         _status(15),
-        {"cublasGetStatusName": TEXT, "cublasGetStatusString": TEXT, "cublasGetCudartVersion": NO_VERSION},
         number_follows_cuda=True,
     ),
     Library(
@@ -136,12 +142,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         13,
         ("cublasLt",),
         _status(15),
-        {
-            "cublasLtGetStatusName": TEXT,
-            "cublasLtGetStatusString": TEXT,
-            "cublasLtGetVersion": NO_VERSION,
-            "cublasLtGetCudartVersion": NO_VERSION,
-        },
         number_follows_cuda=True,
     ),
     Library(
@@ -150,13 +150,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         9,
         ("cudnn",),
         _status(3000),
-        {
-            "cudnnGetErrorString": TEXT,
-            "cudnnGetLastErrorString": VOID,
-            "cudnnGetVersion": NO_VERSION,
-            "cudnnGetCudartVersion": NO_VERSION,
-            "cudnnGetMaxDeviceVersion": NO_VERSION,
-        },
     ),
     Library("cufft", "libcufft", 12, ("cufft", "cufftXt"), _status(16), number_follows_cuda=True),
     Library("curand", "libcurand", 10, ("curand",), _status(204)),
@@ -166,7 +159,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         12,
         ("cusparse",),
         _status(10),
-        {"cusparseGetErrorName": TEXT, "cusparseGetErrorString": TEXT},
     ),
     Library(
         "cusparselt",
@@ -174,7 +166,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         0,
         ("cusparseLt",),
         _status(10),
-        {"cusparseLtGetErrorName": TEXT, "cusparseLtGetErrorString": TEXT},
         has_versions=False,
     ),
     Library("cusolver", "libcusolver", 12, ("cusolver",), _status(9), number_follows_cuda=True),
@@ -184,13 +175,7 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         0,
         ("cuFile",),
         StubResult("error_pair", "(error_pair){5007, 801}"),
-        {
-            "cuFileRead": StubResult("ssize_t", "-5007"),
-            "cuFileWrite": StubResult("ssize_t", "-5007"),
-            "cuFileHandleDeregister": VOID,
-            "cuFileUseCount": StubResult("long", "0"),
-            "cuFileBatchIODestroy": VOID,
-        },
+        {"cuFileRead": StubResult("ssize_t", "-5007"), "cuFileWrite": StubResult("ssize_t", "-5007")},
         has_versions=False,
     ),
     Library(
@@ -199,7 +184,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         2,
         ("nccl", "pnccl"),
         _status(5),
-        {"ncclGetErrorString": TEXT, "ncclGetLastError": TEXT},
         has_versions=False,
     ),
     Library(
@@ -208,26 +192,6 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         3,
         ("nvshmem", "nvshmemx", "nvshmemi", "nvshmemid"),
         _status(3),
-        {
-            "nvshmem_malloc": NULL_POINTER,
-            "nvshmem_calloc": NULL_POINTER,
-            "nvshmem_align": NULL_POINTER,
-            "nvshmem_ptr": NULL_POINTER,
-            "nvshmemx_mc_ptr": NULL_POINTER,
-            "nvshmem_my_pe": _status(-1),
-            "nvshmem_n_pes": _status(-1),
-            "nvshmem_team_my_pe": _status(-1),
-            "nvshmem_team_n_pes": _status(-1),
-            "nvshmemid_init_status": _status(0),  # "not initialized" is the whole truth
-            "nvshmem_free": VOID,
-            "nvshmem_barrier_all": VOID,
-            "nvshmem_info_get_version": VOID,
-            "nvshmemid_hostlib_finalize": VOID,
-            "nvshmemx_getmem_on_stream": VOID,
-            "nvshmemx_putmem_on_stream": VOID,
-            "nvshmemx_putmem_signal_on_stream": VOID,
-            "nvshmemx_signal_wait_until_on_stream": VOID,
-        },
     ),
 )
 

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rank_runtime.build.functions import FOLDER
+
 RANK_RUNTIME = Path(__file__).resolve().parent.parent
 SUFFIXES = (".c", ".h", ".cpp")
 # Modules of rank_runtime that declared_headers.py imports.
@@ -62,6 +64,7 @@ class Sources:
         """Changes whenever a source or the build itself does."""
         build_code = [
             *Path(__file__).resolve().parent.glob("*.py"),
+            *FOLDER.glob("*.txt"),
             *(RANK_RUNTIME / f"{name}.py" for name in DECLARATIONS),
         ]
         sources = (path for folder in (self.shim, self.observer) for path in folder.rglob("*"))

@@ -1,6 +1,6 @@
 """The generated part of a fake library: stubs for functions that are not emulated, and the linker's version script.
 
-In: the symbols that torch imports from the library and our objects do not define. Out: C text and a version script.
+In: the symbols that torch imports or NVIDIA documents and our objects do not define. Out: C text and a version script.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rank_runtime.build.libraries import Library
 OBJECT_BYTES = 4096
 
 PREAMBLE = """\
-/* Generated: symbols that torch imports from {soname} and Maya does not emulate. */
+/* Generated: symbols of {soname} that Maya does not emulate. */
 #include <stddef.h>
 #include <sys/types.h>
 

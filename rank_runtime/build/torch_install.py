@@ -46,12 +46,18 @@ class TorchInstall:
     @property
     def cuda_major(self) -> int:
         """13 of 13.0."""
-        return int(self.cuda_version.split(".")[0])
+        return self.cuda_release[0]
+
+    @property
+    def cuda_release(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, minor = (int(part) for part in self.cuda_version.split(".")[:2])
+        return major, minor
 
     @cached_property
     def definitions(self) -> Mapping[str, int]:
         """Versions that our sources are compiled for, as macros. Absent: the metadata does not tell."""
-        major, minor = (int(part) for part in self.cuda_version.split(".")[:2])
+        major, minor = self.cuda_release
         definitions = {"MAYA_CUDA_VERSION": major * 1000 + minor * 10, "MAYA_TORCH_VERSION": _number(self.version)}
         requirements = self._requirements()
         for macro, package in (("MAYA_CUDNN_VERSION", "cudnn"), ("MAYA_NCCL_VERSION", "nccl")):

@@ -1,4 +1,4 @@
-/* libcuda: initialisation, devices, contexts, errors, and lookup of functions by name. */
+/* libcuda: initialisation, devices, contexts and errors. */
 
 #define _GNU_SOURCE
 #include "cuda_common.h"
@@ -33,21 +33,6 @@ MAYA_API CUresult cuGetErrorString(CUresult error, const char **text) {
 MAYA_API CUresult cuGetErrorName(CUresult error, const char **name) {
     *name = runtime_text("cudaGetErrorName", error);
     return CUDA_OK;
-}
-
-/* ---- functions by name ---- */
-
-MAYA_API CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
-    (void)version;
-    (void)flags;
-    void *self = dlopen("libcuda.so.1", RTLD_LAZY);
-    *function = self ? dlsym(self, name) : NULL;
-    if (status) *status = *function ? CUDA_ENTRY_POINT_FOUND : CUDA_ENTRY_POINT_NOT_FOUND;
-    return *function ? CUDA_OK : CUDA_NOT_FOUND;
-}
-
-MAYA_API CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
-    return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }
 
 /* ---- devices ---- */
@@ -175,7 +160,21 @@ MAYA_API CUresult cuCtxGetDevice(CUdevice *device) {
     return CUDA_OK;
 }
 
+/* With the context as an argument since CUDA 13; NULL is the current one. */
+MAYA_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
+    *device = context ? context->device : maya_current_device();
+    return CUDA_OK;
+}
+
 MAYA_API CUresult cuCtxSynchronize(void) { return maya_device_synchronize(); }
+
+MAYA_API CUresult cuCtxSynchronize_v2(CUcontext context) {
+    int current = maya_current_device();
+    int status = context ? maya_set_device(context->device) : CUDA_OK;
+    if (status == CUDA_OK) status = maya_device_synchronize();
+    maya_set_device(current);
+    return status;
+}
 
 MAYA_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     (void)flags;

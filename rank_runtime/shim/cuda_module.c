@@ -170,71 +170,11 @@ MAYA_API CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction functio
 
 /* ---- launches ---- */
 
-/* A tensor map is opaque to the host; only kernels, which do not run here, read it. The fake one holds address and size of its
- * tensor, which a launch with the map as an argument records. */
-typedef struct {
-    void *address;
-    uint64_t bytes; /* size of the tensor */
-    uint64_t mark;
-    char unused[104];
-} tensor_map;
-
-static const uint64_t TENSOR_MAP = 0x70616D726F736E74u;
-_Static_assert(sizeof(tensor_map) == 128, "the size of a CUtensorMap");
-
-/* The device pointers among a launch's arguments, and the size of the tensor behind each, by parameter; 0: no device pointer.
- */
-typedef struct {
-    size_t count, parameters; /* number of parameters up to the last pointer */
-    const void *addresses[MAYA_PARAMETERS];
-    uint64_t extents[MAYA_PARAMETERS];
-} pointer_arguments;
-
-static void find_pointers(pointer_arguments *found, CUfunction function, void **arguments) {
-    const maya_cubin_kernel *resources = function ? maya_kernel_resources(function) : NULL;
-    found->count = found->parameters = 0;
-    if (resources == NULL || arguments == NULL) return;
-    for (int i = 0; i < resources->parameters; i++) {
-        const uint16_t size = resources->parameter_bytes[i];
-        found->extents[i] = 0;
-        if (arguments[i] == NULL || (size != sizeof(void *) && size != sizeof(tensor_map))) continue;
-        tensor_map map = {.mark = 0};
-        memcpy(&map, arguments[i], size);
-        if (maya_address_device(map.address) < 0 || (size == sizeof map && map.mark != TENSOR_MAP)) continue;
-        found->addresses[found->count++] = map.address;
-        found->extents[i] = size == sizeof map ? map.bytes : maya_extent_of(map.address);
-        found->parameters = (size_t)i + 1;
-    }
-    maya_forget_pointers();
-}
-
-/* The pointer arguments of a kernel that is loaded at run time and launched outside an ATen op (mostly Triton's): each may be
- * an output. Inside an ATen op the op observer knows the outputs. */
-typedef struct {
-    size_t count;
-    const void *pointers[];
-} possible_outputs;
-
-static void run_invalidation(void *argument) {
-    const possible_outputs *outputs = argument;
-    for (size_t i = 0; i < outputs->count; i++) maya_values_doubt(outputs->pointers[i]);
-}
-
-static void invalidate_outputs(const pointer_arguments *pointers, CUstream stream) {
-    if (pointers->count == 0 || strncmp(maya_op_name(), "aten::", 6) == 0) return;
-    possible_outputs *outputs = malloc(sizeof *outputs + pointers->count * sizeof(void *));
-    if (outputs == NULL) abort();
-    outputs->count = pointers->count;
-    memcpy(outputs->pointers, pointers->addresses, pointers->count * sizeof(void *));
-    maya_command command = {.run = run_invalidation, .release = free, .argument = outputs, .unrecorded = true};
-    maya_submit(stream, &command);
-}
-
 static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
                        CUstream stream, void **arguments) {
-    pointer_arguments pointers;
-    find_pointers(&pointers, function, arguments);
-    invalidate_outputs(&pointers, stream);
+    maya_pointer_arguments pointers;
+    maya_find_pointers(&pointers, function, arguments);
+    if (!maya_launch_is_of_aten()) maya_invalidate_outputs(&pointers, stream);
     maya_launch_arguments given = {arguments, pointers.extents, pointers.parameters};
     return maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream, &given);
 }
@@ -263,10 +203,9 @@ MAYA_API CUresult cuLaunchKernelEx(const launch_configuration *configuration, CU
 static CUresult encode_tensor_map(void *map, int type, unsigned rank, void *address, const uint64_t *dimensions) {
     static const unsigned char element_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}; /* by CUtensorMapDataType */
     if (map == NULL || address == NULL || dimensions == NULL || rank < 1 || rank > 5) return CUDA_INVALID_VALUE;
-    tensor_map made = {.address = address, .mark = TENSOR_MAP};
-    made.bytes = type >= 0 && type < (int)sizeof element_bytes ? element_bytes[type] : 1;
-    for (unsigned i = 0; i < rank; i++) made.bytes *= dimensions[i];
-    memcpy(map, &made, sizeof made);
+    uint64_t bytes = type >= 0 && type < (int)sizeof element_bytes ? element_bytes[type] : 1;
+    for (unsigned i = 0; i < rank; i++) bytes *= dimensions[i];
+    maya_tensor_map_encode(map, address, bytes);
     return CUDA_OK;
 }
 

@@ -46,6 +46,22 @@ MAYA_API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent
     return maya_event_elapsed(start, end, milliseconds);
 }
 
+MAYA_API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
+    return maya_event_elapsed(start, end, milliseconds);
+}
+
+/* ---- attributes; those of the L2 cache are hints to its replacement policy, which estimates do not know ---- */
+
+MAYA_API CUresult cuStreamSetAttribute(CUstream stream, int attribute, const void *value) {
+    enum { ACCESS_POLICY_WINDOW = 1 };
+    (void)stream, (void)value;
+    if (attribute == ACCESS_POLICY_WINDOW) return CUDA_OK;
+    maya_unsupported_detail("cuStreamSetAttribute", "attribute %d", attribute);
+    return CUDA_NOT_SUPPORTED;
+}
+
+MAYA_API CUresult cuCtxResetPersistingL2Cache(void) { return CUDA_OK; }
+
 /* ---- memory operations ---- */
 
 MAYA_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) {

@@ -105,6 +105,19 @@ MAYA_API cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device) {
     return CUDA_OK;
 }
 
+MAYA_API cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *text) {
+    unsigned domain = 0, bus = 0;
+    if (text == NULL || (sscanf(text, "%x:%x:%*x", &domain, &bus) != 2 && sscanf(text, "%x:%*x", &bus) != 1)) {
+        return cudart_result(CUDA_INVALID_VALUE);
+    }
+    for (int i = 0; i < maya_visible_devices()->count; i++) {
+        if (domain != 0 || (unsigned)maya_device_attribute_of(i, MAYA_ATTRIBUTE_PCI_BUS) != bus) continue;
+        *device = i;
+        return CUDA_OK;
+    }
+    return cudart_result(CUDA_INVALID_DEVICE);
+}
+
 MAYA_API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     int count = maya_visible_devices()->count;
     if (device < 0 || device >= count || peer < 0 || peer >= count) return cudart_result(CUDA_INVALID_DEVICE);
@@ -137,21 +150,24 @@ MAYA_API cudaError_t cudaProfilerStop(void) { return CUDA_OK; }
 
 /* ---- the driver's functions, for callers that ask the runtime for them ---- */
 
-static cudaError_t driver_entry_point(const char *name, void **function, int *found) {
+static cudaError_t driver_entry_point(const char *name, void **function, unsigned version, int *found) {
+    typedef int (*lookup)(const char *, void **, int, uint64_t, int *);
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    *function = driver ? dlsym(driver, name) : NULL;
-    if (found) *found = *function ? CUDA_ENTRY_POINT_FOUND : CUDA_ENTRY_POINT_NOT_FOUND;
+    lookup look_up = driver ? (lookup)dlsym(driver, "cuGetProcAddress_v2") : NULL;
+    int outcome = CUDA_ENTRY_POINT_NOT_FOUND;
+    *function = NULL;
+    if (look_up) look_up(name, function, (int)version, 0, &outcome);
+    if (found) *found = outcome;
     return CUDA_OK;
 }
 
 MAYA_API cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *found) {
     (void)flags;
-    return driver_entry_point(name, function, found);
+    return driver_entry_point(name, function, MAYA_CUDA_VERSION, found);
 }
 
 MAYA_API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                                       unsigned long long flags, int *found) {
-    (void)version;
     (void)flags;
-    return driver_entry_point(name, function, found);
+    return driver_entry_point(name, function, version, found);
 }

@@ -115,7 +115,15 @@ MAYA_API cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t 
 static cudaError_t launch(maya_kernel *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
                           cudaStream_t stream) {
     const unsigned grid_size[3] = {grid.x, grid.y, grid.z}, block_size[3] = {block.x, block.y, block.z};
-    const maya_launch_arguments given = {.values = arguments};
+    maya_launch_arguments given = {.values = arguments};
+    maya_pointer_arguments pointers;
+    /* Outside ATen ops, which is where other packages launch, tensors are known by the pointers to them alone. */
+    if (!maya_launch_is_of_aten()) {
+        maya_find_pointers(&pointers, kernel, arguments);
+        maya_invalidate_outputs(&pointers, stream);
+        given.extents = pointers.extents;
+        given.extent_count = pointers.parameters;
+    }
     return cudart_result(maya_kernel_launch(kernel, grid_size, block_size, shared_bytes, stream, &given));
 }
 
@@ -205,6 +213,14 @@ MAYA_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int 
 MAYA_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size,
                                                                    size_t shared_bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
+}
+
+MAYA_API cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
+                                                    const launch_configuration *configuration) {
+    if (maya_kernel_of(function) == NULL) return cudart_result(CUDA_INVALID_DEVICE_FUNCTION);
+    int threads = (int)(configuration->block.x * configuration->block.y * configuration->block.z);
+    *clusters = maya_occupancy(threads, configuration->shared_bytes) * maya_get_settings()->device.sm_count / 2;
+    return CUDA_OK;
 }
 
 /* ---- libraries; every kernel that a program looks up counts as part of the image ---- */

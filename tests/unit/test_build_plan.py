@@ -9,6 +9,7 @@ import pytest
 
 from rank_runtime.build import BuildError
 from rank_runtime.build.elf import ElfError, ImportedSymbol, Imports, read_exports, read_imports
+from rank_runtime.build.functions import FOLDER, parse_line, public_functions
 from rank_runtime.build.libraries import KNOWN_LIBRARIES, required_libraries
 from rank_runtime.build.sources import Sources
 from rank_runtime.build.torch_install import find_torch, read_torch
@@ -93,6 +94,34 @@ def test_the_table_of_libraries_is_consistent() -> None:
         assert "_" not in library.stem, "shim/<stem>_*.c would be ambiguous"
         assert library.unsupported.value != "0"
         assert all(library.prefix_length(name) for name in library.other_results)
+
+
+def test_every_list_of_functions_belongs_to_a_library_and_is_sorted() -> None:
+    libraries = {library.stem: library for library in KNOWN_LIBRARIES}
+    for path in FOLDER.glob("*.txt"):
+        names = list(public_functions(path.stem))
+        assert names == sorted(names)
+        assert all(libraries[path.stem].prefix_length(name) for name in names)
+
+
+def test_a_library_has_the_functions_of_its_cuda_release() -> None:
+    runtime = next(library for library in KNOWN_LIBRARIES if library.stem == "cudart")
+    driver = next(library for library in KNOWN_LIBRARIES if library.stem == "cuda")
+    prefetches = {"cudaMemPrefetchAsync", "cudaMemPrefetchAsync_v2"}
+    assert runtime.public_names((12, 8)) & prefetches == prefetches
+    assert runtime.public_names((13, 0)) & prefetches == {"cudaMemPrefetchAsync"}
+    newer = {"cudaDeviceGetHostAtomicCapabilities", "cudaFuncGetParamCount"}  # 13.0 and 13.2: packages may link both
+    assert newer <= runtime.public_names((13, 0))
+    assert newer.isdisjoint(runtime.public_names((12, 9)))
+    assert "cuCtxGetDevice_v2" in driver.public_names((13, 0))
+    assert "cuLaunchHostFunc_v2" not in driver.public_names((13, 0)), "a program that looks for it must not find it"
+    assert "cuCtxCreate_v2" in driver.public_names((13, 0)), "drivers keep all functions"
+
+
+@pytest.mark.parametrize("line", ["cudaFoo status", "cudaFoo 12", "cudaFoo 12.2-13.0-"])
+def test_a_wrong_line_in_a_list_of_functions_is_named(line: str) -> None:
+    with pytest.raises(ValueError, match="after cudaFoo"):
+        parse_line(line)
 
 
 @pytest.mark.parametrize(

@@ -34,4 +34,4 @@ enum {
 };
 
 /* cudaDriverEntryPointQueryResult, CUdriverProcAddressQueryResult */
-enum { CUDA_ENTRY_POINT_FOUND = 0, CUDA_ENTRY_POINT_NOT_FOUND = 1 };
+enum { CUDA_ENTRY_POINT_FOUND = 0, CUDA_ENTRY_POINT_NOT_FOUND = 1, CUDA_ENTRY_POINT_TOO_NEW = 2 };

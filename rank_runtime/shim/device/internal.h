@@ -271,6 +271,35 @@ typedef struct {
     size_t extent_count;     /* up to the last pointer; 0: not known */
 } maya_launch_arguments;
 
+/* By type (kernel_parameters.h), one character for each; "": not known, as for kernels from images. */
+const char *maya_kernel_parameters(maya_kernel *kernel);
+
+/* ---- pointer_arguments.c: the device pointers among a launch's arguments ---- */
+
+/* A tensor map is opaque to the host; only kernels, which do not run here, read it. The fake one holds address and size of its
+ * tensor, which a launch with the map as an argument records. */
+typedef struct {
+    void *address;
+    uint64_t bytes; /* size of the tensor */
+    uint64_t mark;
+    char unused[104];
+} maya_tensor_map;
+
+typedef struct {
+    size_t output_count, parameters; /* pointers that may be written; parameters up to the last pointer */
+    const void *outputs[MAYA_PARAMETERS];
+    uint64_t extents[MAYA_PARAMETERS]; /* size of the tensor behind each, by parameter; 0: no pointer, or not known */
+} maya_pointer_arguments;
+
+MAYA_API void maya_tensor_map_encode(void *map, void *address, uint64_t bytes);
+/* true inside an ATen op, whose tensors and results the op observer knows. */
+MAYA_API bool maya_launch_is_of_aten(void);
+MAYA_API void maya_find_pointers(maya_pointer_arguments *found, maya_kernel *kernel, void **arguments);
+/* What the kernel may write counts as a placeholder once the stream comes to the launch. */
+MAYA_API void maya_invalidate_outputs(const maya_pointer_arguments *pointers, void *stream);
+
+/* ---- kernels.c again ---- */
+
 MAYA_API int maya_kernel_launch(maya_kernel *kernel, const unsigned grid[3], const unsigned block[3], size_t shared_bytes,
                                 void *stream, const maya_launch_arguments *arguments);
 MAYA_API int maya_occupancy(int block_threads, size_t shared_bytes);

@@ -3,6 +3,7 @@
  * (launch_part.h) and the bytes that its pointers point to, so that the text is formatted only once. */
 
 #include "internal.h"
+#include "kernel_parameters.h"
 #include "launch_part.h"
 #include "process.h"
 #include "recorder.h"
@@ -10,6 +11,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +20,8 @@ struct maya_kernel {
     const void *host_function; /* NULL for a kernel known by name */
     const char *name;
     const maya_cubin_kernel *resources;
-    uint8_t part_kind; /* maya_part_kind */
+    char *_Atomic parameters; /* by type; NULL until a launch asks */
+    uint8_t part_kind;        /* maya_part_kind */
 };
 
 pthread_mutex_t maya_kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -110,6 +113,16 @@ maya_kernel *maya_kernel_named(const char *name, const maya_cubin_kernel *resour
 }
 
 const maya_cubin_kernel *maya_kernel_resources(const maya_kernel *kernel) { return kernel->resources; }
+
+const char *maya_kernel_parameters(maya_kernel *kernel) {
+    if (kernel->host_function == NULL) return "";
+    char *kinds = atomic_load_explicit(&kernel->parameters, memory_order_acquire), *expected = NULL;
+    if (kinds) return kinds;
+    kinds = maya_parameter_kinds(kernel->name);
+    if (atomic_compare_exchange_strong(&kernel->parameters, &expected, kinds)) return kinds;
+    free(kinds); /* another thread was faster */
+    return expected;
+}
 
 /* ---- launches ---- */
 
