@@ -116,8 +116,8 @@ NVML = Checks(
     def an_unknown_version_of_a_structure_is_refused():
         _refused("NVMLError_ArgumentVersionMismatch", pynvml.nvmlDeviceGetMemoryInfo, busy, 7)
 
-    def a_function_that_is_not_emulated_is_not_found():
-        _refused("NVMLError_FunctionNotFound", pynvml.nvmlDeviceGetVbiosVersion, busy)
+    def a_function_that_is_not_emulated_is_refused():
+        _refused("NVMLError_NotSupported", pynvml.nvmlDeviceGetVbiosVersion, busy)
     """
 )
 

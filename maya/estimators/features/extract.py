@@ -16,7 +16,7 @@ from maya.estimators.features.attention_kernels import attention_of_launch
 from maya.estimators.features.inductor import InductorSources
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.library import library_call
-from maya.estimators.features.triton import from_pointers, triton
+from maya.estimators.features.triton import from_pointers, gathering, triton
 from maya.estimators.kernel import Kernel, KernelClass
 
 Extractor = Callable[[KernelLaunch], Kernel | None]
@@ -88,7 +88,24 @@ def kernel_of(launch: KernelLaunch, sources: InductorSources | None = None) -> K
         # a job.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             found = _kernel(launch, sources)
+            if _is_of_a_package(launch) and (found is None or found.kernel_class not in _SHAPED):
+                found = gathering(launch)
     return found or _unknown(launch)
+
+
+# Their shapes come from the op, whoever wrote the kernel.
+_SHAPED = (KernelClass.GEMM, KernelClass.ATTENTION)
+# Namespaces of kernels that rules by name are meant for, in mangled names. Packages use CUB and Thrust as well.
+_KNOWN_NAMESPACES = ("2at6native", "3cub", "6thrust")
+_NAMESPACE_LENGTH = 64  # how far into the name they are looked for; template arguments follow
+
+
+def _is_of_a_package(launch: KernelLaunch) -> bool:
+    """A compiled kernel with known pointers that is neither torch's nor launched by an op of torch's. If its name
+    resembles that of a kernel of torch's, that is by accident."""
+    beginning = launch.name[:_NAMESPACE_LENGTH]
+    is_known = not beginning.startswith("_Z") or any(name in beginning for name in _KNOWN_NAMESPACES)
+    return not is_known and any(launch.pointers) and not launch.op.startswith("aten::")
 
 
 def _copy(launch: KernelLaunch) -> Kernel:

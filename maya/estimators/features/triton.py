@@ -9,6 +9,7 @@ Inductor's heuristics give a block 1024 elements for four warps, 512 for eight w
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from maya.estimators.features.inductor import KernelMetadata
@@ -21,6 +22,7 @@ _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for|mm|split_scan)_?(?:fused_)
 _LOOPS = {"poi": "pointwise", "red": "reduction", "per": "persistent_reduction"}
 _SMALL_GRID = 128  # in smaller grids, blocks take fewer elements
 _ROW = 1024  # assumed elements of a row of unknown length
+_TABLE_FACTOR = 2  # of an embedding, buffers of more than a part of the table are state of its optimizer
 
 
 def triton(launch: KernelLaunch, metadata: KernelMetadata | None = None) -> Kernel | None:
@@ -47,6 +49,28 @@ def from_pointers(launch: KernelLaunch) -> Kernel | None:
     shape = {"elements": largest, "blocks": float(launch.blocks), "operands": float(sum(map(bool, launch.pointers)))}
     variant = "matrix_from_pointers" if launch.tensor_cores else "from_pointers"
     return Kernel(KernelClass.UNKNOWN, "uint8", 0.0, touched - largest, largest, shape, variant)
+
+
+def gathering(launch: KernelLaunch) -> Kernel | None:
+    """As `from_pointers`, for a compiled kernel, whose name and op say more.
+
+    A look-up in an embedding table touches the rows that its indices name, not the table, and so does its backward with
+    the optimizer's state. If the op has a list of indices and a list of offsets into it, each segment gives a row of
+    the result, or takes one of the gradient: the largest buffer but tables, once for each index of a segment.
+    """
+    kernel = from_pointers(launch)
+    if kernel is None or "embedding" not in launch.function or len(launch.pointers) < 2:
+        return kernel
+    lists = [item for item in launch.tensors if len(item.shape) == 1 and item.dtype in ("int32", "int64")]
+    indices, segments = [*sorted((item.elements for item in lists), reverse=True), 0, 0][:2]
+    if segments < 2:
+        return kernel
+    tables = max(launch.pointers)
+    result = max((size for size in launch.pointers if size < tables / _TABLE_FACTOR), default=tables)
+    rows = result * indices / (segments - 1)
+    touched = sum(min(float(size), rows) for size in launch.pointers)
+    written = min(float(tables), rows)
+    return dataclasses.replace(kernel, bytes_read=touched - written, bytes_written=written)
 
 
 def _guessed(launch: KernelLaunch, loop: str, fused: list[str]) -> Kernel:
