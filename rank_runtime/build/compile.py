@@ -94,13 +94,15 @@ class Compilation:
                     for requirement, objects in zip(requirements, compiled, strict=True)
                 ]
                 _results(linked)
+                _results(pool.submit(self._link_parts, requirement) for requirement in requirements)
                 if observer:
                     self._link_observer(observer.result())
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # the first failure is the one to show
                 raise
         shutil.rmtree(self.log.folder / OBJECTS)
-        sonames = (DEVICE_SONAME, *(requirement.soname for requirement in requirements))
+        parts = (part for requirement in requirements for part in requirement.part_sonames)
+        sonames = (DEVICE_SONAME, *(requirement.soname for requirement in requirements), *parts)
         return Products(sonames, None if observer_problem else OBSERVER_SONAME, observer_problem)
 
     def _requirements(self, torch_objects: Sequence[Imports]) -> list[Requirement]:
@@ -191,6 +193,10 @@ class Compilation:
         (self.log.folder / script).write_text(version_script(requirement.version, exported))
         parts = [*objects, self._compile_c(stubs, STUB_FLAGS), f"-Wl,--version-script={script}", COMPLETE]
         self._link(self.toolchain.c, soname, [*parts, *DEVICE_LIBRARY, *SYSTEM_LIBRARIES])
+
+    def _link_parts(self, requirement: Requirement) -> None:
+        for soname in requirement.part_sonames:
+            self._link(self.toolchain.c, soname, ("-L.", "-Wl,--no-as-needed", f"-l:{requirement.soname}"))
 
     def _observer_problem(self) -> str | None:
         """Why the op observer cannot be built; None: it can."""

@@ -63,6 +63,8 @@ class Library:
     number_follows_cuda: bool = False  # the number grows by one with each major release of CUDA
     has_versions: bool = True  # NVIDIA's own gives its symbols a version, named like its SONAME
     is_opened_by_name: bool = False  # by dlopen, hence needed although nothing links it
+    # NVIDIA's own consists of these as well. Here all functions are in the library itself, and its parts are empty.
+    parts: tuple[str, ...] = ()
 
     def soname(self, cuda_major: int) -> str:
         """SONAME in a CUDA release, for a library whose name torch does not tell."""
@@ -150,6 +152,15 @@ KNOWN_LIBRARIES: tuple[Library, ...] = (
         9,
         ("cudnn",),
         _status(3000),
+        parts=(
+            "libcudnn_graph",
+            "libcudnn_ops",
+            "libcudnn_cnn",
+            "libcudnn_adv",
+            "libcudnn_heuristic",
+            "libcudnn_engines_precompiled",
+            "libcudnn_engines_runtime_compiled",
+        ),
     ),
     Library("cufft", "libcufft", 12, ("cufft", "cufftXt"), _status(16), number_follows_cuda=True),
     Library("curand", "libcurand", 10, ("curand",), _status(204)),
@@ -206,6 +217,12 @@ class Requirement:
     functions: frozenset[str]  # imported by torch
     objects: frozenset[str]  # imported by torch, and data
     is_known: bool = True
+
+    @property
+    def part_sonames(self) -> list[str]:
+        """SONAMEs of the library's parts, which have the library's number."""
+        number = self.soname.rpartition(".so")[2]
+        return [f"{part}.so{number}" for part in self.library.parts]
 
 
 def soname_stem(soname: str) -> str:

@@ -87,6 +87,11 @@ def test_bundled_libraries_are_renamed_but_known() -> None:
     assert "libcublas.so.12" not in found  # only one of NVIDIA's own libraries asks for it
 
 
+def test_the_parts_of_a_library_have_its_number() -> None:
+    (cudnn,) = (item for item in required_libraries([], 13, ["cudnn"]) if item.library.stem == "cudnn")
+    assert "libcudnn_graph.so.9" in cudnn.part_sonames
+
+
 def test_the_table_of_libraries_is_consistent() -> None:
     for values in zip(*((item.stem, item.soname_stem) for item in KNOWN_LIBRARIES), strict=True):
         assert len(set(values)) == len(values)
