@@ -120,7 +120,7 @@ static cudaError_t launch(maya_kernel *kernel, dim3 grid, dim3 block, void **arg
     /* Outside ATen ops, which is where other packages launch, tensors are known by the pointers to them alone. */
     if (!maya_launch_is_of_aten()) {
         maya_find_pointers(&pointers, kernel, arguments);
-        maya_invalidate_outputs(&pointers, stream);
+        if (!maya_launch_is_of_op()) maya_invalidate_outputs(&pointers, stream);
         given.extents = pointers.extents;
         given.extent_count = pointers.parameters;
     }

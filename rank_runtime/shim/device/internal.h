@@ -292,8 +292,10 @@ typedef struct {
 } maya_pointer_arguments;
 
 MAYA_API void maya_tensor_map_encode(void *map, void *address, uint64_t bytes);
-/* true inside an ATen op, whose tensors and results the op observer knows. */
+/* Whether the thread is inside an ATen op, and inside an op of torch's dispatcher at all: the op observer knows its results
+ * and which of its arguments it changes. */
 MAYA_API bool maya_launch_is_of_aten(void);
+MAYA_API bool maya_launch_is_of_op(void);
 MAYA_API void maya_find_pointers(maya_pointer_arguments *found, maya_kernel *kernel, void **arguments);
 /* What the kernel may write counts as a placeholder once the stream comes to the launch. */
 MAYA_API void maya_invalidate_outputs(const maya_pointer_arguments *pointers, void *stream);

@@ -57,6 +57,8 @@ static void find_by_types(maya_pointer_arguments *found, const char *kinds, void
 
 bool maya_launch_is_of_aten(void) { return strncmp(maya_op_name(), "aten::", 6) == 0; }
 
+bool maya_launch_is_of_op(void) { return strstr(maya_op_name(), "::") != NULL; }
+
 void maya_find_pointers(maya_pointer_arguments *found, maya_kernel *kernel, void **arguments) {
     const maya_cubin_kernel *resources = kernel ? maya_kernel_resources(kernel) : NULL;
     found->output_count = found->parameters = 0;
