@@ -18,7 +18,7 @@ _COLLECTS = frozenset({"append", "extend", "add", "insert", "update", "appendlef
 _PRINTS = frozenset({"info", "debug", "warning", "warn", "error", "write", "add_scalar", "add_scalars", "log_metrics"})
 _SHOWS = frozenset({"set_postfix", "set_postfix_str", "set_description", "echo", "print"})
 _NOT_VALUES = frozenset({"len", "isinstance", "hasattr", "type", "id"})
-_LOGGERS = frozenset({"logger", "logging", "wandb", "log", "mlflow"})
+_LOGGERS = frozenset({"logger", "logging", "log"})
 
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

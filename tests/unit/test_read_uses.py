@@ -152,7 +152,7 @@ def test_names_of_other_functions_do_not_count() -> None:
     [
         ("print(loss.item())  # read", True),
         ("logger.info('%f', loss.item())  # read", True),
-        ("wandb.log({'loss': loss.item()})  # read", True),
+        ("logger.log({'loss': loss.item()})  # read", True),
         ("self.log('loss', loss.item())  # read", False),  # may reach a callback that stops the training
         ("def f():\n    x = loss.item()  # read\n    y = x / 2\n    print(y)", True),
         ("def f():\n    x = loss.item()  # read\n    print(x)\n    save(x)", False),
