@@ -12,6 +12,7 @@ from typing import Any
 
 BRANCHES, PLACEHOLDERS, NOT_KEPT = "placeholder_branches", "placeholder_reads", "contents_not_kept"
 EMPTY_GEMMS = "empty_gemms"
+ROUTING, ROUTING_READS = "routing", "routing_reads"
 STEPS, CLOCK = "steps", "clock"
 
 _PLACES_SHOWN = 3

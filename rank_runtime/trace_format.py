@@ -13,7 +13,7 @@ from enum import Enum, IntEnum, IntFlag
 
 MAGIC = b"MAYATRC\n"
 BLOCK_MAGIC = b"MBLK"
-VERSION = 2
+VERSION = 3
 
 # Fields of a struct: names and their format characters in the module `struct`. Structs are little-endian and packed.
 StructFields = tuple[tuple[str, str], ...]
@@ -88,6 +88,7 @@ class RecordKind(IntEnum):
     PLACEHOLDER_READ = 18  # bytes of placeholder values that the host read
     THREAD = 19  # the first record of every thread but number 1
     HOST_DELAY = 20  # ns that the host spent asleep or reading its clock
+    CHOICE = 21  # how many times an op chose by rule among placeholder scores since its last such record
 
 
 # Kinds that do not affect the replay. With measured host times, such a record has none of its own: the time goes to the
@@ -99,6 +100,7 @@ UNREPLAYED_KINDS = (
     RecordKind.BLOCK_FREE,
     RecordKind.PLACEHOLDER_READ,
     RecordKind.THREAD,
+    RecordKind.CHOICE,
 )
 
 

@@ -94,6 +94,21 @@ RANK_VARIABLES = (
     ),
     Variable("MAYA_STRICT_VALUES", "1: reading a placeholder value is an error", "0", choices=("0", "1")),
     Variable(
+        "MAYA_MOE_SKEW",
+        "how often the most frequent choice among placeholder scores (an expert) is made, in thousandths of the mean; "
+        "maya-torchrun sets it from --moe-skew",
+        "1000",
+        is_number=True,
+        internal=True,
+    ),
+    Variable(
+        "MAYA_MOE_SEED",
+        "decides which expert is chosen most often; maya-torchrun sets it from --moe-seed",
+        "0",
+        is_number=True,
+        internal=True,
+    ),
+    Variable(
         "MAYA_COLLECTIVE_BYTES",
         "largest buffer whose contents a collective carries, in bytes; small buffers are always carried, integers up "
         "to MAYA_KEPT_BYTES",

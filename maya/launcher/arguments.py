@@ -436,5 +436,7 @@ def _variables(options: argparse.Namespace, gpus_per_node: int | None) -> dict[s
         "MAYA_COPY_BYTES": options.copy_bytes,
         "MAYA_COLLECTIVE_BYTES": options.collective_bytes,
         "MAYA_STRICT_VALUES": "1" if options.strict_values else None,
+        "MAYA_MOE_SKEW": None if options.moe_skew is None else round(options.moe_skew * 1000),
+        "MAYA_MOE_SEED": options.moe_seed,
     }
     return {name: str(value) for name, value in variables.items() if value is not None}

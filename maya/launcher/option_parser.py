@@ -156,6 +156,16 @@ def whole_number_from_1(text: str) -> int:
     return int(text)
 
 
+def _skew(text: str) -> float:
+    try:
+        skew = float(text)
+    except ValueError:
+        skew = 0.0
+    if not 1 <= skew <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return skew
+
+
 def _add_values(group: argparse._ArgumentGroup) -> None:
     for name, details in (
         ("--compute-bytes", "with --compute small, compute ops whose tensors have at most N bytes (default: 65536)"),
@@ -166,6 +176,19 @@ def _add_values(group: argparse._ArgumentGroup) -> None:
         group.add_argument(name, type=whole_number, metavar="N", help=details)
     group.add_argument(
         "--strict-values", action="store_true", help="make it an error to read a value that was not computed"
+    )
+    group.add_argument(
+        "--moe-skew",
+        type=_skew,
+        metavar="FACTOR",
+        help="in a mixture of experts, let the expert that is chosen most often get FACTOR times the mean number of "
+        "tokens, and the others fewer and fewer (default: 1, the same for each)",
+    )
+    group.add_argument(
+        "--moe-seed",
+        type=whole_number,
+        metavar="N",
+        help="with --moe-skew: decides which experts are chosen more often than others (default: 0)",
     )
 
 

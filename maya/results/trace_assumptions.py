@@ -1,4 +1,4 @@
-"""Assumptions that show in traces: the script reads placeholder values, and compute is missing because of them.
+"""Assumptions that show in traces: placeholder values that the script reads or routes by, and compute that is missing.
 
 In: the traces of a run, one for each rank class. Out: `Assumption`s.
 """
@@ -11,7 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from maya.assumptions import BRANCHES, EMPTY_GEMMS, NOT_KEPT, PLACEHOLDERS, Assumption, Place
+from maya.assumptions import (
+    BRANCHES,
+    EMPTY_GEMMS,
+    NOT_KEPT,
+    PLACEHOLDERS,
+    ROUTING,
+    ROUTING_READS,
+    Assumption,
+    Place,
+)
 from maya.results.read_uses import ReadUse, use_of_read
 from maya.trace import PlaceholderRead, RecordKind, Trace, count_records
 
@@ -22,9 +31,19 @@ _READS = {"aten::_local_scalar_dense": "item()", "aten::copy_": "copy to the hos
 def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
     """The assumptions that the traces of a run show."""
     reads = [_reads(trace) for trace in traces]
-    # If the host reads no placeholder values, the script means its empty GEMMs.
-    empty = [_empty_gemms(trace) for trace, read in zip(traces, reads, strict=True) if read]
-    found = []
+    routed = [_assumed_reads(trace) for trace in traces]
+    # If the host reads neither placeholder values nor choices, the script means its empty GEMMs.
+    empty = [_empty_gemms(trace) for trace, *read in zip(traces, reads, routed, strict=True) if any(read)]
+    found = _routing(traces)
+    if places := _places(routed):
+        found.append(
+            Assumption(
+                ROUTING_READS,
+                "the script reads sizes and values that follow from this routing",
+                places,
+                "a metric among them says nothing about a real run",
+            )
+        )
     if places := _places(reads):
         uses = _uses_of(places, traces)
         if branches := _branches(uses):
@@ -105,6 +124,37 @@ def _consequence(uses: Sequence[tuple[Place, ReadUse | None]]) -> str:
     if any(use is not None and use.branches for _, use in uses):
         return "other code may depend on them as well"
     return "if it branches on them (early stopping, loss scaling, NaN checks), a real run may do something else"
+
+
+def _routing(traces: Sequence[Trace]) -> list[Assumption]:
+    choices = [count_records(trace).choices for trace in traces]
+    places = _places(
+        [
+            Counter({(f"{one.op.removeprefix('aten::')} of {one.alternatives}", one.at): one.times for one in of_trace})
+            for of_trace in choices
+        ]
+    )
+    skews = {(one.skew, one.seed) for of_trace in choices for one in of_trace}
+    if not places:
+        return []
+    skew, seed = max(skews)
+    if skew == 1:
+        statement = "even routing: choices among placeholder scores (of experts) are spread evenly"
+        consequence = "a real router is less even; --moe-skew FACTOR shows the effect"
+    else:
+        statement = (
+            f"uneven routing: of choices among placeholder scores (of experts), the most frequent is made {skew:g} "
+            f"times as often as on average (--moe-skew, seed {seed})"
+        )
+        consequence = "a real router chooses in another way"
+    return [Assumption(ROUTING, statement, places, consequence)]
+
+
+def _assumed_reads(trace: Trace) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for read in count_records(trace).assumed_reads:
+        found[_read_text(read), read.at] += read.times
+    return found
 
 
 def _reads(trace: Trace) -> Counter[tuple[str, str]]:

@@ -23,6 +23,18 @@ class PlaceholderRead:
 
 
 @dataclass(frozen=True)
+class RuleChoice:
+    """Choices among placeholder scores, made by rule by one op from one line of the program."""
+
+    op: str  # "aten::topk"
+    at: str  # "train.py:33"; "" if unknown
+    alternatives: int
+    skew: float  # how often the most frequent alternative is chosen, as a multiple of the mean
+    seed: int
+    times: int
+
+
+@dataclass(frozen=True)
 class TraceCounts:
     """The totals of one trace."""
 
@@ -35,6 +47,8 @@ class TraceCounts:
     bytes_copied: dict[str, int]  # by direction, "HtoD", ...
     bytes_set: int
     placeholder_reads: tuple[PlaceholderRead, ...]  # most frequent first
+    assumed_reads: tuple[PlaceholderRead, ...]  # reads of what follows from choices by rule; most frequent first
+    choices: tuple[RuleChoice, ...]  # most frequent first
 
     @property
     def launches(self) -> int:
@@ -67,7 +81,9 @@ def count_records(trace: Trace) -> TraceCounts:
         duration_ns=int(records["host_ns"].max(initial=0)),
         bytes_copied=_bytes_copied(trace),
         bytes_set=int(trace.select(RecordKind.MEMSET)["value"].sum(dtype=np.uint64)),
-        placeholder_reads=_placeholder_reads(trace),
+        placeholder_reads=_reads(trace, assumed=False),
+        assumed_reads=_reads(trace, assumed=True),
+        choices=_choices(trace),
     )
 
 
@@ -80,13 +96,27 @@ def _bytes_copied(trace: Trace) -> dict[str, int]:
     return dict(by_direction)
 
 
-def _placeholder_reads(trace: Trace) -> tuple[PlaceholderRead, ...]:
+def _choices(trace: Trace) -> tuple[RuleChoice, ...]:
+    records = trace.select(RecordKind.CHOICE)
+    found = []
+    for number in np.unique(records["signature"]).tolist():
+        signature = trace.signature(number)
+        times = int(records["value"][records["signature"] == number].sum(dtype=np.uint64))
+        skew, seed = int(signature.get("skew", 1000)) / 1000, int(signature.get("seed", 0))
+        op, at = str(signature["choice"]), str(signature["at"])
+        found.append(RuleChoice(op, at, int(signature["alternatives"]), skew, seed, times))
+    return tuple(sorted(found, key=lambda choice: (-choice.times, choice.at, choice.op)))
+
+
+def _reads(trace: Trace, *, assumed: bool) -> tuple[PlaceholderRead, ...]:
     reads = trace.select(RecordKind.PLACEHOLDER_READ)
     times: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
     given_up: Counter[tuple[str, str]] = Counter()
     for number in np.unique(reads["signature"]).tolist():
         signature = trace.signature(number)
+        if bool(signature.get("assumed")) != assumed:
+            continue
         where = str(signature.get("read", "")), str(signature.get("at", ""))
         chosen = reads["value"][reads["signature"] == number]
         times[where] += len(chosen)

@@ -58,7 +58,10 @@ Checksums are CRC-32 (zlib's) of everything behind them in their header and, for
                    of first steps. A GEMM that launched nothing, because an input has no elements, is
                    {"op": name, "empty": true, "at": "file.py:line"}
     PLACEHOLDER_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true if the program had written
-                   contents there that were too large to be kept
+                   contents there that were too large to be kept; "assumed": true if it read no placeholders, but values
+                   that follow from a CHOICE
+    CHOICE         {"choice": op, "at": "file.py:line", "alternatives": n}; "skew": the share of the most frequent
+                   alternative, in thousandths of the mean, and "seed", if they are not chosen evenly
 """
 
 from __future__ import annotations

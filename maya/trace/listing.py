@@ -79,6 +79,12 @@ def _head(trace: Trace) -> Iterator[str]:
         lost = f", {found.given_up:,} of them of large copies that were not kept" if found.given_up else ""
         size, where = bytes_text(found.bytes), found.at or "an unknown line"
         yield f"reads    {found.read} at {where} read {size} of placeholders {found.times:,} times{lost}"
+    for choice in totals.choices:
+        where = choice.at or "an unknown line"
+        yield f"chooses  {choice.op} at {where} chose by rule from {choice.alternatives:,} {choice.times:,} times"
+    for found in totals.assumed_reads:
+        size, where = bytes_text(found.bytes), found.at or "an unknown line"
+        yield f"reads    {found.read} at {where} read {size} that follows from such choices {found.times:,} times"
 
 
 def _listing(

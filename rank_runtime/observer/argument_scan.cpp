@@ -16,7 +16,9 @@ void scan_tensor(const at::Tensor& tensor, Scan& scan) {
       impl->layout() == c10::Layout::Strided && impl->unsafe_storage() && !tensor.is_nested() && !is_symbolic(tensor);
   scan.touches_gpu = scan.touches_gpu || on_gpu;
   scan.all_strided = scan.all_strided && strided;
-  const auto dtype = static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype()));
+  const c10::ScalarType type = c10::typeMetaToScalarType(impl->dtype());
+  const auto dtype = static_cast<uint64_t>(type);
+  if (on_gpu) scan.all_integers = scan.all_integers && c10::isIntegralType(type, /*includeBool=*/true);
   scan.fingerprint.add(2 | dtype << 8 | static_cast<uint64_t>(on_gpu) << 16 | static_cast<uint64_t>(strided) << 17 |
                        static_cast<uint64_t>(impl->dim()) << 24);
   if (!strided) return;

@@ -18,7 +18,8 @@ struct Scan {
   Fingerprint fingerprint;
   int64_t gpu_bytes = 0;
   bool touches_gpu = false;
-  bool all_strided = true;  // every tensor is strided and has storage
+  bool all_strided = true;   // every tensor is strided and has storage
+  bool all_integers = true;  // every tensor in GPU memory has integers or booleans
 };
 
 Scan scan_arguments(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);

@@ -1,6 +1,7 @@
 // Computes an op, or makes its results placeholders.
 //
-// inputs known          -> computed; the results are known
+// inputs known          -> computed; the results are known. Once the program has made a choice (choices.h), ops on integers are
+//                          computed at any size, and ops on floating-point numbers that follow from it up to a larger size
 // tiny, inputs unknown  -> computed from the placeholder zeros, with non-finite results replaced by zero; the results stay
 //                          placeholders, but consistent ones: isfinite(loss) is true, loss > 10 is false
 // otherwise             -> the results are placeholders that read as zero, with two exceptions: `all` returns true, so that
@@ -9,6 +10,7 @@
 #include "compute.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/count_nonzero.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -18,6 +20,7 @@
 #include <unordered_set>
 
 #include "../shim/device/internal.h"
+#include "choices.h"
 #include "kernel_free_ops.h"
 #include "random.h"
 #include "result_cache.h"
@@ -173,6 +176,26 @@ bool inputs_are_known(const Call& call) {
   return true;
 }
 
+bool inputs_are_assumed(const Call& call) {
+  if (!choices_exist()) return false;
+  for (size_t i = 0; i < call.arguments.size(); i++) {
+    if (!call.reads_argument(i)) continue;
+    for (const TensorView& view : call.arguments[i].tensors) {
+      if (is_assumed(view)) return true;
+    }
+  }
+  return false;
+}
+
+bool results_are_integers(const Call& call) {
+  const auto others = [](const TensorView& view) { return view.on_gpu() && !has_integers(view); };
+  for (size_t i = 0; i < call.arguments.size(); i++) {
+    const auto& tensors = call.arguments[i].tensors;
+    if (call.writes[i] && std::any_of(tensors.begin(), tensors.end(), others)) return false;
+  }
+  return std::none_of(call.outputs.begin(), call.outputs.end(), others);
+}
+
 template <typename Bits>
 void zero_where_exponent_is_full(const TensorView& view, Bits exponent) {
   auto* element = static_cast<Bits*>(view.data);
@@ -227,10 +250,71 @@ void write_placeholders(const Call& call) {
   write_placeholder_counts(call.tally, call.outputs[0].data, call.outputs[0].bytes);
 }
 
+bool sets_zero(const Operator& op, c10::ArrayRef<const c10::IValue> values) {
+  return op.fills && values[1].isScalar() && !values[1].toScalar().isComplex() && values[1].toScalar().toDouble() == 0.0;
+}
+
+// A tensor of zeros is known without touching a page.
+bool set_zero(const Call& call) {
+  const TensorView& target = call.arguments[0].tensors[0];
+  if (!sets_zero(*call.op, c10::ArrayRef<const c10::IValue>(call.values.data(), call.values.size())) || !target.dense) return false;
+  constexpr char kZero = 0;
+  maya_values_fill(target.data, &kZero, sizeof kZero, target.bytes, target.bytes);
+  return true;
+}
+
+size_t result_bytes(const Call& call, bool integers) {
+  size_t bytes = 0;
+  for (const TensorView& output : call.outputs) bytes += output.on_gpu() && has_integers(output) == integers ? output.bytes : 0;
+  return bytes;
+}
+
+// Whether the results of a call that is not small can be kept.
+bool have_room(const Call& call) {
+  const size_t integers = result_bytes(call, true), others = result_bytes(call, false);
+  return (integers == 0 || maya_values_room_to_compute(integers, MAYA_CONTENT_OTHER)) &&
+         (others == 0 || maya_values_room_to_compute(others, MAYA_CONTENT_FLOATING));
+}
+
+void mark_results(const Call& call, bool assumed) {
+  const bool large = static_cast<int64_t>(call.gpu_bytes()) > maya_get_settings()->compute_bytes;
+  const bool joins_objects = call.op->joins && call.outputs[0].dtype == c10::ScalarType::Byte;
+  if (assumed) for_each_result(call, [](const TensorView& view) { mark_computed(view, true); });
+  else if (large && !joins_objects) for_each_result(call, [](const TensorView& view) { mark_computed(view, false); });
+  else for_each_result(call, mark_known);
+}
+
+// A choice among scores that are placeholders, follow from other choices, or are too large to be computed from.
+bool choose(const Call& call, bool known, bool assumed) {
+  if (call.place < 0) return false;
+  if (known && !assumed && static_cast<int64_t>(call.gpu_bytes()) <= maya_get_settings()->compute_bytes) return false;
+  for_each_result(call, mark_placeholder);
+  try {
+    PlainDispatch plain;
+    choose_by_rule(call, known && assumed);
+  } catch (const std::exception& error) {
+    report_once(*call.op, error.what());
+    write_placeholders(call);
+  }
+  return true;
+}
+
 void apply(const Call& call) {
+  const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
+  const bool large = !all && call.any_size && static_cast<int64_t>(call.gpu_bytes()) > maya_get_settings()->compute_bytes;
+  if (large && set_zero(call)) return;
+  if (large && !have_room(call)) {
+    write_placeholders(call);
+    return;
+  }
   const ValuesHeld values_held;
   const bool known = inputs_are_known(call);
-  const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
+  const bool assumed = inputs_are_assumed(call);
+  if (choose(call, known, assumed)) return;
+  if (large && !assumed && !results_are_integers(call)) {
+    write_placeholders(call);
+    return;
+  }
   if (!known && !all && (call.gpu_bytes() >= kGuessBytes || call.op->reports_errors || call.tally.elements > 0)) {
     write_placeholders(call);
     return;
@@ -239,7 +323,8 @@ void apply(const Call& call) {
     compute(call, all);
     if (!known && !all) for_each_result(call, replace_non_finite);
     // Mark results that were known before as well: they may have been lazy zeros, for which no page was touched.
-    for_each_result(call, known ? mark_known : mark_guessed);
+    if (known) mark_results(call, assumed);
+    else for_each_result(call, mark_guessed);
   } catch (const c10::Error& error) {
     report_once(*call.op, error.what_without_backtrace());
     write_placeholders(call);
@@ -364,6 +449,13 @@ Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   return {has_weights ? 0 : counted.numel(), c10::ScalarType::Long};
 }
 
+int64_t limit_of_computing(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, const Scan& scan) {
+  if (maya_get_settings()->compute != MAYA_COMPUTE_SMALL || !choices_exist()) return 0;
+  if (op.is_gemm || op.takes_generator || op.draws_by_default) return 0;
+  if (scan.all_integers || sets_zero(op, inputs)) return INT64_MAX;
+  return scan.gpu_bytes <= kMostAssumedBytes ? kMostAssumedBytes : 0;
+}
+
 bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes) {
   if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
   if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors && !op.tallies) return false;
@@ -416,9 +508,11 @@ void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before) {
 int64_t count_of_elements(const Call& call) {
   const ValuesHeld values_held;
   if (!inputs_are_known(call)) return -1;
+  if (inputs_are_assumed(call)) maya_record_assumed_read(sizeof(int64_t));
   try {
     PlainDispatch plain;
     std::vector<c10::IValue> stack = stack_of(call);
+    if (call.op->name == "aten::nonzero") return at::count_nonzero(stack[0].toTensor()).item<int64_t>();
     call.op->handle->callBoxed(stack);
     return stack[0].toTensor().size(0);
   } catch (const std::exception&) {

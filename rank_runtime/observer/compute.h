@@ -20,6 +20,8 @@ struct Call {
   std::vector<TensorView> outputs;
   std::vector<bool> writes;  // per argument
   Tally tally;
+  bool any_size = false;  // it may be computed although it is not small: see limit_of_computing
+  int place = -1;         // of a call that may choose by rule (choices.h): where it is; -1: another call
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;
@@ -27,6 +29,13 @@ struct Call {
   bool reads_argument(size_t index) const;
 };
 
+// Once the program has chosen by rule (choices.h), ops are computed at any size as far as MAYA_KEPT_BYTES has room for the
+// results: those on integers without a limit, and those on floating-point numbers up to this size of all tensors if their
+// results are integers or follow from a choice.
+constexpr int64_t kMostAssumedBytes = 64 << 20;
+
+// The largest size, in bytes of all tensors, at which the op is computed because the program has chosen; 0: that is no reason.
+int64_t limit_of_computing(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, const Scan& scan);
 // true if it is certain before the op runs that its results are placeholders, because it reads placeholders. Most small ops of
 // a training step do: they read gradients, which are not computed. `gpu_bytes`: total size of its arguments.
 bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes);

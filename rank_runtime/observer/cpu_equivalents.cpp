@@ -59,6 +59,7 @@ CpuEquivalent cpu_equivalent_for(const Operator& op) {
   CpuEquivalent equivalent = attention_equivalent(op.name);
   if (equivalent == nullptr) equivalent = cudnn_equivalent(op.name);
   if (equivalent == nullptr) equivalent = cell_equivalent(op.name);
+  if (equivalent == nullptr) equivalent = count_equivalent(op.name);
   known.emplace(&op, equivalent);
   return equivalent;
 }

@@ -50,9 +50,10 @@ CpuEquivalent cpu_equivalent_for(const Operator& op);
 std::vector<at::Tensor> gradients_of(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& forward,
                                      const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& output_gradients);
 
-// Lookup by op name, in cpu_equivalents_attention.cpp, _cudnn.cpp and _cells.cpp.
+// Lookup by op name, in cpu_equivalents_attention.cpp, _cudnn.cpp, _cells.cpp and _counts.cpp.
 CpuEquivalent attention_equivalent(const std::string& name);
 CpuEquivalent cudnn_equivalent(const std::string& name);
 CpuEquivalent cell_equivalent(const std::string& name);
+CpuEquivalent count_equivalent(const std::string& name);
 
 }  // namespace maya

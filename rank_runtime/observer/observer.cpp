@@ -18,6 +18,7 @@
 
 #include "../shim/device/internal.h"
 #include "callback_cost.h"
+#include "choices.h"
 #include "arguments.h"
 #include "compute.h"
 #include "data_pointer.h"
@@ -151,9 +152,15 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
   frame.fingerprint = scan.fingerprint;
   frame.signature = self.find_signature(scan.fingerprint);
   frame.byte_limit = byte_limit_of(*frame.op, inputs);
+  const int64_t limit_after_choices = limit_of_computing(*frame.op, inputs, scan);
+  frame.call.any_size = limit_after_choices > frame.byte_limit;
+  if (frame.call.any_size) frame.byte_limit = limit_after_choices;
+  const bool chooses = may_choose(*frame.op, inputs) && scan.all_strided;
+  frame.call.place = chooses ? place_of_choice(*frame.op, inputs) : -1;
   frame.is_empty_gemm = frame.op->is_gemm && has_empty_tensor(inputs);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
-                      scan.gpu_bytes <= frame.byte_limit && !is_certainly_placeholder(*frame.op, inputs, scan.gpu_bytes);
+                      (chooses || (scan.gpu_bytes <= frame.byte_limit &&
+                                   !is_certainly_placeholder(*frame.op, inputs, scan.gpu_bytes)));
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
     frame.content = content_of(inputs[0]);
     for (size_t i = 0; i < inputs.size(); i++) {
@@ -280,7 +287,7 @@ void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs)
 }
 
 // true if every result can be aliased on the CPU, and arguments and results together are within the frame's limit.
-bool results_are_small(const Frame& frame, const std::vector<TensorView>& outputs) {
+bool can_be_computed(const Frame& frame, const std::vector<TensorView>& outputs) {
   int64_t bytes = 0;
   for (const TensorView& output : outputs) {
     if (!output.strided && output.dtype != c10::ScalarType::Undefined) return false;
@@ -291,7 +298,11 @@ bool results_are_small(const Frame& frame, const std::vector<TensorView>& output
       if (view.on_gpu()) bytes += static_cast<int64_t>(view.bytes);
     }
   }
-  return bytes <= frame.byte_limit;
+  if (frame.call.place >= 0) return true;
+  if (frame.op->fills) return bytes <= frame.byte_limit;
+  const bool has_numbers = std::any_of(outputs.begin(), outputs.end(),
+                                       [](const TensorView& output) { return output.on_gpu() && !has_integers(output); });
+  return bytes <= (frame.call.any_size && has_numbers ? std::min(frame.byte_limit, kMostAssumedBytes) : frame.byte_limit);
 }
 
 // Adds the blocks allocated during the op, in place of outputs that the callback did not request.
@@ -309,7 +320,7 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
     self.outputs.clear();
     for (const c10::IValue& value : function.outputs()) collect_outputs(value, self.outputs);
   }
-  if (!frame.may_compute || !results_are_small(frame, self.outputs)) {
+  if (!frame.may_compute || !can_be_computed(frame, self.outputs)) {
     if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) report_once(*frame.op, "it works on sparse or nested tensors");
     for (const c10::IValue& value : function.outputs()) frame.written.add(value);
     if (!function.needsOutputs() && frame.op->results == Operator::Results::kNewBlocks) add_new_blocks(self, frame);
@@ -424,6 +435,7 @@ extern "C" MAYA_API void maya_observer_prepare() {
 
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
+  maya_set_choice_recorder(maya::record_choices);
   maya_set_op_namer(maya::current_op_name);
   maya_set_content_finder(maya::current_op_content);
   maya_set_op_signer(maya::current_op_signature);

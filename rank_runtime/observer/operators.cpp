@@ -75,6 +75,15 @@ bool may_launch(const c10::OperatorHandle& handle) {
 
 bool tallies(const std::string& name) { return name == "aten::bincount" || name == "aten::histc"; }
 
+Operator::Choice choice_of(const c10::OperatorName& name) {
+  if (name.name == "aten::topk") return Operator::Choice::kTop;
+  if (name.name == "aten::sort") return Operator::Choice::kSort;
+  if (name.name == "aten::argmax" || name.name == "aten::argmin") return Operator::Choice::kBest;
+  const bool along_dimension = name.overload_name == "dim" || name.overload_name == "dim_max" || name.overload_name == "dim_min";
+  if ((name.name == "aten::max" || name.name == "aten::min") && along_dimension) return Operator::Choice::kBestWithScore;
+  return Operator::Choice::kNone;
+}
+
 bool is_gemm(std::string_view name) {
   static constexpr std::string_view kNames[] = {"aten::mm",          "aten::addmm",
                                                 "aten::bmm",         "aten::baddbmm",
@@ -140,7 +149,9 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->beta = find_beta(made->handle->schema());
   made->is_gemm = is_gemm(made->name);
   made->joins = made->name == "aten::cat";
+  made->fills = made->name == "aten::fill_" && made->overload == "Scalar";
   made->tallies = tallies(made->name);
+  made->choice = choice_of(name);
   made->counts_elements = counts_elements(made->name);
   made->may_launch = may_launch(*made->handle);
   made->results = results_of(made->handle->schema());

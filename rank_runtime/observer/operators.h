@@ -26,11 +26,14 @@ struct Operator {
   int beta = -1;  // of addmm and the like: position of the first argument's factor; the argument is not read if it is 0
   bool may_launch = true;  // false: it launches nothing itself; at most it calls other ops
   enum class KernelFree : uint8_t { kNone, kCopy, kAddNumber } kernel_free = KernelFree::kNone;  // see kernel_free_ops.h
+  // It chooses the best of several alternatives by their scores; see choices.h.
+  enum class Choice : uint8_t { kNone, kTop, kSort, kBest, kBestWithScore } choice = Choice::kNone;
   bool reports_errors = false;  // returns an "info" that the host checks; computed from placeholders, it would report an error
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout
   bool is_gemm = false;           // a GEMM: aten::mm and the like
   bool joins = false;             // aten::cat
+  bool fills = false;             // aten::fill_ with a number
   bool tallies = false;           // counts into bins (bincount, histc)
   bool counts_elements = false;   // the size of its result depends on its inputs' values (nonzero, unique)
 

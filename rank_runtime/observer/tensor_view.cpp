@@ -95,6 +95,15 @@ bool starts_with_placeholder(const at::Tensor& tensor) {
   return !maya_values_are_known(base + impl->storage_offset() * static_cast<int64_t>(impl->itemsize()), impl->itemsize());
 }
 
+bool is_assumed(const TensorView& view) {
+  if (!view.on_gpu()) return false;
+  bool assumed = false;
+  for_each_stretch(view, [&](void* address, size_t bytes) { assumed = assumed || maya_values_are_assumed(address, bytes); });
+  return assumed;
+}
+
+bool has_integers(const TensorView& view) { return c10::isIntegralType(view.dtype, /*includeBool=*/true); }
+
 void mark_known(const TensorView& view) {
   if (static_cast<int64_t>(view.bytes) >
       maya_get_settings()->small_bytes) {  // at such a size only pickled objects are computed (concatenated)
@@ -102,6 +111,14 @@ void mark_known(const TensorView& view) {
     return;
   }
   for_each_stretch(view, [](void* address, size_t bytes) { maya_values_known(address, bytes); });
+}
+
+void mark_computed(const TensorView& view, bool assumed) {
+  const maya_content content = has_integers(view) ? MAYA_CONTENT_OTHER : MAYA_CONTENT_FLOATING;
+  for_each_stretch(view, [&](void* address, size_t bytes) {
+    maya_values_computed(address, bytes, content);
+    if (assumed) maya_values_assumed(address, bytes);
+  });
 }
 
 void mark_guessed(const TensorView& view) {

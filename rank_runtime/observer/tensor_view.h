@@ -35,9 +35,14 @@ TensorView view_of(const at::Tensor& tensor);
 at::Tensor cpu_alias(const TensorView& view);
 
 bool is_known(const TensorView& view);
+// Whether it is in GPU memory and some of it follows from an assumed choice (choices.h).
+bool is_assumed(const TensorView& view);
+bool has_integers(const TensorView& view);  // or booleans
 // Whether the tensor's first element is in GPU memory and a placeholder. Makes no view, and so is cheap.
 bool starts_with_placeholder(const at::Tensor& tensor);
 void mark_known(const TensorView& view);
+// The same for an op that is computed at any size (compute.cpp). `assumed`: some input follows from an assumed choice.
+void mark_computed(const TensorView& view, bool assumed);
 void mark_guessed(const TensorView& view);
 void mark_placeholder(const TensorView& view);
 

@@ -172,8 +172,14 @@ bool nccl_write_result(const nccl_operation *operation, const void *bytes, size_
     }
     if (in_order && total == size) {
         maya_content content = content_of(operation->type);
+        /* What the others sent follows from the same choices as what this rank sent. */
+        bool assumed = maya_values_are_assumed(operation->send, nccl_send_bytes(operation));
         bool kept = maya_values_receive(operation->receive, buffer, bytes, known.items, known.count, content);
         if (guessed) maya_values_guessed(operation->receive, buffer);
+        for (size_t i = 0; assumed && !guessed && kept && i < known.count; i += 2) {
+            const char *part = (const char *)operation->receive + known.items[i];
+            maya_values_assumed(part, (size_t)(known.items[i + 1] - known.items[i]));
+        }
         return kept || content != MAYA_CONTENT_OBJECT;
     }
     maya_message(

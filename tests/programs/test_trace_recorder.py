@@ -425,7 +425,7 @@ def test_a_trace_of_another_version_is_refused(driver: Driver, path: Path) -> No
     data = bytearray(path.read_bytes())
     data[8:12] = struct.pack("<I", 7)
     path.write_bytes(data)
-    with pytest.raises(TraceError, match=r"format version 7; this Maya reads version 2\. Record it again"):
+    with pytest.raises(TraceError, match=r"format version 7; this Maya reads version 3\. Record it again"):
         read(path)
 
 
@@ -454,7 +454,7 @@ def test_show_prints_records_and_ops(driver: Driver, path: Path) -> None:
     driver("ops")
     lines = shown(path)
     head, listing = lines[: lines.index("")], lines[lines.index("") + 2 :]
-    assert head[0] == f"trace    {path}, format version 2"
+    assert head[0] == f"trace    {path}, format version 3"
     assert head[1].startswith("rank     3, process ")
     assert head[1].endswith("Test GPU")
     assert head[3] == "ended    normally"

@@ -187,6 +187,7 @@ static void copy_on_device(uintptr_t start, uintptr_t end, uintptr_t shift, size
     }
     copy_marks(&maya_known, start, end, shift);
     copy_marks(&maya_objects, start, end, shift);
+    copy_marks(&maya_assumed, start, end, shift);
     copy_marks(&maya_given_up, start, end, shift);
     for (int content = 0; !is_small(whole) && content < MAYA_CONTENTS; content++) {
         for (uintptr_t from = start; maya_kept_next(from, end, (maya_content)content, &part); from = part.end) {
@@ -197,6 +198,7 @@ static void copy_on_device(uintptr_t start, uintptr_t end, uintptr_t shift, size
         gap = left_out.items[i];
         maya_kept_remove(gap.start + shift, gap.end + shift);
         maya_intervals_remove(&maya_known, gap.start + shift, gap.end + shift);
+        maya_intervals_remove(&maya_assumed, gap.start + shift, gap.end + shift);
         maya_values_mark(&maya_given_up, gap.start + shift, gap.end + shift);
     }
     free(left_out.items);
@@ -253,6 +255,26 @@ void maya_values_fill(void *address, const void *pattern, size_t pattern_size, s
         memcpy((char *)address + offset, pattern, size - offset < pattern_size ? size - offset : pattern_size);
     }
     if (on_device) end_write(start, end, whole, content, false);
+}
+
+/* ---- computed ---- */
+
+bool maya_values_room_to_compute(size_t size, maya_content content) {
+    if (is_small(size)) return true;
+    pthread_mutex_lock(&maya_values_lock);
+    bool answer = make_room(size, &content);
+    if (!answer) warn_given_up(size, content, true);
+    pthread_mutex_unlock(&maya_values_lock);
+    return answer;
+}
+
+void maya_values_computed(const void *address, size_t size, maya_content content) {
+    uintptr_t start = (uintptr_t)address, end = start + size;
+    if (maya_address_device(address) < 0) return;
+    pthread_mutex_lock(&maya_values_lock);
+    maya_values_mark_known(start, end);
+    if (!is_small(size)) maya_kept_add(start, end, content);
+    pthread_mutex_unlock(&maya_values_lock);
 }
 
 /* ---- from other ranks ---- */

@@ -29,6 +29,7 @@ typedef struct {
     int64_t answer;
     maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
     bool placeholder;    /* out: the host read placeholders ... */
+    bool assumed;        /* ... or values that follow from an assumed choice */
     bool given_up;       /* ... because contents of large copies are not kept */
     bool at_once;        /* out: the submitting thread ran it */
     _Atomic bool done;   /* out: it ran */
@@ -42,6 +43,7 @@ static __thread bool armed_guess;
 static maya_source_finder source_finder;
 static maya_op_namer op_namer;
 static maya_content_finder content_finder;
+static maya_choice_recorder choice_recorder;
 
 void maya_answer_next_read(int64_t answer, int count, bool guessed) {
     armed_answer = answer;
@@ -54,6 +56,8 @@ void maya_set_source_finder(maya_source_finder finder) { source_finder = finder;
 void maya_set_content_finder(maya_content_finder finder) { content_finder = finder; }
 
 void maya_set_op_namer(maya_op_namer namer) { op_namer = namer; }
+
+void maya_set_choice_recorder(maya_choice_recorder recorder) { choice_recorder = recorder; }
 
 const char *maya_op_name(void) { return op_namer ? op_namer() : ""; }
 
@@ -68,16 +72,32 @@ static void find_reader(maya_reader *reader) {
     if (source_finder && reads++ < LINES_FOUND) source_finder(reader->line, sizeof reader->line);
 }
 
-static void report_placeholder_read(const copy_job *job, const maya_reader *reader) {
+static void record_read(const maya_reader *reader, size_t size, const char *detail) {
     char text[1024];
-    size_t size = job->copy.width * job->copy.rows;
     int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line, size,
-                          job->given_up ? ",\"given_up\":true" : "");
+                          detail);
     maya_record(MAYA_RECORD_PLACEHOLDER_READ, 0, maya_intern(text, (size_t)length), size, 0);
+}
+
+static void report_read(const copy_job *job, const maya_reader *reader) {
+    size_t size = job->copy.width * job->copy.rows;
+    if (job->assumed && choice_recorder) choice_recorder();
+    if (job->assumed && !job->placeholder) {
+        record_read(reader, size, ",\"assumed\":true");
+        return;
+    }
+    record_read(reader, size, job->given_up ? ",\"given_up\":true" : "");
     if (maya_get_settings()->strict_values) {
         maya_message("--strict-values: %s reads %zu bytes of placeholder values%s%s", *reader->op ? reader->op : "the program",
                      size, *reader->line ? ", at " : "", reader->line);
     }
+}
+
+void maya_record_assumed_read(size_t size) {
+    maya_reader reader;
+    find_reader(&reader);
+    if (choice_recorder) choice_recorder();
+    record_read(&reader, size, ",\"assumed\":true");
 }
 
 /* The copy may run in another thread, so it takes the submitting thread's armed answer along. */
@@ -98,7 +118,9 @@ static void run_copy(void *argument) {
         const char *source = (const char *)copy->source + row * copy->source_pitch;
         if (job->unread) maya_values_give_up(destination, copy->width, bytes, job->content);
         else maya_values_copy_part(destination, source, copy->width, bytes, job->content);
-        if (job->kind != MAYA_DTOH || maya_values_are_known(source, copy->width)) continue;
+        if (job->kind != MAYA_DTOH) continue;
+        job->assumed = job->assumed || maya_values_are_assumed(source, copy->width);
+        if (maya_values_are_known(source, copy->width)) continue;
         if (job->armed) memcpy(destination, &job->answer, copy->width);
         if (job->armed && !job->is_guess) continue;
         job->placeholder = true;
@@ -106,7 +128,8 @@ static void run_copy(void *argument) {
     }
     if (pthread_equal(job->submitter, pthread_self()))
         job->at_once = true; /* then the submitting thread reports the read itself */
-    else if (job->placeholder && !copy->blocking) report_placeholder_read(job, job->reader ? job->reader : &(maya_reader){0});
+    else if ((job->placeholder || job->assumed) && !copy->blocking)
+        report_read(job, job->reader ? job->reader : &(maya_reader){0});
     job->done = true;
 }
 
@@ -200,11 +223,11 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     if (waits && status == CUDA_OK) status = maya_stream_synchronize(stream);
     /* The stream was idle when checked, but other work got in before the copy. */
     if (from_pageable && !job->snapshot && !job->unread && !job->done) maya_stream_drain(stream);
-    if (status == CUDA_OK && !capturing && (waits || job->at_once) && job->placeholder) {
+    if (status == CUDA_OK && !capturing && (waits || job->at_once) && (job->placeholder || job->assumed)) {
         maya_reader reader;
         find_reader(&reader);
-        report_placeholder_read(job, &reader);
-        if (maya_get_settings()->strict_values) status = CUDA_NOT_PERMITTED;
+        report_read(job, &reader);
+        if (job->placeholder && maya_get_settings()->strict_values) status = CUDA_NOT_PERMITTED;
     }
     release_copy(job);
     return status;

@@ -49,6 +49,8 @@ typedef struct {
     char zmq_path[4096]; /* the ZeroMQ library */
     bool observe_all;    /* RecordFunction callbacks also for ops that launch nothing (torch.profiler) */
     bool strict_values;  /* reading a placeholder value is an error */
+    int64_t moe_skew;    /* how often the most frequent choice is made, in thousandths of the mean */
+    int64_t moe_seed;    /* decides which choice that is */
     int world_size;      /* 0: unknown */
     int processes;       /* ranks that are processes; the others are absent */
     int ranks_per_node;

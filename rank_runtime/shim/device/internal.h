@@ -132,6 +132,10 @@ MAYA_API void maya_values_set_placeholder_ranges(const maya_range *ranges, size_
 MAYA_API void maya_values_doubt(const void *address);
 /* The result of an op that concatenated objects: known, and counted as an object. */
 MAYA_API void maya_values_joined(const void *address, size_t size);
+/* These known bytes follow from an assumed choice. */
+MAYA_API void maya_values_assumed(const void *address, size_t size);
+/* Whether some of these bytes do. */
+MAYA_API bool maya_values_are_assumed(const void *address, size_t size);
 /* Some of these bytes are placeholders for contents that the program wrote there. */
 bool maya_values_were_given_up(const void *address, size_t size);
 /* The range is about to be unmapped, so its bytes need not be zeroed. */
@@ -142,10 +146,15 @@ void maya_values_copy_dirty(void *view, const void *address, size_t size);
 /* ---- contents.c ---- */
 
 /* One row of `size` bytes of a fill or copy of `whole` bytes. `content` is the kind of contents of a copy from the host. */
-void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size, size_t whole);
+MAYA_API void maya_values_fill(void *address, const void *pattern, size_t pattern_size, size_t size, size_t whole);
 void maya_values_copy_part(void *destination, const void *source, size_t size, size_t whole, maya_content content);
 /* Whether a copy of this size from the host to `address` would be kept now. */
 bool maya_values_room_for(const void *address, size_t size, maya_content content);
+/* Whether computed results of `size` bytes can be kept; floating-point contents give way to integers. The caller must not hold
+ * the values. */
+MAYA_API bool maya_values_room_to_compute(size_t size, maya_content content);
+/* The result of an op that was computed at any size: known, and counted against MAYA_KEPT_BYTES if it is large. */
+MAYA_API void maya_values_computed(const void *address, size_t size, maya_content content);
 /* Instead of maya_values_copy_part, for a copy that is not kept. */
 void maya_values_give_up(void *address, size_t size, size_t whole, maya_content content);
 
@@ -169,6 +178,12 @@ MAYA_API void maya_answer_next_read(int64_t answer, int count, bool guessed);
 /* Finds the source line of a placeholder read; called without any lock, for the first reads only; set by the observer. */
 typedef void (*maya_source_finder)(char *line, size_t size);
 MAYA_API void maya_set_source_finder(maya_source_finder finder);
+/* Records the choices that the program's values follow from and that are not recorded yet; called in front of the record of a
+ * read of such values; set by the observer. */
+typedef void (*maya_choice_recorder)(void);
+MAYA_API void maya_set_choice_recorder(maya_choice_recorder recorder);
+/* The calling thread's op lets the host know a number that follows from an assumed choice. */
+MAYA_API void maya_record_assumed_read(size_t size);
 /* The kind of contents that the calling thread's op writes; set by the observer. */
 typedef maya_content (*maya_content_finder)(void);
 MAYA_API void maya_set_content_finder(maya_content_finder finder);

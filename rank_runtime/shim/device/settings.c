@@ -160,6 +160,8 @@ static void read_settings(void) {
     }
     settings.observe_all = CHOICE(OBSERVE) == MAYA_OBSERVE_ALL;
     settings.strict_values = NUMBER(STRICT_VALUES) != 0;
+    settings.moe_skew = NUMBER(MOE_SKEW);
+    settings.moe_seed = NUMBER(MOE_SEED);
     settings.bare = NUMBER(BARE) != 0;
     settings.measure_host = NUMBER(MEASURE_HOST) != 0;
     settings.debug = (int)NUMBER(DEBUG);

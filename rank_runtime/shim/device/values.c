@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 
 pthread_mutex_t maya_values_lock = PTHREAD_MUTEX_INITIALIZER;
-maya_intervals maya_known, maya_dirty, maya_objects, maya_given_up;
+maya_intervals maya_known, maya_dirty, maya_objects, maya_assumed, maya_given_up;
 pthread_rwlock_t maya_hold_lock = PTHREAD_RWLOCK_INITIALIZER;
 
 void maya_values_hold(void) { pthread_rwlock_rdlock(&maya_hold_lock); }
@@ -127,6 +127,11 @@ static void zero(uintptr_t start, uintptr_t end) {
     memset((void *)start, 0, end - start);
 }
 
+/* Bytes that are written or no longer known do not follow from a choice any more. */
+static void forget_assumed(uintptr_t start, uintptr_t end) {
+    if (maya_assumed.count > 0) maya_intervals_remove(&maya_assumed, start, end);
+}
+
 static bool take_out(maya_intervals *set, uintptr_t start, uintptr_t end) {
     maya_interval part;
     if (set->count == 0 || !maya_intervals_next(set, start, end, &part)) return false;
@@ -141,6 +146,7 @@ void maya_values_forget(uintptr_t start, uintptr_t end) {
     bool was_dirty = take_out(&maya_dirty, start, end), was_known = take_out(&maya_known, start, end);
     bool was_object = take_out(&maya_objects, start, end), was_given_up = take_out(&maya_given_up, start, end);
     if (was_dirty) maya_kept_remove(start, end);
+    if (was_known) forget_assumed(start, end);
     if (!was_dirty && !was_known && !was_object && !was_given_up) return;
     clear_filter(&small_chunks, start, end);
     clear_filter(&large_chunks, start, end);
@@ -148,6 +154,7 @@ void maya_values_forget(uintptr_t start, uintptr_t end) {
 
 void maya_values_mark_known(uintptr_t start, uintptr_t end) {
     maya_kept_remove(start, end);
+    forget_assumed(start, end);
     if (maya_given_up.count > 0) maya_intervals_remove(&maya_given_up, start, end);
     if (!maya_intervals_cover(&maya_known, start, end)) maya_values_mark(&maya_known, start, end);
     if (!maya_intervals_cover(&maya_dirty, start, end)) maya_values_mark(&maya_dirty, start, end);
@@ -174,6 +181,7 @@ void maya_values_guessed(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
     maya_kept_remove(start, start + size);
+    forget_assumed(start, start + size);
     maya_intervals_remove(&maya_known, start, start + size);
     maya_intervals_remove(&maya_objects, start, start + size);
     maya_intervals_remove(&maya_given_up, start, start + size);
@@ -187,6 +195,7 @@ void maya_values_doubt(const void *address) {
     pthread_mutex_lock(&maya_values_lock);
     if (maya_intervals_cover(&maya_known, start, start + 1)) {
         uintptr_t end = maya_intervals_end(&maya_known, start);
+        forget_assumed(start, end);
         maya_intervals_remove(&maya_known, start, end);
         maya_intervals_remove(&maya_objects, start, end);
     }
@@ -220,6 +229,7 @@ void maya_values_forget_without_zeroing(const void *address, size_t size) {
     uintptr_t start = (uintptr_t)address;
     pthread_mutex_lock(&maya_values_lock);
     maya_kept_remove(start, start + size);
+    forget_assumed(start, start + size);
     maya_intervals_remove(&maya_dirty, start, start + size);
     maya_intervals_remove(&maya_known, start, start + size);
     maya_intervals_remove(&maya_objects, start, start + size);
@@ -243,6 +253,24 @@ bool maya_values_are_known(const void *address, size_t size) {
     if (!may_hold_values(start, start + size)) return false;
     pthread_mutex_lock(&maya_values_lock);
     bool answer = maya_intervals_cover(&maya_known, start, start + size);
+    pthread_mutex_unlock(&maya_values_lock);
+    return answer;
+}
+
+void maya_values_assumed(const void *address, size_t size) {
+    if (size == 0 || maya_address_device(address) < 0) return;
+    uintptr_t start = (uintptr_t)address;
+    pthread_mutex_lock(&maya_values_lock);
+    maya_intervals_add(&maya_assumed, start, start + size);
+    pthread_mutex_unlock(&maya_values_lock);
+}
+
+bool maya_values_are_assumed(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    if (!may_hold_values(start, start + size)) return false;
+    maya_interval part;
+    pthread_mutex_lock(&maya_values_lock);
+    bool answer = maya_assumed.count > 0 && maya_intervals_next(&maya_assumed, start, start + size, &part);
     pthread_mutex_unlock(&maya_values_lock);
     return answer;
 }

@@ -10,6 +10,8 @@ extern maya_intervals maya_dirty; /* may differ from zero: known, or computed fr
 extern maya_intervals
     maya_objects; /* copied from a uint8 tensor on the host, kept or not; sending one that was not kept is an error */
 extern maya_intervals
+    maya_assumed; /* the part of the known bytes that follows from an assumed choice (observer/choices.h) */
+extern maya_intervals
     maya_given_up; /* contents that the program wrote and that are not kept; for reports of placeholder reads */
 
 /* Read-locked by maya_values_hold; write-locked (by trying only) to give up contents. */
