@@ -191,6 +191,7 @@ bool may_choose(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
 
 int place_of_choice(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   static std::atomic<int> found{0};
+  exist.store(true, std::memory_order_relaxed);
   const at::Tensor& scores = inputs[0].toTensor();
   char line[512] = "", text[1024];
   char skew[64] = "";
@@ -255,7 +256,6 @@ void choose_by_rule(const Call& call, bool scores_known) {
     std::lock_guard<std::mutex> guard(places().lock);
     places().all[static_cast<size_t>(call.place)].times++;
   }
-  exist.store(true, std::memory_order_relaxed);
   if (is_best) return;
   const TensorView& best = call.outputs[0];
   if (!best.on_gpu() || !best.dense || static_cast<int64_t>(best.bytes) > kMostAssumedBytes) return;

@@ -12,7 +12,7 @@
 
 namespace maya {
 
-// Whether any choice has been made by rule in this process.
+// Whether the program has reached an op that may choose by rule. The op itself may still wait for its turn in the stream.
 bool choices_exist();
 // Whether the op chooses among floating-point scores in GPU memory, so that it may have to choose by rule.
 bool may_choose(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
