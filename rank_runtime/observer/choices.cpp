@@ -70,7 +70,8 @@ class Rule {
     for (; found < std::min(wanted, taken_); found++) chosen[found] = cells_[line + found * rows_];
     for (int64_t other : by_load_) {
       if (found >= wanted) return;
-      if (std::find(chosen, chosen + std::min(found, taken_), other) == chosen + std::min(found, taken_)) chosen[found++] = other;
+      const int64_t* end = chosen + std::min(found, taken_);
+      if (std::find(static_cast<const int64_t*>(chosen), end, other) == end) chosen[found++] = other;
     }
   }
 
@@ -224,7 +225,8 @@ void record_choices() {
 void choose_by_rule(const Call& call, bool scores_known) {
   const Operator::Choice kind = call.op->choice;
   const at::Tensor scores = cpu_alias(call.arguments[0].tensors[0]);
-  const int64_t dimension = *dimension_of(*call.op, c10::ArrayRef<const c10::IValue>(call.values.data(), call.values.size()), scores.dim());
+  const c10::ArrayRef<const c10::IValue> values(call.values.data(), call.values.size());
+  const int64_t dimension = *dimension_of(*call.op, values, scores.dim());
   const bool is_best = kind == Operator::Choice::kBest || kind == Operator::Choice::kBestWithScore;
   const size_t last = kind == Operator::Choice::kBest ? 0 : 1;
   TORCH_CHECK(call.outputs.size() > last, "it has too few results");

@@ -5,7 +5,7 @@
 // alternatives, or skewed (--moe-skew). They depend on nothing but the shape, so all ranks choose alike, and a recomputation
 // chooses the same again. The results are known, and marked as following from an assumption.
 //
-// In: an op's call. Out: its results in memory, and CHOICE records before the host first reads something that follows from them.
+// In: an op's call. Out: its results in memory, and CHOICE records before the host reads something that follows from them.
 #pragma once
 
 #include "compute.h"
@@ -18,8 +18,8 @@ bool choices_exist();
 bool may_choose(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
 // Notes where the program chooses, for the record; returns the place's number.
 int place_of_choice(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
-// Writes the results of a call that chooses. `scores_known`: its scores follow from earlier choices, so they count, and the rule
-// decides between equal ones only.
+// Writes the results of a call that chooses. `scores_known`: its scores follow from earlier choices, so they count, and the
+// rule decides between equal ones only.
 void choose_by_rule(const Call& call, bool scores_known);
 // Records the choices made since their last record.
 void record_choices();

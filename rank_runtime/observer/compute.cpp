@@ -22,6 +22,7 @@
 #include "../shim/device/internal.h"
 #include "choices.h"
 #include "kernel_free_ops.h"
+#include "one_thread.h"
 #include "random.h"
 #include "result_cache.h"
 #include "cpu_equivalents.h"
@@ -43,6 +44,7 @@ struct ValuesHeld {
 struct PlainDispatch {
   c10::impl::ForceDispatchKeyGuard keys{c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
                                         c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+  OneThread one_thread;
 };
 
 c10::IValue alias_list(const Argument& argument) {
@@ -257,7 +259,8 @@ bool sets_zero(const Operator& op, c10::ArrayRef<const c10::IValue> values) {
 // A tensor of zeros is known without touching a page.
 bool set_zero(const Call& call) {
   const TensorView& target = call.arguments[0].tensors[0];
-  if (!sets_zero(*call.op, c10::ArrayRef<const c10::IValue>(call.values.data(), call.values.size())) || !target.dense) return false;
+  const c10::ArrayRef<const c10::IValue> values(call.values.data(), call.values.size());
+  if (!sets_zero(*call.op, values) || !target.dense) return false;
   constexpr char kZero = 0;
   maya_values_fill(target.data, &kZero, sizeof kZero, target.bytes, target.bytes);
   return true;

@@ -79,7 +79,8 @@ Operator::Choice choice_of(const c10::OperatorName& name) {
   if (name.name == "aten::topk") return Operator::Choice::kTop;
   if (name.name == "aten::sort") return Operator::Choice::kSort;
   if (name.name == "aten::argmax" || name.name == "aten::argmin") return Operator::Choice::kBest;
-  const bool along_dimension = name.overload_name == "dim" || name.overload_name == "dim_max" || name.overload_name == "dim_min";
+  const std::string& overload = name.overload_name;
+  const bool along_dimension = overload == "dim" || overload == "dim_max" || overload == "dim_min";
   if ((name.name == "aten::max" || name.name == "aten::min") && along_dimension) return Operator::Choice::kBestWithScore;
   return Operator::Choice::kNone;
 }
