@@ -1,27 +1,28 @@
-"""Commands of the virtual GPUs, for the PATH of ranks. In: the folder of a build. Out: `bin/nvidia-smi` in it.
+"""Commands of the virtual GPUs, for the PATH of ranks. In: the folder of a build. Out: `bin-.../nvidia-smi` in it.
 
-The script names the interpreter and the sources that use the build; where several installations share a build, it is
-that of the last one.
+The script names the interpreter and the sources that use the build. Several installations may share a build, so each
+has a folder of its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-FOLDER = "bin"
 _PROGRAM = Path(__file__).resolve().parents[1] / "nvidia_smi" / "__main__.py"
+# -I, -S: neither the job's PYTHONPATH nor site-packages, which would take longer than the answer.
+_COMMAND = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(_PROGRAM))}"
+FOLDER = f"bin-{hashlib.sha256(_COMMAND.encode()).hexdigest()[:10]}"
 
 
 def write_commands(build_folder: Path) -> None:
-    """Write the script if it is missing or somebody else's. In a cache that cannot be written it stays as it is."""
+    """Write the script if it is missing. In a cache that cannot be written it stays as it is."""
     target = build_folder / FOLDER / "nvidia-smi"
-    # -I, -S: neither the job's PYTHONPATH nor site-packages, which would take longer than the answer.
-    command = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(_PROGRAM))}"
-    text = f'#!/bin/sh\nexec {command} "${{0%/*}}/../libnvidia-ml.so.1" "$@"\n'
+    text = f'#!/bin/sh\nexec {_COMMAND} "${{0%/*}}/../libnvidia-ml.so.1" "$@"\n'
     with suppress(OSError):
         if target.is_file() and target.read_text() == text:
             return

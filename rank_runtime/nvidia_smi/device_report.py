@@ -62,7 +62,7 @@ def _identity(gpu: Gpu) -> list[ReportEntry]:
         ReportEntry("Serial Number", "serial", gpu.serial),
         ReportEntry("GPU UUID", "uuid", gpu.uuid),
         ReportEntry("Minor Number", "minor_number", str(gpu.number("MinorNumber"))),
-        ReportEntry("VBIOS Version", "vbios_version", gpu.text("VbiosVersion")),
+        ReportEntry("VBIOS Version", "vbios_version"),
         ReportEntry("MultiGPU Board", "multigpu_board", "Yes" if gpu.number("MultiGpuBoard") else "No"),
         ReportEntry(
             "ECC Mode", "ecc_mode", below=_current_and_pending("", "", ecc, ("current_ecc", "pending_ecc")).below

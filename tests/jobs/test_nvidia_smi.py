@@ -139,6 +139,7 @@ def test_the_report_is_text_or_xml(asked: Asked) -> None:
     tree = ElementTree.fromstring(asked("nvidia-smi -q -x").text)
     assert [gpu.findtext("fb_memory_usage/used") for gpu in tree.iter("gpu")][3] == f"{asked.used[2]} MiB"
     assert tree.findtext("gpu/vbios_version") == "N/A"
+    assert not any("is not emulated; it returns" in answer.text for answer in asked.answers.values())
     text = asked("nvidia-smi -q -d MEMORY").text
     assert f"        Used                              : {asked.used[3]} MiB\n" in text
     assert "Process ID" in text

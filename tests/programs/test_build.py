@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rank_runtime.build import Build, BuildError, cache, ensure_built
+from rank_runtime.build.commands import FOLDER
 from rank_runtime.build.elf import ImportedSymbol, read_exports, read_imports
 from rank_runtime.build.headers import write_headers
 from rank_runtime.build.libraries import KNOWN_LIBRARIES, required_libraries
@@ -259,9 +260,9 @@ def test_build_serves_the_small_torch(built: tuple[Build, list[str]], torch_fold
     build, messages = built
     assert build.libraries[0].name == "libmaya_device.so"
     assert {path.name for path in build.libraries[1:]} == {*DONORS, "libnvidia-ml.so.1"}
-    names = {*(path.name for path in build.libraries), "build.json", "bin"}
+    names = {*(path.name for path in build.libraries), "build.json", FOLDER}
     assert {path.name for path in build.folder.iterdir()} == names
-    assert os.access(build.folder / "bin" / "nvidia-smi", os.X_OK)
+    assert os.access(build.folder / FOLDER / "nvidia-smi", os.X_OK)
     assert (build.torch_version, build.cuda_version) == ("2.12.1+cu130", "13.0")
     assert build.observer is None
     assert build.observer_problem is not None
