@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from maya.devices import load_device
@@ -11,6 +13,7 @@ from maya.estimators.features.inductor import parse
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.mask import visible
 from maya.estimators.features.templates import template_kernel
+from maya.estimators.features.tensors import Tensor
 from maya.estimators.kernel import Kernel, KernelClass, Origin
 
 H100_FLOPS = float(load_device("h100").bf16_flops or 0)
@@ -229,3 +232,38 @@ def test_a_kernel_without_a_model_takes_what_its_pointers_say() -> None:
     assert estimate.origin is Origin.ROOFLINE
     assert estimate.spread >= 0.5
     assert estimate.ns > (1 << 30) / load_device("h100").memory_bandwidth * 1e9
+
+
+# ---- kernels of compiled packages ----
+
+TABLE, RESULT = 100 << 20, 1 << 20
+LOOK_UP = KernelLaunch(
+    "kernel",
+    "_Z27split_embedding_look_kernelPfPKfPKlS2_",
+    grid=(132, 1, 1),
+    block=(128, 1, 1),
+    op="package::look_up",
+    inputs=(Tensor((TABLE // 4,), "fp32"), Tensor((20_480,), "int64"), Tensor((2049,), "int64")),
+    pointers=(RESULT, TABLE, 20_480 * 8, 2049 * 8),
+)
+
+
+def moved(launch: KernelLaunch) -> float:
+    kernel = kernel_of(launch)
+    assert not kernel.has_model
+    return kernel.bytes_read + kernel.bytes_written
+
+
+def test_a_look_up_of_a_package_touches_the_rows_that_its_indices_name() -> None:
+    rest = 20_480 * 8 + 2049 * 8
+    assert moved(LOOK_UP) == 10 * RESULT + RESULT + rest  # ten indices for each row of the result
+    state = dataclasses.replace(LOOK_UP, pointers=(*LOOK_UP.pointers, TABLE))
+    assert moved(state) == 2 * 10 * RESULT + RESULT + rest
+    without_lists = dataclasses.replace(LOOK_UP, inputs=())
+    assert moved(without_lists) == TABLE + RESULT + rest
+
+
+def test_a_kernel_of_a_package_is_not_taken_for_one_of_torchs_by_its_name() -> None:
+    name = "_Z22my_softmax_warp_kernelPfPKf"
+    own = dataclasses.replace(LOOK_UP, name=name, pointers=(RESULT, RESULT))
+    assert moved(own) == 2 * RESULT
