@@ -55,6 +55,8 @@ class AttemptOutcome:
     stopped_by: signal.Signals | None = None  # the signal that told the launcher to stop
     problem: str | None = None  # a failure outside the ranks
     unshared: dict[str, str] = field(default_factory=dict)  # modules that every rank imported itself, with the reason
+    imports: dict[str, int] = field(default_factory=dict)  # numbers of modules probed, known, shared
+    private_bytes: list[int] = field(default_factory=list)  # memory that ranks had for themselves at their end
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
     hang: str | None = None  # the kind of hang
     report: str | None = None  # the hang's report file
@@ -136,12 +138,16 @@ class Attempt:
                 self._say(f"ranks are started as new processes instead of forked, and need more memory: {content}")
             elif kind == "unshared":
                 self._outcome.unshared.update(content)
+            elif kind == "imports":
+                self._outcome.imports.update(content)
             elif kind == "started":
                 self._running[content["rank"]] = content["pid"]
                 self._progress.started += 1
             elif kind == "forked":
                 self._forked = True
             elif kind == "exited":
+                if content["private_bytes"]:
+                    self._outcome.private_bytes.append(content["private_bytes"])
                 self._on_exit(content["rank"], content["status"])
             elif kind == "progress":
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]

@@ -289,6 +289,8 @@ class Job:
             stopped_by=None if outcome.stopped_by is None else outcome.stopped_by.name,
             problem=outcome.problem or _hang_problem(outcome, self._run_folder),
             unshared=outcome.unshared,
+            imports=outcome.imports,
+            private_bytes=outcome.private_bytes,
             coordinator=outcome.coordinator,
             pauses=outcome.pauses,
             injected=launch.injection.texts(),

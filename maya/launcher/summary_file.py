@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from maya.assumptions import Assumption
@@ -40,11 +41,22 @@ class FinishedRun:
     pauses: Sequence[Pause] = ()  # times without activity of any rank
     injected: Sequence[str] = ()  # injected faults
     schedule_seed: int | None = None
+    imports: Mapping[str, int] = field(
+        default_factory=dict
+    )  # numbers of modules probed, known from earlier runs, shared
+    private_bytes: Sequence[int] = ()  # memory that ranks had for themselves at their end
     present: Sequence[int] | None = None  # the ranks that were processes; None: all
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def private_bytes_per_rank(self) -> dict[str, int] | None:
+        """The memory of this machine that a rank had for itself; None: no rank came to its end."""
+        if not self.private_bytes:
+            return None
+        return {"largest": max(self.private_bytes), "median": median_high(self.private_bytes)}
 
     @property
     def lost_traces(self) -> list[int]:
@@ -93,7 +105,9 @@ def write_summary(
         "emulation": {
             "seconds": round(run.seconds, 3),
             "coordinator": run.coordinator,
+            "imports": dict(run.imports),
             "unshared_modules": run.unshared,
+            "private_bytes_per_rank": run.private_bytes_per_rank,
             "pauses": [{"seconds": pause.seconds, "resumed": pause.resumed} for pause in run.pauses],
         },
     }

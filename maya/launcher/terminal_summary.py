@@ -15,6 +15,8 @@ from maya.results.trace_assumptions import trace_assumptions
 from maya.trace import RecordKind, TraceError, count_records, read
 from maya.util.ranks import ranks_text
 
+_MUCH_MEMORY = 1_000_000_000  # bytes; ranks whose model is on the GPU take less than a tenth
+
 
 def summary(run: FinishedRun, folder: Path) -> list[str]:
     """Lines for the terminal: the whole run, if it had several ranks, and the trace of its first rank."""
@@ -27,7 +29,16 @@ def _whole_run(run: FinishedRun) -> list[str]:
         collectives, messages = run.coordinator["collectives"], run.coordinator["messages"]
         line += f": {_number(collectives, 'collective')}, {_number(messages, 'message')}"
     pauses = [f"no rank showed any activity for {pause.seconds:.0f} s of real time" for pause in run.pauses]
-    return [line, *pauses]
+    return [line, *pauses, *_private_memory(run)]
+
+
+def _private_memory(run: FinishedRun) -> list[str]:
+    """A line if the ranks took much of this machine's memory."""
+    private = run.private_bytes_per_rank
+    if private is None or private["largest"] < _MUCH_MEMORY:
+        return []
+    largest, median = (f"{number / 1e9:.1f} GB" for number in private.values())
+    return [f"a rank had up to {largest} of this machine's memory for itself (median {median})"]
 
 
 def _recorded(run: FinishedRun, folder: Path) -> list[str]:

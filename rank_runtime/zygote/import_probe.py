@@ -1,8 +1,8 @@
 """Imports modules in a process of its own, to find out which of them all ranks can share.
 
 In: names of modules. Out: a `ModuleRecord` for every module that was executed, in the order of completion: its imports,
-the environment variables that it read, and its side effects. A module with side effects is not shared, and neither are
-the modules that import it. Modules of the standard library are trusted.
+its uses of the environment, and the side effects that a rank cannot repeat. A module with such effects is not shared,
+and neither are the modules that import it. Modules of the standard library are trusted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rank_runtime.zygote.import_effects import READS_PROCESS_ID, REGISTERS_OPERATORS, ImportEffects, keeps_process_id
+from rank_runtime.zygote.import_effects import READS_PROCESS_ID, EnvironmentUse, ImportEffects
+from rank_runtime.zygote.import_replay import keeps_process_id
+from rank_runtime.zygote.observed_loader import observe
 from rank_runtime.zygote.rank import die_with_parent
+from rank_runtime.zygote.repeated_statements import VariableUses, repeated_statements
 from rank_runtime.zygote.script_source import imported_modules, parse
 
 PARTS_OF_TORCH = ("torch", "torchgen", "functorch", "triton")
@@ -40,8 +43,12 @@ class ModuleRecord:
     name: str
     origin: str | None  # its file
     imports: list[str] = field(default_factory=list)
-    variables: dict[str, str | None] = field(default_factory=dict)
+    environment: list[EnvironmentUse] = field(default_factory=list)
     effects: list[str] = field(default_factory=list)
+    began: int = 0  # its place in the order in which modules began to execute
+    repeated: list[int] = field(default_factory=list)  # lines of the assignments that ranks execute again
+    searched: dict[str, str | None] = field(default_factory=dict)  # modules that it looked for, and their files
+    files: list[str] = field(default_factory=list)  # that it read
 
 
 def is_standard(origin: str | None) -> bool:
@@ -60,13 +67,16 @@ def import_quietly(names: Iterable[str]) -> None:
     """Import the names that are modules and can be imported."""
     for name in names:
         parent, _, attribute = name.rpartition(".")
-        if name not in sys.modules and not hasattr(sys.modules.get(parent), attribute):
-            with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException):  # a module may compute its attributes
+            if name not in sys.modules and not hasattr(sys.modules.get(parent), attribute):
                 importlib.import_module(name)
 
 
-def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iterable[int]) -> list[ModuleRecord]:
-    """Fork a process that imports the candidates; it closes the descriptors in `close`."""
+def probe(
+    candidates: Sequence[str], rank_variables: frozenset[str], close: Iterable[int], known: Sequence[ModuleRecord] = ()
+) -> list[ModuleRecord]:
+    """Fork a process that imports the candidates; it closes the descriptors in `close`. The new records come after the
+    known ones in every order."""
     parent = os.getpid()
     results_read, results_write = os.pipe2(os.O_CLOEXEC)
     process = os.fork()
@@ -77,7 +87,9 @@ def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iter
                 os.close(descriptor)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _Probe(ImportEffects(rank_variables), results_write).run(candidates)
+            used = max((use[0] for record in known for use in record.environment), default=0)
+            began = max((record.began for record in known), default=0)
+            _Probe(ImportEffects(rank_variables, used), results_write, began).run(candidates)
         finally:
             os._exit(0)
     os.close(results_write)
@@ -91,8 +103,9 @@ def probe(candidates: Sequence[str], rank_variables: frozenset[str], close: Iter
 
 
 def records_of(lines: Iterable[bytes]) -> list[ModuleRecord]:
-    """Read the probe's lines: a module began (a name), ended (a record), or was not found (null). A module that did not
-    end is not shared, and neither are its submodules: ranks would repeat its side effects."""
+    """Read the probe's lines: a module began (a name), ended (a record), was not found (null), or has another effect
+    after its end (a pair). A module that did not end is not shared, and neither are its submodules: ranks would repeat
+    its side effects."""
     records: list[ModuleRecord] = []
     executing: list[str] = []
     for line in lines:
@@ -100,10 +113,23 @@ def records_of(lines: Iterable[bytes]) -> list[ModuleRecord]:
         if isinstance(said, str):
             executing.append(said)
             continue
+        if isinstance(said, list):
+            name, effect = said
+            for record in records:
+                if record.name == name:
+                    record.effects.append(effect)
+            continue
         executing.pop()
         if said is not None:
-            records.append(ModuleRecord(**said))
+            records.append(record_of(said))
     return [*records, *(ModuleRecord(name, None, effects=["took too long to import"]) for name in executing)]
+
+
+def record_of(fields: Mapping[str, Any]) -> ModuleRecord:
+    """The record of its JSON form."""
+    record = ModuleRecord(**fields)
+    record.environment = [(when, kind, name, value) for when, kind, name, value in record.environment]
+    return record
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:
@@ -120,13 +146,17 @@ def _lines(descriptor: int) -> Iterator[bytes]:
 class _Probe:
     """Imports the candidates in the probe's process."""
 
-    def __init__(self, effects: ImportEffects, results: int) -> None:
+    def __init__(self, effects: ImportEffects, results: int, began: int) -> None:
         self._effects = effects
         self._results = results
         self._number = os.getpid()
         self._executing: list[ModuleRecord] = []
         self._sources: list[tuple[str, str]] = []  # files of modules that failed to import, and their packages
         self._failed: dict[str, BaseException] = {}  # modules that failed to import and are not tried again
+        self._began = began
+        self._records: dict[str, ModuleRecord] = {}  # of modules that were found and did not end yet
+        self._lines: dict[str, list[tuple[str, int | None]]] = {}  # effects of a module, and the lines that had them
+        self._uses = VariableUses(lambda module: self._send([module, "keeps a value of its process"]))
 
     def run(self, candidates: Sequence[str]) -> None:
         importing, importing_module = builtins.__import__, importlib.import_module
@@ -180,88 +210,86 @@ class _Probe:
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
+                self._note_search(name, spec.origin)
                 if spec.loader is not None and not is_standard(spec.origin):
-                    spec.loader = _Loader(spec.loader, ModuleRecord(name, spec.origin), self)  # type: ignore[assignment]
+                    self._records[name] = ModuleRecord(name, spec.origin)
+                    observe(spec, self)
                 return spec
+        self._note_search(name, None)
         return None
+
+    def _note_search(self, name: str, origin: str | None) -> None:
+        if self._executing and "." not in name:
+            self._executing[-1].searched[name] = origin
 
     # ---- the loaders ----
 
-    def begin(self, record: ModuleRecord) -> None:
+    def begin_module(self, name: str) -> None:
+        record = self._records[name]
         self._collect_effects()
         if self._executing:
-            self._executing[-1].imports.append(record.name)
-        parts = record.name.split(".")
+            self._executing[-1].imports.append(name)
+        parts = name.split(".")
         # All parents, because a namespace package, which has no record, may lie in between.
         record.imports += [".".join(parts[:length]) for length in range(1, len(parts))]
+        self._began += 1
+        record.began = self._began
         self._executing.append(record)
-        self._send(record.name)
+        self._send(name)
 
-    def end(self, record: ModuleRecord, error: BaseException | None, module: ModuleType | None) -> None:
+    def end_module(self, name: str, error: BaseException | None, module: ModuleType | None) -> None:
         self._collect_effects()
-        self._executing.pop()
-        if isinstance(error, ImportError) and self._executing and not record.effects:
+        record = self._executing.pop()
+        effects = self._lines.pop(name, [])
+        if isinstance(error, Exception) and self._executing and not effects:
             # What a module may do without is missing for the zygote and the ranks as well. The attempt was its own.
-            self._executing[-1].imports += record.imports
-            self._executing[-1].variables.update(record.variables)
+            above = self._executing[-1]
+            above.imports += record.imports
+            above.environment += record.environment
+            above.searched |= record.searched
+            above.files += [*record.files, *([record.origin] if record.origin else [])]
             self._send(None)
             return
-        harmless = set()
-        if module is not None and READS_PROCESS_ID in record.effects and not keeps_process_id(module, self._number):
-            harmless.add(READS_PROCESS_ID)
-        if record.name.partition(".")[0] in PARTS_OF_TORCH:
-            harmless.add(REGISTERS_OPERATORS)  # torch's own modules stay imported
-        record.effects = [effect for effect in record.effects if effect not in harmless]
+        reads_process_id = any(effect == READS_PROCESS_ID for effect, _ in effects)
+        if module is not None and reads_process_id and not keeps_process_id(module, self._number):
+            effects = [(effect, line) for effect, line in effects if effect != READS_PROCESS_ID]
+        if module is not None and error is None:
+            effects = self._without_repeated(record, module, effects)
+        record.effects += [effect for effect, _ in effects]
         if error is not None:
-            self._failed[record.name] = error
+            self._failed[name] = error
             record.effects.append(f"cannot be imported yet ({type(error).__name__}: {error})"[:100])
             if record.origin is not None and record.origin.endswith(".py"):
                 package = getattr(module, "__package__", "") or ""
                 self._sources.append((record.origin, package))
-        record.imports = [name for name in dict.fromkeys(record.imports) if name != record.name]
+        record.imports = [found for found in dict.fromkeys(record.imports) if found != name]
         record.effects = list(dict.fromkeys(record.effects))
+        record.files = list(dict.fromkeys(map(os.path.abspath, record.files)))
         self._send(asdict(record))
+
+    def _without_repeated(
+        self, record: ModuleRecord, module: ModuleType, effects: list[tuple[str, int | None]]
+    ) -> list[tuple[str, int | None]]:
+        """The effects without those of assignments that ranks can execute again."""
+        lines = {line for effect, line in effects if line is not None}
+        if not lines or len(lines) < len({line for _, line in effects}) or not str(record.origin).endswith(".py"):
+            return effects
+        assert record.origin is not None
+        found = repeated_statements(Path(record.origin).read_bytes(), module, lines)
+        if found is None or not self._uses.watch(module, found.variables):
+            return effects
+        record.repeated = list(found.lines)
+        record.environment = [use for use in record.environment if use[2] not in self._effects.rank_variables]
+        return []
 
     def _send(self, what: object) -> None:
         os.write(self._results, json.dumps(what).encode() + b"\n")
 
     def _collect_effects(self) -> None:
         """Attribute the effects since the last beginning or end of a module to the module being executed."""
-        effects, variables = self._effects.since_last()
+        happened = self._effects.since_last()
         if self._executing:
-            self._executing[-1].effects += effects
-            self._executing[-1].variables.update(variables)
-
-
-class _Loader:
-    """Wraps a module's loader and reports to the probe."""
-
-    def __init__(self, loader: Any, record: ModuleRecord, probe: _Probe) -> None:
-        self._loader = loader
-        self._record = record
-        self._probe = probe
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        self._probe.begin(self._record)  # an extension module may run all its code here
-        try:
-            module: ModuleType | None = self._loader.create_module(spec)
-        except BaseException as error:
-            self._probe.end(self._record, error, None)
-            raise
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        error: BaseException | None = None
-        try:
-            self._loader.exec_module(module)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self._probe.end(self._record, error, module)
+            record = self._executing[-1]
+            self._lines.setdefault(record.name, []).extend(happened.effects)
+            record.environment += happened.environment
+            record.files += happened.files

@@ -13,12 +13,16 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import CodeType
 
-from rank_runtime.zygote.import_probe import PARTS_OF_TORCH, import_quietly, is_standard, probe
+from rank_runtime.zygote.import_probe import PARTS_OF_TORCH, ModuleRecord, import_quietly, is_standard, probe
+from rank_runtime.zygote.import_replay import ReplayRecorder
+from rank_runtime.zygote.probe_cache import ProbeCache
 from rank_runtime.zygote.protocol import Preparation
+from rank_runtime.zygote.repeated_statements import compile_statements
 from rank_runtime.zygote.script_source import assignments_before, imported_modules, parse
 from rank_runtime.zygote.shared_modules import SharedModules, shareable
 
@@ -54,6 +58,7 @@ class Preload:
         self._python_has = python_has
         self.shared = SharedModules()
         self.unshared: dict[str, str] = {}
+        self.counts: dict[str, int] = {}  # modules that were probed, known from earlier runs, and shared
         self.problem: str | None = None  # why the ranks cannot be forked
         self._folder = self._first_folder()
         self._source, self._package = self._find_source()
@@ -153,26 +158,85 @@ class Preload:
         ]
         if not candidates:
             return
-        records, reasons = shareable(probe(candidates, frozenset(self._preparation.rank_variables), close))
-        self.unshared.update(reasons)
-        before = set(sys.modules)
-        brought: dict[str, list[str]] = {}
-        for record in records:
-            try:
-                with self.shared.hold_atexit(record.name):
-                    importlib.import_module(record.name)
-            except Exception as error:  # although the probe could import it
-                self.unshared[record.name] = f"raises {type(error).__name__}"
-            new = [name for name in sys.modules if name not in before]
-            brought[record.name] = [name for name in new if not _stays(name)]
-            before.update(new)
-        self.shared.set_aside([record for record in records if record.name in sys.modules], brought)
+        script = self._preparation.script or self._preparation.module
+        variables = frozenset(self._preparation.rank_variables)
+        cache = ProbeCache(script, variables)
+        known = cache.read()
+        shared_imports = _SharedImports(self.shared)
+        with shared_imports:
+            new: list[ModuleRecord] = []
+            shared_imports.import_all(known)
+            if not cache.candidates.issuperset(candidates):
+                new = probe(candidates, variables, close, known)
+                probed = {record.name for record in new}
+                known = [record for record in known if record.name not in probed]
+                cache.write([*known, *new], {*cache.candidates, *candidates})
+                shared_imports.import_all([*known, *new])
+        self.unshared.update(shared_imports.unshared)
+        self.counts = {"probed": len(new), "known": len(known), "shared": shared_imports.count}
 
     def _candidates(self) -> list[str]:
         module = (self._preparation.module or "").split(".")
         parents = [".".join(module[:length]) for length in range(1, len(module))]
         found = [] if self._tree is None else imported_modules(self._tree, self._package)
         return [*parents, *found, *self._preparation.modules]
+
+
+class _SharedImports:
+    """Imports modules that ranks can share, as a context manager that sets them aside at its end."""
+
+    def __init__(self, shared: SharedModules) -> None:
+        self._shared = shared
+        self._variables = frozenset(os.environ)
+        self._recorder = ReplayRecorder()
+        self._records: dict[str, ModuleRecord] = {}  # of imported modules
+        self._failed: dict[str, str] = {}
+        self.unshared: dict[str, str] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._records)
+
+    def __enter__(self) -> None:
+        self._recorder.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.take_back()
+        recorder = self._recorder
+        imported = [record for record in self._records.values() if record.name in sys.modules]
+        brought = {
+            record.name: [
+                name for name in recorder.brought.get(record.name, ()) if name in sys.modules and not _stays(name)
+            ]
+            for record in imported
+        }
+        self._shared.set_aside(imported, brought, recorder.replays, recorder.libraries, self._variables)
+
+    def import_all(self, records: Sequence[ModuleRecord]) -> None:
+        """Import those that can be shared, unless they are imported already, and record the effects that ranks
+        repeat."""
+        shared, reasons = shareable(records)
+        new = [record for record in shared if record.name not in self._records and record.name not in self._failed]
+        for record in new:
+            self._recorder.expect(record.name, _repeated_code(record))
+        for record in sorted(new, key=lambda record: record.began):  # as the script's imports execute them
+            self._import(record)
+        self.unshared = {**reasons, **self._failed}
+
+    def _import(self, record: ModuleRecord) -> None:
+        try:
+            with self._shared.hold_atexit(lambda: self._recorder.executing or record.name):
+                importlib.import_module(record.name)
+        except Exception as error:  # although the probe could import it
+            self._failed[record.name] = f"raises {type(error).__name__}"
+        else:
+            self._records[record.name] = record
+
+
+def _repeated_code(record: ModuleRecord) -> CodeType | None:
+    if not record.repeated or record.origin is None:
+        return None
+    return compile_statements(Path(record.origin).read_bytes(), record.origin, record.repeated)
 
 
 def _file(name: str) -> str | None:

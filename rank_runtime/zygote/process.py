@@ -97,6 +97,7 @@ class Zygote:
             self._fork_coordinator()
         self._preload.import_rest(self._descriptors)
         self.report({"unshared": _shortened(self._preload.unshared)})
+        self.report({"imports": self._preload.counts})
         if self._preload.problem is not None:
             self.report({"not_forked": self._preload.problem})
         self._rank_exit.share_modules(self._preload.shared)
@@ -252,8 +253,10 @@ class Zygote:
                 self._coordinator = 0
                 self.report({"coordinator_exited": {"pid": process, "status": status}})
             elif rank is not None:
-                self._rank_exit.rank_exited(rank)
-                self._report_to_both({"exited": {"rank": rank, "status": status}})
+                private_bytes = self._rank_exit.rank_exited(rank)
+                exited = {"rank": rank, "status": status}
+                self._tell_coordinator({"exited": exited})
+                self.report({"exited": {**exited, "private_bytes": private_bytes}})
 
 
 def _print_exception() -> None:

@@ -16,11 +16,15 @@ Reports come back through another pipe as lines of JSON, each written at once. T
 
     {"importing": true}                              the zygote has started
     {"unshared": {"tokenizers": "starts a thread"}}  modules that every rank imports itself, and why
+    {"imports": {"probed": 3, "known": 0, "shared": 2}}
+                                                     numbers of the script's modules (`preload`)
     {"not_forked": "..."}                            why the ranks are separate processes instead of forks
     {"ready": true}                                  the zygote is ready to fork the ranks
     {"started": {"rank": 3, "pid": 4711}}
     {"forked": true}                                 no more ranks will be started: all are, or the job is being stopped
-    {"exited": {"rank": 3, "status": -9}}            an exit code, or a negative signal number, as in `subprocess`
+    {"exited": {"rank": 3, "status": -9, "private_bytes": 0}}
+                                                     an exit code, or a negative signal number, as in `subprocess`; the
+                                                     memory that it had for itself at its end, 0: not measured
     {"coordinator_exited": {"pid": 4710, "status": -9}}
     {"zygote_failed": "..."}                         the reason
 """

@@ -7,7 +7,8 @@ C destructors registered before the fork, are skipped. If the script has run to 
 interpreter's strings and types. The remaining copies still add up, so only a few ranks exit at a time, unless they take
 long.
 
-In: the zygote tells which modules are shared and which rank has exited. Out: in a rank, its last `atexit` function.
+In: the zygote tells which modules are shared and which rank has exited. Out: in a rank, its last `atexit` function; the
+memory that a rank had for itself at its end.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _PATIENCE_SECONDS = 1.0
 _WAITING, _ADMITTED = 1, 2  # values of a rank's byte in shared memory; 0 before its exit
 
 _libc = ctypes.CDLL(None)
+_MOST_MEASURED = 64  # ranks; reading the figure takes some milliseconds
+_PRIVATE = (b"Private_Clean:", b"Private_Dirty:")
+
 _call_at_exit = getattr(_libc, "__cxa_atexit")  # getattr, because Python would mangle the name inside a class
 
 
@@ -39,6 +43,8 @@ class RankExit:
 
     def __init__(self, world_size: int) -> None:
         self._state = mmap.mmap(-1, max(world_size, 1))
+        self._private_bytes = memoryview(mmap.mmap(-1, 8 * max(world_size, 1))).cast("Q")  # by rank; 0: not measured
+        self._measured_of = -(-world_size // _MOST_MEASURED)
         self._admission = os.eventfd(_CONCURRENT_EXITS, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._last_change = time.monotonic()
         self._extra_admissions = 1
@@ -74,6 +80,8 @@ class RankExit:
         if succeeded:
             complete_collectives()
         kept = not succeeded and keep_process_groups()
+        if self._rank % self._measured_of == 0:
+            self._private_bytes[self._rank] = _private_bytes()
         self._state[self._rank] = _WAITING
         os.eventfd_read(self._admission)
         self._state[self._rank] = _ADMITTED
@@ -84,11 +92,13 @@ class RankExit:
         if succeeded:
             ctypes.PyDLL(None).maya_leave_python_early()
 
-    def rank_exited(self, rank: int) -> None:
-        """In the zygote: the rank has exited, so admit another one."""
+    def rank_exited(self, rank: int) -> int:
+        """In the zygote: the rank has exited, so admit another one. Returns the memory that the rank had for itself; 0:
+        not measured."""
         self._extra_admissions = 1
         if self._state[rank] == _ADMITTED:
             self._admit(1)
+        return self._private_bytes[rank]
 
     def admit_when_stuck(self) -> float:
         """In the zygote, periodically: if no rank has exited for a while, admit more ranks, twice as many each time,
@@ -101,6 +111,15 @@ class RankExit:
     def _admit(self, number: int) -> None:
         os.eventfd_write(self._admission, number)
         self._last_change = time.monotonic()
+
+
+def _private_bytes() -> int:
+    """The memory of this process that no other process shares."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb") as file:  # noqa: PTH123  (pathlib may be gone)
+            return 1024 * sum(int(line.split()[1]) for line in file if line.startswith(_PRIVATE))
+    except OSError:
+        return 0
 
 
 def _drop_process_groups() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rank_runtime.build import Build
+from rank_runtime.build.cache import cache_folder
 
 STATE = """
     import gc, inspect, json, os, pathlib, signal, sys, threading
@@ -242,6 +243,7 @@ MODULES = {
     "late.py": "",
     "after_error.py": "",
     "gpu.py": "import torch\nAVAILABLE = torch.cuda.is_available()",
+    "gpu_properties.py": "import torch\nNAME = torch.cuda.get_device_name()",
     "file.py": "FILE = open(__file__)",
     "writer.py": "import os, pathlib\npathlib.Path(f'made{os.environ[\"RANK\"]}').touch()",
     "printer.py": "print('printed')",
@@ -274,30 +276,22 @@ MODULES = {
 }
 REASONS = {
     "thread": "starts a thread",
-    "rank": "reads RANK",
-    "whole_environment": "reads the whole environment",
+    "rank": "keeps a value of its process",
     "must_have_rank": "reads RANK",
-    "gpu": "uses the GPU",
+    "gpu_properties": "uses the GPU",
     "file": "opens files",
     "writer": "reads RANK",
     "printer": "prints",
     "arguments": "reads sys.argv",
-    "clock": "reads the clock",
-    "process": "reads its process id",
     "dice": "uses random numbers",
     "numpy_dice": "uses random numbers",
     "torch_dice": "uses random numbers",
-    "unique": "reads its parent's id or random bytes",
-    "setting": "changes the environment",
     "handler": "handles signals",
     "child": "starts a process",
     "precision": "changes torch's settings",
     "patch": "replaces parts of torch",
-    "operators": "registers operators with torch",
     "careful": "starts a process",
-    "after_refusal": "reads RANK",
     "hook": "replaces standard streams or hooks",
-    "path": "changes sys.path",
 }
 
 
@@ -333,6 +327,142 @@ def test_modules_with_side_effects_are_imported_by_every_rank(tmp_path: Path, bu
     assert len({lines[2] for lines in outputs}) == 1  # torch's generator begins the same everywhere
     assert unshared(tmp_path) == REASONS
     assert not (tmp_path / "made").exists()
+
+
+REPEATED = {
+    "lists.py": """
+        import sys, warnings
+        sys.path.insert(0, "front")
+        sys.path.append("end")
+        warnings.filterwarnings("error", "of lists")
+        import vendored_by_lists
+    """,
+    "front/vendored_by_lists.py": "VALUE = 3",
+    "environment.py": """
+        import os
+        BEFORE = os.environ.get("SETTING")
+        os.environ["SETTING"] = "set"
+        os.environ.setdefault("OTHER", "default")
+        NAMES = [name for name in os.environ if name.startswith("PREFIX_")]
+        import after_environment
+    """,
+    "after_environment.py": "import os\nVALUE = os.environ['SETTING']",
+    "process.py": """
+        import os
+        PROCESS = os.getpid()
+        class Kept:
+            process = os.getpid()
+    """,
+    "values.py": """
+        import os, time
+        from uuid import uuid4
+        STARTED: float = time.time()
+        SESSION = "session " + uuid4().hex
+        RANK = int(os.environ.get("RANK", -1))
+        IS_FIRST = RANK == 0
+        ORDER = [STARTED, SESSION]
+        def session():
+            return SESSION
+    """,
+    "user.py": "import values\nvalue = lambda: values.SESSION",
+    "gpu.py": "import torch\nAVAILABLE, COUNT = torch.cuda.is_available(), torch.cuda.device_count()",
+    "operators.py": MODULES["operators.py"],
+    "failing.py": "try:\n    import bad\nexcept ValueError:\n    bad = None",
+    "bad.py": "raise ValueError",
+    "train.py": """
+        import json, os, sys, warnings
+        path = [*sys.path]
+        filters = [*warnings.filters]
+        assert "SETTING" not in os.environ and "front" not in path
+        import lists, environment, process, values, user, gpu, operators, failing
+        assert sys.path == ["front", *path, "end"] and lists.vendored_by_lists.VALUE == 3
+        assert warnings.filters[0][0] == "error" and list(warnings.filters[1:]) == filters
+        assert environment.BEFORE is None and os.environ["SETTING"] == environment.after_environment.VALUE == "set"
+        assert os.environ["OTHER"] == "default" and environment.NAMES == []
+        assert process.PROCESS == process.Kept.process == os.getpid() and type(process.PROCESS) is int
+        rank = int(os.environ["RANK"])
+        assert values.RANK == rank and values.IS_FIRST == (rank == 0)
+        assert values.ORDER == [values.STARTED, values.SESSION] and user.value() == values.session() == values.SESSION
+        import torch
+        assert gpu.AVAILABLE and gpu.COUNT == 8 and torch.ones(1, device="cuda").item() == 1
+        assert torch.ops.mine.one and failing.bad is None
+        finder, = [each for each in sys.meta_path if type(each).__name__ == "SharedModules"]
+        names = ("lists", "environment", "after_environment", "process", "values", "user", "gpu", "operators")
+        assert [name for name in names if finder.modules[name] is not sys.modules[name]] == []
+        print(values.SESSION)
+    """,
+}
+
+
+def imports(folder: Path) -> dict[str, int]:
+    """Numbers of modules that were probed, known from earlier runs, and shared."""
+    content: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
+    numbers: dict[str, int] = content["emulation"]["imports"]
+    return numbers
+
+
+def cached_findings(folder: Path) -> list[Path]:
+    """The files of the cache that belong to scripts in this folder."""
+    return [file for file in cache_folder().glob("maya-imports/*.json") if str(folder) in file.read_text()]
+
+
+def test_ranks_repeat_the_side_effects_of_shared_modules(tmp_path: Path, build: Build) -> None:
+    write(tmp_path, REPEATED)
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert ended.exit_code == 0, ended.errors
+    assert unshared(tmp_path) == {}
+    assert len(set(ended.outputs)) == 2  # each rank has random bytes of its own
+    content = json.loads((tmp_path / "run" / "summary.json").read_text())
+    private = content["emulation"]["private_bytes_per_rank"]
+    assert 1e6 < private["median"] <= private["largest"] < 1e9
+
+
+def test_a_module_that_finds_another_environment_is_imported_anew(tmp_path: Path, build: Build) -> None:
+    script = """
+        import os
+        os.environ["SETTING"], os.environ["PREFIX_A"] = "first", "a"
+        import environment, operators
+        assert environment.BEFORE == "first" and environment.NAMES == ["PREFIX_A"]
+        assert os.environ["SETTING"] == environment.after_environment.VALUE == "set"
+        print("fine")
+    """
+    files = {name: REPEATED[name] for name in ("environment.py", "after_environment.py", "operators.py")}
+    # computed, so that the zygote does not know it
+    write(tmp_path, {**files, "train.py": script.replace('"first", "a"', '"fir" + "st", "".join("a")')})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.exit_code, ended.outputs) == (0, ["fine\n"] * 2), ended.errors
+
+
+def test_a_second_run_does_not_probe_again(tmp_path: Path, build: Build) -> None:
+    files = {
+        "train.py": "import top\nprint(top.leaf.VALUE)",
+        "top.py": "import leaf, printing\ntry:\n    import later\nexcept ImportError:\n    later = None",
+        "leaf.py": "VALUE = 'one'",
+        "printing.py": "print('printed')",
+    }
+    write(tmp_path, files)
+    for expected in ({"probed": 3, "known": 0, "shared": 1}, {"probed": 0, "known": 3, "shared": 1}):
+        ended = launch(tmp_path, "--nproc", "2", "train.py")
+        assert (ended.exit_code, ended.outputs) == (0, ["printed\none\n"] * 2), ended.errors
+        assert imports(tmp_path) == expected
+        assert unshared(tmp_path) == {"printing": "prints"}
+
+    # a changed module, and those that import it; then a module that was missing before
+    write(tmp_path, {"leaf.py": "VALUE = 'another'"})
+    ended = launch(tmp_path, "--nproc", "2", "train.py")
+    assert (ended.exit_code, ended.outputs) == (0, ["printed\nanother\n"] * 2), ended.errors
+    assert imports(tmp_path) == {"probed": 3, "known": 0, "shared": 1}
+    write(tmp_path, {"later.py": ""})
+    assert launch(tmp_path, "--nproc", "2", "train.py").exit_code == 0
+    assert imports(tmp_path) == {"probed": 3, "known": 1, "shared": 2}  # an unshared module is probed with its importer
+
+    [file] = cached_findings(tmp_path)
+    for damage in (file.read_bytes()[:-100], b"[]", b'{"version": 1}'):
+        file.write_bytes(damage)
+        ended = launch(tmp_path, "--nproc", "2", "train.py")
+        assert (ended.exit_code, ended.outputs) == (0, ["printed\nanother\n"] * 2), ended.errors
+        assert imports(tmp_path) == {"probed": 4, "known": 0, "shared": 2}
+    file.unlink()
 
 
 def test_a_shared_module_is_imported_once(tmp_path: Path, build: Build) -> None:
@@ -437,7 +567,7 @@ def test_modules_of_an_unshared_package_are_imported_by_every_rank(tmp_path: Pat
     """Importing any of them would import the package first, also from a folder without __init__.py in between."""
     files = {
         "train.py": "import package.folder.module, torch\nprint(torch.ones(1, device='cuda').item())",
-        "package/__init__.py": "import torch\nAVAILABLE = torch.cuda.is_available()",
+        "package/__init__.py": "import torch\nNAME = torch.cuda.get_device_name()",
         "package/folder/module.py": "",
     }
     write(tmp_path, files)

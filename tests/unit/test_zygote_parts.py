@@ -6,8 +6,11 @@ import json
 import subprocess
 import sys
 import textwrap
+from types import ModuleType
 
 from rank_runtime.zygote.import_probe import ModuleRecord, records_of
+from rank_runtime.zygote.import_replay import ListEdit, list_edits
+from rank_runtime.zygote.repeated_statements import repeated_statements
 from rank_runtime.zygote.script_source import Assignment, assignments_before, imported_modules, parse
 from rank_runtime.zygote.shared_modules import shareable
 
@@ -126,3 +129,71 @@ def test_a_module_that_imports_an_unshared_one_is_not_shared() -> None:
     shared, reasons = shareable(records)
     assert [record.name for record in shared] == ["leaf", "fine"]
     assert reasons == {"bad": "prints", "middle": "imports bad", "top": "imports middle"}
+
+
+# ---- side effects that ranks repeat ----
+
+
+def test_an_edit_of_a_list_is_found() -> None:
+    assert list_edits(["a", "b"], ["new", "a", "b", "end"]) == ListEdit((), ("new",), ("end",))
+    assert list_edits(["a", "b", "c"], ["b", "a", "c"]) == ListEdit(("b",), ("b",), ())  # moved to the front
+    assert list_edits(["a", "b"], ["b"]) == ListEdit(("a",), (), ())
+    assert list_edits(["a", "b"], ["a", "between", "b"]) is None
+    entries = ["mine", "a", "b"]
+    edit = list_edits(["a", "b"], ["new", "a"])
+    assert edit is not None
+    assert edit.is_possible(entries)
+    edit.apply(entries)
+    assert entries == ["new", "mine", "a"]
+    assert not edit.is_possible(entries)
+
+
+def repeated(source: str, line: int) -> tuple[tuple[int, ...], set[str]] | None:
+    module = ModuleType("example")
+    text = textwrap.dedent(source).strip()
+    exec(text, vars(module))
+    found = repeated_statements(text.encode(), module, [line])
+    return None if found is None else (found.lines, set(found.variables))
+
+
+def test_assignments_that_keep_a_value_of_the_process_are_found() -> None:
+    source = """
+        import os, time
+        from uuid import uuid4
+        STARTED = time.time()
+        SESSION: str = f"{uuid4().hex}"
+        TEXT = "began " + time.strftime("%H", time.gmtime(int(STARTED)))
+        OTHER = os.path.join("a", "b")
+        def function():
+            return STARTED, SESSION
+    """
+    assert repeated(source, 3) == ((3, 5), {"STARTED", "TEXT"})
+    assert repeated(source, 4) == ((4,), {"SESSION"})
+
+
+def test_assignments_whose_values_go_elsewhere_are_not_repeated() -> None:
+    beginning = "import time\nclass Kept: pass\nITEMS = []\ndef keep(value): ITEMS.append(value)\n"
+    for rest in (
+        "STARTED = keep(time.time())",
+        "STARTED = time.time()\nkeep(STARTED)",
+        "STARTED = time.time()\nif STARTED > 3: LATE = True",
+        "STARTED = time.time()\nKept.began = STARTED",
+        "STARTED = time.time()\ndef function(began=STARTED): pass",
+        "STARTED = time.time()\nclass User:\n    began = STARTED",
+        "STARTED = time.time()\nSTARTED += 1",
+        "STARTED = time.time()\ndel STARTED",
+        "STARTED = Kept.began = time.time()",
+        "STARTED = time.sleep(0)",
+    ):
+        assert repeated(beginning + rest, 5) is None, rest
+
+
+def test_a_module_that_reads_what_an_unshared_one_sets_is_not_shared() -> None:
+    records = [
+        ModuleRecord("reader", "reader.py", environment=[(2, "read", "A", "1")]),
+        ModuleRecord("earlier", "earlier.py", environment=[(0, "read", "A", None)]),
+        ModuleRecord("setter", "setter.py", imports=["reader"], effects=["prints"], environment=[(1, "set", "A", "1")]),
+    ]
+    shared, reasons = shareable(records)
+    assert [record.name for record in shared] == ["earlier"]
+    assert reasons["reader"] == "reads A, which setter sets"
