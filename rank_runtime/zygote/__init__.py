@@ -14,21 +14,28 @@ Which modules are imported before the fork
    process of its own (`import_probe`) sees one of the following; every rank then imports it itself:
    - it starts threads or processes, opens files or connections and keeps them, writes files or uses the network;
    - it reads a variable that differs between ranks (RANK, LOCAL_RANK, MASTER_PORT, TORCHELASTIC_...), or the whole
-     environment, or sys.argv, the clock or random bytes, or keeps the process id;
-   - it changes the environment, the working directory, sys.path, signal handlers, standard streams, hooks, built-in
-     functions, the root logger, torch's settings or functions;
-   - it uses random numbers (of `random`, numpy or torch), or the GPU;
-   - it registers operators with torch, which works once only;
-   - it prints, or raises an exception.
+     environment, or sys.argv, the clock or random bytes, or keeps the process id, in another way than those below;
+   - it changes the working directory, signal handlers, standard streams, hooks, built-in functions, the root logger,
+     torch's settings or functions;
+   - it uses random numbers (of `random`, numpy or torch), or initializes the GPU;
+   - it prints, or raises an exception that no other module handles.
    summary.json lists the reasons. Modules of the standard library are trusted.
+
+The following effects are recorded and undone in the zygote, and repeated in a rank when it imports the module
+(`import_replay`): changes of the environment, sys.path, sys.meta_path, sys.path_hooks and warnings.filters; questions for
+the number of GPUs; a process id in a variable of the module, of a class or of an object; assignments that keep the
+time, random bytes or a variable of the rank, and those that depend on them (`repeated_statements`). Operators that a
+module registers with torch remain registered; they are removed where a rank has to import the module anew.
+
+What the probe finds out is kept in Maya's cache folder for the next run (`probe_cache`).
 
 How a rank uses them
 --------------------
 Modules of 3 are not in `sys.modules` until the rank imports them. Then they are taken from memory, with everything that
 they import, if importing them anew would give the same: they are found in the same place, the environment variables
-that they read have the same values, and the working directory and the default dtype are the same. Otherwise Python
-imports them anew. Functions that they registered with `atexit` are registered at that time; functions that they
-registered for forks already apply to the fork of the rank.
+that they read have the same values, their side effects can be repeated, and the working directory and the default dtype
+are the same. Otherwise Python imports them anew. Functions that they registered with `atexit` are registered at that
+time; functions that they registered for forks already apply to the fork of the rank.
 
 Environment variables that the script sets by plain assignments before it imports torch are set while torch is imported
 for it. If the script computes a variable that torch's libraries read (OMP_NUM_THREADS, ...), or if a file next to the
@@ -61,5 +68,9 @@ Modules
     script_source     the imports and environment variables in the script's source
     import_probe      finds out which modules can be shared
     import_effects    detects the side effects of importing a module
+    import_replay     records side effects in the zygote, and repeats them in ranks
+    repeated_statements  finds assignments that ranks execute again
+    observed_loader   reports when a module begins and ends to execute
+    probe_cache       keeps what the probe has found out
     shared_modules    modules that are in memory but not imported yet
 """
