@@ -22,7 +22,7 @@ Which modules are imported before the fork
    summary.json lists the reasons. Modules of the standard library are trusted.
 
 The following effects are recorded and undone in the zygote, and repeated in a rank when it imports the module
-(`import_replay`): changes of the environment, sys.path, sys.meta_path, sys.path_hooks and warnings.filters; questions for
+(`import_replay`): changes of the environment, sys.path, sys.meta_path, sys.path_hooks, warnings.filters; questions for
 the number of GPUs; a process id in a variable of the module, of a class or of an object; assignments that keep the
 time, random bytes or a variable of the rank, and those that depend on them (`repeated_statements`). Operators that a
 module registers with torch remain registered; they are removed where a rank has to import the module anew.

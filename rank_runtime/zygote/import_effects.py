@@ -255,7 +255,7 @@ class ImportEffects:
             path, _, flags = arguments
             if isinstance(flags, int) and flags & _WRITING and not _is_ours_to_write(path):
                 self._refuse("writes files")
-            elif isinstance(path, str):
+            elif isinstance(path, str) and "__pycache__" not in path:
                 self._happened.files.append(path)
         elif event == "_thread.start_new_thread":
             self._note("starts a thread")

@@ -112,9 +112,9 @@ def list_edits(before: Sequence[Any], now: Sequence[Any]) -> ListEdit | None:
             middle = now[front : len(now) - added + front]
             if _equal(middle, [entry for entry in before if entry in middle]):
                 end = now[front + len(middle) :]
-                if (before and now and not middle) or any(entry in before for entry in end):
-                    return None
                 removed = tuple(entry for entry in before if entry not in middle)
+                if (before and now and not middle) or any(entry in removed for entry in end):
+                    return None
                 return ListEdit(removed, tuple(now[:front]), tuple(end))
     return None
 

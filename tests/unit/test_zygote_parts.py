@@ -139,6 +139,7 @@ def test_an_edit_of_a_list_is_found() -> None:
     assert list_edits(["a", "b", "c"], ["b", "a", "c"]) == ListEdit(("b",), ("b",), ())  # moved to the front
     assert list_edits(["a", "b"], ["b"]) == ListEdit(("a",), (), ())
     assert list_edits(["a", "b"], ["a", "between", "b"]) is None
+    assert list_edits(["a", "b"], ["a", "b", "b"]) == ListEdit((), (), ("b",))
     entries = ["mine", "a", "b"]
     edit = list_edits(["a", "b"], ["new", "a"])
     assert edit is not None
