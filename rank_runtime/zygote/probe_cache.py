@@ -86,11 +86,12 @@ class ProbeCache:
             "variables": sorted(os.environ),
             "candidates": [] if lost else sorted(candidates),
             "files": files,
-            "records": [asdict(record) for record in _without(records, lost)],
+            "records": [_fields(record) for record in _without(records, lost)],
         }
         temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}.tmp")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch(mode=0o600)
             temporary.write_text(json.dumps(content), encoding="utf-8")
             temporary.replace(self._file)
             _prune(self._file.parent)
@@ -107,11 +108,18 @@ class ProbeCache:
             if changed.intersection(_files_of(record))
             or any(self._origin(name) != origin for name, origin in record.searched.items())
         }
-        uses = sorted((use, record.name) for record in records for use in record.environment)
-        unshared = {record.name for record in records if record.effects}  # and remains so, whatever it reads
+        uses = sorted(((use, record) for record in records for use in record.environment), key=lambda each: each[0][0])
+        for record in records:
+            record.environment = []
         now: dict[str, str | None] = dict(os.environ)
         new = tuple(now.keys() - variables)
-        invalid.update(name for use, name in uses if differs(use, now, new) and name not in unshared)
+        for (when, kind, variable, value), record in uses:
+            use = (when, kind, variable, value)
+            if kind == "read" and _digest(now.get(variable)) == value:
+                use = (when, kind, variable, now.get(variable))
+            if differs(use, now, new):
+                invalid.add(record.name)
+            record.environment.append(use)
         return _without(records, invalid)
 
     def _origin(self, name: str) -> str | None:
@@ -119,6 +127,21 @@ class ProbeCache:
             found = (finder.find_spec(name, None) for finder in sys.meta_path)
             self._origins[name] = next((spec.origin for spec in found if spec is not None), None)
         return self._origins[name]
+
+
+def _fields(record: ModuleRecord) -> dict[str, Any]:
+    """The record as it is written. The environment may hold secrets: of the values read, only digests are written, and
+    none of a module that is not shared, whatever it reads."""
+    uses = [
+        (when, kind, variable, _digest(value) if kind == "read" else value)
+        for when, kind, variable, value in record.environment
+        if kind == "set" or not record.effects
+    ]
+    return {**asdict(record), "environment": uses}
+
+
+def _digest(value: str | None) -> str | None:
+    return None if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
 
 
 def _without(records: Sequence[ModuleRecord], names: set[str]) -> list[ModuleRecord]:

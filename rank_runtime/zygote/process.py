@@ -73,7 +73,7 @@ class Zygote:
         self._commands = Lines(descriptors.commands)
         self._plan = PlanFile(descriptors.plan)
         self._preparation = self._plan.preparation()
-        self._rank_exit = RankExit(self._preparation.world_size)
+        self._rank_exit = RankExit(self._preparation.world_size, self._preparation.processes)
         self._preload = Preload(self._preparation, python_has)
         self._rank_of: dict[int, int] = {}  # running ranks, by process
         self._coordinator = 0  # process id; 0: there is none

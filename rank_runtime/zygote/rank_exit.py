@@ -41,10 +41,10 @@ class RankExit:
     """Controls the exit of ranks. The zygote makes it before it imports anything else, so that its `atexit` function is
     the last to be called."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, processes: int) -> None:
         self._state = mmap.mmap(-1, max(world_size, 1))
         self._private_bytes = memoryview(mmap.mmap(-1, 8 * max(world_size, 1))).cast("Q")  # by rank; 0: not measured
-        self._measured_of = -(-world_size // _MOST_MEASURED)
+        self._measured_of = -(-processes // _MOST_MEASURED)  # one rank of this many
         self._admission = os.eventfd(_CONCURRENT_EXITS, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._last_change = time.monotonic()
         self._extra_admissions = 1
