@@ -79,6 +79,19 @@ RANK_VARIABLES = (
         is_number=True,
     ),
     Variable(
+        "MAYA_HOST_TENSORS",
+        "contents of large host tensors that need no input, such as random numbers: placeholder (no time, no memory) "
+        "or real",
+        "placeholder",
+        choices=("placeholder", "real"),
+    ),
+    Variable(
+        "MAYA_HOST_TENSOR_BYTES",
+        "a host tensor is large if it has at least this many bytes",
+        "1048576",
+        is_number=True,
+    ),
+    Variable(
         "MAYA_KEPT_BYTES",
         "contents of large copies that a rank keeps at once, in bytes; small contents are kept in addition "
         "(default: 2 GiB divided by the number of ranks, at most this)",

@@ -434,6 +434,7 @@ def _variables(options: argparse.Namespace, gpus_per_node: int | None) -> dict[s
         "MAYA_COMPUTE": options.compute,
         "MAYA_COMPUTE_BYTES": options.compute_bytes,
         "MAYA_COPY_BYTES": options.copy_bytes,
+        "MAYA_HOST_TENSORS": options.host_tensors,
         "MAYA_COLLECTIVE_BYTES": options.collective_bytes,
         "MAYA_STRICT_VALUES": "1" if options.strict_values else None,
         "MAYA_MOE_SKEW": None if options.moe_skew is None else round(options.moe_skew * 1000),

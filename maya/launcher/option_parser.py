@@ -175,6 +175,12 @@ def _add_values(group: argparse._ArgumentGroup) -> None:
     ):  # fmt: skip
         group.add_argument(name, type=whole_number, metavar="N", help=details)
     group.add_argument(
+        "--host-tensors",
+        choices=("placeholder", "real"),
+        help="placeholder: large host tensors of random numbers, and whatever is computed from them, take neither time "
+        "nor memory; real: they are computed (default: placeholder)",
+    )
+    group.add_argument(
         "--strict-values", action="store_true", help="make it an error to read a value that was not computed"
     )
     group.add_argument(

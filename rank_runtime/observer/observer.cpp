@@ -23,6 +23,7 @@
 #include "compute.h"
 #include "data_pointer.h"
 #include "frames.h"
+#include "host_tensors.h"
 #include "autograd_nodes.h"
 #include "torch_private.h"
 #include "operators.h"
@@ -420,7 +421,7 @@ void record_function_is_destroyed(void* function) {
 }
 
 constexpr maya_record_function_callbacks kObserver = {record_function_is_made, dispatcher_runs_callback,
-                                                  record_function_is_destroyed, tls_is_unchanged};
+                                                      record_function_is_destroyed, tls_is_unchanged};
 
 }  // namespace
 }  // namespace maya
@@ -431,7 +432,10 @@ extern "C" MAYA_API void maya_observer_prepare() {
   maya::describe_all_operators([&](const maya::Operator& op) {
     if (!op.may_launch && !observe_all) maya::stop_observing(*op.handle);
   });
+  maya::watch_host_tensors();
 }
+
+extern "C" MAYA_API void maya_observer_watch_host_tensors() { maya::watch_host_tensors(); }
 
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
@@ -445,5 +449,6 @@ extern "C" MAYA_API void maya_observer_start() {
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
   maya_set_record_function_callbacks(&maya::kObserver);
   maya::watch_data_pointers();
+  maya::watch_host_tensors();
   if (maya_get_settings()->measure_host) maya::callback_ns = maya::cost_of_callback();
 }

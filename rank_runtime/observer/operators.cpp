@@ -119,6 +119,23 @@ Operator::KernelFree kernel_free_form_of(const c10::OperatorName& name) {
   return Operator::KernelFree::kNone;
 }
 
+// Views and composed ops touch no memory themselves.
+Operator::HostForm host_form_of(const Operator& op) {
+  using Form = Operator::HostForm;
+  if (op.name == "aten::copy_") return Form::kCopy;
+  if (!op.handle->hasKernelForDispatchKey(c10::DispatchKey::CPU) || op.handle->hasTag(at::Tag::inplace_view))
+    return Form::kPass;
+  for (const auto& result : op.handle->schema().returns()) {
+    const auto* alias = result.alias_info();
+    if (alias != nullptr && !alias->isWrite()) return Form::kPass;
+  }
+  static const auto& metadata_only = *new std::unordered_set<std::string>{"aten::set_", "aten::resize_", "aten::is_set_to"};
+  if (metadata_only.count(op.name) > 0) return Form::kPass;
+  if (op.name == "aten::fill_" || op.name == "aten::zero_") return Form::kFill;
+  if (op.name == "aten::_local_scalar_dense" || op.name == "aten::equal") return Form::kRead;
+  return op.takes_generator && !op.writes.empty() && op.writes[0] && !op.reads[0] ? Form::kRandom : Form::kGeneral;
+}
+
 int find_beta(const c10::FunctionSchema& schema) {
   static constexpr std::string_view kNames[] = {"aten::addmm", "aten::baddbmm", "aten::addbmm", "aten::addmv"};
   std::string_view name = schema.name();
@@ -161,6 +178,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
     made->reports_errors = made->reports_errors || result.name() == "info";
   }
   find_statistics(*made);
+  made->host_form = host_form_of(*made);
   return made;
 }
 

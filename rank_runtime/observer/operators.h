@@ -35,7 +35,9 @@ struct Operator {
   bool joins = false;             // aten::cat
   bool fills = false;             // aten::fill_ with a number
   bool tallies = false;           // counts into bins (bincount, histc)
-  bool counts_elements = false;   // the size of its result depends on its inputs' values (nonzero, unique)
+  // What becomes of an op with a large host tensor (host_tensors.cpp).
+  enum class HostForm : uint8_t { kPass, kRandom, kFill, kCopy, kRead, kGeneral } host_form = HostForm::kPass;
+  bool counts_elements = false;  // the size of its result depends on its inputs' values (nonzero, unique)
 
   bool has_cpu_kernel() const;
   // Whether the results depend on what an argument holds.

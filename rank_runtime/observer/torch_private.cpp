@@ -1,7 +1,7 @@
 // Access to private members of torch: the "is observed" flag of an operator, the callbacks of a RecordFunction and whether they
-// need outputs, and the function that numbers ops. C++ does not check access where an explicit template instantiation names a
-// member, so the compiler takes its offset from the headers of the installed torch; a torch without the member does not
-// compile (docs/internals.md).
+// need outputs, the dispatch keys of a tensor, and the function that numbers ops. C++ does not check access where an explicit
+// template instantiation names a member, so the compiler takes its offset from the headers of the installed torch; a torch
+// without the member does not compile (docs/internals.md).
 
 #include "torch_private.h"
 
@@ -33,6 +33,11 @@ struct SequenceNumber {
 };
 template struct Reveal<&c10::Dispatcher::sequenceNumberForRunningRecordFunction, SequenceNumber>;
 
+struct Keys {
+  friend constexpr auto member(Keys);
+};
+template struct Reveal<&c10::TensorImpl::key_set_, Keys>;
+
 }  // namespace
 
 void stop_observing(const c10::OperatorHandle& handle) {
@@ -46,6 +51,16 @@ bool is_only_callback(at::RecordFunctionCallback::StartCallback callback, const 
 }
 
 int64_t sequence_number_of(c10::DispatchKeySet keys) { return member(SequenceNumber())(keys.highestPriorityTypeId(), keys); }
+
+void add_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
+  c10::DispatchKeySet& keys = tensor.*member(Keys());
+  keys = keys.add(key);
+}
+
+void remove_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
+  c10::DispatchKeySet& keys = tensor.*member(Keys());
+  keys = keys.remove(key);
+}
 
 void skip_outputs(const at::RecordFunction& function) {
   auto& callbacks = const_cast<at::StepCallbacks&>(function.*member(Callbacks()));

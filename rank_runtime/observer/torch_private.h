@@ -1,6 +1,7 @@
 // Private state of torch that the observer reads or changes.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
@@ -19,5 +20,9 @@ int64_t sequence_number_of(c10::DispatchKeySet keys);
 // For a start callback: tells torch that the end callback needs no outputs. Collecting them takes references to tensors, and
 // for those torch takes the GIL. No effect if there are other callbacks.
 void skip_outputs(const at::RecordFunction& function);
+
+// Adds a dispatch key to a tensor, and thereby to the views that are made of it later, or takes it away.
+void add_key(c10::TensorImpl& tensor, c10::DispatchKey key);
+void remove_key(c10::TensorImpl& tensor, c10::DispatchKey key);
 
 }  // namespace maya

@@ -13,6 +13,7 @@ import os
 from rank_runtime.zygote.compile_sharing import share_compiled_graphs
 from rank_runtime.zygote.compile_trials import hide_compile_trials
 from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
+from rank_runtime.zygote.host_tensors import watch_host_tensors
 from rank_runtime.zygote.process_groups import observe_process_groups
 from rank_runtime.zygote.python_clock import PythonClock
 from rank_runtime.zygote.triton_sharing import share_triton_kernels
@@ -27,6 +28,7 @@ def begin_separate_rank(entry: str) -> None:
     PythonClock(os.environ).begin()
     observe_process_groups(os.environ)
     hide_compile_trials()
+    watch_host_tensors()
     share_compiled_graphs(os.environ)
     share_triton_kernels(os.environ)
     if hasattr(ctypes.CDLL(None), "maya_complete_collectives"):  # the fake libraries are loaded

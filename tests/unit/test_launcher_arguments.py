@@ -212,10 +212,12 @@ def test_stream_codes_are_read_per_rank(script: str) -> None:
 
 def test_own_options_become_variables(script: str) -> None:
     sizes = ["--compute-bytes", "7", "--copy-bytes", "8", "--collective-bytes", "9"]
-    assert parse(["--compute", "all", *sizes, "--strict-values", script], {}).variables == {
+    chosen = ["--compute", "all", "--host-tensors", "real", "--strict-values"]
+    assert parse([*chosen, *sizes, script], {}).variables == {
         "MAYA_COMPUTE": "all",
         "MAYA_COMPUTE_BYTES": "7",
         "MAYA_COPY_BYTES": "8",
+        "MAYA_HOST_TENSORS": "real",
         "MAYA_COLLECTIVE_BYTES": "9",
         "MAYA_STRICT_VALUES": "1",
     }

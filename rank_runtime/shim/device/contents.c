@@ -3,6 +3,7 @@
  * In: bytes from the host, from device memory or from other ranks. Out: the same bytes, known, or, if large contents have no
  * room (kept.h), placeholders that are marked as given up. */
 
+#include "host_values.h"
 #include "internal.h"
 #include "kept.h"
 #include "process.h"
@@ -204,15 +205,32 @@ static void copy_on_device(uintptr_t start, uintptr_t end, uintptr_t shift, size
     free(left_out.items);
 }
 
+/* To host memory whose placeholders are tracked: touches no page for the rest. */
+static void copy_to_placeholder(uintptr_t start, uintptr_t end, uintptr_t shift) {
+    maya_interval part;
+    maya_host_set_placeholder((void *)(start + shift), end - start);
+    for (uintptr_t from = start; maya_intervals_next(&maya_known, from, end, &part); from = part.end) {
+        maya_host_set_known((void *)(part.start + shift), part.end - part.start);
+    }
+    for (uintptr_t from = start; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) {
+        memmove((void *)(part.start + shift), (void *)part.start, part.end - part.start);
+    }
+}
+
 /* Touches dirty parts only, so that copying terabytes of placeholders is cheap. */
 static void copy_to_host(uintptr_t start, uintptr_t end, uintptr_t shift) {
     uintptr_t from = start;
     maya_interval part;
+    if (maya_host_makes_placeholders(end - start) && maya_host_is_tracked((void *)(start + shift), end - start)) {
+        copy_to_placeholder(start, end, shift);
+        return;
+    }
     for (; maya_intervals_next(&maya_dirty, from, end, &part); from = part.end) {
         memset((void *)(from + shift), 0, part.start - from);
         memmove((void *)(part.start + shift), (void *)part.start, part.end - part.start);
     }
     memset((void *)(from + shift), 0, end - from);
+    maya_host_set_known((void *)(start + shift), end - start);
 }
 
 void maya_values_copy_part(void *destination, const void *source, size_t size, size_t whole, maya_content content) {

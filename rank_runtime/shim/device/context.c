@@ -46,6 +46,11 @@ MAYA_API void maya_prepare_observer(void) {
     if (observer_is_wanted()) call_observer("maya_observer_prepare");
 }
 
+/* Called when a rank has imported torch, which may build its model on the host before it uses a device. */
+MAYA_API void maya_watch_host_tensors(void) {
+    if (observer_is_wanted()) call_observer("maya_observer_watch_host_tensors");
+}
+
 int maya_use_device(int device) {
     if (device < 0 || device >= maya_visible_devices()->count) return CUDA_INVALID_DEVICE;
     if (in_use[device]) return CUDA_OK;

@@ -3,6 +3,7 @@
  * A copy to the host is where a program reads the device. A read of placeholders is counted and recorded with its op and source
  * line; with --strict-values it is an error. */
 
+#include "host_values.h"
 #include "internal.h"
 #include "vector.h"
 
@@ -21,10 +22,11 @@ typedef struct {
 typedef struct {
     maya_copy copy;
     maya_copy_kind kind;
-    bool snapshot;        /* source is our own copy of pageable memory, taken when the copy was submitted */
-    bool unread;          /* source is pageable memory that is too large to keep and may be gone when the copy runs */
-    maya_content content; /* of a copy from the host */
-    bool armed;           /* placeholders read as `answer` (maya_answer_next_read) */
+    bool snapshot;         /* source is our own copy of pageable memory, taken when the copy was submitted */
+    bool from_placeholder; /* the source is host memory with placeholders */
+    bool unread;           /* source is pageable memory that is too large to keep and may be gone when the copy runs */
+    maya_content content;  /* of a copy from the host */
+    bool armed;            /* placeholders read as `answer` (maya_answer_next_read) */
     bool is_guess;
     int64_t answer;
     maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
@@ -100,6 +102,14 @@ void maya_record_assumed_read(size_t size) {
     record_read(&reader, size, ",\"assumed\":true");
 }
 
+bool maya_host_report_read(const char *op, size_t size) {
+    maya_reader reader;
+    find_reader(&reader);
+    snprintf(reader.op, sizeof reader.op, "%s", op);
+    report_read(&(copy_job){.copy = {.width = size, .rows = 1}, .placeholder = true}, &reader);
+    return maya_get_settings()->strict_values;
+}
+
 /* The copy may run in another thread, so it takes the submitting thread's armed answer along. */
 static void take_answer(copy_job *job) {
     if (armed_count <= 0 || job->kind != MAYA_DTOH || job->copy.width > sizeof job->answer) return;
@@ -116,11 +126,13 @@ static void run_copy(void *argument) {
     for (size_t row = 0; row < copy->rows; row++) {
         char *destination = (char *)copy->destination + row * copy->destination_pitch;
         const char *source = (const char *)copy->source + row * copy->source_pitch;
-        if (job->unread) maya_values_give_up(destination, copy->width, bytes, job->content);
+        if (job->from_placeholder) maya_values_set_placeholder(destination, copy->width);
+        else if (job->unread) maya_values_give_up(destination, copy->width, bytes, job->content);
         else maya_values_copy_part(destination, source, copy->width, bytes, job->content);
         if (job->kind != MAYA_DTOH) continue;
         job->assumed = job->assumed || maya_values_are_assumed(source, copy->width);
         if (maya_values_are_known(source, copy->width)) continue;
+        if (maya_host_makes_placeholders(bytes) && maya_host_is_tracked(destination, copy->width)) continue; /* read later */
         if (job->armed) memcpy(destination, &job->answer, copy->width);
         if (job->armed && !job->is_guess) continue;
         job->placeholder = true;
@@ -156,6 +168,13 @@ static void take_snapshot(copy_job *job) {
 static maya_copy_kind kind_by_address(const maya_copy *copy) {
     bool from_device = maya_address_device(copy->source) >= 0, to_device = maya_address_device(copy->destination) >= 0;
     return from_device ? (to_device ? MAYA_DTOD : MAYA_DTOH) : (to_device ? MAYA_HTOD : MAYA_HTOH);
+}
+
+static bool has_host_placeholder(const maya_copy *copy) {
+    for (size_t row = 0; row < copy->rows; row++) {
+        if (maya_host_has_placeholder((const char *)copy->source + row * copy->source_pitch, copy->width)) return true;
+    }
+    return false;
 }
 
 static bool is_pageable(const void *address) { return maya_find_allocation(address).type == MAYA_MEMORY_UNREGISTERED; }
@@ -202,8 +221,9 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
     job->content = job->kind == MAYA_HTOD && content_finder ? content_finder() : MAYA_CONTENT_OTHER;
     bool is_kept = !from_pageable || maya_values_room_for(copy->destination, bytes, job->content);
-    job->unread = !is_kept;
-    if (from_pageable && is_kept && !maya_stream_is_idle(stream)) take_snapshot(job);
+    job->from_placeholder = job->kind == MAYA_HTOD && has_host_placeholder(copy);
+    job->unread = !is_kept || job->from_placeholder;
+    if (from_pageable && !job->unread && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
     /* The thread that runs the copy later must not search for the line itself: that takes the GIL, and a thread that holds it
      * may be waiting for this stream. */

@@ -37,14 +37,16 @@ typedef struct {
     int node_devices; /* devices of the node */
     maya_device_properties device;
     maya_compute_choice compute;
-    int64_t compute_bytes;    /* an op is small when its tensors together are no larger */
-    int64_t small_bytes;      /* contents up to this size are always kept and carried, whatever the limits below: every op's
-                               * possible inputs, and at least 64 KiB */
-    int64_t copy_bytes;       /* the largest copy whose bytes are kept ... */
-    int64_t kept_bytes;       /* ... while all large contents together stay below this */
-    int64_t collective_bytes; /* a collective carries the contents of buffers up to this size */
-    int64_t object_bytes;     /* uint8 tensors (pickled objects) keep and carry theirs up to this size */
-    char coordinator[256];    /* its ZeroMQ endpoint; empty: there are no other ranks */
+    int64_t compute_bytes; /* an op is small when its tensors together are no larger */
+    int64_t small_bytes;   /* contents up to this size are always kept and carried, whatever the limits below: every op's
+                            * possible inputs, and at least 64 KiB */
+    int64_t copy_bytes;    /* the largest copy whose bytes are kept ... */
+    maya_host_tensors_choice host_tensors;
+    int64_t host_tensor_bytes; /* a host tensor is large from this size on */
+    int64_t kept_bytes;        /* ... while all large contents together stay below this */
+    int64_t collective_bytes;  /* a collective carries the contents of buffers up to this size */
+    int64_t object_bytes;      /* uint8 tensors (pickled objects) keep and carry theirs up to this size */
+    char coordinator[256];     /* its ZeroMQ endpoint; empty: there are no other ranks */
     char coordinator_secret[256];
     char zmq_path[4096]; /* the ZeroMQ library */
     bool observe_all;    /* RecordFunction callbacks also for ops that launch nothing (torch.profiler) */

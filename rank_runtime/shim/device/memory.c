@@ -6,6 +6,7 @@
 
 #define _GNU_SOURCE
 #include "faults.h"
+#include "host_values.h"
 #include "internal.h"
 #include "regions.h"
 #include "process.h"
@@ -277,8 +278,8 @@ int maya_host_malloc(size_t size, void **address) {
     *address = NULL;
     if (size == 0) return CUDA_OK;
     size = (size + 4095) & ~(size_t)4095;
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return CUDA_OUT_OF_MEMORY;
+    void *memory = maya_host_block_map(size);
+    if (memory == NULL) return CUDA_OUT_OF_MEMORY;
     *address = memory;
     return remember_host((uintptr_t)memory, size, MAYA_REGION_HOST);
 }
@@ -288,7 +289,7 @@ int maya_host_free(void *address) {
     maya_device_drain(-1);
     size_t size;
     int status = forget_host((uintptr_t)address, MAYA_REGION_HOST, &size);
-    if (status == CUDA_OK) munmap(address, size);
+    if (status == CUDA_OK) maya_host_block_unmap(address);
     return status;
 }
 

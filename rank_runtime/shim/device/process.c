@@ -62,7 +62,7 @@ void maya_thread_table(void **slot, size_t bytes) {
 static pthread_mutex_t *const locks[] = {
     &maya_connect_lock,  &maya_pool_lock,      &maya_kernels_lock,  &maya_vmm_lock,    &maya_context_lock,
     &maya_memory_lock,   &maya_blocks_lock,    &maya_values_lock,   &maya_engine_lock, &maya_outgoing_lock,
-    &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock,
+    &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock, &maya_host_lock,
 };
 enum { LOCKS = sizeof locks / sizeof *locks };
 
@@ -77,6 +77,7 @@ static void in_parent(void) {
 static void in_child(void) {
     maya_streams_after_fork();
     maya_values_after_fork();
+    maya_host_values_after_fork();
     maya_client_after_fork();
     maya_recorder_after_fork();
     maya_stacks_after_fork();
@@ -114,6 +115,7 @@ __attribute__((constructor)) static void at_load(void) {
 MAYA_API void maya_begin_rank(void) {
     maya_contexts_begin_rank(); /* first: needs the settings that the parent was charged by */
     maya_settings_begin_rank();
+    maya_host_values_begin_rank();
     maya_devices_begin_rank();
     maya_client_begin_rank();
     maya_recorder_begin_rank();

@@ -25,6 +25,7 @@ extern pthread_mutex_t maya_outgoing_lock;  /* coordinator_client.c */
 extern pthread_mutex_t maya_recorder_lock;  /* recorder.c, blocks.c, and the trace file */
 extern pthread_mutex_t maya_insertion_lock; /* intern.c */
 extern pthread_mutex_t maya_reported_lock;  /* report.c */
+extern pthread_mutex_t maya_host_lock;      /* host_values.c */
 
 /* Starts a detached thread of ours with all signals blocked, because they are the program's. A thousand ranks share a machine,
  * so the thread gets only the stack it needs; 0: the default. false: the system allows no further thread. */
@@ -43,6 +44,7 @@ void maya_watch_forks(void);
 /* In a forked child, with all locks held: each forgets the state that only the parent continues with. */
 void maya_streams_after_fork(void);
 void maya_values_after_fork(void);
+void maya_host_values_after_fork(void);
 void maya_client_after_fork(void);
 void maya_recorder_after_fork(void);
 void maya_stacks_after_fork(void);
@@ -51,6 +53,7 @@ void maya_watchdogs_after_fork(void);
 
 /* In a process that becomes a rank (maya_begin_rank). */
 void maya_settings_begin_rank(void);
+void maya_host_values_begin_rank(void);
 void maya_devices_begin_rank(void);
 void maya_contexts_begin_rank(void);
 void maya_client_begin_rank(void);

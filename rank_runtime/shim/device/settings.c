@@ -151,6 +151,8 @@ static void read_settings(void) {
     settings.compute_bytes = NUMBER(COMPUTE_BYTES);
     settings.small_bytes = settings.compute_bytes > LEAST_SMALL_BYTES ? settings.compute_bytes : LEAST_SMALL_BYTES;
     settings.copy_bytes = NUMBER(COPY_BYTES);
+    settings.host_tensors = CHOICE(HOST_TENSORS);
+    settings.host_tensor_bytes = NUMBER(HOST_TENSOR_BYTES);
     settings.kept_bytes = NUMBER(KEPT_BYTES);
     settings.collective_bytes = NUMBER(COLLECTIVE_BYTES);
     settings.object_bytes = NUMBER(OBJECT_BYTES);
