@@ -1,7 +1,7 @@
 """Placeholders in large host tensors, for ranks that import torch themselves.
 
-In: nothing. Out: once torch is imported, the op observer follows host tensors (observer/host_tensors.cpp). Ranks that are
-forked from a zygote with torch inherit this from it.
+In: nothing. Out: once torch is imported, the op observer follows host tensors (observer/host_tensors.cpp). Ranks that
+are forked from a zygote with torch inherit this from it.
 """
 
 from __future__ import annotations
