@@ -205,7 +205,7 @@ class Server:
         return True
 
     def _greet(self, identity: bytes, hello: Hello, now: float) -> _Connection | None:
-        rank = hello.rank
+        rank = self._rank_of(hello)
         if rank >= self._world_size:
             self._refuse(identity, f"process {hello.process} is rank {rank}, expected 0 to {self._world_size - 1}")
             return None
@@ -214,7 +214,8 @@ class Server:
             self._refuse(
                 identity,
                 f"process {hello.process} is rank {rank}, but so is process {self._connections[other].process}, "
-                "which has not ended",
+                "which has not ended; a script that starts ranks itself (mp.spawn) runs below maya exec: "
+                "maya exec -- python SCRIPT",
             )
             return None
         if other is not None:
@@ -224,6 +225,9 @@ class Server:
         connection = self._connections[identity] = _Connection(rank, hello.process, now)
         self._put([(rank, Welcome(VERSION), None)])
         return connection
+
+    def _rank_of(self, hello: Hello) -> int:
+        return hello.rank
 
     def _disconnect(self, rank: int) -> None:
         identity = self._identity_of.pop(rank)

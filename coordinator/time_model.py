@@ -8,6 +8,7 @@ the settings of a run, as the replay does
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -79,6 +80,13 @@ class RunTimeModel:
     def load(self) -> None:
         """Load the models now instead of at the first question."""
         _ = self._network, self._durations
+
+    def of_job(self, world_size: int, ranks_per_node: int) -> RunTimeModel:
+        """The same settings and kernels for a job of another size."""
+        made = RunTimeModel(self._folder)
+        made._settings = replace(self._settings, world_size=world_size, ranks_per_node=ranks_per_node)
+        made._durations = self._durations
+        return made
 
     @cached_property
     def _network(self) -> CollectiveTimes:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 7
+VERSION = 8
 
 
 class Call(IntEnum):
@@ -215,6 +215,19 @@ class Describe:
     handle: int  # the communicator's address in the rank, which NCCL logs
 
 
+@dataclass(slots=True)
+class RankPlace:
+    """The place of a process in its job, as soon as the process knows it: only below `maya exec`, where the processes
+    of several jobs connect before their ranks are known. The rank of their Hello means nothing."""
+
+    KIND: ClassVar[int] = 13
+    rank: int
+    ranks: int  # of the job
+    ranks_per_node: int  # 0: unknown
+    job: str  # the same for all ranks of a job
+    certain: bool  # stated by the program; otherwise from environment variables, which may be inherited
+
+
 # ---- from the coordinator ----
 
 
@@ -307,11 +320,13 @@ class Described:
     text: str  # lines: a subsystem of NCCL_DEBUG_SUBSYS, a tab, the text
 
 
-FromRank = Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain | ProcessGroup | Describe
+FromRank = (
+    Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain | ProcessGroup | Describe | RankPlace
+)
 FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times | Abandoned | Described
 Message = FromRank | FromCoordinator
 
-FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain, ProcessGroup, Describe)
+FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain, ProcessGroup, Describe, RankPlace)
 FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times, Abandoned, Described)
 
 

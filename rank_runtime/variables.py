@@ -200,6 +200,13 @@ RANK_VARIABLES = (
         choices=("0", "1"),
         internal=True,
     ),
+    Variable(
+        "MAYA_LATE_RANKS",
+        "1: a process becomes a rank when it first uses a GPU, as below maya exec; 0: it is a rank from its start",
+        "0",
+        choices=("0", "1"),
+        internal=True,
+    ),
     Variable("MAYA_ZMQ", "path of the ZeroMQ library; maya-torchrun sets it", internal=True),
     Variable(
         "MAYA_TRACE",

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from coordinator.communicators import PendingWait
 from coordinator.hangs import flight_recorder, processes, thread_waits
@@ -34,9 +34,10 @@ from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.hang_report import Finding, Rank, make_report
 from coordinator.hangs.processes import Doing, Pulse, Sample
 from coordinator.hangs.report_file import write_report
-from coordinator.server import Server
+from coordinator.state import State
 from maya.hangs import python_stacks
 from rank_runtime import introspection
+from rank_runtime.messages import Failed, RequestFailed
 
 _QUIET_SECONDS = 0.7  # from the last request to the first poll
 _APART_SECONDS = 0.5  # between two polls of a round
@@ -48,6 +49,18 @@ _RECORDER_SECONDS = 8.0  # a rank may have to load code before its first answer
 _MOST_OTHERS = 64  # ranks to ask for stacks although no rank waits for them
 _MOST_RECORDERS = 16
 _MOST_DUMPS = 64  # largest world size for which all flight recorders are written
+
+
+class WatchedServer(Protocol):
+    """The part of a `Server` that a watcher needs."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def held_failures(self) -> list[tuple[int, Failed | RequestFailed]]: ...
+    def turn(self) -> None: ...
 
 
 @dataclass
@@ -84,7 +97,7 @@ class _Suspicion:
 class Watcher:
     """Watches the ranks of one server."""
 
-    server: Server
+    server: WatchedServer
     settings: WatcherSettings
     fill_in: Callable[[], bool] | None = None  # acts for absent ranks; returns whether ranks can go on now
     _ranks: dict[int, _RankState] = field(default_factory=dict)

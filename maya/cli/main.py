@@ -13,6 +13,7 @@ from maya.cli.completion import completion
 from maya.cli.doctor import doctor
 from maya.cli.environment import env
 from maya.cli.estimate import estimate
+from maya.cli.exec import exec_, shell
 from maya.cli.net import net
 from maya.cli.report import report
 from maya.cli.scale import scale
@@ -46,6 +47,7 @@ def main() -> None:
 
 
 for _command in (
-    whatif, report, scale, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor, setup_torch, completion,
+    exec_, shell, whatif, report, scale, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor,
+    setup_torch, completion,
 ):  # fmt: skip
     main.add_command(_command)

@@ -5,7 +5,6 @@ Its options are those of maya-torchrun, made from that command's parser; --nproc
 
 from __future__ import annotations
 
-import argparse
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,11 @@ from typing import Any
 
 import click
 
-from maya.cli.parameter_types import CatalogueType
+from maya.cli.launch_options import click_option
 
 _OWN = ("nproc", "out", "represent")
 _REFUSED = ("no_trace", "no_timeline")
 _SHOWN_GROUPS = ("common options", "time model", "results")
-_CATALOGUES = {"gpu": CatalogueType("gpu"), "cluster": CatalogueType("cluster"), "host": CatalogueType("host")}
 
 
 class _ScaleCommand(click.Command):
@@ -61,27 +59,10 @@ def _launch_options() -> list[click.Option]:
         for action in group._group_actions
     }
     return [
-        _option(action, hidden=dest not in shown)
+        click_option(action, hidden=dest not in shown)
         for dest, action in option_actions(parser).items()
         if dest not in (*_OWN, *_REFUSED)
     ]
-
-
-def _option(action: argparse.Action, *, hidden: bool) -> click.Option:
-    names = [name for name in action.option_strings if "_" not in name]
-    text = (action.help or "").replace("%%", "%")
-    help = f"{text[:1].upper()}{text[1:]}."
-    if action.nargs == 0:
-        return click.Option([*names, action.dest], is_flag=True, help=help, hidden=hidden)
-    choices = "|".join(map(str, action.choices or ()))
-    return click.Option(
-        [*names, action.dest],
-        type=_CATALOGUES.get(action.dest, click.STRING),
-        metavar=str(action.metavar or choices),
-        multiple=isinstance(action, argparse._AppendAction),
-        help=help,
-        hidden=hidden,
-    )
 
 
 @click.command(cls=_ScaleCommand, short_help="Run a script at several world sizes, and compare them.")

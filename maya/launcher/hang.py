@@ -116,11 +116,11 @@ def show(entry: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]
     return report
 
 
-def warn(entry: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Print a warning of a possible hang."""
+def warn(entry: Mapping[str, Any], say: Callable[[str], None], stop: str = "--on-hang abort stops such a job") -> None:
+    """Print a warning of a possible hang. `stop`: how to stop the job."""
     from maya.hangs.report_text import warning
 
-    advice = "if this is intended, do nothing; --hang-after SECONDS warns later, --on-hang abort stops such a job"
+    advice = f"if this is intended, do nothing; --hang-after SECONDS warns later, {stop}"
     say("\n".join([*warning(_report(entry)), f"  {advice}", _whole_report(entry)]))
 
 

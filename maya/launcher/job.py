@@ -13,13 +13,14 @@ import shutil
 import string
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from maya.assumptions import Assumption, wall_clock
 from maya.devices import Device
 from maya.launcher.arguments import LaunchOptions, UsageError
 from maya.launcher.attempt import Attempt, AttemptOutcome
+from maya.launcher.conclusion import conclude_run
 from maya.launcher.debugging import PATIENCE
 from maya.launcher.failure import failure_block, failures_of, pass_on_error_file, root_cause
 from maya.launcher.logs import (
@@ -33,7 +34,7 @@ from maya.launcher.logs import (
 from maya.launcher.progress import Progress
 from maya.launcher.recorded_settings import write_settings
 from maya.launcher.signals import Signals
-from maya.launcher.summary_file import FinishedRun, write_summary
+from maya.launcher.summary_file import FinishedRun
 from maya.launcher.worker_environment import RendezvousAddress, free_port, worker_variables
 from maya.launcher.zygote_process import ZygoteProcess
 from maya.replay.run_settings import RunSettings
@@ -170,6 +171,7 @@ class Job:
             **self._launch.variables,
             **self._launch.injection.variables(),
             "MAYA_TRACE": "",
+            "MAYA_LATE_RANKS": "0",  # also below maya exec
             **RendezvousAddress(0).variables(),
             **self._clock_variables(),
             "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
@@ -271,8 +273,7 @@ class Job:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
 
     def _summarise(self, outcome: AttemptOutcome, exit_code: int, attempt: int, seconds: float) -> None:
-        """Print and write the summary. A file that cannot be written is reported and does not change the exit code,
-        which is the script's."""
+        """Print and write the summary."""
         launch = self._launch
         files = {rank: self._trace_file(rank, attempt) for rank in launch.processes if launch.trace}
         run = FinishedRun(
@@ -297,33 +298,14 @@ class Job:
             schedule_seed=launch.injection.seed,
             present=launch.present,
         )
-        prediction, no_prediction = None, None
-        assumptions: Sequence[Assumption] = ()
-        represented = None
-        if launch.trace:
-            from maya.launcher.terminal_summary import assumptions_of, place_text, summary  # imports numpy
-
-            for line in summary(run, self._run_folder):
-                self._say(line)
-        if launch.timing.timeline:
-            from maya.launcher.prediction import summarise_prediction
-
-            made = summarise_prediction(run, self._run_folder)
-            prediction, no_prediction = made.document, made.problem
-            assumptions, represented = made.assumptions, made.represented
-            for line in made.lines:
-                self._say(line)
-        if prediction is None:
-            assumptions = [*(assumptions_of(run) if launch.trace else []), *self._clock_assumption()]
-            for each in assumptions if launch.trace else ():  # without a trace there are no numbers
-                self._say(f"assumes: {each.text(place_text)}")
-        try:
-            write_summary(run, self._run_folder, prediction, no_prediction, assumptions, represented)
-        except OSError as error:
-            self._say(
-                f"cannot write {self._run_folder / 'summary.json'}: {error.strerror}; there is no summary for programs "
-                "(this does not change the exit code)"
-            )
+        conclude_run(
+            run,
+            self._run_folder,
+            self._say,
+            trace=launch.trace,
+            timeline=launch.timing.timeline,
+            clock=self._clock_assumption(),
+        )
 
 
 def _hang_problem(outcome: AttemptOutcome, folder: Path) -> str | None:

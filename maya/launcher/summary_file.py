@@ -98,6 +98,9 @@ def write_summary(
                 "trace": run.traces[end.rank].name if end.rank in run.traces else None,
             }
             for end in sorted(run.exits, key=lambda end: end.rank)
+        ]
+        or [  # below maya exec, where the ranks are children of others
+            {"rank": rank, "exit_code": None, "trace": path.name} for rank, path in sorted(run.traces.items())
         ],
         "assumptions": [each.document() for each in assumptions],
         "prediction": prediction,

@@ -4,6 +4,7 @@
  * the answers, in the coordinator client's thread. A communicator of one rank needs no rendezvous and is ready at once. */
 
 #include "device/attributes.h"
+#include "device/late_rank.h"
 #include "nccl_internal.h"
 
 #include <stdio.h>
@@ -172,8 +173,8 @@ static nccl_result connect_to_coordinator(const char *function, int ranks) {
         .lost = coordinator_lost,
     };
     static const char no_peers[] =
-        "in a run of one rank the process must itself init all members, in one group; otherwise start the program with "
-        "maya-torchrun and the number of ranks that it needs";
+        "the run has one rank, so no other process will join. If the script starts ranks itself (mp.spawn), run it below maya "
+        "exec: maya exec -- python SCRIPT; otherwise give maya-torchrun the number of ranks (--nproc)";
     static pthread_once_t forks = PTHREAD_ONCE_INIT;
     static _Atomic bool said;
     bool has_no_peers = maya_get_settings()->virtual_clock && maya_get_settings()->world_size == 1 && !nccl_group_is_open();
@@ -220,6 +221,7 @@ nccl_result nccl_join(nccl_communicator *communicator, const void *identifiers, 
     if (communicator->ranks == 1) return init_one_rank(communicator);
     nccl_result result = connect_to_coordinator(communicator->function, communicator->ranks);
     if (result != NCCL_SUCCESS) return result;
+    if (!nccl_group_is_open()) maya_place_by_communicator(communicator->rank, communicator->ranks, key);
     pthread_mutex_lock(&nccl_lock);
     maya_join message = {
         .request = new_request(communicator),

@@ -10,7 +10,8 @@ get virtual time: `time.time()` begins at the time when the job was started, whi
 other clocks begin at 0. `time.sleep` advances the clock and really sleeps. `datetime_clock` replaces `datetime.now()`.
 Other clocks that C code reads are real.
 
-While the zygote imports modules for all ranks, the clock stays at 0.
+While the zygote imports modules for all ranks, the clock stays at 0. Below `maya exec` a process has real time until it
+becomes a rank. From the next call on, its clocks go on at that point with the pace of virtual time.
 """
 
 from __future__ import annotations
@@ -71,9 +72,12 @@ class _Modules(dict[str, bool]):
 class PythonClock:
     """The time that this process sees. The zygote makes one before it imports anything else."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Install the functions, if the job's clock is virtual."""
+    def __init__(self, environment: Mapping[str, str], appeared: Callable[[], bool] | None = None) -> None:
+        """Install the functions, if the job's clock is virtual. `appeared`: whether the process has become a rank, if
+        it does so later."""
         self.is_installed = environment.get(VARIABLE) == "virtual"
+        self._appeared = appeared
+        self._offsets: dict[str, int] = {}  # ns that the clocks showed when the process became a rank
         self._real_time_ns = time.time_ns
         self.start_ns = int(environment.get(START_VARIABLE) or self._real_time_ns())
         self._now: Callable[[], int] | None = None
@@ -108,16 +112,39 @@ class PythonClock:
         else:
             self._use_real_time()
 
+    def wait_to_appear(self) -> None:
+        """Show real time until the process has become a rank."""
+        self._now = None
+
+    def now(self) -> Callable[[], int] | None:
+        """The virtual clock; None: the process has real time."""
+        if self._now is None and self._appeared is not None and self._appeared():
+            self._appeared = None
+            self.begin()
+            if self._now is not None:
+                virtual = self._now()
+                self.start_ns = self._real_time_ns() - virtual
+                self._offsets = {name: real() - virtual for name, real in _REAL_CLOCKS.items()}
+        return self._now
+
+    def offset_ns(self, name: str) -> int:
+        """The value of a clock of Python's when virtual time was 0."""
+        return self._offsets.get(name, 0)
+
     def time_ns(self) -> int:
         """The value that `time.time_ns()` returns to a script."""
         return self._real_time_ns() if self._now is None else self.start_ns + self._now()
 
     def _time_for(self, module: str) -> int | None:
         """The value of `time.time_ns()` for a caller's module; None: real time."""
-        return None if self._now is None or _has_real_time[module] else self.start_ns + self._now()
+        now = self.now()
+        return None if now is None or _has_real_time[module] else self.start_ns + now()
 
     def _use_real_time(self) -> None:
+        """Also in a forked child, which may become a rank itself only if its parent is none."""
         self._now = None
+        if self._offsets:
+            self._appeared = None
 
 
 def _zero() -> int:
@@ -148,7 +175,7 @@ class _Function:
         self._virtual = virtual
 
     def __call__(self, *arguments: Any) -> Any:
-        now = self._clock._now
+        now = self._clock._now or self._clock.now()
         if now is None or _has_real_time[sys._getframe(1).f_globals.get("__name__") or ""]:
             return self._real(*arguments)
         return self._virtual(self._clock, now, self._real, *arguments)
@@ -164,11 +191,11 @@ _has_real_time = _Modules()
 
 
 def _seconds(clock: PythonClock, now: Callable[[], int], real: Any) -> float:
-    return now() / _NANOSECONDS
+    return (clock.offset_ns(real.__name__) + now()) / _NANOSECONDS
 
 
 def _ns(clock: PythonClock, now: Callable[[], int], real: Any) -> int:
-    return now()
+    return clock.offset_ns(real.__name__.removesuffix("_ns")) + now()
 
 
 def _wall_seconds(clock: PythonClock, now: Callable[[], int], real: Any) -> float:
@@ -200,27 +227,33 @@ def _formatted(clock: PythonClock, now: Callable[[], int], real: Any, *arguments
 def _gettime(clock: PythonClock, now: Callable[[], int], real: Any, which: int) -> Any:
     if which == time.CLOCK_REALTIME:
         return _wall_seconds(clock, now, real)
-    return _seconds(clock, now, real) if which in _MONOTONIC else real(which)
+    return _gettime_ns(clock, now, real, which) / _NANOSECONDS if which in _MONOTONIC else real(which)
 
 
 def _gettime_ns(clock: PythonClock, now: Callable[[], int], real: Any, which: int) -> Any:
     if which == time.CLOCK_REALTIME:
         return _wall_ns(clock, now, real)
-    return _ns(clock, now, real) if which in _MONOTONIC else real(which)
+    return clock.offset_ns(_MONOTONIC[which]) + now() if which in _MONOTONIC else real(which)
 
 
 _real_localtime = time.localtime
-_MONOTONIC = frozenset(
-    getattr(time, name)
-    for name in (
-        "CLOCK_MONOTONIC",
-        "CLOCK_MONOTONIC_RAW",
-        "CLOCK_BOOTTIME",
-        "CLOCK_PROCESS_CPUTIME_ID",
-        "CLOCK_THREAD_CPUTIME_ID",
+_MONOTONIC = {  # and the clock of Python's that counts from the same moment
+    getattr(time, name): clock
+    for name, clock in (
+        ("CLOCK_MONOTONIC", "monotonic"),
+        ("CLOCK_MONOTONIC_RAW", "monotonic"),
+        ("CLOCK_BOOTTIME", "monotonic"),
+        ("CLOCK_PROCESS_CPUTIME_ID", "process_time"),
+        ("CLOCK_THREAD_CPUTIME_ID", "thread_time"),
     )
     if hasattr(time, name)
-)
+}
+_REAL_CLOCKS = {
+    "perf_counter": time.perf_counter_ns,
+    "monotonic": time.monotonic_ns,
+    "process_time": time.process_time_ns,
+    "thread_time": time.thread_time_ns,
+}
 _FUNCTIONS: dict[str, Virtual] = {
     "time": _wall_seconds,
     "time_ns": _wall_ns,

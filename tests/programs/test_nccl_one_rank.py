@@ -424,4 +424,4 @@ def test_refused_sends_are_not_recorded(direct_calls: Outcomes) -> None:
 
 
 def test_a_communicator_of_two_ranks_says_that_the_run_has_one(direct_calls: Outcomes) -> None:
-    assert "in a run of one rank the process must itself init all members" in direct_calls.run.stderr
+    assert "maya exec -- python SCRIPT" in direct_calls.run.stderr

@@ -1,6 +1,7 @@
 /* The calling thread's device, and the memory that a process pays for the context of a device. */
 
 #include "internal.h"
+#include "late_rank.h"
 #include "process.h"
 
 #include <dlfcn.h>
@@ -54,6 +55,7 @@ MAYA_API void maya_watch_host_tensors(void) {
 int maya_use_device(int device) {
     if (device < 0 || device >= maya_visible_devices()->count) return CUDA_INVALID_DEVICE;
     if (in_use[device]) return CUDA_OK;
+    maya_appear();
     maya_load_observer();
     pthread_mutex_lock(&maya_context_lock);
     int status = CUDA_OK;

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "coordinator_client.h"
 #include "faults.h"
+#include "late_rank.h"
 #include "process.h"
 #include "vector.h"
 #include "virtual_clock.h"
@@ -409,6 +410,7 @@ static void say_hello(const maya_settings *settings) {
                                                .process = getpid(),
                                            });
     maya_outgoing_end(NULL, 0);
+    maya_send_place();
 }
 
 static void end_at_exit(int status, void *unused) {
@@ -418,6 +420,7 @@ static void end_at_exit(int status, void *unused) {
 }
 
 static void try_to_connect(void) {
+    maya_appear();
     const maya_settings *settings = maya_get_settings();
     if (settings->coordinator[0] == '\0') {
         refuse("%s", no_coordinator);

@@ -64,6 +64,7 @@ typedef struct {
     char observer_path[4096]; /* libmaya_observer.so; empty: ops are not observed */
     int64_t stop_after;       /* end the program after this many optimizer steps; 0: never */
     int64_t schedule_seed;    /* perturbs the order of events (schedule.h); -1: none */
+    bool late_ranks;          /* the process becomes a rank when it first uses a GPU (late_rank.c) */
     int debug;                /* 1: report which ops could not be computed, and why */
 } maya_settings;
 

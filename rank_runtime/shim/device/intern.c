@@ -5,6 +5,7 @@
  * small is replaced, but not freed, because another thread may be reading it; all outgrown tables together are smaller
  * than the present one. */
 #include "intern.h"
+#include "late_rank.h"
 #include "process.h"
 
 #include <pthread.h>
@@ -113,7 +114,7 @@ static maya_string *insert(uint64_t hash, const char *text, size_t length) {
 }
 
 uint32_t maya_intern(const char *text, size_t length) {
-    if (!length || !maya_is_recording()) return 0;
+    if (!length || !(maya_is_recording() || maya_waits_to_appear())) return 0;
     uint64_t hash = hash_of(text, length);
     const string_table *table = atomic_load_explicit(&current_table, memory_order_acquire);
     maya_string *string = table ? find(table, hash, text, length) : NULL;

@@ -60,9 +60,10 @@ void maya_thread_table(void **slot, size_t bytes) {
 /* ---- forks ---- */
 
 static pthread_mutex_t *const locks[] = {
-    &maya_connect_lock,  &maya_pool_lock,      &maya_kernels_lock,  &maya_vmm_lock,    &maya_context_lock,
-    &maya_memory_lock,   &maya_blocks_lock,    &maya_values_lock,   &maya_engine_lock, &maya_outgoing_lock,
-    &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock, &maya_host_lock,
+    &maya_connect_lock,  &maya_place_lock,    &maya_pool_lock,      &maya_kernels_lock,  &maya_vmm_lock,
+    &maya_context_lock,  &maya_memory_lock,   &maya_blocks_lock,    &maya_values_lock,   &maya_engine_lock,
+    &maya_outgoing_lock, &maya_recorder_lock, &maya_insertion_lock, &maya_reported_lock,
+    &maya_host_lock,
 };
 enum { LOCKS = sizeof locks / sizeof *locks };
 
@@ -93,7 +94,7 @@ void maya_watch_forks(void) {
     pthread_once(&watched, watch);
 }
 
-static void begin_what_ranks_have(void) {
+void maya_begin_what_ranks_have(void) {
     maya_stacks_begin_rank();
     maya_faults_begin_rank();
     maya_schedule_begin_rank();
@@ -102,7 +103,7 @@ static void begin_what_ranks_have(void) {
 /* In a rank that was executed, not forked; programs that it starts have another process id. */
 __attribute__((constructor)) static void at_load(void) {
     const char *process = getenv(MAYA_VARIABLE_RANK_PROCESS);
-    if (process && atoi(process) == (int)getpid()) begin_what_ranks_have();
+    if (process && atoi(process) == (int)getpid()) maya_begin_what_ranks_have();
 }
 
 /* Called by a child of the zygote right after fork(), when the rank's environment is set and only the calling thread exists.
@@ -119,5 +120,5 @@ MAYA_API void maya_begin_rank(void) {
     maya_devices_begin_rank();
     maya_client_begin_rank();
     maya_recorder_begin_rank();
-    begin_what_ranks_have();
+    maya_begin_what_ranks_have();
 }

@@ -13,6 +13,7 @@
 /* The locks of libmaya_device.so, in locking order: a thread that holds one may only take those after it. Locks of the
  * libraries above (nccl_rendezvous.c) come before all of them. */
 extern pthread_mutex_t maya_connect_lock;   /* coordinator_client.c */
+extern pthread_mutex_t maya_place_lock;     /* late_rank.c */
 extern pthread_mutex_t maya_pool_lock;      /* pool.c */
 extern pthread_mutex_t maya_kernels_lock;   /* kernels.c */
 extern pthread_mutex_t maya_vmm_lock;       /* vmm.c */
@@ -67,6 +68,12 @@ uint64_t maya_hash_of_run(void);
 void maya_answer_memory(int to);
 void maya_faults_begin_rank(void);
 void maya_schedule_begin_rank(void);
+
+/* In a process that becomes a rank when it first uses a GPU (late_rank.c). */
+void maya_settings_begin_late_rank(void);
+void maya_begin_what_ranks_have(void);
+/* The place in the job. ranks_per_node: 0 if unknown. */
+void maya_settings_set_place(int rank, int world_size, int ranks_per_node);
 
 /* At the end of the process: reports the faults that never happened. */
 void maya_faults_end(void);

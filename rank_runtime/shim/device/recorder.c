@@ -26,6 +26,7 @@
 #include "host_time.h"
 #include "process.h"
 #include "intern.h"
+#include "late_rank.h"
 #include "recorder_clock.h"
 #include "recorder_column.h"
 #include "recorder_file.h"
@@ -279,6 +280,7 @@ static void decide(void) {
 bool maya_is_recording(void) {
     static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
     recorder_state now = atomic_load_explicit(&state, memory_order_acquire);
+    if (now == UNDECIDED && maya_waits_to_appear()) return false;
     if (now == UNDECIDED) {
         pthread_mutex_lock(&deciding);
         if (state == UNDECIDED) decide();

@@ -132,19 +132,31 @@ static void expand_path(char *path, size_t size, const char *pattern, int rank) 
     path[used] = '\0';
 }
 
+static void read_trace_path(void) {
+    const char *trace = getenv(MAYA_VARIABLE_TRACE);
+    if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
+}
+
+/* ranks_per_node: 0 means unknown. */
+static void set_place(int rank, int world_size, int ranks_per_node) {
+    settings.rank = rank;
+    settings.world_size = world_size;
+    if (settings.processes == 0) settings.processes = world_size;
+    if (ranks_per_node == 0) ranks_per_node = settings.late_ranks ? settings.node_devices : 1;
+    settings.ranks_per_node = ranks_per_node > 0 ? ranks_per_node : 1;
+}
+
 static void read_settings(void) {
     enum { LEAST_SMALL_BYTES = 64 << 10 };
     settings = (maya_settings){.device = MAYA_DEFAULT_DEVICE};
-    settings.rank = (int)number_of("RANK", 0);
+    settings.late_ranks = NUMBER(LATE_RANKS) != 0;
     int64_t count = NUMBER(GPUS);
     if (count > MAYA_MAX_DEVICES)
         refuse(MAYA_VARIABLE_GPUS, getenv(MAYA_VARIABLE_GPUS), "at most " TEXT_OF(MAYA_MAX_DEVICES) " devices");
     settings.node_devices = (int)count;
-    settings.world_size = (int)number_of("WORLD_SIZE", 0);
     settings.processes = (int)NUMBER(PRESENT_RANKS);
-    if (settings.processes == 0) settings.processes = settings.world_size;
-    settings.ranks_per_node = (int)number_of("LOCAL_WORLD_SIZE", count);
-    if (settings.ranks_per_node == 0) settings.ranks_per_node = 1;
+    if (settings.late_ranks) set_place(0, 0, 0); /* not known yet; launchers of others may set any variables */
+    else set_place((int)number_of("RANK", 0), (int)number_of("WORLD_SIZE", 0), (int)number_of("LOCAL_WORLD_SIZE", count));
     read_items(MAYA_VARIABLE_GPU_PROPERTIES, &settings.device, set_property, "key=value;key=value");
 
     settings.compute = CHOICE(COMPUTE);
@@ -169,8 +181,7 @@ static void read_settings(void) {
     settings.debug = (int)NUMBER(DEBUG);
     settings.stop_after = NUMBER(STOP_AFTER);
     settings.schedule_seed = number_of(MAYA_VARIABLE_SCHEDULE_SEED, -1);
-    const char *trace = getenv(MAYA_VARIABLE_TRACE);
-    if (trace) expand_path(settings.trace_path, sizeof settings.trace_path, trace, settings.rank);
+    read_trace_path();
     read_text(MAYA_VARIABLE_OBSERVER, settings.observer_path, sizeof settings.observer_path);
     read_text(MAYA_VARIABLE_COORDINATOR, settings.coordinator, sizeof settings.coordinator);
     read_text(MAYA_VARIABLE_COORDINATOR_SECRET, settings.coordinator_secret, sizeof settings.coordinator_secret);
@@ -184,6 +195,21 @@ const maya_settings *maya_read_settings(void) {
     __atomic_store_n(&maya_known_settings, &settings, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&settings_lock);
     return &settings;
+}
+
+void maya_settings_begin_late_rank(void) {
+    maya_get_settings();
+    pthread_mutex_lock(&settings_lock);
+    read_trace_path(); /* settings may be inherited from a parent with another process id */
+    pthread_mutex_unlock(&settings_lock);
+}
+
+void maya_settings_set_place(int rank, int world_size, int ranks_per_node) {
+    maya_get_settings();
+    pthread_mutex_lock(&settings_lock);
+    settings.processes = 0;
+    set_place(rank, world_size, ranks_per_node);
+    pthread_mutex_unlock(&settings_lock);
 }
 
 void maya_settings_begin_rank(void) { __atomic_store_n(&maya_known_settings, NULL, __ATOMIC_RELEASE); }

@@ -1,0 +1,65 @@
+"""Watches the jobs of a session for hangs, once all ranks of a job have appeared.
+
+In: the jobs, the ends of their processes, and the time. Out: reports in the session's folder, and lines for the
+launcher about them, as from the coordinator of a maya-torchrun. The store of a job is not known, so a rank that waits
+in it may be waiting for anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coordinator.hangs.watcher import Watcher, WatcherSettings
+from coordinator.session.jobs import SessionJob
+from coordinator.session.session_server import SessionServer
+from coordinator.state import State
+from rank_runtime.messages import Failed, RequestFailed
+
+
+class JobServer:
+    """One job of a session's server, as its watcher sees it."""
+
+    def __init__(self, server: SessionServer, state: State) -> None:
+        self.state = state
+        self.endpoint = server.endpoint
+        self.held_failures: list[tuple[int, Failed | RequestFailed]] = []  # none is held: ranks get them at once
+        self.turn = server.turn
+
+
+class SessionWatch:
+    """The watchers of all jobs."""
+
+    def __init__(self, server: SessionServer, folder: Path, patience: float) -> None:
+        self._server = server
+        self._folder = folder
+        self._patience = patience
+        self._watchers: dict[int, Watcher] = {}  # by the number of the job
+        self._ended: set[int] = set()  # processes
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Watch all jobs; the lines for the launcher."""
+        lines = []
+        for job in self._server.state.placing.jobs:
+            watcher = self._watcher(job)
+            if watcher is None:
+                continue
+            for rank, process in job.processes.items():
+                if process in job.ended and process not in self._ended:
+                    self._ended.add(process)
+                    watcher.exited(rank, 0 if self._server.state.said_bye(process) else 1)
+            found = None if job.is_over else watcher.poll()
+            if found is not None:
+                lines.append(found)
+        return lines
+
+    def _watcher(self, job: SessionJob) -> Watcher | None:
+        state = self._server.state.state_of.get(job.number)
+        if job.number not in self._watchers and state is not None and 1 < job.ranks == len(job.processes):
+            folder = self._folder if not self._watchers else self._folder / f"job{job.number}"
+            folder.mkdir(exist_ok=True)
+            settings = WatcherSettings(job.ranks, folder, self._patience)
+            watcher = self._watchers[job.number] = Watcher(JobServer(self._server, state), settings)
+            for rank, process in job.processes.items():
+                watcher.started(rank, self._server.pids[process])
+        return self._watchers.get(job.number)
