@@ -245,7 +245,7 @@ def marked(run: ScriptRun, kind: str) -> dict[str, int]:
 
 
 def test_the_summary_lists_the_assumptions_of_a_run(assuming_run: ScriptRun) -> None:
-    assert list(assumptions_of(assuming_run)) == ["placeholder_reads", "empty_gemms", "steps"]
+    assert list(assumptions_of(assuming_run)) == ["placeholder_branches", "placeholder_reads", "empty_gemms", "steps"]
 
 
 def test_an_assumption_names_the_lines_that_read_placeholders(assuming_run: ScriptRun) -> None:
@@ -264,13 +264,13 @@ def test_steps_without_an_optimizer_are_found_by_parameter_updates(assuming_run:
 def test_assumptions_are_printed_before_the_numbers(assuming_run: ScriptRun) -> None:
     said = [line.removeprefix("maya-torchrun: ") for line in assuming_run.stderr.splitlines()]
     labels = [line.split()[0] for line in said if line.startswith(("assumes", "step "))]
-    assert labels == ["assumes"] * 3 + ["step"]
+    assert labels == ["assumes"] * 4 + ["step"]
     assert any("item() at" in line and "script1.py:" in line for line in said)
 
 
 def test_the_report_opens_with_the_assumptions(assuming_run: ScriptRun) -> None:
     notes = collect(predict(assuming_run.folder).result).notes
-    assert notes[:3] == [each["text"] for each in assumptions_of(assuming_run).values()]
+    assert notes[:4] == [each["text"] for each in assumptions_of(assuming_run).values()]
 
 
 def test_an_empty_matmul_of_known_sizes_is_no_assumption(maya_run: MayaRun) -> None:
