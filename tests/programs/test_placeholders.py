@@ -270,9 +270,9 @@ def test_values_that_are_only_printed_are_said_to_be(maya_run: MayaRun) -> None:
     run = maya_run(
         """
         import torch
-        logits, labels = torch.randn(16, 1000, device="cuda").softmax(-1), torch.arange(16, device="cuda")
-        acc5 = (logits.topk(5).indices == labels[:, None]).sum() * 100 / 16
-        print(f"acc5 {acc5.item():.2f}")
+        scores = torch.randn(1000, 1000, device="cuda").sigmoid()
+        found = (scores > 0.5).sum() * 100 / 1000
+        print(f"found {found.item():.2f}")
         """
     )
     (found,) = (each for each in _assumptions(run) if each["kind"] == "placeholder_reads")

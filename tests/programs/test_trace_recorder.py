@@ -85,7 +85,7 @@ def block_offsets(data: bytes) -> list[int]:
 def test_the_header_describes_the_device(driver: Driver, path: Path) -> None:
     driver("launch", 1)
     header = read(path).header
-    assert (header.version, header.rank, header.gpu) == (2, 3, "Test GPU")
+    assert (header.version, header.rank, header.gpu) == (trace_format.VERSION, 3, "Test GPU")
     assert header.torch_version == header.cuda_version == ""
     assert abs(header.started_ns / 1e9 - path.stat().st_mtime) < 60
 

@@ -51,6 +51,7 @@ void maya_watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork
 void maya_client_end(void) {}
 void maya_drain_at_exit(int status) { (void)status; }
 void maya_faults_end(void) {}
+bool maya_waits_to_appear(void) { return false; }
 /* There is no virtual clock. */
 void maya_clock_begin(void) {}
 void maya_clock_after_record(void) {}
