@@ -1,6 +1,6 @@
 /* Ranks that appear: below `maya exec`, every process has virtual GPUs, and one becomes a rank when it first uses a GPU.
  *
- * Asking for the number or the properties of the GPUs is not using them: launchers and the parents of ranks do that, too. A
+ * Asking for the number or the properties of the GPUs is not using them: launchers and the parents of ranks also do that. A
  * process first uses a GPU when it creates a context. From then on it has a trace, a virtual clock and a connection to the
  * coordinator. Its place (rank, world size) may become known before that or later, from three sources; the first that knows it
  * decides, except that the program's own statement comes before environment variables:
