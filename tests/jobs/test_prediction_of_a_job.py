@@ -116,6 +116,9 @@ ENDS_IN_STEP_4 = """
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64, device="cuda"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(6):
+        if step == 4:
+            dist.barrier()  # no rank is behind
+            torch.cuda.synchronize()
         if step == 4 and rank == 1:
             {end}
         model(torch.ones(8, 64, device="cuda")).sum().backward()
