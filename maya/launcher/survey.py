@@ -71,7 +71,7 @@ class _Survey:
             job = self._run((0,), "round 1", first=True)
         self._rank_bytes = memory.most_bytes
         for number in range(2, _MOST_ROUNDS + 2):
-            search = RepresentativeSearch(job, known.p2p)
+            search = RepresentativeSearch(job, known.p2p, known.lengths)
             missing = {*known.to_repeat.difference(known.digests), *search.next_ranks(known.digests)}
             if not missing:
                 result = search.result(known.digests, number - 1)
@@ -129,6 +129,7 @@ class _KnownRanks:
     def __init__(self) -> None:
         self.digests: dict[int, bytes] = {}
         self.p2p: set[tuple[int, ...]] = set()
+        self.lengths: set[int] = set()
         self.to_repeat: set[int] = set()  # ranks that every further round has to run
         self._kernel_numbers: KernelNumbers = {}
 
@@ -138,6 +139,7 @@ class _KnownRanks:
         round are compared."""
         facts = trace_facts(folder, self._kernel_numbers)
         self.p2p |= facts.p2p
+        self.lengths |= facts.lengths
         found = {rank: facts.digests.get(rank, b"") for rank in ranks}  # a rank that does nothing has no trace
         if self.to_repeat or any(self.digests.get(rank, digest) != digest for rank, digest in found.items()):
             self.to_repeat |= {*self.digests, *found}

@@ -7,6 +7,7 @@ still mean the same, see `trace_digest.refined_digest`.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ Found = TypeVar("Found")
 KernelNumbers = dict[tuple[object, ...], int]  # a number for each distinct kernel
 
 _P2P_TEXTS = ('{"call":"ncclSend', '{"call":"ncclRecv')
+_LENGTH = re.compile(r'"shape":\[(\d+)')
 _SIZED_PER_MEMBER = frozenset({"ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclGather", "ncclScatter"})
 
 
@@ -131,6 +133,7 @@ class TraceFacts:
 
     digests: dict[int, bytes]  # for each rank, the same for ranks of the same class
     p2p: set[tuple[int, ...]]  # the members of communicators with send/recv, all-to-alls not counted
+    lengths: set[int]  # of the tensors that ops have as inputs, along their first dimension
 
 
 def trace_facts(folder: Path, kernel_numbers: KernelNumbers) -> TraceFacts:
@@ -138,10 +141,13 @@ def trace_facts(folder: Path, kernel_numbers: KernelNumbers) -> TraceFacts:
     the same `kernel_numbers`."""
     found = _read_traces(folder, None, allocations=False, kernel_numbers=kernel_numbers).of_rank
     p2p: set[tuple[int, ...]] = set()
+    lengths: set[int] = set()
+    for members in {id(members): members for members in found.values()}.values():
+        lengths.update(_lengths_of_tensors(members.trace))
     for rank, members in found.items():
         communicators = members.communicators[members.ranks.index(rank)]
         p2p.update(communicators[number].members for number in _communicators_with_p2p(members.trace))
-    return TraceFacts({rank: members.digest for rank, members in found.items()}, p2p)
+    return TraceFacts({rank: members.digest for rank, members in found.items()}, p2p, lengths)
 
 
 @dataclass(frozen=True)
@@ -248,6 +254,11 @@ def _communicators_with_p2p(trace: Trace) -> list[int]:
             own[number] = signature["rank"]
             sends.setdefault(number, Counter())[signature["peer"]] += int(times[position])
     return [number for number, peers in sends.items() if max(peers.values()) > peers[own[number]]]
+
+
+def _lengths_of_tensors(trace: Trace) -> set[int]:
+    ops = (text for text in trace.strings if text.startswith('{"op"'))
+    return {int(length) for text in ops for length in _LENGTH.findall(text)}
 
 
 def _p2p_signatures(trace: Trace) -> list[dict[str, Any]]:

@@ -9,6 +9,10 @@ rank, the base. A block is split further where two ranks of it that differ in on
 between them if they are neighbours; otherwise ranks between them are run first. This ends with blocks whose known ranks
 agree.
 
+Along a long dimension, ranks mostly differ because a tensor is divided among them whose length is no multiple of their
+number: the last ones get less of it, or nothing. So the ranks where such shares change, for the lengths of all tensors
+in the traces, are tried before others.
+
 Which ranks are run: a base, whose coordinates are 1, because rank 0 may do more than others (log, save); along each
 dimension through the base the first and the last rank; the corners of the mesh, such as the first rank of the last
 pipeline stage, which may log as well; the ranks next to these, so that an odd rank is told from a dimension that
@@ -32,6 +36,7 @@ from maya.replay.represented_ranks import RepresentedJob
 _CHECKS = 3  # ranks drawn at random
 _MOST_AT_ONCE = 16  # an interval of at most this many ranks is run as a whole; of a longer one ...
 _PARTS = 8  # ... the ranks that divide it into this many parts
+_MOST_SHARES = 24  # changes of shares in an interval that are tried
 _MOST_ODD = 8  # ranks of a block that differ from others and whose neighbours are run at once
 _LONGEST_CHAIN = 64  # ranks that send to each other and are run together
 _MOST_CORNERS = 16  # of a mesh, that are run
@@ -53,14 +58,15 @@ class _Step:
 class RepresentativeSearch:
     """Decides which ranks have to be run."""
 
-    def __init__(self, job: RepresentedJob, p2p: Collection[Sequence[int]] = ()) -> None:
-        """`p2p`: members of communicators with send/recv."""
+    def __init__(self, job: RepresentedJob, p2p: Collection[Sequence[int]] = (), lengths: Collection[int] = ()) -> None:
+        """`p2p`: members of communicators with send/recv; `lengths`: of tensors that ranks may have shares of."""
         self._job = job
         self._mesh = job.mesh.coordinates
         self._sizes = job.mesh.sizes
         self._coordinates: list[Coordinates] = list(map(tuple, self._mesh.tolist()))
         self._rank_at = {row: rank for rank, row in enumerate(self._coordinates)}
         self._shapes = np.array(job.shapes)
+        self._changes = [changes_of_shares(size, lengths) for size in self._sizes]
         self._base = self._near(tuple(min(1, size - 1) for size in self._sizes))
         chained = self._chain_dimensions(p2p)
         self._chains = self._lines(self._base, chained)
@@ -259,12 +265,18 @@ class RepresentativeSearch:
         return found
 
     def _between(self, step: _Step) -> list[int]:
-        """Ranks between the two of a step: all of a short one; else those next to the two, and some between."""
-        length = step.high - step.low
-        parts = length if length <= _MOST_AT_ONCE else _PARTS
-        found = {step.low + length * part // parts for part in range(1, parts)}
-        inside = sorted((found | {step.low + 1, step.high - 1}) - {step.low, step.high})
-        return self._existing(self._moved(self._coordinates[step.rank], step.dimension, index) for index in inside)
+        """Ranks between the two of a step: those next to the two, and those where shares change. If none do, and not at
+        the two either: all ranks of a short step, or some at even distances."""
+        low, high = step.low, step.high
+        changes = self._changes[step.dimension]
+        indices = {index for index in changes if low < index < high}
+        if len(indices) > _MOST_SHARES or changes.isdisjoint(range(low, high + 1)):
+            parts = high - low if high - low <= _MOST_AT_ONCE else _PARTS
+            indices = {low + (high - low) * part // parts for part in range(1, parts)}
+        indices = (indices | {low + 1, high - 1}) - {low, high}
+        return self._existing(
+            self._moved(self._coordinates[step.rank], step.dimension, index) for index in sorted(indices)
+        )
 
     def _between_ranks(self, one: int, other: int) -> set[int]:
         """Ranks that have all coordinates of `other` but one of `one`, and those on the way from `one` to `other`, one
@@ -346,3 +358,14 @@ class RepresentativeSearch:
 
 def _draw(ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(random.Random(_SEED).sample(ranks, min(_CHECKS, len(ranks)))))
+
+
+def changes_of_shares(ranks: int, lengths: Iterable[int]) -> set[int]:
+    """The ranks whose share of a tensor differs from that of the rank before, for tensors of these lengths that are
+    divided as by torch.chunk: into parts of one size as far as the length reaches, then a smaller one, then none."""
+    found: set[int] = set()
+    for length in lengths:
+        if length > 0:
+            part = -(-length // ranks)
+            found |= {length // part, -(-length // part)}
+    return {rank for rank in found if 0 < rank < ranks}

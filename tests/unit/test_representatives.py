@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from maya.replay.mesh import mesh_of
 from maya.replay.mesh_blocks import MeshBlock, SurveyResult
 from maya.replay.rank_class import trace_facts
-from maya.replay.representatives import RepresentativeSearch
+from maya.replay.representatives import RepresentativeSearch, changes_of_shares
 from maya.replay.represented_ranks import GroupOfCommunicator, RepresentedJob
 from maya.util.ranks import format_strided, parse_strided
 
@@ -44,10 +44,10 @@ Traces = Callable[[tuple[int, ...]], object]  # a rank's trace, if it depends on
 
 
 def _survey(
-    job: RepresentedJob, trace_of: Traces, p2p: Sequence[tuple[int, ...]] = ()
+    job: RepresentedJob, trace_of: Traces, p2p: Sequence[tuple[int, ...]] = (), lengths: Sequence[int] = ()
 ) -> tuple[tuple[int, ...], SurveyResult]:
     """The representatives that a search finds, and its result."""
-    search = RepresentativeSearch(job, p2p)
+    search = RepresentativeSearch(job, p2p, lengths)
     coordinates = job.mesh.coordinates.tolist()
     digests: dict[int, bytes] = {}
     for number in range(20):
@@ -138,6 +138,43 @@ def test_boundaries_of_uneven_shards_are_found() -> None:
     job = _job(1024)
     present = _found(job, lambda place: (place[0] < 128, place[0] < 512, place == (0,)))
     assert set(present) == {0, 1, 128, 512}
+
+
+@pytest.mark.parametrize(
+    ("length", "changes"),
+    [(515, {171, 172}), (512, set()), (192, {192}), (255, {255}), (1, {1}), (0, set()), (50368, {255}), (1000, {250})],
+)
+def test_shares_change_where_the_parts_of_a_tensor_end(length: int, changes: set[int]) -> None:
+    assert changes_of_shares(256, [length]) == changes
+
+
+_LENGTHS = (64, 192, 256, 515, 50368)  # of tensors that ranks have shares of
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(256, 30), (1024, 30), (4096, 40)])
+def test_uneven_shards_of_many_ranks_need_few(ranks: int, most: int) -> None:
+    """A fully sharded job: rank 0 logs, and every tensor is divided in parts of one size, a smaller one, and none."""
+
+    def trace_of(place: tuple[int, ...]) -> object:
+        parts = [-(-length // ranks) for length in _LENGTHS]
+        return place == (0,), [
+            max(0, min(part, length - place[0] * part)) for part, length in zip(parts, _LENGTHS, strict=True)
+        ]
+
+    job = _job(ranks)
+    present, survey = _survey(job, trace_of, lengths=[1, 3, 8, 27, 128, 2048, *_LENGTHS])
+    assert survey.rounds <= 3
+    assert len(survey.compared) <= most
+    assert len(present) == len({repr(trace_of((rank,))) for rank in range(ranks)})
+    chosen = survey.representatives(job.mesh.coordinates).tolist()
+    assert all(trace_of((rank,)) == trace_of((chosen[rank],)) for rank in range(ranks))
+
+
+def test_boundaries_that_no_tensor_explains_are_found() -> None:
+    """With lengths that say nothing, with very many, and with one whose shares change next to the boundary."""
+    for lengths in ([300, 700], range(1, 2000), [701]):
+        survey = _survey(_job(1024), lambda place: place[0] < 700, lengths=lengths)[1]
+        assert [(block.first, block.last) for block, _ in survey.blocks] == [((0,), (699,)), ((700,), (1023,))]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +375,8 @@ def test_a_survey_that_saw_other_groups_is_not_used() -> None:
     assert any("saw a mesh of 8" in line for line in job.lines([[0], range(1, 8)]))
 
 
-def test_stages_of_a_pipeline_are_told_from_the_members_of_an_all_to_all(tmp_path: Path) -> None:
+def test_traces_show_pipelines_and_lengths_of_tensors(tmp_path: Path) -> None:
+    """Stages of a pipeline are told from the members of an all-to-all."""
     rank = TraceWriter(1)
     rank.join(1, range(4))
     rank.join(2, (1, 5))
@@ -346,5 +384,9 @@ def test_stages_of_a_pipeline_are_told_from_the_members_of_an_all_to_all(tmp_pat
         rank.send(1, peer)
         rank.receive(1, peer)
     rank.send(2, 5)
+    rank.op("aten::mm", [{"shape": [515, 64], "dtype": "float32"}, {"shape": [64, 64], "dtype": "float32"}])
+    rank.op("aten::cat", [[{"shape": [7], "dtype": "float32"}, {"shape": [], "dtype": "float32"}], 0])
     rank.save(tmp_path)
-    assert trace_facts(tmp_path, {}).p2p == {(1, 5)}
+    facts = trace_facts(tmp_path, {})
+    assert facts.p2p == {(1, 5)}
+    assert facts.lengths == {515, 64, 7}
