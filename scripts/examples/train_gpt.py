@@ -316,7 +316,8 @@ def main():
         place = mesh["context"].get_local_rank()
         context = Context(mesh["context"].get_group(), args.context, place, args.sequence).to(device)
     optimizer, runner = build(args, mesh, device, context)
-    reports = all(mesh[name].get_local_rank() == 0 for name in names if name != "pipeline")
+    first = [mesh[name].get_local_rank() == 0 for name in names if name != "pipeline"]  # the same work on every rank
+    reports = all(first)
     last = mesh["pipeline"].get_local_rank() == args.pipeline - 1
     counts = args.micro_batches if len(args.micro_batches) > 1 else args.micro_batches * args.steps
 
