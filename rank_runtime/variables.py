@@ -94,7 +94,7 @@ RANK_VARIABLES = (
     Variable(
         "MAYA_KEPT_BYTES",
         "contents of large copies that a rank keeps at once, in bytes; small contents are kept in addition "
-        "(default: 2 GiB divided by the number of ranks, at most this)",
+        "(default: 2 GiB divided by the number of ranks, of which 32 count if some are absent; at most this)",
         str(MOST_KEPT_BYTES),
         is_number=True,
     ),
@@ -131,8 +131,8 @@ RANK_VARIABLES = (
     Variable(
         "MAYA_OBJECT_BYTES",
         "largest uint8 tensor (pickled object) whose contents are kept and carried, and the most that a rank keeps of "
-        "them at once, in bytes; separate from MAYA_KEPT_BYTES (default: 4 GiB divided by the number of ranks, at "
-        "least 16 MiB and at most this)",
+        "them at once, in bytes; separate from MAYA_KEPT_BYTES (default: 4 GiB divided by the number of ranks, of "
+        "which 32 count if some are absent; at least 16 MiB and at most this)",
         str(MOST_OBJECT_BYTES),
         is_number=True,
     ),

@@ -65,6 +65,9 @@ class StreamCodes:
         return self.named.get(local_rank, self.others)
 
 
+_MOST_WITH_CONTENTS = 32  # present ranks that share the memory for contents, in a job with absent ones
+
+
 @dataclass(frozen=True)
 class LaunchOptions:
     """The job to run, and its options."""
@@ -121,6 +124,12 @@ class LaunchOptions:
     def processes(self) -> Sequence[int]:
         """The ranks that are processes."""
         return range(self.world_size) if self.present is None else self.present
+
+    @property
+    def ranks_with_contents(self) -> int:
+        """The number of ranks that share the memory for contents of tensors. It does not depend on how many are
+        present, so that a rank keeps as much in every round of a survey as in the job."""
+        return self.world_size if self.present is None else min(self.world_size, _MOST_WITH_CONTENTS)
 
 
 def _has_macro(command: tuple[str, ...]) -> bool:

@@ -180,9 +180,9 @@ class Job:
             "MAYA_PRESENT_LIST": "" if self._launch.present is None else ranges(self._launch.present),
         }
         if not self._inherited.get("MAYA_KEPT_BYTES"):
-            chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(len(self._launch.processes)))
+            chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.ranks_with_contents))
         if not self._inherited.get("MAYA_OBJECT_BYTES"):
-            chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(len(self._launch.processes)))
+            chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(self._launch.ranks_with_contents))
         return {
             **environment,
             **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),

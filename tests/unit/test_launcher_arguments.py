@@ -164,6 +164,13 @@ def test_impossible_representatives_are_refused(
     assert expected in refusal(capsys, "--nproc", "8", *words, script)
 
 
+def test_a_rank_has_as_much_room_for_contents_whoever_else_is_present(script: str) -> None:
+    launch = parse(["--nproc", "256", script], {})
+    assert launch.ranks_with_contents == 256
+    assert {launch.with_present(range(present)).ranks_with_contents for present in (1, 2, 60)} == {32}
+    assert parse(["--nproc", "8", "--represent", "0", script], {}).ranks_with_contents == 8
+
+
 def test_representatives_are_named_by_ranks_or_a_file(script: str, tmp_path: Path) -> None:
     file = tmp_path / "ranks.txt"
     file.write_text("0-1, \n4\n")
