@@ -16,6 +16,7 @@ from typing import Any
 from maya.assumptions import Assumption
 from maya.launcher.summary_file import FinishedRun
 from maya.launcher.terminal_summary import place_text, relative
+from maya.replay.call_matching import find_mismatch
 from maya.replay.represented_ranks import RepresentedJob
 from maya.replay.timeline_builder import NEVER_COMPLETED
 from maya.results.predict import TRACES, Prediction, predict
@@ -49,11 +50,13 @@ def summarise_prediction(run: FinishedRun, folder: Path) -> PredictionSummary:
         if run.exit_code != 0 and not _has_finished_steps(made.result.steps):
             raise NoWholeStepError("")
         job = RepresentedJob.load(folder)
+        doubts = [] if job is None else _doubts(made, job)
+        represented = [] if job is None else _represented(made, job, doubts)
         return PredictionSummary(
-            _lines(run, made, job, folder),
+            _lines(run, made, represented, folder),
             prediction_json(made.result),
             assumptions=made.result.assumptions,
-            represented=None if job is None else _represented_json(made, job),
+            represented=None if job is None else _represented_json(made, job, doubts),
         )
     except (OSError, ValueError) as error:
         if run.exit_code != 0 and isinstance(error, NoWholeStepError):
@@ -72,9 +75,8 @@ def _has_finished_steps(steps: Steps) -> bool:
     return steps.source != WHOLE_RUN and min(steps.whole_steps.values(), default=0) > 0
 
 
-def _lines(run: FinishedRun, made: Prediction, job: RepresentedJob | None, folder: Path) -> list[str]:
+def _lines(run: FinishedRun, made: Prediction, represented: list[str], folder: Path) -> list[str]:
     unwritten = [f"{made.unwritten}; the prediction above does not depend on them"] if made.unwritten else []
-    represented = [] if job is None else _represented(made, job)
     lines = [*represented, *lines_of(made.result, place_text), *unwritten, _next(made, folder)]
     if run.exit_code == 0:
         return lines
@@ -86,17 +88,22 @@ def _lines(run: FinishedRun, made: Prediction, job: RepresentedJob | None, folde
     return [f"{'failed':<11}by the {finished}, a step takes {step}; maya report {relative(folder)}"]
 
 
-def _represented(made: Prediction, job: RepresentedJob) -> list[str]:
+def _represented(made: Prediction, job: RepresentedJob, doubts: list[str]) -> list[str]:
     """Which ranks stand for which."""
     classes = [each.ranks for each in made.result.timeline.rank_classes]
-    lines = [*job.lines(classes), *_doubts(made, job)]
+    lines = [*job.lines(classes), *doubts]
     return [f"{'' if number else 'represent':<11}{line}" for number, line in enumerate(lines)]
 
 
 def _doubts(made: Prediction, job: RepresentedJob) -> list[str]:
-    """The remedy if the ranks of the job do not fit together, as far as they are assumed."""
-    incomplete = any(NEVER_COMPLETED in problem for problem in made.result.timeline.problems)
-    return [_remedy(job)] if incomplete and job.absent else []
+    """What does not fit together of the ranks of the job, as far as they are assumed, and the remedy."""
+    if not job.absent:
+        return []
+    timeline = made.result.timeline
+    mismatch = find_mismatch(timeline.rank_classes)
+    if mismatch:
+        return [f"{mismatch}; {_remedy(job)}"]
+    return [_remedy(job)] if any(NEVER_COMPLETED in problem for problem in timeline.problems) else []
 
 
 def _remedy(job: RepresentedJob) -> str:
@@ -112,7 +119,7 @@ def _hint_about_absent_ranks(folder: Path, problem: str) -> str:
     return f"; {_remedy(job)}" if job is not None and NEVER_COMPLETED in problem else ""
 
 
-def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:
+def _represented_json(made: Prediction, job: RepresentedJob, doubts: list[str]) -> dict[str, Any]:
     """Which ranks stand for which, for programs."""
     present = set(job.present)
     return {
@@ -131,7 +138,7 @@ def _represented_json(made: Prediction, job: RepresentedJob) -> dict[str, Any]:
         "store_keys": list(job.filled),
         "warnings": [
             *job.warnings([each.ranks for each in made.result.timeline.rank_classes]),
-            *_doubts(made, job),
+            *doubts,
         ],
     }
 

@@ -192,6 +192,25 @@ def test_every_rank_is_represented_by_one_with_its_trace(trace_of: Traces) -> No
     assert _represented_rightly(_job(2, 4, 8), trace_of)
 
 
+def test_an_odd_rank_in_the_middle_is_found_if_it_is_drawn() -> None:
+    job = _job(64)
+    odd = _survey(job, lambda place: "same")[1].checked[1]  # it has a larger batch, say
+    present, survey = _survey(job, lambda place: place == (odd,))
+    chosen = survey.representatives(job.mesh.coordinates).tolist()
+    assert {rank for rank in range(64) if chosen[rank] == odd} == {odd}
+    assert odd in present
+
+
+def test_the_summary_says_that_an_odd_rank_in_the_middle_may_be_missed() -> None:
+    job = _job(64)
+    known = _survey(job, lambda place: "same")[1].compared
+    odd = next(rank for rank in range(2, 63) if rank not in known)
+    present, survey = _survey(job, lambda place: place == (odd,))
+    assert odd not in present
+    never = f"{64 - len(survey.compared)} ranks were never run: one of them that differs, or a rank that differs after"
+    assert any(line.startswith(never) for line in replace(job, present=present, survey=survey).lines([]))
+
+
 def _pipelined() -> tuple[RepresentedJob, tuple[int, ...]]:
     """A mesh of 32 x 16 x 8, and one of its pipelines, along the second dimension."""
     job = _job(32, 16, 8)
