@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from maya.api.run_comparison import RunComparison
     from maya.api.run_prediction import RunPrediction
     from maya.api.trace_estimate import TraceEstimate, estimate_trace
+    from maya.config_search.search_study import ConfigurationSearch, search
     from maya.scaling.study import ScaleStudy, scale
 
 __all__ = [
     "ClusterNetwork",
     "CollectiveTime",
+    "ConfigurationSearch",
     "LaunchError",
     "OpEstimate",
     "Run",
@@ -44,12 +46,14 @@ __all__ = [
     "load",
     "network",
     "scale",
+    "search",
     "trace",
 ]
 
 _MODULES = {
     "ClusterNetwork": "maya.api.cluster_network",
     "CollectiveTime": "maya.api.cluster_network",
+    "ConfigurationSearch": "maya.config_search.search_study",
     "LaunchError": "maya.api.job_launch",
     "OpEstimate": "maya.api.op_estimate",
     "Run": "maya.api.run",
@@ -63,6 +67,7 @@ _MODULES = {
     "load": "maya.api.run",
     "network": "maya.api.cluster_network",
     "scale": "maya.scaling.study",
+    "search": "maya.config_search.search_study",
 }
 
 

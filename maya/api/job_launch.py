@@ -26,7 +26,7 @@ from maya.util.suggestions import did_you_mean
 _NOT_STARTED = 2  # the exit code
 _LINES_KEPT = 30
 _OWN_SECONDS = 2.0  # for a job that has received the interrupt itself
-_SHUTDOWN_SECONDS = 40.0  # maya-torchrun kills its ranks after 30
+END_SECONDS = 40.0  # maya-torchrun kills its ranks after 30
 
 
 class LaunchError(RuntimeError):
@@ -90,7 +90,7 @@ def launch(
 
 
 # As the installed command starts, so that a module of the user's called `netmodel` or `coordinator` is not imported.
-_START = "import sys; from maya.cli.entry_points import maya_torchrun; sys.exit(maya_torchrun())"
+START = "import sys; from maya.cli.entry_points import maya_torchrun; sys.exit(maya_torchrun())"
 
 
 def option_words(options: Mapping[str, object], function: str = "launch") -> list[str]:
@@ -133,7 +133,7 @@ def run_job(
     shows only what its own process writes."""
     environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [sys.executable, "-c", _START, *words], cwd=cwd, env=environment, stdout=subprocess.PIPE,
+        [sys.executable, "-c", START, *words], cwd=cwd, env=environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", bufsize=1,
     ) as job:  # fmt: skip
         assert job.stdout is not None
@@ -148,7 +148,7 @@ def run_job(
 
 def _end(job: subprocess.Popen[str]) -> None:
     """Ends the job after an interrupt. A terminal sends an interrupt to the job as well; a notebook may not."""
-    for number, seconds in ((None, _OWN_SECONDS), (signal.SIGINT, _SHUTDOWN_SECONDS)):
+    for number, seconds in ((None, _OWN_SECONDS), (signal.SIGINT, END_SECONDS)):
         if number is not None:
             job.send_signal(number)
         with suppress(subprocess.TimeoutExpired):

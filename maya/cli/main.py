@@ -17,6 +17,7 @@ from maya.cli.exec import exec_, shell
 from maya.cli.net import net
 from maya.cli.report import report
 from maya.cli.scale import scale
+from maya.cli.search import search
 from maya.cli.setup_torch import setup_torch
 from maya.cli.trace import trace
 from maya.cli.whatif import whatif
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 for _command in (
-    exec_, shell, whatif, report, scale, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor,
+    exec_, shell, whatif, report, scale, search, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor,
     setup_torch, completion,
 ):  # fmt: skip
     main.add_command(_command)

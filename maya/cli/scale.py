@@ -20,7 +20,7 @@ _REFUSED = ("no_trace", "no_timeline")
 _SHOWN_GROUPS = ("common options", "time model", "results")
 
 
-class _ScaleCommand(click.Command):
+class StudyCommand(click.Command):
     """Takes the options of maya-torchrun, and says where the arguments of the script go."""
 
     _params: list[click.Parameter]
@@ -65,7 +65,7 @@ def _launch_options() -> list[click.Option]:
     ]
 
 
-@click.command(cls=_ScaleCommand, short_help="Run a script at several world sizes, and compare them.")
+@click.command(cls=StudyCommand, short_help="Run a script at several world sizes, and compare them.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT OF THE SCRIPT ...]")
 @click.option("--nproc", required=True, metavar="LIST", help="World sizes: 64,256,1024.")
@@ -114,7 +114,7 @@ def scale(
 
     interrupted = False
     try:
-        with _interruptible():
+        with interruptible():
             study = run_study(script, args, nproc=nproc, out=out, represent=represent, scaling=scaling, options=options)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
@@ -131,7 +131,7 @@ def scale(
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """SIGTERM and SIGHUP end the running job as Ctrl-C does."""
 
     def interrupt(number: int, frame: object) -> None:

@@ -6,20 +6,12 @@ whole numbers, nproc, + - * // and parentheses; nothing else is evaluated. {{ an
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable
+
+from maya.util.expressions import Expression, ExpressionError
 
 NAME = "nproc"
-_LONGEST = 200  # characters of an expression
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
 
 
 class TemplateError(ValueError):
@@ -41,24 +33,15 @@ def fill(text: str, nproc: int) -> str:
 
 def _value(text: str, expression: str, nproc: int) -> int:
     try:
-        if len(expression) > _LONGEST:
-            raise SyntaxError
-        return _evaluate(ast.parse(expression.strip(), mode="eval").body, nproc)
-    except ZeroDivisionError as error:
-        raise TemplateError(f"{text!r}: {{{expression}}} divides by zero for {NAME} = {nproc}") from error
-    except (SyntaxError, ValueError, RecursionError) as error:
+        arithmetic = Expression(expression, whole=True)
+        if not arithmetic.names <= {NAME}:
+            raise ExpressionError(expression)
+    except ExpressionError as error:
         raise TemplateError(
             f"{text!r}: {{{expression}}} is not arithmetic on {NAME}; write e.g. {{{NAME}}}, {{{NAME}//8}} or "
             f"{{2*({NAME}-1)}} (whole numbers, + - * // and parentheses), and {{{{ or }}}} for a brace"
         ) from error
-
-
-def _evaluate(node: ast.expr, nproc: int) -> int:
-    match node:
-        case ast.Constant(value=int(number)) if not isinstance(number, bool):
-            return number
-        case ast.Name(id=name) if name == NAME:
-            return nproc
-        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
-            return _OPERATORS[type(operation)](_evaluate(left, nproc), _evaluate(right, nproc))
-    raise SyntaxError
+    try:
+        return int(arithmetic.value({NAME: nproc}))
+    except ExpressionError as error:
+        raise TemplateError(f"{text!r}: {{{expression}}} divides by zero for {NAME} = {nproc}") from error

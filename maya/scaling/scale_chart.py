@@ -45,7 +45,7 @@ def draw_study(rows: Sequence[ScaleRow], mode: ScalingMode, title: str) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
             'font-family="system-ui, sans-serif" font-size="12">',
             f"<title>{escape(title)}</title>",
-            f'<rect width="{_WIDTH}" height="{_HEIGHT}" {_fill("paper")}/>',
+            f'<rect width="{_WIDTH}" height="{_HEIGHT}" {fill("paper")}/>',
             *drawn,
             "</svg>",
         ]
@@ -90,28 +90,28 @@ class _Axes:
 
     def frame(self, title: str, ticks: Sequence[tuple[float, str]], *, slots: bool) -> list[str]:
         """Title, grid and the names of all sizes; a size that failed is marked."""
-        out = [_text(0, 14, title, "ink", size=14, weight=600)]
+        out = [svg_text(0, 14, title, "ink", size=14, weight=600)]
         for value, name in ticks:
-            out.append(f'<path d="M{_LEFT} {self.y(value):.1f}H{_PANEL_WIDTH - _RIGHT}" {_stroke("line")}/>')
-            out.append(_text(_LEFT - 8, self.y(value) + 4, name, "muted", anchor="end"))
+            out.append(f'<path d="M{_LEFT} {self.y(value):.1f}H{_PANEL_WIDTH - _RIGHT}" {stroke("line")}/>')
+            out.append(svg_text(_LEFT - 8, self.y(value) + 4, name, "muted", anchor="end"))
         for number, row in enumerate(self._rows):
             at = self.slot(number)[0] if slots else self.x(row.nproc)
-            out.append(_text(at, _PANEL_HEIGHT - _BOTTOM + 18, f"{row.nproc:,}", "muted", anchor="middle"))
+            out.append(svg_text(at, _PANEL_HEIGHT - _BOTTOM + 18, f"{row.nproc:,}", "muted", anchor="middle"))
             if not row.succeeded:
                 out.append(
-                    _text(at, _PANEL_HEIGHT - _BOTTOM - 6, "✕ failed", "waiting", anchor="middle", tip=row.problem)
+                    svg_text(at, _PANEL_HEIGHT - _BOTTOM - 6, "✕ failed", "waiting", anchor="middle", tip=row.problem)
                 )
-        out.append(_text(_LEFT - 8, _PANEL_HEIGHT - _BOTTOM + 18, "ranks", "muted", anchor="end"))
+        out.append(svg_text(_LEFT - 8, _PANEL_HEIGHT - _BOTTOM + 18, "ranks", "muted", anchor="end"))
         return out
 
     def line(self, points: Sequence[tuple[int, float, str]], colour: str, *, dashed: bool = False) -> list[str]:
         """A line through (size, value, tooltip), with a dot at each."""
         path = " ".join(f"{self.x(size):.1f},{self.y(value):.1f}" for size, value, _ in points)
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
-        out = [f'<polyline points="{path}" fill="none" {_stroke(colour)} stroke-width="2"{dashes}/>']
+        out = [f'<polyline points="{path}" fill="none" {stroke(colour)} stroke-width="2"{dashes}/>']
         for size, value, tip in () if dashed else points:
             place = f'cx="{self.x(size):.1f}" cy="{self.y(value):.1f}" r="4"'
-            out.append(f"<circle {place} {_fill(colour)}><title>{escape(tip)}</title></circle>")
+            out.append(f"<circle {place} {fill(colour)}><title>{escape(tip)}</title></circle>")
         return out
 
     def stack(self, number: int, stack: _Stack, text: Callable[[float], str]) -> list[str]:
@@ -122,9 +122,9 @@ class _Axes:
             top, bottom = self.y(base + amount), self.y(base)
             box = f'x="{middle - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"'
             tip = escape(f"{name}: {text(amount)}, {share_text(amount / (stack.height or 1))}")
-            out.append(f"<rect {box} {_fill(colour)}><title>{tip}</title></rect>")
+            out.append(f"<rect {box} {fill(colour)}><title>{tip}</title></rect>")
             base += amount
-        return [*out, _text(middle, self.y(base) - 6, text(base), "ink", anchor="middle")]
+        return [*out, svg_text(middle, self.y(base) - 6, text(base), "ink", anchor="middle")]
 
 
 def _throughput(rows: Sequence[ScaleRow]) -> list[str]:
@@ -154,7 +154,7 @@ def _steps(rows: Sequence[ScaleRow]) -> list[str]:
     points = [
         (row.nproc, float(row.step_time_ns or 0), time_text(row.step_time_ns or 0)) for row in rows if row.succeeded
     ]
-    most = _round_up(max((value for _, value, _ in points), default=1.0))
+    most = round_up(max((value for _, value, _ in points), default=1.0))
     axes = _Axes(rows, 0.0, most)
     ticks = [(most * part / 4, time_text(round(most * part / 4))) for part in range(5)]
     return [*axes.frame("Step time", ticks, slots=False), *(axes.line(points, "accent") if points else [])]
@@ -221,15 +221,15 @@ def _bars(
     unit: float = 1.0,
 ) -> list[str]:
     """Stacked bars, and a line at the capacity if there is one. `unit`: what ticks are round in."""
-    most = unit * _round_up(max([*(stack.height for stack in stacks.values()), capacity], default=1.0) * 1.08 / unit)
+    most = unit * round_up(max([*(stack.height for stack in stacks.values()), capacity], default=1.0) * 1.08 / unit)
     axes = _Axes(rows, 0.0, most)
     out = axes.frame(title, [(most * part / 4, text(most * part / 4)) for part in range(5)], slots=True)
     for number, stack in stacks.items():
         out += axes.stack(number, stack, text)
     if capacity:
-        out.append(f'<path d="M{_LEFT} {axes.y(capacity):.1f}H{_PANEL_WIDTH - _RIGHT}" {_stroke("waiting")}/>')
+        out.append(f'<path d="M{_LEFT} {axes.y(capacity):.1f}H{_PANEL_WIDTH - _RIGHT}" {stroke("waiting")}/>')
         out.append(
-            _text(_PANEL_WIDTH - _RIGHT, axes.y(capacity) - 5, f"GPU: {text(capacity)}", "waiting", anchor="end")
+            svg_text(_PANEL_WIDTH - _RIGHT, axes.y(capacity) - 5, f"GPU: {text(capacity)}", "waiting", anchor="end")
         )
     names: dict[tuple[str, str], float] = {}
     for stack in stacks.values():
@@ -246,13 +246,13 @@ def _legend(keys: Sequence[tuple[str, str]]) -> list[str]:
         width = 34 + _LETTER * len(name)
         if x > _LEFT and x + width > _PANEL_WIDTH:
             x, y = float(_LEFT), y + 16
-        out.append(f'<rect x="{x:.1f}" y="{y - 9}" width="10" height="10" rx="2" {_fill(colour)}/>')
-        out.append(_text(x + 15, y, name, "muted", size=11))
+        out.append(f'<rect x="{x:.1f}" y="{y - 9}" width="10" height="10" rx="2" {fill(colour)}/>')
+        out.append(svg_text(x + 15, y, name, "muted", size=11))
         x += width
     return out
 
 
-def _text(
+def svg_text(
     x: float,
     y: float,
     text: str,
@@ -263,16 +263,19 @@ def _text(
     weight: int = 400,
     tip: str = "",
 ) -> str:
+    """A text element."""
     style = f' font-size="{size}" font-weight="{weight}"' if (size, weight) != (12, 400) else ""
     inside = f"<title>{escape(tip)}</title>{escape(text)}" if tip else escape(text)
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style} {_fill(colour)}>{inside}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style} {fill(colour)}>{inside}</text>'
 
 
-def _fill(colour: str) -> str:
+def fill(colour: str) -> str:
+    """The attributes of a filled mark."""
     return f'class="f-{colour}" fill="{COLOURS[colour]}"'
 
 
-def _stroke(colour: str) -> str:
+def stroke(colour: str) -> str:
+    """The attributes of a line."""
     return f'class="s-{colour}" stroke="{COLOURS[colour]}"'
 
 
@@ -290,7 +293,7 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """To a number that four steps divide nicely."""
     if value <= 0:
         return 1.0

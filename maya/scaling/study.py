@@ -22,11 +22,11 @@ from maya.api.job_launch import option_words, run_job
 from maya.api.run import Run, load
 from maya.launcher.logs import new_run_folder
 from maya.scaling.efficiency import GIVEN, ScalingMode, find_mode, with_efficiency
-from maya.scaling.failure_reason import reason
+from maya.scaling.finished_run import row_of_run
 from maya.scaling.growth import Growth, efficiency_text, find_growth
 from maya.scaling.scale_chart import draw_study
 from maya.scaling.scale_page import StudyPage
-from maya.scaling.scale_row import ScaleRow, row_of_summary
+from maya.scaling.scale_row import ScaleRow
 from maya.scaling.size_commands import (
     REPRESENT,
     SizeCommand,
@@ -244,21 +244,7 @@ class _Runner:
 
             exit_code = run_job(["--out", str(run), *command.words], show, env=self._env)
         seconds = time.monotonic() - began
-        return _row(command.nproc, run, log, exit_code, seconds)
-
-
-def _row(nproc: int, run: Path, log: Path, exit_code: int, seconds: float) -> ScaleRow:
-    hang = unpredicted = ""
-    if (run / "run.json").is_file():
-        loaded = load(run)
-        summary = loaded.summary or {}
-        if exit_code == 0 and summary.get("prediction"):
-            return row_of_summary(nproc, run.name, summary, seconds)
-        hang = loaded.hang.text.partition("\n")[0] if loaded.hang is not None else ""
-        unpredicted = str(summary.get("no_prediction") or "")
-    lines = log.read_text(encoding="utf-8").splitlines()
-    problem = reason(lines, exit_code, hang=hang, unpredicted=unpredicted)
-    return ScaleRow(nproc, run.name, problem, seconds=round(seconds, 1))
+        return row_of_run(command.nproc, run, log, exit_code, seconds)
 
 
 def _outcome(row: ScaleRow) -> str:

@@ -49,7 +49,7 @@ def lines_of_study(rows: Sequence[ScaleRow], mode: ScalingMode, statements: Sequ
         for row, line in zip(rows, cells, strict=True):
             line.insert(at, bar(row.efficiency))
         left.add("")
-    lines = [f"{mode.text[0].upper()}{mode.text[1:]}.", "", *_aligned([titles, *cells], left)]
+    lines = [f"{mode.text[0].upper()}{mode.text[1:]}.", "", *aligned([titles, *cells], left)]
     failed = [f"{row.nproc:,} ranks failed: {row.problem}; see {row.folder}.log" for row in rows if not row.succeeded]
     assumed = [f"assumes: {text}" for text in assumptions_of(rows)]
     blocks = (statements, failed, assumed)
@@ -104,13 +104,13 @@ def _columns(rows: Sequence[ScaleRow]) -> list[_Column]:
         _Column("ranks", lambda row: f"{row.nproc:,}"),
         _Column("processes", lambda row: f"{row.processes:,}"),
         _Column("step time", lambda row: time_text(row.step_time_ns or 0)),
-        _Column(f"{unit}/s", lambda row: _known(row.samples_per_second, "{:,.0f}".format)),
-        _Column("per GPU", lambda row: _known(row.samples_per_second_per_gpu, "{:,.0f}".format)),
-        _Column("MFU", lambda row: _known(row.mfu, share_text)),
-        _Column("efficiency", lambda row: _known(row.efficiency, share_text)),
-        _Column("exposed", lambda row: _known(row.exposed_share, share_text)),
+        _Column(f"{unit}/s", lambda row: known_text(row.samples_per_second, "{:,.0f}".format)),
+        _Column("per GPU", lambda row: known_text(row.samples_per_second_per_gpu, "{:,.0f}".format)),
+        _Column("MFU", lambda row: known_text(row.mfu, share_text)),
+        _Column("efficiency", lambda row: known_text(row.efficiency, share_text)),
+        _Column("exposed", lambda row: known_text(row.exposed_share, share_text)),
         _Column("memory", lambda row: bytes_text(row.peak_memory_bytes or 0)),
-        _Column(cost, lambda row: _known(cost_of(row, cost), number_text)),
+        _Column(cost, lambda row: known_text(cost_of(row, cost), number_text)),
         _Column("run", lambda row: f"{row.folder} ({row.seconds:.0f} s)", left=True),
     ]
 
@@ -121,11 +121,13 @@ def _failed(column: _Column, row: ScaleRow) -> str:
     return column.cell(row) if column.title in ("ranks", "run") else "-"
 
 
-def _known(value: float | None, text: Callable[[float], str]) -> str:
+def known_text(value: float | None, text: Callable[[float], str]) -> str:
+    """A cell of a table; empty: unknown."""
     return "" if value is None else text(value)
 
 
-def _aligned(table: Sequence[Sequence[str]], left: set[str]) -> list[str]:
+def aligned(table: Sequence[Sequence[str]], left: set[str]) -> list[str]:
+    """A table, whose first row has the titles, as lines. `left`: titles of columns that are aligned to the left."""
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     return [
         "  ".join(

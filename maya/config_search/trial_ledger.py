@@ -1,0 +1,93 @@
+"""The trials of a search in an Optuna storage, an SQLite file that optuna-dashboard opens.
+
+In: configurations that are about to run, and their results. Out: which configurations were taken, by this search or by
+another one on the same storage. Figures and problems are in trial-N.json; the storage has parameters, state and value.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maya.config_search.errors import SearchError
+from maya.config_search.parameter import Parameter
+from maya.config_search.search_space import Configuration
+from maya.util.extras import MissingPackage, needs
+
+if TYPE_CHECKING:
+    import optuna
+
+STUDY = "maya search"
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """A trial that was begun."""
+
+    number: int
+    configuration: Configuration
+    is_finished: bool
+
+
+class TrialLedger:
+    """The trials of one search."""
+
+    def __init__(self, file: Path, parameters: Sequence[Parameter], *, maximise: bool) -> None:
+        library = optuna_library()
+        self._optuna = library
+        self._distributions = {
+            each.name: library.distributions.CategoricalDistribution(each.values) for each in parameters
+        }
+        try:
+            self._study: optuna.Study = library.create_study(
+                storage=f"sqlite:///{file}",
+                study_name=STUDY,
+                direction="maximize" if maximise else "minimize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # SQLAlchemy's, by the state of the file
+            raise SearchError(
+                f"{file} cannot be opened: {str(error).splitlines()[0]}; choose another folder with --out, or remove it"
+            ) from error
+
+    def entries(self) -> list[LedgerEntry]:
+        """All trials, in the order in which they were begun."""
+        return [
+            LedgerEntry(each.number, dict(each.params), each.state.is_finished())
+            for each in self._study.get_trials(deepcopy=False)
+        ]
+
+    def begin(self, configuration: Configuration, folder: str) -> int:
+        """Note that a configuration is taken; returns the number of its trial."""
+        state = self._optuna.trial.TrialState.RUNNING
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                state=state,
+                params=dict(configuration),
+                distributions=self._distributions,
+                user_attrs={"folder": folder},
+            )
+        )
+        return int(self._study.get_trials(deepcopy=False)[-1].number)
+
+    def finish(self, number: int, value: float | None) -> None:
+        """Note the result; None: the trial has no figures."""
+        if value is None:
+            self._study.tell(number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
+        else:
+            self._study.tell(number, value, skip_if_finished=True)
+
+
+def optuna_library() -> Any:
+    """The module optuna, which logs only warnings."""
+    try:
+        with needs("search", "maya search"):
+            import optuna
+    except MissingPackage as error:
+        raise SearchError(str(error)) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    return optuna
