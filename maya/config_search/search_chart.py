@@ -45,8 +45,8 @@ def draw_search(answer: SearchAnswer) -> str:
 def _scatter(answer: SearchAnswer) -> list[str]:
     """Memory to the right, the objective upwards; the Pareto front as a line."""
     rows = [row for row in answer.rows if row.is_predicted and row.figures is not None]
-    capacity = max((row.figures.memory_capacity_bytes or 0 for row in rows if row.figures), default=0)
-    most_memory = 2**30 * round_up(max(capacity, *(_memory(row) for row in rows)) * 1.04 / 2**30)
+    capacities = sorted({row.figures.memory_capacity_bytes or 0 for row in rows if row.figures} - {0})
+    most_memory = 2**30 * round_up(max([*capacities, *(_memory(row) for row in rows)]) * 1.04 / 2**30)
     objective = answer.objective
     values = [objective.value(row.figures) for row in rows if row.figures is not None]
     most = round_up(max(values) * 1.06)
@@ -63,8 +63,9 @@ def _scatter(answer: SearchAnswer) -> list[str]:
         out.append(f'<path d="M{_LEFT} {_y(part / 4):.1f}H{_WIDTH - _RIGHT}" {stroke("line")}/>')
         out.append(svg_text(_LEFT - 8, _y(part / 4) + 4, objective.text(most * part / 4), "muted", anchor="end"))
         x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * part / 4
-        out.append(svg_text(x, _y(0) + 18, bytes_text(round(most_memory * part / 4)), "muted", anchor="middle"))
-    if capacity:
+        anchor = "end" if part == 4 else "middle"
+        out.append(svg_text(x, _y(0) + 18, bytes_text(round(most_memory * part / 4)), "muted", anchor=anchor))
+    for capacity in capacities:
         x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * capacity / most_memory
         out.append(f'<path d="M{x:.1f} {_y(1):.1f}V{_y(0):.1f}" {stroke("waiting")}/>')
         out.append(svg_text(x - 6, _y(1) + 12, f"GPU: {bytes_text(capacity)}", "waiting", anchor="end"))

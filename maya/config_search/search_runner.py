@@ -70,6 +70,10 @@ class SearchRunner:
         self._running: list[_Running] = []
         self._began = time.monotonic()
 
+    def close(self) -> None:
+        """Close the storage."""
+        self._ledger.close()
+
     def rows(self) -> list[TrialRow]:
         """The finished trials, of other searches on the same folder as well."""
         for entry in self._ledger.entries():

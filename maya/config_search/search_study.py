@@ -257,13 +257,16 @@ def run_search(
         runner.run()
     except KeyboardInterrupt:
         raise SearchInterrupted(found()) from None
-    return found()
+    else:
+        return found()
+    finally:
+        runner.close()
 
 
 def _distinct(job: JobTemplate, space: SearchSpace, environment: Mapping[str, str]) -> tuple[list[Configuration], int]:
     """The configurations with commands of their own, and how many runs they need if nothing is known: those that differ
-    in hardware share one. Those of a small space are checked: an error in one that no trial could run is an error of the
-    search only if all have it."""
+    in hardware share one. Those of a small space are checked: an error in one that no trial could run is an error of
+    the search only if all have it."""
     configurations = space.configurations()
     if len(configurations) > _CHECKED_AT_ONCE:
         job.command(space, configurations[0], environment)

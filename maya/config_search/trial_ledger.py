@@ -42,8 +42,9 @@ class TrialLedger:
             each.name: library.distributions.CategoricalDistribution(each.values) for each in parameters
         }
         try:
+            self._storage = library.storages.RDBStorage(f"sqlite:///{file}")
             self._study: optuna.Study = library.create_study(
-                storage=f"sqlite:///{file}",
+                storage=self._storage,
                 study_name=STUDY,
                 direction="maximize" if maximise else "minimize",
                 load_if_exists=True,
@@ -52,6 +53,11 @@ class TrialLedger:
             raise SearchError(
                 f"{file} cannot be opened: {str(error).splitlines()[0]}; choose another folder with --out, or remove it"
             ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
 
     def entries(self) -> list[LedgerEntry]:
         """All trials, in the order in which they were begun."""
