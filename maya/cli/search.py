@@ -52,6 +52,7 @@ _TABLE = ".toml"
     help="Folder of the search; with that of an earlier one, it goes on  [default: a new one, "
     "maya-runs/<script>-search-<n>].",
 )
+@click.option("--ray", metavar="ADDRESS|auto", help="Run trials on this Ray cluster; auto: that of this machine.")
 @click.option(
     "--represent",
     metavar="auto|all|RANKS|FILE",
@@ -61,6 +62,7 @@ def search(
     script: Path,
     args: tuple[str, ...],
     out: Path | None,
+    ray: str | None,
     where: tuple[str, ...],
     when: tuple[str, ...],
     variable: tuple[str, ...],
@@ -102,7 +104,7 @@ def search(
             variables={**base.variables, **dict(_pair("--variable", text, "=") for text in variable)},
         )
         with interruptible():
-            found = run_search(settings, out=out)
+            found = run_search(settings, out=out, ray=ray)
     except (SearchError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     except SearchInterrupted as stopped:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from maya.config_search.errors import SearchError
 from maya.config_search.inference import inferred_from, memory_directions
 from maya.config_search.objective import find_objective
+from maya.config_search.ray_trials import RayCluster, RayTrial
 from maya.config_search.search_folder import SearchFolder
 from maya.config_search.search_progress import SearchProgress
 from maya.config_search.search_settings import SearchSettings
@@ -38,12 +39,12 @@ class _Running:
     number: int
     configuration: Configuration
     command: TrialCommand
-    process: TrialProcess
+    process: TrialProcess | RayTrial
     lock: int
 
 
 class SearchRunner:
-    """`environment`: that of the jobs. `choice` knows all configurations."""
+    """`environment`: that of the jobs. `choice` knows all configurations. `cluster`: where trials run; None: here."""
 
     def __init__(
         self,
@@ -54,7 +55,9 @@ class SearchRunner:
         folder: SearchFolder,
         environment: Mapping[str, str],
         progress: SearchProgress,
+        cluster: RayCluster | None,
     ) -> None:
+        self._cluster = cluster
         self._settings = settings
         self._job = job
         self._space = space
@@ -62,7 +65,7 @@ class SearchRunner:
         self._folder = folder
         self._environment = environment
         self._progress = progress
-        self._jobs = settings.jobs or os.cpu_count() or 1
+        self._jobs = settings.jobs or (os.cpu_count() or 1 if cluster is None else cluster.processors)
         objective = find_objective(settings.objective, ())
         self._ledger = TrialLedger(folder.database, space.parameters, maximise=objective.is_best_high)
         self._rows: dict[int, TrialRow] = {}
@@ -149,8 +152,8 @@ class SearchRunner:
         return max(0, min(self._settings.trials - runs, self._choice.count - len(known)))
 
     def _has_memory(self) -> bool:
-        """Whether the largest trial so far would fit beside those that run."""
-        if not self._running:
+        """Whether the largest trial so far would fit beside those that run on this machine."""
+        if not self._running or self._cluster is not None:
             return True
         need = max((row.processes_bytes or 0 for row in self._rows.values()), default=0) or _UNKNOWN_BYTES
         return available_memory() > need * 5 // 4 + _BASE_BYTES
@@ -219,7 +222,9 @@ class SearchRunner:
             return
         run = self._folder.run_folder(number)
         log = self._folder.folder / f"{trial_name(number)}.log"
-        process = TrialProcess(command, run, log, self._environment, lock)
+        environment = {**self._environment, **command.environment}
+        begin = TrialProcess if self._cluster is None else self._cluster.start
+        process = begin(command.words, run, log, environment, lock)
         self._running.append(_Running(number, configuration, command, process, lock))
 
     def _tried(self, entries: Sequence[LedgerEntry], seen: Sequence[TrialRow]) -> list[TriedConfiguration]:

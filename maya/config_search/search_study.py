@@ -19,6 +19,7 @@ from maya.api.figures import FigureTable
 from maya.api.job_launch import option_words
 from maya.api.run import Run, load
 from maya.config_search.errors import SearchError
+from maya.config_search.ray_trials import RayCluster
 from maya.config_search.search_answer import ParameterEffect, SearchAnswer
 from maya.config_search.search_folder import SearchFolder
 from maya.config_search.search_page import SearchPage
@@ -186,6 +187,7 @@ def search(
     sampler: str = "auto",
     seed: int = 0,
     out: str | PathLike[str] | None = None,
+    ray: str | None = None,
     quiet: bool = False,
     env: Mapping[str, str] | None = None,
     **options: object,
@@ -196,8 +198,9 @@ def search(
     same in `options`, those of maya-torchrun, and in `variables`, environment variables of the jobs. `space`:
     parameters that texts only name. `when`: conditions under which parameters matter. `where`: constraints.
     `objective`: "throughput", "step-time" or "cost". `memory`: the share of a GPU's memory that may be used. `trials`,
-    `minutes`: limits. `jobs`: runs at once. `out`: the folder; with that of an earlier search, it goes on. `env`:
-    further environment variables. Everything is checked before the first trial runs; a trial that fails is a row.
+    `minutes`: limits. `jobs`: runs at once. `out`: the folder; with that of an earlier search, it goes on. `ray`: the
+    address of a Ray cluster to run trials on, or "auto". `env`: further environment variables. Everything is checked
+    before the first trial runs; a trial that fails is a row.
     """
     settings = SearchSettings(
         fspath(script),
@@ -215,13 +218,14 @@ def search(
         sampler,
         seed,
     )
-    return run_search(settings, out=out, quiet=quiet, env=env)
+    return run_search(settings, out=out, ray=ray, quiet=quiet, env=env)
 
 
 def run_search(
     settings: SearchSettings,
     *,
     out: str | PathLike[str] | None = None,
+    ray: str | None = None,
     quiet: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> ConfigurationSearch:
@@ -239,7 +243,8 @@ def run_search(
     path = new_run_folder(f"{Path(settings.script).stem}-search.py") if out is None else Path(out).absolute()
     folder = SearchFolder(path, settings.document(words, environment))
     progress = SearchProgress(space.names, None if quiet else sys.stderr)
-    runner = SearchRunner(settings, job, space, choice, folder, environment, progress)
+    cluster = None if ray is None else RayCluster(ray)
+    runner = SearchRunner(settings, job, space, choice, folder, environment, progress, cluster)
 
     def found() -> ConfigurationSearch:
         progress.close()
@@ -261,6 +266,8 @@ def run_search(
         return found()
     finally:
         runner.close()
+        if cluster is not None:
+            cluster.close()
 
 
 def _distinct(job: JobTemplate, space: SearchSpace, environment: Mapping[str, str]) -> tuple[list[Configuration], int]:

@@ -1,7 +1,7 @@
 """A run of maya-torchrun as a process of the search.
 
-In: a `TrialCommand`, a folder and a log file. Out: the exit code. The job ends in order when the search does: it gets a
-SIGTERM even if the search is killed.
+In: words of maya-torchrun, a folder and a log file. Out: the exit code. The job ends in order when the search does: it
+gets a SIGTERM even if the search is killed.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from maya.api.job_launch import END_SECONDS, START
-from maya.config_search.trial_command import TrialCommand
 
 _PR_SET_PDEATHSIG = 1
 
 
 class TrialProcess:
-    """`lock`: a descriptor that the process keeps open as long as it runs."""
+    """A job. `environment`: all of it. `lock`: a descriptor that the process keeps open as long as it runs."""
 
-    def __init__(self, command: TrialCommand, run: Path, log: Path, environment: Mapping[str, str], lock: int) -> None:
+    def __init__(
+        self, words: Sequence[str], run: Path, log: Path, environment: Mapping[str, str], lock: int | None = None
+    ) -> None:
         self.run = run
         self.log = log
         self._began = time.monotonic()
@@ -39,13 +40,13 @@ class TrialProcess:
 
         with log.open("w", encoding="utf-8") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, "--out", str(run), *command.words],
-                env={**environment, **command.environment, "PYTHONUNBUFFERED": "1"},
+                [sys.executable, "-c", START, "--out", str(run), *words],
+                env={**environment, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # the search itself decides what an interrupt means
-                pass_fds=(lock,),
+                pass_fds=() if lock is None else (lock,),
                 preexec_fn=end_with_parent,
             )
 
