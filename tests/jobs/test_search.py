@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -147,3 +148,14 @@ def test_an_interrupted_search_ends_its_jobs(folder: Path) -> None:
     assert "interrupted; to go on: the same command with --out study" in progress
     assert jobs_in(folder) == []
     assert "run" in output
+
+
+@pytest.mark.slow
+def test_two_searches_at_once_share_the_trials(folder: Path) -> None:
+    both = [start(folder), start(folder)]
+    outputs = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    begun = [re.findall(r"trial (\d+):", progress) for _, progress in outputs]
+    assert sorted(number for each in begun for number in each) == sorted({number for each in begun for number in each})
+    trials = [json.loads(file.read_text())["trial"] for file in (folder / "study").glob("trial-*.json")]
+    assert len({tuple(each["configuration"].values()) for each in trials}) == len(trials) == 6
