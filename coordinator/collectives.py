@@ -19,6 +19,8 @@ import numpy as np
 
 from coordinator import intervals
 from coordinator.arithmetic import ITEM_BYTES, Buffer, Reducer
+from coordinator.call_history import PastCall, make_sites
+from coordinator.call_sites import UNKNOWN
 from coordinator.descriptions import call_text
 from coordinator.intervals import Intervals
 from maya.util.ranks import ranks_text
@@ -59,6 +61,8 @@ class PendingCollective:
         "missing",
         "post",
         "signature",
+        "site",
+        "sites",
         "tokens",
         "variants",
     )
@@ -73,6 +77,8 @@ class PendingCollective:
         self.missing = members if stand_ins is None else len(stand_ins)
         self.arrival_ns = 0  # when the last member arrived
         self.guessed = False  # some member sent placeholder values
+        self.site = post.site
+        self.sites: dict[int, list[int]] | None = None  # members by call site, if they differ
         self.variants: dict[Signature, list[int]] = {}  # if the posts disagree: members by signature
         self._parts: _Parts | None = None
         self._first: Buffer | None = None  # a contribution that others are compared with
@@ -80,6 +86,8 @@ class PendingCollective:
     def add(self, member: int, post: Post, payload: Buffer | None) -> None:
         """Add a member's post, which agrees with the others."""
         self.tokens[member] = post.token
+        if post.site != self.site or self.sites is not None:
+            self._note_site(member, post.site)
         self.missing -= 1
         if post.arrival_ns > self.arrival_ns:
             self.arrival_ns = post.arrival_ns
@@ -94,6 +102,31 @@ class PendingCollective:
                 self._compare(post, payload)
         elif post.call in _REDUCING:
             self._parts = _NothingKnown()  # one unknown contribution makes the result unknown
+
+    def _note_site(self, member: int, site: int) -> None:
+        if self.sites is None:
+            self.sites = {self.site: [other for other in self._posted() if other != member]}
+        self.sites.setdefault(site, []).append(member)
+
+    def _posted(self) -> list[int]:
+        return [
+            *self.tokens,
+            *(member for group in self.variants.values() for member in group if member not in self.tokens),
+        ]
+
+    def past_call(self, sequence: int) -> PastCall:
+        """The collective for the history of calls. If it is not complete, only the members that have posted count."""
+        sites = self.sites
+        if sites is None and self.missing:
+            sites = {self.site: self._posted()}
+        is_complete = not self.missing and not self.variants
+        return PastCall(sequence, self.post.call, self.post.count, make_sites(self.site, sites), is_complete)
+
+    def site_of(self, member: int) -> int:
+        """The call site of a member that has posted."""
+        if self.sites is None:
+            return self.site
+        return next((site for site, members in self.sites.items() if member in members), UNKNOWN)
 
     def _compare(self, post: Post, payload: Buffer) -> None:
         """Compare a contribution with the first one, if absent members contribute the same."""
@@ -134,12 +167,15 @@ class PendingCollective:
 
     # ---- posts that do not agree ----
 
-    def disagree(self, member: int, signature: Signature) -> None:
+    def disagree(self, member: int, post: Post) -> None:
         """Add a post that does not agree with the others: the collective can never complete."""
+        signature = signature_of(post)
         if not self.variants:
             self.variants[self.signature] = list(self.tokens)
             self._parts = None
         self.variants.setdefault(signature, []).append(member)
+        if post.site != self.site or self.sites is not None:
+            self._note_site(member, post.site)
 
     def disagreement(self, members: Sequence[int]) -> str:
         return "; ".join(

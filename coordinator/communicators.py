@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, Outgoing
 from coordinator.arithmetic import Buffer
+from coordinator.call_history import CallHistory, PastCall
+from coordinator.call_sites import UNKNOWN
 from coordinator.collectives import FROM_ROOT, ROOTED, PendingCollective, send_bytes, signature_of
 from coordinator.descriptions import post_text
 from coordinator.point_to_point import Answer, Channel, FinishedSequences
@@ -43,6 +45,13 @@ class PendingWait:
     missing: tuple[int, ...]  # ranks; members if the communicator is still being created
     post: Post | None = field(default=None, compare=False)  # of one rank that waits
     members: tuple[int, ...] = field(default=(), compare=False)  # of the communicator
+    collective: PendingCollective | None = field(default=None, compare=False)
+
+    def site_of(self, rank: int) -> int:
+        """The call site of a rank that waits."""
+        if self.collective is not None:
+            return self.collective.site_of(self.members.index(rank))
+        return UNKNOWN if self.post is None else self.post.site
 
     def __str__(self) -> str:
         subject = f"{ranks_text(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"
@@ -82,6 +91,7 @@ class Communicator:
         self._channels: dict[tuple[int, int], Channel] = {}
         self._awaited: dict[SiblingKey, tuple[Post, tuple[int, ...]]] = {}  # calls and members that wait for siblings
         self.completed = 0
+        self.history = CallHistory()
         self.instance = 0  # how many communicators with the same members came before it
         self.disagreement: PendingCollective | None = None  # the last one whose posts disagreed
 
@@ -170,7 +180,7 @@ class Communicator:
                     if member not in collective.tokens and member not in self._absent
                 )
                 what = post_text(collective.post, members)
-                yield PendingWait(what, self.number, sequence, waiting, missing, collective.post, members)
+                yield PendingWait(what, self.number, sequence, waiting, missing, collective.post, members, collective)
         for channel in self._channels.values():
             for member, other, post in channel.unanswered():
                 what = post_text(post, members)
@@ -183,6 +193,11 @@ class Communicator:
             sibling = self._siblings.sender(sender)
             assert sibling is not None
             yield PendingWait(post_text(post, members), self.number, sequence, ranks, (sibling,), post, members)
+
+    def call_runs(self) -> list[list[PastCall]]:
+        """The known history of collectives, those that are not complete included: runs without gaps, in order."""
+        pending = [collective.past_call(sequence) for sequence, collective in self._collectives.items()]
+        return self.history.calls(pending)
 
     # ---- collectives ----
 
@@ -257,10 +272,11 @@ class Communicator:
         sequence = collective.post.sequence
         self._collectives.pop(sequence, None)
         self._finished.add(sequence)
+        self.history.add(collective.past_call(sequence))
 
     def _disagree(self, collective: PendingCollective, member: int, post: Post) -> list[Outgoing]:
         """Answer all posts so far, and all that follow, with an error."""
-        collective.disagree(member, signature_of(post))
+        collective.disagree(member, post)
         self.disagreement = collective
         text = (
             f"collective {post.sequence} on communicator {self.number} ({ranks_text(self.members)}) does not match: "

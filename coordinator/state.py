@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from coordinator.absent_ranks import AbsentRanks, CommunicatorOrigin
 from coordinator.answers import INVALID_ARGUMENT, INVALID_USAGE, Outgoing
 from coordinator.arithmetic import Buffer
+from coordinator.call_sites import CallSites
 from coordinator.collectives import PendingCollective
 from coordinator.communicators import Communicator, PendingWait
 from coordinator.membership import Dividing, Joining, MembershipOutcome
@@ -24,6 +25,7 @@ from coordinator.time_model import NO_TIME_MODEL, TimeModel
 from rank_runtime.messages import (
     Alive,
     Ask,
+    CallSite,
     Describe,
     Described,
     Drain,
@@ -51,6 +53,7 @@ class State:
         # In a job with absent ranks: the origin of each communicator, by its members and instance.
         self.origins: dict[tuple[tuple[int, ...], int], CommunicatorOrigin | None] = {}
         self._asks: list[tuple[int, Ask]] = []  # rank and question, unanswered
+        self.sites = CallSites()
         self._communicators: dict[int, Communicator] = {}  # by each of its numbers
         self._communicators_of: dict[int, set[int]] = {}  # rank -> numbers
         self._joining: dict[bytes, Joining] = {}
@@ -71,6 +74,7 @@ class State:
     def start(self, rank: int) -> None:
         """A process of the rank has started, the first or a restarted one."""
         self._ended.discard(rank)
+        self.sites.start(rank)
         self._steps.setdefault(rank, 0)
 
     def handle(self, rank: int, message: Message, payload: Buffer | None) -> list[Outgoing]:
@@ -83,7 +87,12 @@ class State:
                 return [
                     (rank, Failed(message.token, INVALID_ARGUMENT, self._unknown(rank, message.communicator)), None)
                 ]
+            if message.site:
+                message.site = self.sites.number(rank, message.site)
             return communicator.post(member, message, payload)
+        if type(message) is CallSite:
+            self.sites.add(rank, message)
+            return []
         if type(message) is Alive:
             self._steps[rank] = message.steps
             self._host_ns[rank] = message.host_ns
@@ -145,7 +154,7 @@ class State:
         for (parent, sequence), dividing in self._dividing.items():
             if dividing.waiting():
                 yield PendingWait(dividing.what, parent, sequence, dividing.waiting(), dividing.missing())
-        for communicator in self._each_communicator():
+        for communicator in self.each_communicator():
             yield from communicator.waits()
 
     def describe(self) -> dict[int, list[PendingWait]]:
@@ -189,7 +198,7 @@ class State:
 
     def disagreements(self) -> Iterator[tuple[Communicator, PendingCollective]]:
         """The last collective of each communicator whose posts disagreed."""
-        for communicator in self._each_communicator():
+        for communicator in self.each_communicator():
             if communicator.disagreement is not None:
                 yield communicator, communicator.disagreement
 
@@ -199,7 +208,7 @@ class State:
     @property
     def collectives(self) -> int:
         """How many collectives are complete."""
-        return self._collectives + sum(communicator.completed for communicator in self._each_communicator())
+        return self._collectives + sum(communicator.completed for communicator in self.each_communicator())
 
     @property
     def communicators(self) -> int:
@@ -216,7 +225,7 @@ class State:
             text = self._times.communicator_log(communicator.members, member, message.handle)
         return [(rank, Described(message.request, text), None)]
 
-    def _each_communicator(self) -> Iterator[Communicator]:
+    def each_communicator(self) -> Iterator[Communicator]:
         return (communicator for number, communicator in self._communicators.items() if number == communicator.number)
 
     def _unknown(self, rank: int, number: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-VERSION = 8
+VERSION = 9
 
 
 class Call(IntEnum):
@@ -145,6 +145,7 @@ class Post:
     guessed: bool = (
         False  # some known bytes were computed from placeholders, but must be consistent among ranks: counts
     )
+    site: int = 0  # the rank's number of the CallSite; 0: unknown
 
 
 @dataclass(slots=True)
@@ -226,6 +227,15 @@ class RankPlace:
     ranks_per_node: int  # 0: unknown
     job: str  # the same for all ranks of a job
     certain: bool  # stated by the program; otherwise from environment variables, which may be inherited
+
+
+@dataclass(slots=True)
+class CallSite:
+    """A Python stack that calls collectives; sent before the first Post that has its number."""
+
+    KIND: ClassVar[int] = 15
+    number: int  # 1, 2, ... in the process
+    frames: str  # lines "file<TAB>line<TAB>function", innermost first
 
 
 # ---- from the coordinator ----
@@ -321,12 +331,28 @@ class Described:
 
 
 FromRank = (
-    Hello | Join | Split | Shrink | Post | Leave | Alive | Bye | Ask | Drain | ProcessGroup | Describe | RankPlace
+    Hello
+    | Join
+    | Split
+    | Shrink
+    | Post
+    | Leave
+    | Alive
+    | Bye
+    | Ask
+    | Drain
+    | ProcessGroup
+    | Describe
+    | RankPlace
+    | CallSite
 )
 FromCoordinator = Welcome | Refused | Joined | RequestFailed | Done | Failed | Times | Abandoned | Described
 Message = FromRank | FromCoordinator
 
-FROM_RANK = (Hello, Join, Split, Shrink, Post, Leave, Alive, Bye, Ask, Drain, ProcessGroup, Describe, RankPlace)
+FROM_RANK = (
+    *(Hello, Join, Split, Shrink, Post, Leave, Alive),
+    *(Bye, Ask, Drain, ProcessGroup, Describe, RankPlace, CallSite),
+)
 FROM_COORDINATOR = (Welcome, Refused, Joined, RequestFailed, Done, Failed, Times, Abandoned, Described)
 
 

@@ -18,6 +18,7 @@
 
 #include "../shim/device/internal.h"
 #include "callback_cost.h"
+#include "call_sites.h"
 #include "choices.h"
 #include "arguments.h"
 #include "compute.h"
@@ -206,6 +207,7 @@ void op_begins(Thread& self, const at::RecordFunction& function, const Operator&
     if (op.handle && !maya_get_settings()->observe_all) stop_observing(*op.handle);
     return;
   }
+  if (op.is_collective) collective_begins();
   frame.sequence = self.node.address != nullptr ? self.node.sequence : sequence();
   read_arguments(self, frame, inputs);
   if (!needs_outputs(frame)) skip_outputs(function);
@@ -381,6 +383,7 @@ uint32_t signature_of_empty_gemm(const Frame& frame) {
 void op_ends(Thread& self, const at::RecordFunction& function) {
   Frame& frame = *self.top();
   maya_thread* thread = self.device;
+  if (frame.op != nullptr && frame.op->is_collective) collective_ends();
   const uint32_t launches = thread->device_work - frame.launches_before;
   const bool is_annotation = function.scope() == at::RecordScope::USER_SCOPE;
   if (launches > 0 || is_annotation) {

@@ -167,6 +167,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->beta = find_beta(made->handle->schema());
   made->is_gemm = is_gemm(made->name);
   made->joins = made->name == "aten::cat";
+  made->is_collective = made->name.rfind("c10d::", 0) == 0;
   made->fills = made->name == "aten::fill_" && made->overload == "Scalar";
   made->tallies = tallies(made->name);
   made->choice = choice_of(name);

@@ -33,6 +33,7 @@ struct Operator {
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout
   bool is_gemm = false;           // a GEMM: aten::mm and the like
   bool joins = false;             // aten::cat
+  bool is_collective = false;     // an op of torch.distributed's process groups
   bool fills = false;             // aten::fill_ with a number
   bool tallies = false;           // counts into bins (bincount, histc)
   // What becomes of an op with a large host tensor (host_tensors.cpp).

@@ -13,6 +13,7 @@ struct PyObject;
 struct Python {
   int (*is_initialized)();
   int (*is_finalizing)();
+  void* (*thread_state)();  // of the calling thread; nullptr: it runs no Python
   int (*gil_ensure)();
   void (*gil_release)(int);
   PyObject* (*modules)();                         // sys.modules; borrowed
@@ -22,6 +23,7 @@ struct Python {
   PyObject* (*frame_back)(PyObject*);             // a new reference, like the results of all functions below
   PyObject* (*frame_code)(PyObject*);
   int (*frame_line)(PyObject*);
+  int (*frame_instruction)(PyObject*);  // a position in the bytecode
   PyObject* (*get_attribute)(PyObject*, const char*);
   PyObject* (*get_key)(PyObject*, const char*);
   PyObject* (*get_element)(PyObject*, long);

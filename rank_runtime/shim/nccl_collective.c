@@ -97,6 +97,17 @@ static nccl_result inject_fault(nccl_operation *operation) {
     return operation->fault == MAYA_CALL_RAISES ? nccl_fail(NCCL_SYSTEM_ERROR, "%s", text) : NCCL_SUCCESS;
 }
 
+/* Where the calling thread's Python code made the call. The coordinator learns a call site before the first post that has it.
+ */
+static const maya_python_site *find_call_site(void) {
+    maya_python_site *site = maya_this_thread()->call_site;
+    if (site == NULL || __atomic_exchange_n(&site->sent, true, __ATOMIC_RELAXED)) return site;
+    maya_call_site message = {.number = site->number, .frames = {site->text, site->size}};
+    maya_pack_call_site(maya_outgoing_begin(), &message);
+    maya_outgoing_end(NULL, 0);
+    return site;
+}
+
 static nccl_result post(const char *function, nccl_operation operation) {
     MAYA_OWN_TIME;
     if (!maya_stream_is_capturing(operation.stream)) maya_watchdogs_poll();
@@ -106,6 +117,7 @@ static nccl_result post(const char *function, nccl_operation operation) {
     /* NCCL drops empty collectives, but not empty sends and receives, because the peer waits for them. */
     if (result == NCCL_SUCCESS && (operation.count > 0 || nccl_is_p2p(&operation))) {
         result = inject_fault(&operation);
+        operation.site = find_call_site();
         if (result == NCCL_SUCCESS) nccl_group_add_operation(&operation);
     }
     if (result != NCCL_SUCCESS) nccl_group_refuse(result);

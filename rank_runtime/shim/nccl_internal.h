@@ -141,13 +141,14 @@ typedef struct {
     void *receive;
     size_t count; /* elements; per rank for all-gather, reduce-scatter, all-to-all, gather and scatter */
     nccl_type type;
-    int operator;            /* reductions only */
-    nccl_scaled_sum scaling; /* .used: an operator that the program made; a copy, because the program may destroy it */
-    int peer;                /* root of a rooted collective, peer of a P2P call */
-    uint64_t sequence;       /* assigned when the operation is submitted to its stream */
-    bool grouped;            /* not the first operation of its group on its stream */
-    maya_call_fault fault;   /* injected by --inject */
-    int64_t shared_bytes;    /* P2P: total bytes of its group's P2P calls that use the same route out of, or into, the rank */
+    int operator;                 /* reductions only */
+    nccl_scaled_sum scaling;      /* .used: an operator that the program made; a copy, because the program may destroy it */
+    int peer;                     /* root of a rooted collective, peer of a P2P call */
+    uint64_t sequence;            /* assigned when the operation is submitted to its stream */
+    bool grouped;                 /* not the first operation of its group on its stream */
+    maya_call_fault fault;        /* injected by --inject */
+    const maya_python_site *site; /* where the program made the call; NULL: unknown */
+    int64_t shared_bytes; /* P2P: total bytes of its group's P2P calls that use the same route out of, or into, the rank */
 } nccl_operation;
 
 extern pthread_mutex_t nccl_lock;

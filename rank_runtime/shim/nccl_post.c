@@ -111,6 +111,7 @@ static void send_post(post *item, nccl_contribution *given) {
         .arrival_ns = (int64_t)item->posts->arrival_ns,
         .shared_bytes = operation->shared_bytes,
         .guessed = given->guessed,
+        .site = operation->site ? operation->site->number : 0,
     };
     maya_pack_post(maya_outgoing_begin(), &message);
     maya_outgoing_end(given->bytes, given->size);

@@ -133,7 +133,7 @@ def test_no_values_do_any_harm(items: list[Any], kind: int) -> None:
         (["Post"], "no message: ['Post']"),
         ([[5]], "no message: [[5]]"),
         ([True, 1], "no message: [True, 1]"),
-        (_items(POST)[:-1], "Post: 12 fields, expected 13"),
+        (_items(POST)[:-1], "Post: 13 fields, expected 14"),
         (_items(POST, token="1"), "Post: token is '1', expected int"),
         (_items(POST, token=True), "Post: token is True, expected int"),
         (_items(POST, payload=1), "Post: payload is 1, expected bool"),

@@ -113,6 +113,14 @@ MAYA_API uint64_t maya_now_ns(void);
 
 enum { MAYA_RECENT_BLOCKS = 32 };
 
+/* A Python stack that calls collectives (observer/call_sites.cpp); it lives as long as the process. */
+typedef struct {
+    int64_t number;   /* 1, 2, ... in this process */
+    const char *text; /* as in the message CallSite */
+    size_t size;
+    bool sent; /* the coordinator knows the text; accessed atomically */
+} maya_python_site;
+
 /* The state of one host thread that the op observer, the recorder and the virtual clock share. */
 typedef struct {
     uint32_t number;        /* 1, 2, ... in the order in which threads first touched the device */
@@ -143,6 +151,7 @@ typedef struct {
         void *address;
         size_t size;
     } recent_blocks[MAYA_RECENT_BLOCKS]; /* number n (from 0) at n % MAYA_RECENT_BLOCKS */
+    maya_python_site *call_site;         /* of the collective that the thread is in; NULL: unknown */
 } maya_thread;
 
 MAYA_API maya_thread *maya_this_thread(void);
