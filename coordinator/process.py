@@ -49,6 +49,7 @@ from coordinator.server import Server, ServerError
 from coordinator.state import State
 from coordinator.store import Store, StoreError
 from coordinator.time_model import NO_TIME_MODEL, RunTimeModel
+from maya.hangs.request_socket import RequestSocket
 from maya.util.open_files import LimitError, allow_descriptors
 from maya.util.ranks import parse_ranks, ranks_text
 
@@ -146,7 +147,18 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
         if watcher is not None and isinstance(store, RepresentedStore):
             watcher.fill_in = store.fill_in
         control = _Control(control_fd) if control_fd is not None else None
-        _loop(server, report, control, wakeup_fd, watcher, store if isinstance(store, RepresentedStore) else None)
+        requests = RequestSocket(Path(settings.hang_folder)) if watcher is not None else None
+        _loop(
+            server,
+            report,
+            control,
+            wakeup_fd,
+            watcher,
+            store if isinstance(store, RepresentedStore) else None,
+            requests,
+        )
+        if requests is not None:
+            requests.close()
         resumed = watcher.resumed() if watcher is not None else None
         if resumed is not None:
             report.write(resumed)
@@ -191,13 +203,21 @@ def _save_groups(state: State, folder: Path) -> None:
 
 
 def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watcher | None:
-    if not settings.hang_folder or settings.world_size == 1:
+    """The watcher; of a single rank, it only answers requests."""
+    if not settings.hang_folder:
         return None
     folder = Path(settings.hang_folder)
-    server.holds_failures = True
+    server.holds_failures = settings.world_size > 1
     return Watcher(
         server,
-        WatcherSettings(settings.processes, folder, settings.hang_after, store_port, settings.hang_freezes),
+        WatcherSettings(
+            settings.processes,
+            folder,
+            settings.hang_after,
+            store_port,
+            settings.hang_freezes,
+            answers_only=settings.world_size == 1,
+        ),
     )
 
 
@@ -208,6 +228,7 @@ def _loop(
     wakeup_fd: int,
     watcher: Watcher | None = None,
     store: RepresentedStore | None = None,
+    requests: RequestSocket | None = None,
 ) -> None:
     poller = zmq.Poller()
     poller.register(server.socket, zmq.POLLIN)
@@ -216,6 +237,8 @@ def _loop(
         poller.register(control.descriptor, zmq.POLLIN)
     if store is not None:
         poller.register(store.descriptor, zmq.POLLIN)
+    if requests is not None and requests.descriptor is not None:
+        poller.register(requests.descriptor, zmq.POLLIN)
     reported = _progress(server)
     due = 0.0
     while True:
@@ -246,6 +269,8 @@ def _loop(
             server.complete_joins()
             if watcher is not None:
                 store.fill_in_when_idle(server.state.activity, watcher.all_wait_in_store)
+        if requests is not None and watcher is not None and requests.descriptor in ready:
+            requests.serve(lambda: [watcher.activity()])
         found = watcher.poll() if watcher is not None else None
         if found is not None:
             raises = "hang" in found and watcher is not None and not watcher.is_frozen and server.holds_nccl_errors

@@ -6,7 +6,14 @@ thread_waits.py     classifies the waits of a blocked rank's threads
 deadlock.py         computes the stuck ranks from the graph of waits
 flight_recorder.py  parses torch's flight recorder: process groups, and the source lines of collectives
 user_source.py      parses the user's source around a line
-hang_report.py      builds hang.json: ranks grouped by activity, and the point of divergence
+frame_values.py     parses the values of variables in a rank's frames, and evaluates simple expressions
+rank_groups.py      groups ranks by the call that they are in, and finds the odd ones
+shifted_calls.py    finds calls that were matched although they do not belong together
+divergence.py       finds the last call that the ranks made alike
+file_locks.py       finds the file lock that a rank waits for
+store_keys.py       finds the key of the store that a rank waits for
+hang_report.py      builds hang.json from all of these
+source_hints.py     finds the reason in the source why some ranks make a call and others do not
 hints.py            recognizes well-known mistakes in a report
 report_file.py      writes a report to disk
 

@@ -29,11 +29,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coordinator.communicators import PendingWait
-from coordinator.hangs import flight_recorder, processes, thread_waits
+from coordinator.hangs import file_locks, flight_recorder, frame_values, processes, thread_waits
 from coordinator.hangs.deadlock import Condition, stuck_ranks
-from coordinator.hangs.hang_report import Finding, Rank, make_report
+from coordinator.hangs.frame_values import RankValues
+from coordinator.hangs.hang_report import make_report
 from coordinator.hangs.processes import Doing, Pulse, Sample
+from coordinator.hangs.rank_groups import Finding, Rank
 from coordinator.hangs.report_file import write_report
+from coordinator.hangs.store_keys import awaited_key
 from coordinator.state import State
 from maya.hangs import python_stacks
 from rank_runtime import introspection
@@ -42,9 +45,12 @@ from rank_runtime.messages import Failed, RequestFailed
 _QUIET_SECONDS = 0.7  # from the last request to the first poll
 _APART_SECONDS = 0.5  # between two polls of a round
 _MOST_SECONDS = 2.0  # between two rounds of polls
+_POST_SECONDS, _MOST_POST_SECONDS = 3.0, 10.0  # after calls that do not match, for posts of other members
 _SHARE = 0.2  # largest share of wall time spent on polling; wall time because the ranks may leave little of a core
 _UNSEEN_SECONDS = 2.5  # ranks that wait for unknown actions of other ranks count as stuck only after this time
 _LEAST_ASKED_AGAIN, _MOST_ASKED_AGAIN = 2.0, 8.0  # seconds between two requests for the stacks of the same ranks
+_VALUES_SECONDS = 5.0
+_LOOK_SECONDS = 0.1  # between two polls for a report on request
 _RECORDER_SECONDS = 8.0  # a rank may have to load code before its first answer
 _MOST_OTHERS = 64  # ranks to ask for stacks although no rank waits for them
 _MOST_RECORDERS = 16
@@ -72,6 +78,7 @@ class WatcherSettings:
     patience: float = 60.0
     store_port: int | None = None
     freezes: bool = False  # stop the ranks when a hang is reported
+    answers_only: bool = False  # a single rank: nothing to watch, but somebody may ask
 
 
 @dataclass
@@ -147,7 +154,7 @@ class Watcher:
     def poll(self) -> dict[str, Any] | None:
         """Poll the ranks if it is time; return a line for the launcher if there is something to report."""
         now = time.monotonic()
-        if self.is_frozen:
+        if self.is_frozen or self.settings.answers_only:
             return None
         if (resumed := self.resumed()) is not None:
             return resumed
@@ -156,8 +163,8 @@ class Watcher:
                 return None
             self._mismatched = self._mismatched or now
             # Wait for posts of other members: they belong in the report.
-            quiet = min(now - self._changed, now - self._mismatched) >= _APART_SECONDS
-            if quiet or now - self._mismatched >= _MOST_SECONDS:
+            quiet = min(now - self._changed, now - self._mismatched) >= _POST_SECONDS
+            if quiet or self._all_have_posted() or now - self._mismatched >= _MOST_POST_SECONDS:
                 return self._mismatch()
         if self.server.state.activity != self._activity:
             self._activity = self.server.state.activity
@@ -169,6 +176,11 @@ class Watcher:
         if now < self._due or self._is_ending or len(self._ranks) < self.settings.world_size:
             return None
         return self._next_poll(now)
+
+    def _all_have_posted(self) -> bool:
+        """Whether every member has posted the collectives that do not match."""
+        missing = [collective.missing for _, collective in self.server.state.disagreements()]
+        return bool(missing) and not any(missing)
 
     def resumed(self) -> dict[str, Any] | None:
         """A line for the launcher if the ranks go on after a reported pause."""
@@ -349,16 +361,47 @@ class Watcher:
         missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing}
         others = sorted(self._ranks)[:_MOST_OTHERS]
         answers = {**answers, **self._stacks(missing.union(others).intersection(self._ranks).difference(answers))}
-        ranks = {
-            rank: Rank(
-                rank, state.doing, state.status, answers.get(rank, python_stacks.Stacks()), self._is_in_store(state)
-            )
-            for rank, state in self._ranks.items()
-        }
-        report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders)
+        ranks = self._observed(answers)
+        report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders, self._values)
         if self.settings.freezes:
             self._freeze()
         return report
+
+    def _observed(self, answers: Mapping[int, python_stacks.Stacks]) -> dict[int, Rank]:
+        """The ranks as the report describes them."""
+        in_store = [rank for rank, state in self._ranks.items() if self._is_in_store(state)]
+        values = self._values(in_store[:_MOST_OTHERS])
+        rank_of = {state.process: rank for rank, state in self._ranks.items()}
+        found = {}
+        for rank, state in self._ranks.items():
+            stacks = answers.get(rank, python_stacks.Stacks())
+            alive = state.status is None
+            lock = file_locks.awaited_lock(state.process, rank_of) if alive else ""
+            key = awaited_key(stacks, values[rank]) if rank in values else ""
+            found[rank] = Rank(rank, state.doing, state.status, stacks, rank in in_store, lock, key)
+        return found
+
+    def activity(self) -> dict[str, Any]:
+        """A report of what the ranks do now, because somebody asks; they go on."""
+        self._take_pulses(time.monotonic())
+        time.sleep(_LOOK_SECONDS)
+        self._take_pulses(time.monotonic())
+        self._polls = 0  # the present round would compare with these pulses
+        self._due = time.monotonic() + _APART_SECONDS
+        alive = {rank for rank, state in self._ranks.items() if state.status is None}
+        finding = Finding("activity", set(), list(self.server.state.waits()), 0.0)
+        ranks = self._observed(self._stacks(alive))
+        return make_report(finding, ranks, self.server.state, lambda _: {}, str)
+
+    def _values(self, ranks: list[int]) -> dict[int, RankValues]:
+        """The values of variables in some ranks."""
+        if not ranks:
+            return {}
+        process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
+        answers = introspection.ask(
+            self.server.endpoint, dict.fromkeys(process_of, frame_values.QUESTION), _VALUES_SECONDS
+        )
+        return {process_of[process]: frame_values.parse(process_of[process], answers[process]) for process in answers}
 
     def _hang(self, finding: Finding, answers: Mapping[int, python_stacks.Stacks]) -> dict[str, Any]:
         report = self._report(finding, answers)

@@ -53,6 +53,12 @@ class SessionWatch:
                 lines.append(found)
         return lines
 
+    def activity(self) -> list[dict[str, Any]]:
+        """What the ranks of all jobs do now."""
+        running = [job for job in self._server.state.placing.jobs if not job.is_over]
+        watchers = [self._watcher(job) for job in running]
+        return [watcher.activity() for watcher in watchers if watcher is not None]
+
     def _watcher(self, job: SessionJob) -> Watcher | None:
         state = self._server.state.state_of.get(job.number)
         if job.number not in self._watchers and state is not None and 1 < job.ranks == len(job.processes):

@@ -34,6 +34,7 @@ from coordinator.session.hang_watch import SessionWatch
 from coordinator.session.jobs import SessionJob
 from coordinator.session.session_server import SessionServer
 from coordinator.time_model import RunTimeModel
+from maya.hangs.request_socket import RequestSocket
 from maya.util.open_files import allow_descriptors
 
 SUCCESS, FAILED = 0, 1
@@ -114,6 +115,9 @@ class _Loop:
         self._poller = zmq.Poller()
         self._poller.register(server.socket, zmq.POLLIN)
         self._poller.register(wakeup, zmq.POLLIN)
+        self._requests = RequestSocket(Path(settings.folder))
+        if self._requests.descriptor is not None:
+            self._poller.register(self._requests.descriptor, zmq.POLLIN)
 
     def run(self) -> None:
         while not self._turn():
@@ -145,6 +149,8 @@ class _Loop:
             self._watched.discard(descriptor)
             server.process_ended(descriptor)
         server.turn()
+        if self._requests.descriptor in ready:
+            self._requests.serve(self._watch.activity)
         for pid in server.pids[self._connected :]:
             self._report({"connected": {"pid": pid}})
         self._connected = len(server.pids)

@@ -19,6 +19,7 @@ from maya.cli.report import report
 from maya.cli.scale import scale
 from maya.cli.search import search
 from maya.cli.setup_torch import setup_torch
+from maya.cli.stacks import stacks
 from maya.cli.trace import trace
 from maya.cli.whatif import whatif
 from maya.util import standard_streams
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 for _command in (
-    exec_, shell, whatif, report, scale, search, trace, estimate, net, calibrate, gpus, clusters, hosts, env, doctor,
-    setup_torch, completion,
+    exec_, shell, stacks, whatif, report, scale, search, trace, estimate, net, calibrate, gpus, clusters, hosts, env,
+    doctor, setup_torch, completion,
 ):  # fmt: skip
     main.add_command(_command)

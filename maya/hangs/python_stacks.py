@@ -144,6 +144,15 @@ def kind_of_wait(stack: Sequence[Frame]) -> StackWait:
     return StackWait.ELSE
 
 
+def users_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of the user's own code, innermost first; for an installed program, those outside torch."""
+    for library in (_LIBRARY, _TORCH):
+        found = tuple(frame for frame in frames if not library.search(frame.file))
+        if found:
+            return found
+    return ()
+
+
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the user's own code; for an installed program, the innermost frame outside torch."""
     for library in (_LIBRARY, _TORCH):

@@ -8,22 +8,19 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from maya.hangs.python_stacks import Frame, users_frame
 from maya.util.ranks import ranks_text
 
 _MOST_GROUPS = 6
-_MOST_STACKS = 3
-_MOST_FRAMES = 6
+_MOST_ODD_GROUPS = 10
+_LONGEST_SOURCE = 120
 
 
 def lines(report: dict[str, Any]) -> list[str]:
     """Format the report of a certain hang."""
-    groups = report["groups"]
     found = [_headline(report), "", *_groups(report)]
     found += _divergence(report["divergence"])
+    found += _shift(report)
     found += [f"  hint: {hint}" for hint in report["hints"]]
-    for group in [group for group in groups if group["stack"]][:_MOST_STACKS]:
-        found += _stack(group)
     return found
 
 
@@ -33,17 +30,34 @@ def warning(report: dict[str, Any]) -> list[str]:
     return found + [f"  if they do not go on: {hint}" for hint in report["hints"]]
 
 
+def activity(report: dict[str, Any]) -> list[str]:
+    """Format a report that the user has asked for: what all ranks do now."""
+    count = report["ranks"]["all"]
+    if count == 0:
+        return ["no rank has started yet"]
+    return [f"now, {count} {'rank does' if count == 1 else 'ranks do'} this:", "", *_groups(report)]
+
+
+def odd_rank(report: dict[str, Any]) -> int | None:
+    """The rank that differs from the others in a way that explains the hang, if there is one."""
+    odd: list[int] = report["odd"]
+    return odd[0] if odd else None
+
+
 def _groups(report: dict[str, Any]) -> list[str]:
     groups = report["groups"]
     lost = {rank for group in groups if group["state"] == "ended" for rank in group["ranks"]}
     lost.update(report["ranks"]["stuck"])
+    odd = set(report["odd"])
+    count = min(_MOST_ODD_GROUPS, sum(1 for group in groups if odd.intersection(group["ranks"])))
+    count = max(count + 1, _MOST_GROUPS)  # at least one that shows what the others do
     found = []
-    for group in groups[:_MOST_GROUPS]:
+    for group in groups[:count]:
         found += _group(group, lost)
-    if len(groups) > _MOST_GROUPS:
-        rest = [rank for group in groups[_MOST_GROUPS:] for rank in group["ranks"]]
-        file = "no_progress.json" if report["kind"] == "no progress" else "hang.json"
-        found.append(f"  {ranks_text(rest)}: {len(groups) - _MOST_GROUPS} more groups, in {file}")
+    if len(groups) > count:
+        rest = [rank for group in groups[count:] for rank in group["ranks"]]
+        file = {"no progress": "no_progress.json", "activity": "stacks.json"}.get(report["kind"], "hang.json")
+        found.append(f"  {ranks_text(rest)}: {len(groups) - count} more groups, in {file}")
     return found
 
 
@@ -60,8 +74,10 @@ def _headline(report: dict[str, Any]) -> str:
 def _at(place: dict[str, Any] | None, word: str) -> str:
     if place is None:
         return ""
-    source = f": {place['source']}" if place["source"] else ""
-    return f"{word} {PurePath(place['file']).name}:{place['line']}{source}"
+    source = place["source"]
+    if len(source) > _LONGEST_SOURCE:
+        source = f"{source[:_LONGEST_SOURCE]}…"
+    return f"{word} {PurePath(place['file']).name}:{place['line']}{f': {source}' if source else ''}"
 
 
 def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
@@ -74,8 +90,11 @@ def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
         found.append(f"      called in backward{_at(called, ', probably that at')}")
     elif called is not None:
         found.append(f"      {_at(called, 'at' if called == stands else 'called at')}")
+    if called is not None:
+        found += [f"        {_at(caller, 'from')}" for caller in group["callers"]]
     if stands is not None and stands != called:
-        found.append(f"      {_at(stands, 'now at')}")
+        elsewhere = f" ({_others(group['elsewhere'])} elsewhere)" if group["elsewhere"] else ""
+        found.append(f"      {_at(stands, 'now at')}{elsewhere}")
     queued = group["queued"]
     missing = [rank for rank in group["missing"] if rank not in queued]
     never = [rank for rank in missing if rank in lost]
@@ -87,6 +106,10 @@ def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
     if queued:
         found.append(f"      {ranks_text(queued)} {_has(queued)} called it and queued it behind another call")
     return found
+
+
+def _others(count: int) -> str:
+    return "1 rank is" if count == 1 else f"{count} ranks are"
 
 
 def _has(ranks: list[int]) -> str:
@@ -124,12 +147,29 @@ def _line(call: dict[str, Any]) -> object:
     return call["called_at"] and call["called_at"]["line"]
 
 
-def _stack(group: dict[str, Any]) -> list[str]:
-    """Format the innermost frames of the user's code, and the function that they called."""
-    frames = [Frame(frame["file"], frame["line"], frame["function"]) for frame in group["stack"]]
-    user = users_frame(frames)
-    first = max(0, frames.index(user) - 1) if user else 0
-    shown = [frame for frame in frames[first:] if not frame.file.startswith("<") and frame.function != "wrapper"]
-    shown = shown[:_MOST_FRAMES]
-    found = ["", f"  stack of rank {group['ranks'][0]}, innermost first:"]
-    return found + [f"    {frame.place} {frame.function}: {frame.source}".rstrip(": ") for frame in shown]
+def _shift(report: dict[str, Any]) -> list[str]:
+    """The call that some ranks probably left out, or made in addition."""
+    shift, is_mismatch = report["shift"], report["kind"] == "mismatch"
+    if shift is None:
+        return []
+    odd = ranks_text(shift["odd"])
+    verb = {"skipped": "did not call", "new": "left the usual order of calls with"}.get(
+        shift["difference"], "alone called"
+    )
+    if verb == "alone called" and len(shift["odd"]) > 1:
+        verb = "called in addition"
+    found: list[str] = []
+    for call in shift["calls"]:
+        times = f" ({call['times']} times)" if call["times"] > 1 else ""
+        begin = f"  suspicion: {odd} {verb}" if not found else "      nor" if verb == "did not call" else "      and"
+        found.append(f"{begin} {call['name']}{_at(call['called_at'], ' at') or ' in backward'}{times}")
+        found += [f"        {_at(caller, 'from')}" for caller in call["callers"][1:]]
+    if shift["more_calls"]:
+        found.append(f"      and {shift['more_calls']} more")
+    skipped = shift["difference"] == "skipped"
+    place = _at(shift["odd_at"] if skipped else shift["others_at"], " at") or " in backward"
+    whose = odd if skipped else ranks_text(shift["others"])
+    found.append(f"      call {shift['number']} of {whose} on {shift['group']} is that{place}")
+    if not is_mismatch:
+        found.append("      this call and all later ones were matched with wrong ones, because their sizes agree")
+    return found

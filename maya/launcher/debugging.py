@@ -137,7 +137,7 @@ class Debugging:
             return
         self._rank = rank
         self._send(signal.SIGCONT)
-        question = f"debug {os.fsencode(_PROGRAM).hex()}"
+        question = f"run {os.fsencode(_PROGRAM).hex()}"
         self._connection = introspection.connect(self._endpoint, self._processes[rank], question)
         if self._connection is None:
             self._say(f"rank {rank} has no debugger: its process does not listen")

@@ -14,10 +14,11 @@ from helpers.coordinator_ranks import join
 from coordinator.communicators import PendingWait
 from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.flight_recorder import Entry, RecordedGroup, Recorder
-from coordinator.hangs.hang_report import Finding, Rank, make_report
+from coordinator.hangs.hang_report import make_report
 from coordinator.hangs.processes import Doing
+from coordinator.hangs.rank_groups import Finding, Rank
 from coordinator.hangs.report_file import write_report
-from coordinator.hangs.user_source import backward_before, rank_condition
+from coordinator.hangs.user_source import backward_before, branches
 from coordinator.server import Server
 from coordinator.state import State
 from maya.hangs import python_stacks, report_text
@@ -109,8 +110,9 @@ def test_conditions_around_a_line_are_found() -> None:
     file = __file__
     lines = Path(file).read_text(encoding="utf-8").splitlines()
     inside = next(number for number, line in enumerate(lines, 1) if line.endswith("# of the first only"))
-    assert rank_condition(file, inside) == (inside - 1, "`if rank == 0`")
-    assert rank_condition(file, inside + 2) is None
+    (condition,) = branches(Frame(file, inside, "step"))
+    assert (condition.line, condition.text) == (inside - 1, "`if rank == 0`")
+    assert branches(Frame(file, inside + 2, "step")) == []
     backward = backward_before(Frame(file, inside + 3, "step"))
     assert backward is not None
     assert backward.line == inside + 2
@@ -155,13 +157,13 @@ def report_of(ranks: int, late: set[int], kind: str = "deadlock") -> dict[str, A
 
 def test_a_report_groups_ranks_by_what_they_do() -> None:
     report = report_of(8, {7})
-    first, second = report["groups"]
-    assert first["ranks"] == list(range(7))
-    assert first["missing"] == [7]
-    assert first["call"]["bytes"] == 2048
-    assert first["called_at"]["line"] == 30
-    assert second["ranks"] == [7]
-    assert second["stands_at"]["line"] == 50
+    odd, others = report["groups"]
+    assert odd["ranks"] == report["odd"] == [7]
+    assert odd["stands_at"]["line"] == 50
+    assert others["ranks"] == list(range(7))
+    assert others["missing"] == [7]
+    assert others["call"]["bytes"] == 2048
+    assert others["called_at"]["line"] == 30
 
 
 def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
@@ -169,7 +171,8 @@ def test_a_report_is_one_screen_at_a_thousand_ranks() -> None:
     found = report_text.lines(report)
     assert len(found) < 30
     assert max(map(len, found)) < 200
-    assert "ranks 0-6, 8-299, 301-1023: wait in all_reduce #1" in found[2]
+    assert "ranks 7, 300:" in found[2]
+    assert "ranks 0-6, 8-299, 301-1023: wait in all_reduce #1" in found[4]
     assert "ranks 7, 300 never called it" in "\n".join(found)
     assert json.loads(json.dumps(report)) == report
 

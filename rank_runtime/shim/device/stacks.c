@@ -10,8 +10,9 @@
  *     recorder            torch's flight recorder, as torch pickles it: incomplete collectives; empty without a recorder
  *     recorder all        the same with completed collectives
  *     recorder all FILE   the same into a file; the answer is its size
- *     debug PROGRAM       starts Python's debugger through a program (rank_runtime/debugger.py), whose path is given in
- *                         hexadecimal digits; from then on the connection is the debugger's terminal
+ *     run PROGRAM         runs a Python program of Maya's, whose path is given in hexadecimal digits; from then on the
+ *                         connection is the program's: Python's debugger (rank_runtime/debugger.py), the values of
+ *                         variables (rank_runtime/frame_values.py)
  *
  * Out: the answer; then the connection is closed. Every question has a thread of its own, so that one that can never be
  * answered (the flight recorder needs the GIL) does not delay others.
@@ -213,15 +214,15 @@ MAYA_API void maya_keep_recorder(void) {
     if (kept_recorder.bytes == NULL && !read_recorder(&kept_recorder, true)) kept_recorder.bytes = NULL;
 }
 
-/* ---- the debugger ---- */
+/* ---- programs ---- */
 
 typedef struct {
     int connection;
     char program[]; /* Python code to run */
-} debugging;
+} program_run;
 
-static void *debug(void *argument) {
-    debugging *session = argument;
+static void *run_program(void *argument) {
+    program_run *session = argument;
     prctl(PR_SET_NAME, "maya-debugger");
     maya_this_thread()->debugs = true;
     int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
@@ -236,19 +237,19 @@ static void *debug(void *argument) {
 }
 
 /* Starts a thread with a normal stack, because the program's own code may run there. It takes over the connection. */
-static void answer_debugger(int connection, const char *path) {
+static void answer_program(int connection, const char *path) {
     static const char form[] =
         "(lambda file, scope: exec(compile(open(file, encoding='utf-8').read(), file, 'exec'), scope))"
-        "(bytes.fromhex('%s').decode(), {'__name__': 'maya_debugger', 'connection': %d, 'main_thread': %lu})";
+        "(bytes.fromhex('%s').decode(), {'__name__': 'maya_program', 'connection': %d, 'main_thread': %lu})";
     int mine = fcntl(connection, F_DUPFD_CLOEXEC, 0);
     size_t size = sizeof form + strlen(path) + 64;
-    debugging *session = malloc(sizeof *session + size);
+    program_run *session = malloc(sizeof *session + size);
     if (session && mine >= 0 && python_runs() && path[strspn(path, "0123456789abcdef")] == '\0') {
         session->connection = mine;
         snprintf(session->program, size, form, path, mine, (unsigned long)main_thread);
         struct timeval for_ever = {0};
         setsockopt(mine, SOL_SOCKET, SO_RCVTIMEO, &for_ever, sizeof for_ever);
-        if (maya_start_thread(debug, session, 0)) return;
+        if (maya_start_thread(run_program, session, 0)) return;
     }
     free(session);
     if (mine >= 0) close(mine);
@@ -262,14 +263,14 @@ static void allow_inspection(int connection) {
 }
 
 static void answer(int to, const char *question) {
-    static const char to_file[] = "recorder all ", debugger[] = "debug ";
+    static const char to_file[] = "recorder all ", runs[] = "run ";
     if (strcmp(question, "memory") == 0) {
         maya_answer_memory(to);
         return;
     }
     allow_inspection(to);
     if (strcmp(question, "stacks") == 0) answer_stacks(to);
-    else if (strncmp(question, debugger, sizeof debugger - 1) == 0) answer_debugger(to, question + sizeof debugger - 1);
+    else if (strncmp(question, runs, sizeof runs - 1) == 0) answer_program(to, question + sizeof runs - 1);
     else if (strcmp(question, "recorder") == 0) answer_recorder(to, false, NULL);
     else if (strcmp(question, "recorder all") == 0) answer_recorder(to, true, NULL);
     else if (strncmp(question, to_file, sizeof to_file - 1) == 0) {
