@@ -182,6 +182,11 @@ RANK_VARIABLES = (
         internal=True,
     ),
     Variable(
+        "MAYA_TRACEBACKS",
+        "file in which ranks note the tracebacks that they print; maya-torchrun sets it; empty: none",
+        internal=True,
+    ),
+    Variable(
         "MAYA_STOP_AFTER",
         "number of optimizer steps after which the program ends; maya-torchrun sets it from --stop-after; 0: no limit",
         "0",

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from maya.hangs.report_text import odd_rank
 from maya.launcher.debugging import Debugging
-from maya.launcher.hang import NO_PROGRESS, Hangs, JobEnding, ending, show, warn
+from maya.launcher.hang import NO_PROGRESS, Hangs, JobEnding, ending, read_report, show, warn
 from maya.launcher.progress import Progress
 from maya.launcher.signals import Signals
 from maya.launcher.worker_environment import RendezvousAddress
@@ -60,6 +61,8 @@ class AttemptOutcome:
     coordinator: dict[str, Any] = field(default_factory=dict)  # its statistics
     hang: str | None = None  # the kind of hang
     report: str | None = None  # the hang's report file
+    report_entry: Mapping[str, Any] | None = None  # of a report to print when the job has ended
+    odd_rank: int | None = None  # the rank that the report blames
     ranks_raise: bool = False  # in a hang, ranks get an error of NCCL, and end by themselves
     pauses: list[Pause] = field(default_factory=list)
 
@@ -176,11 +179,17 @@ class Attempt:
         if self._deadline is not None:  # the job is being stopped, and ranks wait for others that have ended
             return
         self._progress.close()
-        content = show(entry, self._say)
         raises = entry.get("raises", False)
         end = ending(self._hang_options, raises=raises)
+        if end is None or self._hang_options.debugs:
+            content = show(entry, self._say)
+        else:  # the report comes last, where it is seen
+            content = read_report(entry)
+            self._outcome.report_entry = entry
+            self._say(f"{kind}: the job ends; then the report follows")
         if end is None:
             return
+        self._outcome.odd_rank = odd_rank(content)
         self._outcome.hang, self._outcome.report, self._outcome.ranks_raise = kind, entry["file"], raises
         self._hang_end = end
         if self._hang_options.debugs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,7 @@ from maya.util.ranks import ranks_text
 _WITHOUT_ERROR_FILE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _WIDEST = 60
 _MOST_SHOWN = 15  # failures besides the root cause; torchrun reports those of one node only
+_MOST_ALIKE = 3  # ... with the same exit code and message
 
 
 @dataclass(frozen=True)
@@ -54,22 +56,31 @@ def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:
     return Failure(end.rank, local_rank, end.pid, end.exit_code, "<N/A>", message, int(end.time))
 
 
-def root_cause(failures: Sequence[Failure]) -> Failure:
-    """The earliest failure; if several have the same second, the one that the launcher noticed first."""
+def root_cause(failures: Sequence[Failure], blamed: int | None = None) -> Failure:
+    """The failure of the rank that a report of a hang blames. Otherwise the earliest failure; if several have the same
+    second, the one that the launcher noticed first."""
+    for failure in failures:
+        if failure.rank == blamed and failure.exit_code > 0:
+            return failure
     return min(failures, key=lambda failure: failure.timestamp)
 
 
-def failure_block(script: str, failures: Sequence[Failure]) -> str:
+def failure_block(script: str, failures: Sequence[Failure], root: Failure) -> str:
     """The text that torchrun prints at the end of a failed job."""
-    root = root_cause(failures)
     texts = {failure.rank: _text(index, failure) for index, failure in enumerate(failures)}
     title = f"{script} FAILED"
     width = min(_WIDEST, max(len(line) for text in [title, *texts.values()] for line in text.split("\n")))
-    others = [texts[failure.rank] for failure in failures if failure is not root]
-    if len(others) > _MOST_SHOWN:
+    shown: list[Failure] = []
+    alike = Counter[tuple[int, str]]()
+    for failure in failures:
+        kind = (failure.exit_code, "" if failure.exit_code < 0 else failure.message)
+        alike[kind] += failure is not root
+        if failure is not root and alike[kind] <= _MOST_ALIKE and len(shown) < _MOST_SHOWN:
+            shown.append(failure)
+    others = [texts[failure.rank] for failure in shown]
+    if len(shown) < len(failures) - 1:
         ranks = sorted(failure.rank for failure in failures if failure is not root)
-        more = f"  ... and {len(others) - _MOST_SHOWN} more; {ranks_text(ranks)}"
-        others = [*others[:_MOST_SHOWN], more]
+        others.append(f"  ... and {len(ranks) - len(shown)} more; {ranks_text(ranks)}")
     return "\n".join(
         [
             "=" * width,

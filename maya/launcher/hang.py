@@ -105,7 +105,7 @@ def show(entry: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]
     """Print the report and return it. `entry`: the coordinator's line about it (coordinator/process.py)."""
     from maya.hangs.report_text import lines
 
-    report = _report(entry)
+    report = read_report(entry)
     say("\n".join([*lines(report), "", _whole_report(entry)]))
     if report["recorders"]:
         folder = Path(report["recorders"]).parent
@@ -121,10 +121,11 @@ def warn(entry: Mapping[str, Any], say: Callable[[str], None], stop: str = "--on
     from maya.hangs.report_text import warning
 
     advice = f"if this is intended, do nothing; --hang-after SECONDS warns later, {stop}"
-    say("\n".join([*warning(_report(entry)), f"  {advice}", _whole_report(entry)]))
+    say("\n".join([*warning(read_report(entry)), f"  {advice}", _whole_report(entry)]))
 
 
-def _report(entry: Mapping[str, Any]) -> dict[str, Any]:
+def read_report(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The report behind a line of the coordinator."""
     report = entry["report"] if entry["file"] is None else json.loads(Path(entry["file"]).read_text(encoding="utf-8"))
     assert isinstance(report, dict)
     return report

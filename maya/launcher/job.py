@@ -23,6 +23,7 @@ from maya.launcher.attempt import Attempt, AttemptOutcome
 from maya.launcher.conclusion import conclude_run
 from maya.launcher.debugging import PATIENCE
 from maya.launcher.failure import failure_block, failures_of, pass_on_error_file, root_cause
+from maya.launcher.hang import show
 from maya.launcher.logs import (
     Followed,
     Follower,
@@ -38,9 +39,10 @@ from maya.launcher.summary_file import FinishedRun
 from maya.launcher.worker_environment import RendezvousAddress, free_port, worker_variables
 from maya.launcher.zygote_process import ZygoteProcess
 from maya.replay.run_settings import RunSettings
-from maya.util.ranks import ranges
+from maya.util.ranks import ranges, ranks_text
 from rank_runtime.build import Build
 from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
+from rank_runtime.zygote.equal_tracebacks import ranks_by_traceback
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 SUCCESS, FAILED = 0, 1
@@ -84,7 +86,12 @@ class Job:
                 if exit_code is None:
                     self._say(f"restarting the workers: {attempt + 1} of {self._launch.max_restarts} restarts")
         self._summarise(outcome, exit_code, attempt, time.monotonic() - began)
+        self._show_hang(outcome)
         return exit_code
+
+    def _show_hang(self, outcome: AttemptOutcome) -> None:
+        if outcome.report_entry is not None:
+            show(outcome.report_entry, self._say)
 
     def survey(self) -> tuple[AttemptOutcome, Path]:
         """One attempt without summary or prediction; the outcome, and the folder of its logs."""
@@ -92,7 +99,9 @@ class Job:
         write_settings(self._settings, self._run_folder)
         self._check_limits()
         with Signals(self._launch.signals) as signals:
-            return self._attempt(0, signals), self._log_folder
+            outcome = self._attempt(0, signals)
+        self._show_hang(outcome)
+        return outcome, self._log_folder
 
     def _print_assumptions(self) -> None:
         launch, settings = self._launch, self._settings
@@ -227,6 +236,8 @@ class Job:
         variables = worker_variables(self._launch, rank, rendezvous, attempt, files.error_file, self._inherited)
         if self._launch.trace:
             variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
+        on_console = files.stderr.file is None
+        variables["MAYA_TRACEBACKS"] = str(self._traceback_file(attempt)) if on_console else ""
         variables["MAYA_FAULTS"] = self._launch.injection.of_rank(rank, attempt)
         local_rank = str(rank % self._launch.ranks_per_node)
         return RankStart(
@@ -252,6 +263,7 @@ class Job:
 
     def _verdict(self, outcome: AttemptOutcome, attempt: int) -> int | None:
         """The launcher's exit code, or None if the workers are to be restarted."""
+        self._say_equal_tracebacks(attempt)
         if outcome.problem is not None:
             self._say(outcome.problem)
         if outcome.problem is not None or outcome.stopped_by is not None:
@@ -261,13 +273,22 @@ class Job:
         if outcome.hang is not None and not outcome.ranks_raise:  # no rank has failed
             return FAILED
         failures = failures_of(outcome.exits, self._launch.ranks_per_node, self._error_file(attempt))
-        print(failure_block(self._launch.script, failures), file=sys.stderr, flush=True)
+        root = root_cause(failures, outcome.odd_rank)
+        print(failure_block(self._launch.script, failures, root), file=sys.stderr, flush=True)
         try:
-            pass_on_error_file(root_cause(failures), self._inherited.get("TORCHELASTIC_ERROR_FILE"))
+            pass_on_error_file(root, self._inherited.get("TORCHELASTIC_ERROR_FILE"))
         except OSError as error:
             self._say(f"cannot write the error file {error.filename}: {error.strerror}")
         last = attempt == self._launch.max_restarts or outcome.hang is not None
         return FAILED if last else None
+
+    def _traceback_file(self, attempt: int) -> Path:
+        return self._log_folder / f"attempt_{attempt}" / "tracebacks"
+
+    def _say_equal_tracebacks(self, attempt: int) -> None:
+        for first, *others in ranks_by_traceback(str(self._traceback_file(attempt))):
+            if others:
+                self._say(f"{ranks_text(others)}: the same traceback as rank {first}")
 
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"

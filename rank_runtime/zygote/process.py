@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from rank_runtime.zygote.compile_sharing import share_compiled_graphs
 from rank_runtime.zygote.compile_trials import hide_compile_trials
+from rank_runtime.zygote.equal_tracebacks import fold_equal_tracebacks
 from rank_runtime.zygote.host_tensors import watch_host_tensors
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS, make_objects_immortal
 from rank_runtime.zygote.prefork import assign_type_versions, grow_pybind_table, prepare_observer
@@ -205,6 +206,7 @@ class Zygote:
         begin_device()
         self._clock.begin()
         begin_interpreter(self._clock.time_ns())
+        fold_equal_tracebacks(os.environ)
         observe_process_groups(os.environ)
         hide_compile_trials()
         watch_host_tensors()

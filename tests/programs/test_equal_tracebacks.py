@@ -1,0 +1,47 @@
+"""Equal tracebacks of several ranks are printed once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rank_runtime.zygote.equal_tracebacks import VARIABLE, ranks_by_traceback
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import os
+from rank_runtime.zygote.equal_tracebacks import fold_equal_tracebacks
+
+fold_equal_tracebacks(os.environ)
+rank = int(os.environ["RANK"])
+if rank == 2:
+    raise KeyError("another one")
+raise ValueError(f"rank {rank} of 4 has failed")
+"""
+
+
+def printed(rank: int, file: str) -> str:
+    environment = {**os.environ, "RANK": str(rank), VARIABLE: file, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    return ended.stderr
+
+
+def test_the_first_rank_prints_a_traceback_for_all(tmp_path: Path) -> None:
+    file = tmp_path / "tracebacks"
+    shown = [printed(rank, str(file)) for rank in (3, 0, 2, 1)]
+    assert "ValueError: rank 3 of 4 has failed" in shown[0]
+    assert "KeyError: 'another one'" in shown[2]
+    assert shown[1] == shown[3] == ""
+    assert ranks_by_traceback(str(file)) == [[3, 0, 1], [2]]
+    assert not file.exists()
+
+
+def test_without_a_file_each_rank_prints_its_own(tmp_path: Path) -> None:
+    for file in ("", str(tmp_path / "missing" / "tracebacks")):
+        assert all("ValueError" in printed(rank, file) for rank in (0, 1))
+    assert ranks_by_traceback(str(tmp_path / "none")) == []
