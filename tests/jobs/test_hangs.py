@@ -4,6 +4,7 @@ The scripts are in tests/jobs/hangs; comments in them mark the lines that a repo
 
     # waits     where the call was made that can never be completed
     # stands    where the program is
+    # diverges  the call that some ranks left out, or made in addition
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ class Case:
     ranks: int
     kind: str
     groups: tuple[Expected, ...]
-    hint: str = ""  # part of one
+    hint: str = ""  # part of the first one
+    odd: tuple[int, ...] | None = None  # the ranks that the report blames
+    diverges: str = ""  # skipped or extra: the calls of the odd ranks at the line marked so
     options: tuple[str, ...] = ()
+    nodes: int = 1
     slow: bool = True
     raises: bool = False  # NCCL reports it to the ranks, so they go on
 
@@ -102,7 +106,7 @@ CASES = (
         2,
         "mismatch",
         (Expected((0,), "broadcast of 8", "waits"), Expected((1,), "all_reduce of 8", "waits too")),
-        "different orders",
+        "`if rank == 0`",
     ),
     Case(
         "different_roots",
@@ -137,7 +141,7 @@ CASES = (
         2,
         "deadlock",
         (Expected((0,), "send to rank 1", "waits"), Expected((1,), "barrier")),
-        "check the peers",
+        "has left the loop `for _ in range(3 if rank == 0 else 2)`",
     ),
     Case(
         "group_order",
@@ -256,7 +260,140 @@ CASES = (
             Expected((1,), "8 fp32, 32 bytes, queued when the rank ended", "waits"),
         ),
     ),
-    Case("silent_shift", 2, "deadlock", (Expected((0,), "all_reduce_barrier #6", "waits"),), "were matched"),
+    Case(
+        "silent_shift",
+        4,
+        "deadlock",
+        (
+            Expected((0, 2, 3), "all_reduce_barrier #6", "waits"),
+            Expected((1,), "the key 'evaluated' of the store", stands="stands"),
+        ),
+        "is inside `if rank != 1 or step != 1`",
+        odd=(1,),
+        diverges="skipped",
+        slow=False,
+    ),
+    Case(
+        "skipped_and_ended",
+        4,
+        "deadlock",
+        (Expected((0, 2, 3), "all_reduce_barrier #6", "waits"), Expected((1,), "ended")),
+        "is inside `if rank != 1 or step != 1`",
+        odd=(1,),
+        diverges="skipped",
+    ),
+    Case(
+        "extra_norm",
+        4,
+        "deadlock",
+        (Expected((0,), "all_reduce #6", "waits"), Expected((1, 2, 3), "the key 'finished'")),
+        "is inside `if rank == 0 and number == 2`",
+        odd=(0,),
+        diverges="extra",
+    ),
+    Case(
+        "graph_replays",
+        3,
+        "deadlock",
+        (Expected((0, 2), "all_reduce_barrier", "waits"), Expected((1,), "the key 'finished'")),
+        odd=(1,),
+        diverges="skipped",
+    ),
+    Case(
+        "main_process_metrics",
+        4,
+        "deadlock",
+        (Expected((0,), "all_reduce_barrier #3"), Expected((1, 2, 3), "ended")),
+        "is inside `if progress.is_main_process`",
+        odd=(0,),
+    ),
+    Case(
+        "rank_zero_only",
+        3,
+        "deadlock",
+        (Expected((0,), "in all_gather", "waits"), Expected((1, 2), "ended")),
+        "is in save(), which `@rank_zero_only`",
+    ),
+    Case(
+        "local_process_zero",
+        4,
+        "deadlock",
+        (Expected((0, 2), "all_reduce #2", "waits"), Expected((1, 3), "ended")),
+        "is inside `if is_local_process_zero()`",
+        nodes=2,
+        odd=(1, 3),
+    ),
+    Case(
+        "empty_batch",
+        3,
+        "deadlock",
+        (Expected((0, 1), "in all_reduce", "waits"), Expected((2,), "other ranks in barrier", stands="stands")),
+        "len(batch) is 3 on rank 0, 0 on rank 2",
+        odd=(2,),
+    ),
+    Case(
+        "early_return",
+        3,
+        "deadlock",
+        (Expected((0, 2), "in all_reduce", "waits"), Expected((1,), "other ranks in barrier", stands="stands")),
+        "`return` under `if samples == 0` (early_return.py:14) skips early_return.py:16; samples is 16 on rank 0, 0 on",
+        odd=(1,),
+    ),
+    Case(
+        "early_stopping_alone",
+        2,
+        "deadlock",
+        (Expected((1,), "all_reduce #4", "waits"), Expected((0,), "other ranks in barrier", stands="stands")),
+        "`break` under `if epoch > patience`",
+        odd=(0,),
+    ),
+    Case(
+        "loop_lengths",
+        2,
+        "deadlock",
+        (Expected((0,), "all_reduce #4", "waits"), Expected((1,), "other ranks in barrier", stands="stands")),
+        "(step is 3 there); steps is 4 on rank 0, 3 on rank 1",
+        odd=(1,),
+        slow=False,
+    ),
+    Case(
+        "generation",
+        2,
+        "deadlock",
+        (Expected((0,), "all_reduce #4", "waits"), Expected((1,), "other ranks in barrier", stands="stands")),
+        "last is 5 on rank 0, 2 on rank 1",
+        odd=(1,),
+    ),
+    Case(
+        "different_store_keys",
+        2,
+        "deadlock",
+        (Expected((0, 1), "waiting for the keys 'epoch-3', 'epoch-4' of the store", stands="stands"),),
+        "different keys of the store: 'epoch-3', 'epoch-4'",
+    ),
+    Case(
+        "uneven_micro_batches",
+        2,
+        "deadlock",
+        (Expected((0,), "in barrier"), Expected((1,), "receive from rank 0", "waits")),
+        "micro_batches is 4 on rank 1, 2 on rank 0",
+    ),
+    Case(
+        "file_lock",
+        2,
+        "no progress",
+        (Expected((0,), "all_reduce #3", "waits"), Expected((1,), "waiting for a file lock", stands="stands")),
+        "held by rank 0",
+        options=("--on-hang", "abort", "--hang-after", "3"),
+    ),
+    Case(
+        "dead_helper",
+        2,
+        "no progress",
+        (Expected((0,), "all_reduce #2", "waits"), Expected((1,), "waiting", stands="stands")),
+        "no other thread runs the program",
+        options=("--on-hang", "abort", "--hang-after", "3"),
+    ),
 )
 
 CORRECT = {
@@ -274,8 +411,19 @@ CORRECT = {
     "patient_store": 2,
     "compiled": 2,
     "device_mesh": 16,
+    "legal_branches": 3,
+    "evaluates_alone": 2,
+    "async_checkpoint": 2,
+    "worker_pool": 2,
+    "lock_in_turns": 3,
+    "polls_for_file": 2,
+    "polls_for_work": 2,
+    "synced_generation": 2,
+    "unequal_pipeline": 3,
+    "replays_graphs": 2,
+    "helper_threads": 2,
 }
-QUICK = ("slow_rank", "device_mesh", "ends_first", "own_visible_gpu")
+QUICK = ("slow_rank", "device_mesh", "ends_first", "own_visible_gpu", "legal_branches")
 
 
 def _line(script: Path, mark: str) -> int:
@@ -291,7 +439,8 @@ def _parameters() -> list[Any]:
 @pytest.mark.parametrize("case", _parameters())
 def test_a_broken_script_is_reported_with_ranks_call_and_line(case: Case, build: Build, tmp_path: Path) -> None:
     script = SCRIPTS / f"{case.script}.py"
-    run = launch(tmp_path, script, case.ranks, *case.options)
+    nodes = ("--nnodes", str(case.nodes)) if case.nodes > 1 else ()
+    run = launch(tmp_path, script, case.ranks, *nodes, *case.options)
     report = run.suspicion if case.kind == "no progress" else run.report
     assert report is not None, run.output
     assert run.exit_code == 1
@@ -307,7 +456,17 @@ def test_a_broken_script_is_reported_with_ranks_call_and_line(case: Case, build:
             assert group["called_at"]["line"] == _line(script, expected.waits)
         if expected.stands:
             assert group["stands_at"]["line"] == _line(script, expected.stands)
-    assert not case.hint or any(case.hint in hint for hint in report["hints"])
+    assert not case.hint or case.hint in report["hints"][0]
+    assert case.odd is None or tuple(report["odd"]) == case.odd
+    assert any("no_sync" in hint for hint in report["hints"]) == (case.script == "ddp_no_sync")
+    assert bool(report["shift"]) >= bool(case.diverges)
+    if case.diverges:
+        assert report["shift"]["difference"] == case.diverges
+        assert tuple(report["shift"]["odd"]) == case.odd
+        assert report["shift"]["calls"][0]["called_at"]["line"] == _line(script, "diverges")
+    verdict = run.output[run.output.rindex(f"maya-torchrun: {case.kind}") :].splitlines()
+    assert len(verdict) < 40
+    assert not any(line.startswith("maya-torchrun: ") for line in verdict[1:-2]), "the report comes last"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`--on-hang wait` and `--on-hang abort`."""
+"""`--on-hang wait`, `--on-hang abort`, and `maya stacks`."""
 
 from __future__ import annotations
 
@@ -56,3 +56,62 @@ def test_unknown_actions_are_refused_by_name(tmp_path: Path) -> None:
         ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 2
         assert expected in ended.stderr
+
+
+# ---- reports on request ----
+
+ASKED = """
+import sys, time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+
+
+def load() -> None:
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)  # polls
+
+
+dist.barrier()
+torch.cuda.synchronize()
+Path(f"{sys.argv[1]}-{rank}").touch()
+if rank == 2:
+    load()
+dist.all_reduce(torch.ones(4, device="cuda"))  # waits
+torch.cuda.synchronize()
+"""
+
+
+def test_a_running_job_says_what_its_ranks_do(build: Build, tmp_path: Path) -> None:
+    script, signal_file = tmp_path / "asked.py", tmp_path / "go"
+    script.write_text(ASKED, encoding="utf-8")
+    words = [*command(tmp_path, script, ranks=4), str(signal_file)]
+    ask = [sys.executable, "-m", "maya.cli", "stacks", str(tmp_path / "out")]
+    shown = ""
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while len(list(tmp_path.glob("go-*"))) < 4 and process.poll() is None:
+            time.sleep(0.1)
+        deadline = time.monotonic() + 60
+        while "rank 2 has not called it yet" not in shown and process.poll() is None and time.monotonic() < deadline:
+            shown = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True).stdout
+        as_json = subprocess.run([*ask, "--json"], capture_output=True, text=True, timeout=60, check=True).stdout
+        signal_file.touch()
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert "no progress" not in output
+    waits = ASKED.splitlines().index('dist.all_reduce(torch.ones(4, device="cuda"))  # waits') + 1
+    assert shown.startswith("now, 4 ranks do this:")
+    assert "  ranks 0-1, 3: wait in all_reduce #2 of communicator 1 (4 ranks), 4 fp32, 16 bytes" in shown
+    assert f"at asked.py:{waits}: dist.all_reduce" in shown
+    (report,) = json.loads(as_json)
+    (odd,) = (group for group in report["groups"] if group["ranks"] == [2])
+    assert "load" in [frame["function"] for frame in odd["stack"]]
+    assert report["odd"] == [2]
+    ended = subprocess.run(ask, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert f"no job is running that records into {tmp_path / 'out'}" in ended.stderr
