@@ -3,6 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <optional>
 #include <vector>
 
 #include "operators.h"
@@ -20,14 +21,16 @@ struct Call {
   std::vector<TensorView> outputs;
   std::vector<bool> writes;  // per argument
   Tally tally;
-  bool any_size = false;  // it may be computed although it is not small: see limit_of_computing
-  int place = -1;         // of a call that may choose by rule (choices.h): where it is; -1: another call
+  bool any_size = false;                        // it may be computed although it is not small: see limit_of_computing
+  int place = -1;                               // of a call that may choose by rule (choices.h): where it is; -1: another call
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;
   // Whether the results depend on the argument's contents.
   bool reads_argument(size_t index) const;
 };
+
+constexpr size_t kGuessBytes = 1024;  // an op is tiny when its tensors together are smaller
 
 // Once the program has chosen by rule (choices.h), ops are computed at any size as far as MAYA_KEPT_BYTES has room for the
 // results: those on integers without a limit, and those on floating-point numbers up to this size of all tensors if their
@@ -54,5 +57,10 @@ bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs
 void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before);
 // The number of elements that nonzero, unique, ... will return; -1 if their inputs are placeholders.
 int64_t count_of_elements(const Call& call);
+// What an op that compares will return, and whether that says nothing about a real run, because it reads placeholders.
+struct Comparison {
+  bool result = true, is_guess = false;
+};
+std::optional<Comparison> result_of_comparison(const Call& call);
 
 }  // namespace maya

@@ -95,6 +95,14 @@ void answer_element_count(Frame& frame) {
   if (count >= 0) maya_answer_next_read(count, 64, false);
 }
 
+// equal compares with a kernel that torch does not dispatch, and copies what it finds to the host.
+void answer_comparison(Frame& frame) {
+  if (maya_commands_are_queued()) wait_for_arguments(this_thread(), frame);
+  Computing computing(this_thread(), frame);
+  const std::optional<Comparison> answer = result_of_comparison(frame.call);
+  if (answer) maya_answer_next_read(answer->result ? 1 : 0, 1, answer->is_guess);
+}
+
 // Answers the number of elements of a coalesced sparse tensor as if all its indices differed, without reading them. The
 // answer 0 would leave an empty tensor, and later ops on it would launch nothing.
 void assume_distinct_indices(const at::Tensor& sparse) {
@@ -161,8 +169,8 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
   frame.call.place = chooses ? place_of_choice(*frame.op, inputs) : -1;
   frame.is_empty_gemm = frame.op->is_gemm && has_empty_tensor(inputs);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
-                      (chooses || (scan.gpu_bytes <= frame.byte_limit &&
-                                   !is_certainly_placeholder(*frame.op, inputs, scan.gpu_bytes)));
+                      (chooses || frame.op->compares ||
+                       (scan.gpu_bytes <= frame.byte_limit && !is_certainly_placeholder(*frame.op, inputs, scan.gpu_bytes)));
   if (frame.op->writes_any || frame.op->first_statistic >= 0) {
     frame.content = content_of(inputs[0]);
     for (size_t i = 0; i < inputs.size(); i++) {
@@ -182,6 +190,10 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
   for (size_t i = 0; i < inputs.size(); i++) frame.call.writes[i] = writes_argument(*frame.op, inputs, i);
   if (frame.op->takes_generator || frame.op->draws_by_default) keep_random_state(frame.call, inputs);
   if (frame.op->counts_elements) answer_element_count(frame);
+  if (frame.op->compares) {
+    answer_comparison(frame);
+    frame.may_compute = false;
+  }
 }
 
 // New blocks hold no known bytes when the allocator returns them, unless queued work may still use them.
@@ -401,7 +413,7 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
     if (!failed) apply_values(self, frame, function, thread->work_stream);
     else if (frame.may_compute) apply_abandoned(self, frame, thread->work_stream);
   }
-  if (frame.op != nullptr && frame.op->counts_elements) maya_answer_next_read(0, 0, false);
+  if (frame.op != nullptr && (frame.op->counts_elements || frame.op->compares)) maya_answer_next_read(0, 0, false);
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
   maya_flush_deferred_increfs();
   self.pop(launches);

@@ -172,6 +172,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->tallies = tallies(made->name);
   made->choice = choice_of(name);
   made->counts_elements = counts_elements(made->name);
+  made->compares = made->name == "aten::equal";
   made->may_launch = may_launch(*made->handle);
   made->results = results_of(made->handle->schema());
   made->kernel_free = kernel_free_form_of(name);

@@ -39,6 +39,7 @@ struct Operator {
   // What becomes of an op with a large host tensor (host_tensors.cpp).
   enum class HostForm : uint8_t { kPass, kRandom, kFill, kCopy, kRead, kGeneral } host_form = HostForm::kPass;
   bool counts_elements = false;  // the size of its result depends on its inputs' values (nonzero, unique)
+  bool compares = false;         // returns a bool that its kernels find out by reading back a tensor of their own (equal)
 
   bool has_cpu_kernel() const;
   // Whether the results depend on what an argument holds.

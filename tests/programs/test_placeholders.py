@@ -190,6 +190,9 @@ PLACEHOLDERS = """
     assert y.nonzero().shape[1] == 2  # NONZERO
     assert y.unique().numel() >= 0  # UNIQUE
     assert y[y > 100].numel() == 0  # MASK
+    assert torch.equal(y, x)  # EQUAL
+    assert torch.equal(y[0, :150], x[0, :150])  # EQUAL_ROW
+    assert torch.equal(y[0, :8], x[0, :8])  # EQUAL_FEW
     assert y.argmax(-1).max().item() < 1024
     best = y.topk(5).indices.cpu()
     assert 0 <= best.min() and best.max() < 1024
@@ -221,7 +224,7 @@ def test_placeholders_are_benign(placeholders: ScriptRun) -> None:
     assert (placeholders.exit_code, placeholders.stdout) == (0, "benign\n"), placeholders.output
 
 
-@pytest.mark.parametrize("mark", ["LOSS", "NORM", "FINITE", "NAN", "NONZERO", "UNIQUE", "MASK"])
+@pytest.mark.parametrize("mark", ["LOSS", "NORM", "FINITE", "NAN", "NONZERO", "UNIQUE", "MASK", "EQUAL", "EQUAL_ROW", "EQUAL_FEW"])
 def test_lines_that_read_placeholders_are_counted(placeholders: ScriptRun, mark: str) -> None:
     places = {each.at for each in count_records(read(placeholders.trace)).placeholder_reads}
     assert _line_of(placeholders, mark) in places, placeholders.stderr

@@ -154,6 +154,27 @@ SMALL_TENSORS = Checks(
     def indices_of_nonzeros_are_computed():
         assert (torch.arange(10, device="cuda") % 3 == 0).nonzero().flatten().tolist() == [0, 3, 6, 9]
 
+    def equal_tensors_are_equal():
+        some = torch.tensor([1.0, -2.0, 3.0]).cuda()
+        assert torch.equal(some, some.clone())
+        assert not torch.equal(some, some + 1)
+        assert not torch.equal(some, some[:2])
+        assert torch.equal(some[::2], torch.tensor([1.0, 3.0], device="cuda"))
+        assert torch.equal(some.new_empty(0), some.new_empty(0))
+
+    def equality_is_known_at_the_size_at_which_copies_are_kept():
+        many = torch.arange(300_000).cuda()
+        other = many.clone()
+        assert torch.equal(many, other)
+        other[299_999:] = 0
+        assert not torch.equal(many, other)
+
+    def equality_waits_for_the_stream():
+        some = torch.zeros(3, device="cuda")
+        torch.cuda._sleep(1_000_000)
+        some.copy_(torch.ones(3).pin_memory(), non_blocking=True)
+        assert torch.equal(some, torch.ones(3, device="cuda"))
+
     def pickles_are_gathered_by_their_sizes():  # as torch.distributed.all_gather_object does before it communicates
         objects = [{"rank": 0, "name": "a" * 100}, [1, 2, 3]]
         pickles = [torch.frombuffer(bytearray(pickle.dumps(each)), dtype=torch.uint8).cuda() for each in objects]

@@ -1,0 +1,41 @@
+// What an op will learn when it reads back what its own kernels have found: these do not run. The observer computes the answer
+// beforehand.
+
+#include <ATen/ops/count_nonzero.h>
+#include <c10/util/Exception.h>
+
+#include "cpu_call.h"
+
+namespace maya {
+
+int64_t count_of_elements(const Call& call) {
+  const ValuesHeld values_held;
+  if (!inputs_are_known(call)) return -1;
+  if (inputs_are_assumed(call)) maya_record_assumed_read(sizeof(int64_t));
+  try {
+    PlainDispatch plain;
+    std::vector<c10::IValue> stack = stack_of(call);
+    if (call.op->name == "aten::nonzero") return at::count_nonzero(stack[0].toTensor()).item<int64_t>();
+    call.op->handle->callBoxed(stack);
+    return stack[0].toTensor().size(0);
+  } catch (const std::exception&) {
+    return -1;  // the op itself will report what is wrong with its arguments
+  }
+}
+
+std::optional<Comparison> result_of_comparison(const Call& call) {
+  const ValuesHeld values_held;
+  const bool known = inputs_are_known(call);
+  if (!known && call.gpu_bytes() >= kGuessBytes) return Comparison{true, true};  // as for `all`
+  if (known && inputs_are_assumed(call)) maya_record_assumed_read(sizeof(bool));
+  try {
+    PlainDispatch plain;
+    std::vector<c10::IValue> stack = stack_of(call);
+    call.op->handle->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    return Comparison{stack[0].toBool(), !known};
+  } catch (const std::exception&) {
+    return std::nullopt;  // the op itself will report what is wrong with its arguments
+  }
+}
+
+}  // namespace maya
