@@ -109,6 +109,7 @@ class Flag(IntFlag):
 
     FROM_GRAPH = 1
     GROUPED = 2  # a COLLECTIVE in one NCCL group with the one recorded before it on its stream; they start together
+    ROUTED = 4  # device work on what a CHOICE that routes has picked (observer/routed_ops.h)
     MICROSECONDS = 128  # an OP or ANNOTATION whose duration is in µs, because in ns it did not fit
 
 

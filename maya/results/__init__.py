@@ -6,7 +6,8 @@
 steps                    finds training steps and their lengths, by steps_from_annotations (torch.optim, or annotations
                          that the user names; optimizer_turns), steps_from_backward or steps_from_repetition
 time_breakdown           where the time of all steps goes, by step_breakdown and time_classes
-throughput, memory, traffic, origins, kernels_without_model, tokens_per_step, trace_assumptions
+throughput, memory, traffic, origins, kernels_without_model, routed_time, tokens_per_step,
+trace_assumptions
                          the other results
 result                   all of them together
 terminal_text, prediction_json

@@ -68,8 +68,16 @@ def prediction_json(result: Result) -> dict[str, Any]:
             "spread": round(result.origins.spread, _DIGITS),
             "without_model": _kernels_without_model(result),
         },
+        "routing": _routing(result),
         "problems": list(timeline.problems),
     }
+
+
+def _routing(result: Result) -> dict[str, Any] | None:
+    found = result.routed_time
+    if found is None:
+        return None
+    return {"kernels_ns": found.kernels_ns, "network_ns": found.network_ns, "time_share": round(found.share, _DIGITS)}
 
 
 def _kernels_without_model(result: Result) -> dict[str, Any]:

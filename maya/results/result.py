@@ -17,6 +17,7 @@ from maya.results.exposed_calls import ExposedCalls, find_exposed_calls
 from maya.results.kernels_without_model import KernelsWithoutModel, find_kernels_without_model
 from maya.results.memory import MemoryUse, find_memory
 from maya.results.origins import Origins, find_origins
+from maya.results.routed_time import RoutedTime, find_routed_time
 from maya.results.steps import Steps, find_steps
 from maya.results.steps_from_backward import MEANINGS
 from maya.results.throughput import Throughput, find_throughput
@@ -69,6 +70,7 @@ class Result:
     traffic: Traffic
     origins: Origins
     kernels_without_model: KernelsWithoutModel
+    routed_time: RoutedTime | None  # None: no choice by rule routes
     assumptions: tuple[Assumption, ...]  # a reader must know them before the numbers
 
     @property
@@ -83,6 +85,7 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         options = Options.of(timeline.settings.options)
     steps = find_steps(timeline, options.steps_from)
     timeline = _with_steps_named(timeline, steps)
+    routed = find_routed_time(timeline, steps)
     return Result(
         timeline=timeline,
         options=options,
@@ -94,7 +97,8 @@ def conclude(timeline: Timeline, options: Options | None = None) -> Result:
         traffic=find_traffic(timeline, steps),
         origins=find_origins(timeline, steps),
         kernels_without_model=find_kernels_without_model(timeline, steps),
-        assumptions=tuple(_assumptions(timeline, options, steps)),
+        routed_time=routed,
+        assumptions=tuple(_assumptions(timeline, options, steps, routed)),
     )
 
 
@@ -107,8 +111,9 @@ def _with_steps_named(timeline: Timeline, steps: Steps) -> Timeline:
     return replace(timeline, problems=[*truncations(timeline.groups, steps.whole_steps), *others])
 
 
-def _assumptions(timeline: Timeline, options: Options, steps: Steps) -> list[Assumption]:
-    found = trace_assumptions([rank_class.trace for rank_class in timeline.rank_classes])
+def _assumptions(timeline: Timeline, options: Options, steps: Steps, routed: RoutedTime | None) -> list[Assumption]:
+    share = None if routed is None else routed.share
+    found = trace_assumptions([rank_class.trace for rank_class in timeline.rank_classes], share)
     if timeline.settings.clock == "wall":
         found.append(wall_clock("--clock wall"))
     if steps.source in MEANINGS and options.steps_from is None:

@@ -23,18 +23,19 @@ from maya.assumptions import (
 )
 from maya.results.read_uses import ReadUse, use_of_read
 from maya.trace import PlaceholderRead, RecordKind, Trace, count_records
+from maya.util.text import share_text
 
 _LARGEST_SOURCE = 4 << 20  # bytes
 _READS = {"aten::_local_scalar_dense": "item()", "aten::copy_": "copy to the host"}
 
 
-def trace_assumptions(traces: Sequence[Trace]) -> list[Assumption]:
-    """The assumptions that the traces of a run show."""
+def trace_assumptions(traces: Sequence[Trace], routed_share: float | None = None) -> list[Assumption]:
+    """The assumptions that the traces of a run show. `routed_share`: of device time, that hangs on assumed routing."""
     reads = [_reads(trace) for trace in traces]
     routed = [_assumed_reads(trace) for trace in traces]
     # If the host reads neither placeholder values nor choices, the script means its empty GEMMs.
     empty = [_empty_gemms(trace) for trace, *read in zip(traces, reads, routed, strict=True) if any(read)]
-    found = _routing(traces)
+    found = _routing(traces, routed_share)
     if places := _places(routed):
         found.append(
             Assumption(
@@ -126,8 +127,13 @@ def _consequence(uses: Sequence[tuple[Place, ReadUse | None]]) -> str:
     return "if it branches on them (early stopping, loss scaling, NaN checks), a real run may do something else"
 
 
-def _routing(traces: Sequence[Trace]) -> list[Assumption]:
-    choices = [count_records(trace).choices for trace in traces]
+def _routing(traces: Sequence[Trace], routed_share: float | None) -> list[Assumption]:
+    counts = [count_records(trace) for trace in traces]
+    # Where marks were lost on the way to a read, it is not known which choice it follows from.
+    all_route = any(of_trace.assumed_reads for of_trace in counts) and not any(
+        choice.routes for of_trace in counts for choice in of_trace.choices
+    )
+    choices = [[one for one in of_trace.choices if one.routes or all_route] for of_trace in counts]
     places = _places(
         [
             Counter({(f"{one.op.removeprefix('aten::')} of {one.alternatives}", one.at): one.times for one in of_trace})
@@ -147,6 +153,8 @@ def _routing(traces: Sequence[Trace]) -> list[Assumption]:
             f"times as often as on average (--moe-skew, seed {seed})"
         )
         consequence = "a real router chooses in another way"
+    if routed_share is not None:
+        consequence = f"{share_text(routed_share)} of device time works on what they pick; {consequence}"
     return [Assumption(ROUTING, statement, places, consequence)]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,7 @@ class RuleChoice:
     skew: float  # how often the most frequent alternative is chosen, as a multiple of the mean
     seed: int
     times: int
+    routes: bool  # it determines a shape, picks rows of activations, or is an operand of a GEMM
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,12 @@ class TraceCounts:
     duration_ns: int  # from the beginning of the trace to its last record
     bytes_copied: dict[str, int]  # by direction, "HtoD", ...
     bytes_set: int
-    placeholder_reads: tuple[PlaceholderRead, ...]  # most frequent first
-    assumed_reads: tuple[PlaceholderRead, ...]  # reads of what follows from choices by rule; most frequent first
+    placeholder_reads: tuple[
+        PlaceholderRead, ...
+    ]  # most frequent first; also of what follows from choices that route nothing
+    assumed_reads: tuple[
+        PlaceholderRead, ...
+    ]  # reads of what follows from choices by rule that route; most frequent first
     choices: tuple[RuleChoice, ...]  # most frequent first
 
     @property
@@ -62,6 +69,7 @@ class TraceCounts:
 
 
 _KNOWN_KINDS = frozenset(RecordKind)
+_OTHER_PLACES = 29  # places from this number on share a mark, and count as routing
 
 
 def count_records(trace: Trace) -> TraceCounts:
@@ -98,14 +106,31 @@ def _bytes_copied(trace: Trace) -> dict[str, int]:
 
 def _choices(trace: Trace) -> tuple[RuleChoice, ...]:
     records = trace.select(RecordKind.CHOICE)
+    routing = _routing_places(trace)
     found = []
     for number in np.unique(records["signature"]).tolist():
         signature = trace.signature(number)
         times = int(records["value"][records["signature"] == number].sum(dtype=np.uint64))
+        if times == 0:
+            continue
         skew, seed = int(signature.get("skew", 1000)) / 1000, int(signature.get("seed", 0))
         op, at = str(signature["choice"]), str(signature["at"])
-        found.append(RuleChoice(op, at, int(signature["alternatives"]), skew, seed, times))
+        routes = _mark_of_place(signature) & routing != 0
+        found.append(RuleChoice(op, at, int(signature["alternatives"]), skew, seed, times, routes))
     return tuple(sorted(found, key=lambda choice: (-choice.times, choice.at, choice.op)))
+
+
+def _mark_of_place(choice: Mapping[str, Any]) -> int:
+    return 1 << min(int(choice.get("place", _OTHER_PLACES)), _OTHER_PLACES)
+
+
+def _routing_places(trace: Trace) -> int:
+    """The marks of the places whose choices route."""
+    found = 1 << _OTHER_PLACES
+    for number in np.unique(trace.select(RecordKind.CHOICE)["signature"]).tolist():
+        signature = trace.signature(number)
+        found |= _mark_of_place(signature) if signature.get("routes") else 0
+    return found
 
 
 def _reads(trace: Trace, *, assumed: bool) -> tuple[PlaceholderRead, ...]:
@@ -113,9 +138,11 @@ def _reads(trace: Trace, *, assumed: bool) -> tuple[PlaceholderRead, ...]:
     times: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
     given_up: Counter[tuple[str, str]] = Counter()
+    routing = _routing_places(trace)
     for number in np.unique(reads["signature"]).tolist():
         signature = trace.signature(number)
-        if bool(signature.get("assumed")) != assumed:
+        choices = int(signature.get("choices", 0))  # 0: not known which ones
+        if (bool(signature.get("assumed")) and (choices == 0 or choices & routing != 0)) != assumed:
             continue
         where = str(signature.get("read", "")), str(signature.get("at", ""))
         chosen = reads["value"][reads["signature"] == number]

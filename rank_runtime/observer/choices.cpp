@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "../shim/device/internal.h"
+#include "../shim/device/routing.h"
 #include "source_line.h"
 
 namespace maya {
@@ -149,9 +150,7 @@ Places& places() {
 
 // ---- calls ----
 
-int position_of(const Operator& op, const char* name) {
-  return op.handle->schema().argumentIndexWithName(name).value_or(-1);
-}
+int position_of(const Operator& op, const char* name) { return op.handle->schema().argumentIndexWithName(name).value_or(-1); }
 
 // The dimension along which the op chooses; nullopt: none, or all of them.
 std::optional<int64_t> dimension_of(const Operator& op, c10::ArrayRef<const c10::IValue> values, int64_t dimensions) {
@@ -193,6 +192,7 @@ bool may_choose(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
 int place_of_choice(const Operator& op, c10::ArrayRef<const c10::IValue> inputs) {
   static std::atomic<int> found{0};
   exist.store(true, std::memory_order_relaxed);
+  maya_routing_begins();
   const at::Tensor& scores = inputs[0].toTensor();
   char line[512] = "", text[1024];
   char skew[64] = "";
@@ -207,10 +207,26 @@ int place_of_choice(const Operator& op, c10::ArrayRef<const c10::IValue> inputs)
   std::lock_guard<std::mutex> guard(places().lock);
   const auto [entry, is_new] = places().numbers.emplace(text, static_cast<int>(places().all.size()));
   if (is_new) {
-    places().all.emplace_back();
-    places().all.back().text = text;
+    const int number = entry->second;
+    std::string& made = places().all.emplace_back().text;
+    made = text;
+    made.pop_back();
+    made += ",\"place\":" + std::to_string(number) + "}";
   }
   return entry->second;
+}
+
+uint32_t mark_of_place(int place) { return uint32_t{1} << std::min<int>(place, MAYA_ROUTING_OTHERS); }
+
+void place_routes(uint32_t marks) {
+  const uint32_t found = maya_routing_prove(marks);
+  if (found == 0) return;
+  std::lock_guard<std::mutex> guard(places().lock);
+  for (size_t i = 0; i < places().all.size() && i < MAYA_ROUTING_OTHERS; i++) {
+    if ((found >> i & 1) == 0) continue;
+    const std::string text = places().all[i].text.substr(0, places().all[i].text.size() - 1) + ",\"routes\":true}";
+    maya_record(MAYA_RECORD_CHOICE, 0, maya_intern(text.c_str(), text.size()), 0, 0);
+  }
 }
 
 void record_choices() {

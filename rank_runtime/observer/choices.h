@@ -18,6 +18,10 @@ bool choices_exist();
 bool may_choose(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
 // Notes where the program chooses, for the record; returns the place's number.
 int place_of_choice(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
+// The mark of that place on memory (shim/device/routing.h).
+uint32_t mark_of_place(int place);
+// The choices with these marks route (routed_ops.h); records the places for which that is new.
+void place_routes(uint32_t marks);
 // Writes the results of a call that chooses. `scores_known`: its scores follow from earlier choices, so they count, and the
 // rule decides between equal ones only.
 void choose_by_rule(const Call& call, bool scores_known);

@@ -23,6 +23,7 @@ struct Call {
   Tally tally;
   bool any_size = false;                        // it may be computed although it is not small: see limit_of_computing
   int place = -1;                               // of a call that may choose by rule (choices.h): where it is; -1: another call
+  uint32_t choices = 0;                         // the marks of choices that its arguments follow from (shim/device/routing.h)
   uint64_t random_seed = 0, random_offset = 0;  // of the CUDA generator before the op drew from it
 
   size_t gpu_bytes() const;

@@ -37,6 +37,8 @@ Frame& Thread::push(const void* function) {
   frame.written.clear();
   frame.function = function;
   frame.argument_count = 0;
+  frame.routing.clear();
+  device->routed = false;
   device->current_op = frame.number;
   if (device->trials == 0) device->ops_uncounted++;
   frame.start_ns = maya_now_ns();
@@ -57,7 +59,9 @@ void Thread::pop(uint32_t launches) {
   if (top()->is_node) node = top()->outer;
   device->current_op = top()->parent;
   depth--;
-  if (Frame* outer = top()) outer->launches_of_children += launches;
+  Frame* outer = top();
+  device->routed = outer != nullptr && outer->routing.is_routed();
+  if (outer != nullptr) outer->launches_of_children += launches;
 }
 
 void Thread::record(maya_record_kind kind, uint32_t signature) {

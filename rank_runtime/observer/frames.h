@@ -19,6 +19,7 @@
 #include "../shim/device/internal.h"
 #include "compute.h"
 #include "operators.h"
+#include "routed_ops.h"
 #include "argument_scan.h"
 #include "signature.h"
 
@@ -56,6 +57,7 @@ struct Frame {
   const void* function = nullptr;  // its RecordFunction, by which the end callback finds the frame
   std::vector<Argument> arguments;
   size_t argument_count = 0;
+  RoutedOp routing;
   Call call;  // the values needed to compute the op, if may_compute
 };
 

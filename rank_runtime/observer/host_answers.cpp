@@ -11,7 +11,7 @@ namespace maya {
 int64_t count_of_elements(const Call& call) {
   const ValuesHeld values_held;
   if (!inputs_are_known(call)) return -1;
-  if (inputs_are_assumed(call)) maya_record_assumed_read(sizeof(int64_t));
+  if (inputs_are_assumed(call)) maya_record_assumed_read(sizeof(int64_t), call.choices);
   try {
     PlainDispatch plain;
     std::vector<c10::IValue> stack = stack_of(call);
@@ -27,7 +27,7 @@ std::optional<Comparison> result_of_comparison(const Call& call) {
   const ValuesHeld values_held;
   const bool known = inputs_are_known(call);
   if (!known && call.gpu_bytes() >= kGuessBytes) return Comparison{true, true};  // as for `all`
-  if (known && inputs_are_assumed(call)) maya_record_assumed_read(sizeof(bool));
+  if (known && inputs_are_assumed(call)) maya_record_assumed_read(sizeof(bool), call.choices);
   try {
     PlainDispatch plain;
     std::vector<c10::IValue> stack = stack_of(call);

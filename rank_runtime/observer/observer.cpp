@@ -17,6 +17,7 @@
 #include <memory>
 
 #include "../shim/device/internal.h"
+#include "../shim/device/routing.h"
 #include "callback_cost.h"
 #include "call_sites.h"
 #include "choices.h"
@@ -167,6 +168,9 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
   if (frame.call.any_size) frame.byte_limit = limit_after_choices;
   const bool chooses = may_choose(*frame.op, inputs) && scan.all_strided;
   frame.call.place = chooses ? place_of_choice(*frame.op, inputs) : -1;
+  frame.routing.begin(*frame.op, inputs, frame.call.place);
+  frame.call.choices = frame.routing.choices();
+  self.device->routed = frame.routing.is_routed();
   frame.is_empty_gemm = frame.op->is_gemm && has_empty_tensor(inputs);
   frame.may_compute = frame.op->handle && settings->compute != MAYA_COMPUTE_NONE && scan.touches_gpu && scan.all_strided &&
                       (chooses || frame.op->compares ||
@@ -198,6 +202,7 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
 
 // New blocks hold no known bytes when the allocator returns them, unless queued work may still use them.
 bool needs_outputs(const Frame& frame) {
+  if (frame.routing.is_followed()) return true;
   switch (frame.op->results) {
     case Operator::Results::kArguments: return false;
     case Operator::Results::kNewBlocks: return frame.may_compute || maya_commands_are_queued();
@@ -413,6 +418,9 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
     if (!failed) apply_values(self, frame, function, thread->work_stream);
     else if (frame.may_compute) apply_abandoned(self, frame, thread->work_stream);
   }
+  if (frame.routing.is_followed()) {
+    for (const c10::IValue& value : function.outputs()) frame.routing.mark_results(*frame.op, value);
+  }
   if (frame.op != nullptr && (frame.op->counts_elements || frame.op->compares)) maya_answer_next_read(0, 0, false);
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
   maya_flush_deferred_increfs();
@@ -455,6 +463,7 @@ extern "C" MAYA_API void maya_observer_watch_host_tensors() { maya::watch_host_t
 extern "C" MAYA_API void maya_observer_start() {
   maya_set_source_finder(maya::find_source_line);
   maya_set_choice_recorder(maya::record_choices);
+  maya_set_routing_listener(maya::place_routes);
   maya_set_op_namer(maya::current_op_name);
   maya_set_content_finder(maya::current_op_content);
   maya_set_op_signer(maya::current_op_signature);

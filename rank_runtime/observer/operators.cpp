@@ -8,6 +8,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -83,6 +84,38 @@ Operator::Choice choice_of(const c10::OperatorName& name) {
   const bool along_dimension = overload == "dim" || overload == "dim_max" || overload == "dim_min";
   if ((name.name == "aten::max" || name.name == "aten::min") && along_dimension) return Operator::Choice::kBestWithScore;
   return Operator::Choice::kNone;
+}
+
+// The kind of index of an op, and whether it writes by it.
+std::pair<Operator::Indexing, bool> indexing_of(std::string_view name) {
+  using Indexing = Operator::Indexing;
+  struct Known {
+    std::string_view name;
+    Indexing indexing;
+    bool puts;
+  };
+  static constexpr Known kKnown[] = {
+      {"aten::index", Indexing::kRows, false},
+      {"aten::_unsafe_index", Indexing::kRows, false},
+      {"aten::index_select", Indexing::kRows, false},
+      {"aten::gather", Indexing::kElements, false},
+      {"aten::masked_select", Indexing::kMask, false},
+      {"aten::index_add", Indexing::kRows, true},
+      {"aten::index_put", Indexing::kRows, true},
+      {"aten::_index_put_impl", Indexing::kRows, true},
+      {"aten::_unsafe_index_put", Indexing::kRows, true},
+      {"aten::index_copy", Indexing::kRows, true},
+      {"aten::index_reduce", Indexing::kRows, true},
+      {"aten::scatter", Indexing::kElements, true},
+      {"aten::scatter_add", Indexing::kElements, true},
+      {"aten::scatter_reduce", Indexing::kElements, true},
+      {"aten::masked_scatter", Indexing::kMask, true},
+  };
+  if (name.back() == '_') name.remove_suffix(1);
+  for (const Known& known : kKnown) {
+    if (known.name == name) return {known.indexing, known.puts};
+  }
+  return {Indexing::kNone, false};
 }
 
 bool is_gemm(std::string_view name) {
@@ -171,6 +204,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->fills = made->name == "aten::fill_" && made->overload == "Scalar";
   made->tallies = tallies(made->name);
   made->choice = choice_of(name);
+  std::tie(made->indexing, made->puts) = indexing_of(made->name);
   made->counts_elements = counts_elements(made->name);
   made->compares = made->name == "aten::equal";
   made->may_launch = may_launch(*made->handle);

@@ -28,6 +28,9 @@ struct Operator {
   enum class KernelFree : uint8_t { kNone, kCopy, kAddNumber } kernel_free = KernelFree::kNone;  // see kernel_free_ops.h
   // It chooses the best of several alternatives by their scores; see choices.h.
   enum class Choice : uint8_t { kNone, kTop, kSort, kBest, kBestWithScore } choice = Choice::kNone;
+  // It picks parts of its first argument, or puts others there (`puts`), by an index or a mask.
+  enum class Indexing : uint8_t { kNone, kRows, kElements, kMask } indexing = Indexing::kNone;
+  bool puts = false;
   bool reports_errors = false;  // returns an "info" that the host checks; computed from placeholders, it would report an error
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout

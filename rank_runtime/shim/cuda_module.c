@@ -174,9 +174,16 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
                        CUstream stream, void **arguments) {
     maya_pointer_arguments pointers;
     maya_find_pointers(&pointers, function, arguments);
-    if (!maya_launch_is_of_aten()) maya_invalidate_outputs(&pointers, stream);
+    maya_thread *thread = maya_this_thread();
+    const bool was_routed = thread->routed;
+    if (!maya_launch_is_of_aten()) {
+        maya_invalidate_outputs(&pointers, stream);
+        thread->routed = was_routed || maya_launch_is_routed(&pointers);
+    }
     maya_launch_arguments given = {arguments, pointers.extents, pointers.parameters};
-    return maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream, &given);
+    CUresult result = maya_kernel_launch(maya_kernel_of(function), grid, block, shared_bytes, stream, &given);
+    thread->routed = was_routed;
+    return result;
 }
 
 MAYA_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

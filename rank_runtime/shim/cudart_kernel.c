@@ -117,14 +117,19 @@ static cudaError_t launch(maya_kernel *kernel, dim3 grid, dim3 block, void **arg
     const unsigned grid_size[3] = {grid.x, grid.y, grid.z}, block_size[3] = {block.x, block.y, block.z};
     maya_launch_arguments given = {.values = arguments};
     maya_pointer_arguments pointers;
+    maya_thread *thread = maya_this_thread();
+    const bool was_routed = thread->routed;
     /* Outside ATen ops, which is where other packages launch, tensors are known by the pointers to them alone. */
     if (!maya_launch_is_of_aten()) {
         maya_find_pointers(&pointers, kernel, arguments);
         if (!maya_launch_is_of_op()) maya_invalidate_outputs(&pointers, stream);
         given.extents = pointers.extents;
         given.extent_count = pointers.parameters;
+        if (!maya_launch_is_of_op()) thread->routed = maya_launch_is_routed(&pointers);
     }
-    return cudart_result(maya_kernel_launch(kernel, grid_size, block_size, shared_bytes, stream, &given));
+    int result = maya_kernel_launch(kernel, grid_size, block_size, shared_bytes, stream, &given);
+    thread->routed = was_routed;
+    return cudart_result(result);
 }
 
 MAYA_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,

@@ -4,6 +4,7 @@
  * communicators that depend on each other. Operations are submitted at the end, in the order of the calls; if one of them was
  * refused, none is. A call outside a group is a group of its own. */
 
+#include "device/routing.h"
 #include "device/vector.h"
 #include "nccl_internal.h"
 
@@ -41,6 +42,24 @@ static nccl_result wait_for_inits(void) {
     return result == NCCL_SUCCESS && in_progress ? NCCL_IN_PROGRESS : result;
 }
 
+/* Marks what the group's operations receive like what they send. A send and a receive of one group are two directions of an
+ * exchange. */
+static void follow_routing(void) {
+    uint32_t sent = 0;
+    for (size_t i = 0; i < group.operations.count; i++) {
+        const nccl_operation *operation = &group.operations.items[i];
+        if (operation->call == NCCL_SEND) sent |= maya_routing_marks(operation->send, nccl_send_bytes(operation));
+    }
+    for (size_t i = 0; i < group.operations.count; i++) {
+        nccl_operation *operation = &group.operations.items[i];
+        uint32_t marks = sent;
+        if (!nccl_is_p2p(operation)) marks = maya_routing_marks(operation->send, nccl_send_bytes(operation));
+        if (operation->call == NCCL_SEND) marks = maya_routing_marks(operation->send, nccl_send_bytes(operation));
+        else maya_routing_mark(operation->receive, nccl_receive_bytes(operation), marks);
+        operation->routed = maya_routing_is_work(marks);
+    }
+}
+
 nccl_result nccl_group_close(void) {
     MAYA_OWN_TIME;
     if (group.depth == 0) return nccl_fail(NCCL_INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
@@ -49,6 +68,7 @@ nccl_result nccl_group_close(void) {
     if (result == NCCL_SUCCESS) result = init_result;
     bool agreed = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS;
     if (agreed && group.operations.count > 0) {
+        if (maya_routing_exists()) follow_routing();
         nccl_result posted = nccl_post(group.operations.items, group.operations.count);
         if (posted != NCCL_SUCCESS) result = posted;
     }

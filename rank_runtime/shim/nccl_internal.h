@@ -145,6 +145,7 @@ typedef struct {
     nccl_scaled_sum scaling;      /* .used: an operator that the program made; a copy, because the program may destroy it */
     int peer;                     /* root of a rooted collective, peer of a P2P call */
     uint64_t sequence;            /* assigned when the operation is submitted to its stream */
+    bool routed;                  /* it moves rows that a choice by rule has picked (device/routing.h) */
     bool grouped;                 /* not the first operation of its group on its stream */
     maya_call_fault fault;        /* injected by --inject */
     const maya_python_site *site; /* where the program made the call; NULL: unknown */
@@ -260,6 +261,7 @@ nccl_result nccl_post_one_rank(const nccl_operation *operation, const void *sour
 /* ---- nccl_record.c ---- */
 
 uint32_t nccl_signature(const nccl_operation *operation);
+uint8_t nccl_record_flags(const nccl_operation *operation);
 void nccl_record_init(const nccl_communicator *communicator);
 
 /* ---- nccl_arithmetic.c ---- */

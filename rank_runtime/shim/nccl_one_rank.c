@@ -41,7 +41,7 @@ nccl_result nccl_post_one_rank(const nccl_operation *operation, const void *sour
         .kind = MAYA_RECORD_COLLECTIVE,
         .signature = nccl_signature(operation),
         .value = operation->sequence,
-        .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0,
+        .flags = nccl_record_flags(operation),
     };
     if (operation->receive != NULL && operation->count > 0) {
         transfer *argument = malloc(sizeof *argument);

@@ -495,7 +495,7 @@ static int submit_record(post *item) {
     maya_command command = {.kind = MAYA_RECORD_COLLECTIVE,
                             .signature = nccl_signature(operation),
                             .value = operation->sequence,
-                            .flags = operation->grouped ? MAYA_FLAG_GROUPED : 0,
+                            .flags = nccl_record_flags(operation),
                             .argument = item,
                             .renew = renew_number,
                             .ticket = is_local(item) ? NULL : &item->ticket};

@@ -47,6 +47,10 @@ uint32_t nccl_signature(const nccl_operation *operation) {
     return maya_intern(text, (size_t)length);
 }
 
+uint8_t nccl_record_flags(const nccl_operation *operation) {
+    return (operation->grouped ? MAYA_FLAG_GROUPED : 0) | (operation->routed ? MAYA_FLAG_ROUTED : 0);
+}
+
 /* How many of `ranks` are first, first + step, first + 2 * step, ... with a step of at least 1. */
 static size_t run_length(const int64_t *ranks, size_t count) {
     if (count < 2 || ranks[1] <= ranks[0]) return 1;

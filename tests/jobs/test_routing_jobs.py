@@ -6,6 +6,8 @@ import json
 
 from helpers.script_run import MayaRun
 
+from maya.trace import Flag, RecordKind, read
+
 EXPERTS = """
     import json, os
     import torch
@@ -49,6 +51,13 @@ def test_ranks_exchange_the_tokens_that_a_mask_counts(maya_run: MayaRun) -> None
     assert run.exit_code == 0, run.output
     said = sorted(json.loads(line) for line in run.stdout.splitlines() if line.startswith("["))
     assert said == [[[rank, [2048] * 4, [2048] * 4]] * 2 for rank in range(4)]
+    calls = read(run.trace).select(RecordKind.COLLECTIVE)
+    sends = [read(run.trace).signature(int(each["signature"])) for each in calls if each["flags"] & Flag.ROUTED]
+    rows = [each for each in sends if each.get("count") == 2048 * 64]
+    # to every rank and back, in two steps: sends and receives
+    assert sorted({each["call"] for each in rows}) == ["ncclRecv", "ncclSend"]
+    assert len(rows) == 2 * 2 * 2 * 4
+    assert not [each for each in sends if each["call"] == "ncclAllReduce"]
 
 
 def test_a_skew_loads_the_same_rank_from_everywhere(maya_run: MayaRun) -> None:

@@ -224,7 +224,9 @@ def test_placeholders_are_benign(placeholders: ScriptRun) -> None:
     assert (placeholders.exit_code, placeholders.stdout) == (0, "benign\n"), placeholders.output
 
 
-@pytest.mark.parametrize("mark", ["LOSS", "NORM", "FINITE", "NAN", "NONZERO", "UNIQUE", "MASK", "EQUAL", "EQUAL_ROW", "EQUAL_FEW"])
+@pytest.mark.parametrize(
+    "mark", ["LOSS", "NORM", "FINITE", "NAN", "NONZERO", "UNIQUE", "MASK", "EQUAL", "EQUAL_ROW", "EQUAL_FEW"]
+)
 def test_lines_that_read_placeholders_are_counted(placeholders: ScriptRun, mark: str) -> None:
     places = {each.at for each in count_records(read(placeholders.trace)).placeholder_reads}
     assert _line_of(placeholders, mark) in places, placeholders.stderr

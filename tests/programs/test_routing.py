@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from helpers.checks import Checks, Outcomes
-from helpers.script_run import MayaRun
+from helpers.script_run import MayaRun, ScriptRun
 
-from maya.trace import count_records, read
+from maya.trace import Flag, RecordKind, count_records, read
 
 _START = """
     import json
@@ -188,3 +189,114 @@ def test_a_skew_below_one_is_refused(maya_run: MayaRun) -> None:
     run = maya_run("print()", "--moe-skew", "0.5")
     assert run.exit_code == 2
     assert "is not a number from 1 on" in run.stderr
+
+
+METRICS = """
+    import torch
+    import torch.nn.functional as F
+
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 100)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        labels = torch.randint(100, (512,), device="cuda")
+        logits = model(torch.randn(512, 256, device="cuda"))
+        loss = F.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        predicted = logits.argmax(-1)
+        right = predicted == labels
+        accuracy = right.float().mean().item()
+        correct = logits.topk(5, 1)[1].t().eq(labels.view(1, -1).expand(5, -1))
+        accuracy5 = correct[:5].reshape(-1).float().sum(0).mul_(100 / 512).item()
+        most = (logits.max(1)[1] == labels).sum().item()
+        confusion = torch.bincount(labels * 100 + predicted, minlength=10_000).cpu()
+"""
+
+
+def test_metrics_are_placeholder_reads_and_no_routing(maya_run: MayaRun) -> None:
+    run = maya_run(METRICS)
+    assert run.exit_code == 0, run.output
+    totals = count_records(read(run.trace))
+    assert [choice.routes for choice in totals.choices] == [False] * 3
+    assert totals.assumed_reads == ()
+    assert len({each.at for each in totals.placeholder_reads}) == 4
+    kinds = [each["kind"] for each in _summary(run)["assumptions"]]
+    assert "placeholder_reads" in kinds
+    assert not {"routing", "routing_reads"} & set(kinds)
+    assert _summary(run)["prediction"]["routing"] is None
+
+
+MIXTURE = (
+    METRICS.split("for step")[0]
+    + """
+    TOKENS, HIDDEN, EXPERTS = 4096, 512, 8
+    before, after, head = (torch.nn.Linear(HIDDEN, HIDDEN, device="cuda") for _ in range(3))
+    router = torch.nn.Linear(HIDDEN, EXPERTS, bias=False, device="cuda")
+    experts = torch.nn.ModuleList(torch.nn.Linear(HIDDEN, HIDDEN, device="cuda") for _ in range(EXPERTS))
+    modules = torch.nn.ModuleList([before, after, head, router, experts])
+    optimizer = torch.optim.AdamW(modules.parameters(), lr=0.1)
+
+    def mixture(x):
+        weights, chosen = router(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(experts):
+            token, place = torch.where(chosen == number)
+            out.index_add_(0, token, expert(x[token]) * weights[token, place, None])
+        return out
+
+    for step in range(3):
+        labels = torch.randint(HIDDEN, (TOKENS,), device="cuda")
+        x = F.relu(before(torch.randn(TOKENS, HIDDEN, device="cuda")))
+        x = x + mixture(x)
+        logits = head(F.relu(after(x)))
+        loss = F.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        accuracy = (logits.argmax(-1) == labels).float().mean().item()
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def mixture(maya_run_once: MayaRun) -> ScriptRun:
+    run = maya_run_once(MIXTURE)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def test_a_router_beside_a_metric_is_told_from_it(mixture: ScriptRun) -> None:
+    totals = count_records(read(mixture.trace))
+    assert {choice.op: choice.routes for choice in totals.choices} == {"aten::topk": True, "aten::argmax": False}
+    assert [each.times for each in totals.placeholder_reads] == [3]
+    assert sum(each.times for each in totals.assumed_reads) == 3 * 8
+
+
+def test_work_on_picked_rows_has_a_flag(mixture: ScriptRun) -> None:
+    trace = read(mixture.trace)
+    step = trace.select(RecordKind.LIBRARY)
+    step = step[len(step) * 2 // 3 :]
+    routed = (step["flags"] & Flag.ROUTED) != 0
+    # forward, gradients of input and weight: 8 experts; before (without a gradient of its input), after, head, router
+    assert (int(routed.sum()), int((~routed).sum())) == (3 * 8, 2 + 3 * 3)
+    ops = {int(op["op"]): trace.signature(int(op["signature"]))["op"] for op in trace.select(RecordKind.OP)}
+    kernels = trace.select(RecordKind.KERNEL)
+    names = [ops.get(int(op), "") for op in kernels["op"][(kernels["flags"] & Flag.ROUTED) != 0]]
+    assert {"aten::index_add_", "aten::index", "aten::topk"} <= set(names)
+    assert not [name for name in names if "adam" in name]
+
+
+def test_the_share_of_time_that_hangs_on_routing_is_stated(mixture: ScriptRun) -> None:
+    found = _summary(mixture)
+    routing = found["prediction"]["routing"]
+    assert 0.2 < routing["time_share"] < 0.9
+    assert routing["network_ns"] == 0
+    (stated,) = (each for each in found["assumptions"] if each["kind"] == "routing")
+    assert f"{100 * routing['time_share']:.1f} % of device time works on what they pick" in stated["text"]
+    assert [place["what"] for place in stated["places"]] == ["topk of 8"]
+
+
+def _summary(run: ScriptRun) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
+    return found

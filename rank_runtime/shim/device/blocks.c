@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "recorder.h"
+#include "routing.h"
 
 typedef struct {
     int8_t type, index;
@@ -166,6 +167,7 @@ static void note_block(void *address, int64_t size) {
     size_t bytes = (size_t)(size < 0 ? -size : size);
     forget_values(address, bytes, size >= 0);
     if (size >= 0) {
+        maya_routing_mark(address, bytes, 0);
         maya_thread *thread = maya_this_thread();
         uint32_t slot = thread->blocks++ % MAYA_RECENT_BLOCKS;
         thread->recent_blocks[slot].address = address;

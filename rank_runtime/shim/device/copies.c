@@ -5,6 +5,7 @@
 
 #include "host_values.h"
 #include "internal.h"
+#include "routing.h"
 #include "vector.h"
 
 #include <pthread.h>
@@ -32,6 +33,7 @@ typedef struct {
     maya_reader *reader; /* of a copy to the host that cannot run at once, so that another thread will run it */
     bool placeholder;    /* out: the host read placeholders ... */
     bool assumed;        /* ... or values that follow from an assumed choice */
+    uint32_t choices;    /* the marks of these choices (routing.h) */
     bool given_up;       /* ... because contents of large copies are not kept */
     bool at_once;        /* out: the submitting thread ran it */
     _Atomic bool done;   /* out: it ran */
@@ -76,16 +78,22 @@ static void find_reader(maya_reader *reader) {
 
 static void record_read(const maya_reader *reader, size_t size, const char *detail) {
     char text[1024];
-    int length = snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line, size,
-                          detail);
+    int length =
+        snprintf(text, sizeof text, "{\"read\":\"%s\",\"at\":\"%s\",\"bytes\":%zu%s}", reader->op, reader->line, size, detail);
     maya_record(MAYA_RECORD_PLACEHOLDER_READ, 0, maya_intern(text, (size_t)length), size, 0);
+}
+
+static void record_assumed_read(const maya_reader *reader, size_t size, uint32_t choices) {
+    char detail[64];
+    snprintf(detail, sizeof detail, ",\"assumed\":true,\"choices\":%u", choices & ~(MAYA_ROUTED_ROWS | MAYA_ROUTING_MIXED));
+    record_read(reader, size, detail);
 }
 
 static void report_read(const copy_job *job, const maya_reader *reader) {
     size_t size = job->copy.width * job->copy.rows;
     if (job->assumed && choice_recorder) choice_recorder();
     if (job->assumed && !job->placeholder) {
-        record_read(reader, size, ",\"assumed\":true");
+        record_assumed_read(reader, size, job->choices);
         return;
     }
     record_read(reader, size, job->given_up ? ",\"given_up\":true" : "");
@@ -95,11 +103,11 @@ static void report_read(const copy_job *job, const maya_reader *reader) {
     }
 }
 
-void maya_record_assumed_read(size_t size) {
+void maya_record_assumed_read(size_t size, uint32_t choices) {
     maya_reader reader;
     find_reader(&reader);
     if (choice_recorder) choice_recorder();
-    record_read(&reader, size, ",\"assumed\":true");
+    record_assumed_read(&reader, size, choices);
 }
 
 bool maya_host_report_read(const char *op, size_t size) {
@@ -225,6 +233,7 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     job->unread = !is_kept || job->from_placeholder;
     if (from_pageable && !job->unread && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
+    if (job->kind == MAYA_DTOH) job->choices = maya_routing_marks(copy->source, copy->width);
     /* The thread that runs the copy later must not search for the line itself: that takes the GIL, and a thread that holds it
      * may be waiting for this stream. */
     if (job->kind == MAYA_DTOH && !capturing && !waits && !maya_stream_is_idle(stream)) {

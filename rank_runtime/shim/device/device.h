@@ -136,6 +136,7 @@ typedef struct {
     bool inspects;          /* Maya itself reads torch's state: queries answer in real time and leave no record */
     void *observer;         /* the op observer's own state of the thread */
     bool is_recorded;       /* the trace has its name */
+    bool routed;            /* the work that it launches hangs on a choice by rule (routing.h) */
     uint32_t op_signature;  /* the op around the launch that is being recorded, for the clock; 0: none */
     uint8_t collective;     /* maya_clock_collective: what the COLLECTIVE that is being recorded is */
     void *ticket;           /* out: the clock's ticket for that collective */

@@ -182,8 +182,8 @@ MAYA_API void maya_set_source_finder(maya_source_finder finder);
  * read of such values; set by the observer. */
 typedef void (*maya_choice_recorder)(void);
 MAYA_API void maya_set_choice_recorder(maya_choice_recorder recorder);
-/* The calling thread's op lets the host know a number that follows from an assumed choice. */
-MAYA_API void maya_record_assumed_read(size_t size);
+/* The calling thread's op lets the host know a number that follows from assumed choices with these marks (routing.h). */
+MAYA_API void maya_record_assumed_read(size_t size, uint32_t choices);
 /* The kind of contents that the calling thread's op writes; set by the observer. */
 typedef maya_content (*maya_content_finder)(void);
 MAYA_API void maya_set_content_finder(maya_content_finder finder);
@@ -304,6 +304,7 @@ typedef struct {
     size_t output_count, parameters; /* pointers that may be written; parameters up to the last pointer */
     const void *outputs[MAYA_PARAMETERS];
     uint64_t extents[MAYA_PARAMETERS]; /* size of the tensor behind each, by parameter; 0: no pointer, or not known */
+    uint32_t routing;                  /* marks of the memory behind them (routing.h) */
 } maya_pointer_arguments;
 
 MAYA_API void maya_tensor_map_encode(void *map, void *address, uint64_t bytes);
@@ -312,6 +313,9 @@ MAYA_API void maya_tensor_map_encode(void *map, void *address, uint64_t bytes);
 MAYA_API bool maya_launch_is_of_aten(void);
 MAYA_API bool maya_launch_is_of_op(void);
 MAYA_API void maya_find_pointers(maya_pointer_arguments *found, maya_kernel *kernel, void **arguments);
+/* Whether a launch outside torch's ops hangs on routing. Choices that it reads count as routing from now on, because what its
+ * kernel does with them is not known. */
+MAYA_API bool maya_launch_is_routed(const maya_pointer_arguments *pointers);
 /* What the kernel may write counts as a placeholder once the stream comes to the launch. */
 MAYA_API void maya_invalidate_outputs(const maya_pointer_arguments *pointers, void *stream);
 

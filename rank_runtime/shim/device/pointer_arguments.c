@@ -6,6 +6,7 @@
 
 #include "internal.h"
 #include "kernel_parameters.h"
+#include "routing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ static void add(maya_pointer_arguments *found, int index, const void *argument, 
     if (may_be_written) found->outputs[found->output_count++] = map.address;
     found->extents[index] = size == sizeof map ? map.bytes : maya_extent_of(map.address);
     found->parameters = (size_t)index + 1;
+    found->routing |= maya_routing_marks(map.address, 1);
 }
 
 static void find_by_cubin(maya_pointer_arguments *found, const maya_cubin_kernel *resources, void **arguments) {
@@ -62,10 +64,17 @@ bool maya_launch_is_of_op(void) { return strstr(maya_op_name(), "::") != NULL; }
 void maya_find_pointers(maya_pointer_arguments *found, maya_kernel *kernel, void **arguments) {
     const maya_cubin_kernel *resources = kernel ? maya_kernel_resources(kernel) : NULL;
     found->output_count = found->parameters = 0;
+    found->routing = 0;
     if (kernel == NULL || arguments == NULL) return;
     if (resources) find_by_cubin(found, resources, arguments);
     else find_by_types(found, maya_kernel_parameters(kernel), arguments);
     maya_forget_pointers();
+}
+
+bool maya_launch_is_routed(const maya_pointer_arguments *pointers) {
+    if (pointers->routing == 0) return false;
+    maya_routing_choices_route(pointers->routing & ~(MAYA_ROUTED_ROWS | MAYA_ROUTING_MIXED));
+    return maya_routing_is_work(pointers->routing);
 }
 
 typedef struct {

@@ -339,11 +339,22 @@ static void record_collective(maya_thread *thread, const maya_command *command, 
     thread->collective = MAYA_COLLECTIVE_NONE;
 }
 
+static bool is_device_work(maya_record_kind kind) {
+    return kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY || kind == MAYA_RECORD_MEMCPY ||
+           kind == MAYA_RECORD_MEMSET;
+}
+
 int maya_submit_to(maya_stream *stream, const maya_command *command, uint32_t record_as) {
     MAYA_OWN_TIME;
     if (maya_get_settings()->bare) {
         if (command->release) command->release(command->argument);
         return CUDA_OK;
+    }
+    maya_command routed;
+    if (!command->unrecorded && maya_this_thread()->routed && is_device_work(command->kind)) {
+        routed = *command;
+        routed.flags |= MAYA_FLAG_ROUTED;
+        command = &routed;
     }
     if (!command->unrecorded) {
         maya_thread *thread = maya_this_thread();
