@@ -49,13 +49,10 @@ class TraceCounts:
     duration_ns: int  # from the beginning of the trace to its last record
     bytes_copied: dict[str, int]  # by direction, "HtoD", ...
     bytes_set: int
-    placeholder_reads: tuple[
-        PlaceholderRead, ...
-    ]  # most frequent first; also of what follows from choices that route nothing
-    assumed_reads: tuple[
-        PlaceholderRead, ...
-    ]  # reads of what follows from choices by rule that route; most frequent first
-    choices: tuple[RuleChoice, ...]  # most frequent first
+    # The most frequent of each come first.
+    placeholder_reads: tuple[PlaceholderRead, ...]  # also reads of what follows from choices that route nothing
+    assumed_reads: tuple[PlaceholderRead, ...]  # reads of what follows from choices that route
+    choices: tuple[RuleChoice, ...]
 
     @property
     def launches(self) -> int:

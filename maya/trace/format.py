@@ -60,8 +60,8 @@ Checksums are CRC-32 (zlib's) of everything behind them in their header and, for
     PLACEHOLDER_READ   {"read": op, "at": "file.py:line", "bytes": n}; "given_up": true if the program had written
                    contents there that were too large to be kept; "assumed": true if it read no placeholders, but values
                    that follow from a CHOICE, and "choices": a bit for each place of such choices (0: not known)
-    CHOICE         {"choice": op, "at": "file.py:line", "alternatives": n, "place": its number}; with "routes": true (and
-                   value 0) for a place whose choices were found to route; "skew": the share of the most frequent
+    CHOICE         {"choice": op, "at": "file.py:line", "alternatives": n, "place": its number}; with "routes": true
+                   (and value 0) for a place whose choices were found to route; "skew": the share of the most frequent
                    alternative, in thousandths of the mean, and "seed", if they are not chosen evenly
 """
 
