@@ -2,6 +2,8 @@
 
 #include "argument_scan.h"
 
+#include <algorithm>
+
 namespace maya {
 namespace {
 
@@ -69,6 +71,16 @@ void Written::clear() {
   ranges.clear();
   views.clear();
   tally = {};
+}
+
+bool Written::overlaps(const void* address, size_t size) const {
+  const auto* first = static_cast<const char*>(address);
+  const auto meets = [&](const void* start, size_t bytes) {
+    const auto* other = static_cast<const char*>(start);
+    return first < other + bytes && other < first + size;
+  };
+  return std::any_of(ranges.begin(), ranges.end(), [&](const maya_range& each) { return meets(each.address, each.size); }) ||
+         std::any_of(views.begin(), views.end(), [&](const TensorView& each) { return meets(each.data, each.bytes); });
 }
 
 void Written::add(const at::Tensor& tensor) {

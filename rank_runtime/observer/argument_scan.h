@@ -37,6 +37,7 @@ struct Written {
   Tally tally;
 
   void clear();
+  bool overlaps(const void* address, size_t size) const;
   void add(const at::Tensor& tensor);
   void add(const c10::IValue& value);  // a tensor, or a list or tuple of tensors
 };

@@ -8,6 +8,8 @@
 
 #include "compute.h"
 
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include "../shim/device/internal.h"
 #include "choices.h"
 #include "cpu_call.h"
+#include "cpu_equivalents.h"
 #include "kernel_free_ops.h"
 #include "placeholder_results.h"
 #include "result_cache.h"
@@ -38,11 +41,16 @@ bool is_written_argument(const Call& call, const TensorView& output) {
 void compute_uncached(const Call& call) {
   PlainDispatch plain;
   const std::vector<at::Tensor> results = results_of(call);
+  for (const auto& [index, original] : call.originals) {
+    if (call.writes[index]) cpu_alias(call.arguments[index].tensors[0]).copy_(original);
+  }
   TORCH_CHECK(results.size() >= call.outputs.size(), "its CPU kernel has ", results.size(), " results instead of ",
               call.outputs.size());
   for (size_t i = 0; i < call.outputs.size(); i++) {
     const TensorView& output = call.outputs[i];
-    if (!output.on_gpu() || output.bytes == 0 || is_written_argument(call, output)) continue;
+    if (!output.on_gpu() || output.bytes == 0) continue;
+    // A CPU kernel has written to the argument itself, an equivalent to memory of its own.
+    if (call.originals.empty() && is_written_argument(call, output) && cpu_equivalent_for(*call.op) == nullptr) continue;
     if (!results[i].defined() || results[i].const_data_ptr() == output.data) continue;
     at::Tensor target = cpu_alias(output);
     TORCH_CHECK(results[i].numel() == target.numel(), "result ", i, " of its CPU kernel has shape ", results[i].sizes(),
@@ -54,7 +62,7 @@ void compute_uncached(const Call& call) {
 // Computes the call by the cheapest way. With --compute all the cache is not used: few calls repeat there.
 void compute(const Call& call, bool all) {
   if (compute_without_kernel(call)) return;
-  if (all) return compute_uncached(call);
+  if (all || !call.originals.empty()) return compute_uncached(call);
   const CachedCall cached(call);
   if (cached.load()) return;
   compute_uncached(call);
@@ -120,6 +128,33 @@ bool choose(const Call& call, bool known, bool assumed) {
   return true;
 }
 
+// Whether the op puts known elements into every place of its first argument, such as the inverse of a permutation into new
+// memory: then what that held before does not count.
+bool replaces_all(const Call& call) {
+  if (!call.op->replaces || !call.originals.empty()) return false;
+  for (size_t i = 1; i < call.arguments.size(); i++) {
+    for (const TensorView& view : call.arguments[i].tensors) {
+      if (!is_known(view)) return false;
+    }
+  }
+  try {
+    PlainDispatch plain;
+    std::vector<c10::IValue> stack = stack_of(call);
+    const auto& arguments = call.op->handle->schema().arguments();
+    stack[0] = at::zeros_like(stack[0].toTensor());
+    for (size_t i = 1; i < stack.size(); i++) {
+      const std::string& name = arguments[i].name();
+      if (name == "accumulate" && stack[i].toBool()) return false;
+      if (name == "values" || name == "source" || name == "src") stack[i] = at::ones_like(stack[i].toTensor());
+      if (name == "value") stack[i] = c10::IValue(c10::Scalar(1));
+    }
+    call.op->handle->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    return stack[0].toTensor().all().item<bool>();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 void apply(const Call& call) {
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
   const bool large = !all && call.any_size && static_cast<int64_t>(call.gpu_bytes()) > maya_get_settings()->compute_bytes;
@@ -129,7 +164,7 @@ void apply(const Call& call) {
     return;
   }
   const ValuesHeld values_held;
-  const bool known = inputs_are_known(call);
+  const bool known = inputs_are_known(call) || replaces_all(call);
   const bool assumed = inputs_are_assumed(call);
   if (choose(call, known, assumed)) return;
   if (large && !assumed && !results_are_integers(call)) {
@@ -186,7 +221,7 @@ bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValu
   if (gpu_bytes < static_cast<int64_t>(kGuessBytes) && !op.reports_errors && !op.tallies) return false;
   if (maya_commands_are_queued() || maya_captures_exist()) return false;  // its inputs may be known when it runs
   for (size_t i = 0; i < inputs.size() && i < op.reads.size(); i++) {
-    if (!op.reads_argument(inputs, i)) continue;
+    if (!op.reads_argument(inputs, i) || (i == 0 && op.replaces)) continue;
     if (inputs[i].isTensor() && starts_with_placeholder(inputs[i].toTensor())) return true;
     if (!inputs[i].isTensorList()) continue;
     for (const c10::IValue& element : inputs[i].toListRef()) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -19,7 +20,8 @@ struct Call {
   std::vector<Argument> arguments;  // tensors, as views
   std::vector<c10::IValue> values;  // host tensors and everything that is no tensor, by position; None for GPU tensors
   std::vector<TensorView> outputs;
-  std::vector<bool> writes;  // per argument
+  std::vector<bool> writes;                // per argument
+  std::map<size_t, at::Tensor> originals;  // what known arguments held before the op, if ops inside it may overwrite them
   Tally tally;
   bool any_size = false;                        // it may be computed although it is not small: see limit_of_computing
   int place = -1;                               // of a call that may choose by rule (choices.h): where it is; -1: another call
@@ -45,6 +47,10 @@ int64_t limit_of_computing(const Operator& op, c10::ArrayRef<const c10::IValue> 
 bool is_certainly_placeholder(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, int64_t gpu_bytes);
 // Computes the op's results in `stream`'s order, or marks them as placeholders. Moves from `call` only if the work is queued.
 void apply_in_stream(void* stream, Call& call);
+// An op that overwrites an argument may be composed of ops that do so before it ends, and is computed when it ends. Keeps what
+// small known arguments hold. Call it when the stream has come to the op.
+void keep_originals(Call& call);
+bool overwrites_input(const Call& call);
 Tally tally_of(const Operator& op, c10::ArrayRef<const c10::IValue> inputs);
 // Marks the memory that an op writes as placeholders, in `stream`'s order, for an op that is too large to compute.
 void mark_results_as_placeholders(void* stream, const Operator& op, const Written& written);

@@ -11,16 +11,25 @@
 namespace maya {
 namespace {
 
-c10::IValue alias_list(const Argument& argument) {
+// The CPU kernel is called past the dispatcher, which would resolve lazily conjugated and negated arguments for it.
+at::Tensor resolved(const Call& call, size_t argument, const TensorView& view) {
+  at::Tensor alias = cpu_alias(view);
+  if ((!view.conjugate && !view.negative) || call.op->kernel_free == Operator::KernelFree::kCopy) return alias;
+  TORCH_CHECK(!call.writes[argument], "it changes a tensor that is lazily conjugated or negated");
+  return alias.resolve_conj().resolve_neg();
+}
+
+c10::IValue alias_list(const Call& call, size_t index) {
+  const Argument& argument = call.arguments[index];
   if (!argument.optional_list) {
     c10::List<at::Tensor> list;
-    for (const TensorView& view : argument.tensors) list.push_back(cpu_alias(view));
+    for (const TensorView& view : argument.tensors) list.push_back(resolved(call, index, view));
     return list;
   }
   c10::List<std::optional<at::Tensor>> list;
   for (const TensorView& view : argument.tensors) {
     if (view.dtype == c10::ScalarType::Undefined) list.push_back(std::nullopt);
-    else list.push_back(cpu_alias(view));
+    else list.push_back(resolved(call, index, view));
   }
   return list;
 }
@@ -51,11 +60,13 @@ std::vector<c10::IValue> stack_of(const Call& call) {
   for (size_t i = 0; i < call.arguments.size(); i++) {
     const Argument& argument = call.arguments[i];
     if (const TensorView* output = output_for(call, i)) {
-      stack.emplace_back(cpu_alias(*output));
+      stack.emplace_back(resolved(call, i, *output));
+    } else if (const auto original = call.originals.find(i); original != call.originals.end()) {
+      stack.emplace_back(original->second);
     } else if (argument.kind == Argument::Kind::kTensor && argument.tensors[0].on_gpu()) {
-      stack.emplace_back(cpu_alias(argument.tensors[0]));
+      stack.emplace_back(resolved(call, i, argument.tensors[0]));
     } else if (argument.kind == Argument::Kind::kTensorList) {
-      stack.push_back(alias_list(argument));
+      stack.push_back(alias_list(call, i));
     } else if (call.values[i].isDevice()) {
       stack.emplace_back(c10::Device(c10::DeviceType::CPU));
     } else if (call.values[i].isGenerator() || (call.op->takes_generator && is_generator_argument(*call.op, i))) {
@@ -84,6 +95,31 @@ std::vector<at::Tensor> results_of(const Call& call) {
   return results;
 }
 
+bool overwrites_input(const Call& call) {
+  const auto overlap = [](const TensorView& one, const TensorView& other) {
+    const auto *first = static_cast<const char*>(one.data), *second = static_cast<const char*>(other.data);
+    return first < second + other.bytes && second < first + one.bytes;
+  };
+  for (size_t i = 0; i < call.arguments.size(); i++) {
+    if (!call.op->is_out[i] || call.arguments[i].kind != Argument::Kind::kTensor) continue;
+    for (size_t other = 0; other < call.arguments.size(); other++) {
+      if (call.writes[other] || call.arguments[other].kind != Argument::Kind::kTensor) continue;
+      if (overlap(call.arguments[i].tensors[0], call.arguments[other].tensors[0])) return true;
+    }
+  }
+  return false;
+}
+
+void keep_originals(Call& call) {
+  for (size_t i = 0; i < call.arguments.size(); i++) {
+    if (!call.reads_argument(i) || call.arguments[i].kind != Argument::Kind::kTensor) continue;
+    const TensorView& view = call.arguments[i].tensors[0];
+    if (!view.on_gpu() || static_cast<int64_t>(view.bytes) > maya_get_settings()->small_bytes || !is_known(view)) continue;
+    PlainDispatch plain;
+    call.originals.emplace(i, resolved(call, i, view).clone());
+  }
+}
+
 void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
   for (size_t i = 0; i < call.arguments.size(); i++) {
     if (!call.writes[i]) continue;
@@ -98,7 +134,7 @@ void for_each_result(const Call& call, void (*visit)(const TensorView&)) {
 
 bool inputs_are_known(const Call& call) {
   for (size_t i = 0; i < call.arguments.size(); i++) {
-    if (!call.reads_argument(i)) continue;
+    if (!call.reads_argument(i) || call.originals.count(i) > 0) continue;
     for (const TensorView& view : call.arguments[i].tensors) {
       if (!is_known(view)) return false;
     }

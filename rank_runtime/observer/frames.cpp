@@ -27,7 +27,7 @@ Frame& Thread::push(const void* function) {
   frame.launches_of_children = 0;
   frame.blocks_before = device->blocks;
   frame.sequence = -1;
-  frame.may_compute = false;
+  frame.may_compute = frame.is_changed_inside = false;
   frame.content = MAYA_CONTENT_OTHER;
   frame.is_empty_gemm = false;
   frame.is_optimizer_step = false;

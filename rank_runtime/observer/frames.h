@@ -44,6 +44,7 @@ struct Frame {
   int64_t sequence = -1;
   Node outer;  // for a node: the node that was being evaluated when this one began
   bool may_compute = false;
+  bool is_changed_inside = false;             // an op inside it has changed an argument that it reads and writes
   maya_content content = MAYA_CONTENT_OTHER;  // of the tensor that the op writes
   bool is_empty_gemm = false;                 // a GEMM with an empty operand
   bool is_optimizer_step = false;             // a torch.optim annotation that is not inside another one

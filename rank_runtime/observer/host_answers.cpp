@@ -17,7 +17,9 @@ int64_t count_of_elements(const Call& call) {
     std::vector<c10::IValue> stack = stack_of(call);
     if (call.op->name == "aten::nonzero") return at::count_nonzero(stack[0].toTensor()).item<int64_t>();
     call.op->handle->callBoxed(stack);
-    return stack[0].toTensor().size(0);
+    const int dimension = call.op->handle->schema().argumentIndexWithName("dim").value_or(-1);
+    const bool along_one = dimension >= 0 && call.values[dimension].isInt();
+    return stack[0].toTensor().size(along_one ? call.values[dimension].toInt() : 0);
   } catch (const std::exception&) {
     return -1;  // the op itself will report what is wrong with its arguments
   }

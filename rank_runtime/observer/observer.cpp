@@ -96,6 +96,14 @@ void answer_element_count(Frame& frame) {
   if (count >= 0) maya_answer_next_read(count, 64, false);
 }
 
+// Keeps the inputs of an op that may overwrite them before it ends. If they may not have their values yet, it is not computed.
+void keep_overwritten(Frame& frame) {
+  Computing computing(this_thread(), frame);
+  if (!frame.op->changes_inside && !overwrites_input(frame.call)) return;
+  if (maya_commands_are_queued() || maya_captures_exist()) frame.may_compute = false;
+  else keep_originals(frame.call);
+}
+
 // equal compares with a kernel that torch does not dispatch, and copies what it finds to the host.
 void answer_comparison(Frame& frame) {
   if (maya_commands_are_queued()) wait_for_arguments(this_thread(), frame);
@@ -193,6 +201,8 @@ void read_arguments(Thread& self, Frame& frame, c10::ArrayRef<const c10::IValue>
   frame.call.writes.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); i++) frame.call.writes[i] = writes_argument(*frame.op, inputs, i);
   if (frame.op->takes_generator || frame.op->draws_by_default) keep_random_state(frame.call, inputs);
+  frame.call.originals.clear();
+  if ((frame.op->has_out && !frame.op->is_pointwise) || frame.op->changes_inside) keep_overwritten(frame);
   if (frame.op->counts_elements) answer_element_count(frame);
   if (frame.op->compares) {
     answer_comparison(frame);
@@ -353,6 +363,27 @@ void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function
   frame.call.outputs.swap(self.outputs);
 }
 
+// Tells the ops around this one that it has changed an argument of theirs.
+void note_changes_inside(Thread& self, const Frame& frame) {
+  for (size_t depth = 0; depth + 1 < self.depth; depth++) {
+    Frame& outer = *self.frames[depth];
+    if (outer.op == nullptr || !outer.may_compute || !outer.op->writes_any) continue;
+    for (size_t i = 0; i < outer.argument_count; i++) {
+      if (!outer.call.writes[i] || !outer.op->reads[i]) continue;
+      for (const TensorView& view : outer.arguments[i].tensors) {
+        if (view.on_gpu() && frame.written.overlaps(view.data, view.bytes)) outer.is_changed_inside = true;
+      }
+    }
+  }
+}
+
+// An op computed from what the ops inside it have left in its arguments would be wrong: a mean that divides twice.
+void refuse_changed_arguments(Frame& frame) {
+  if (!frame.is_changed_inside || !frame.call.originals.empty()) return;
+  frame.op->changes_inside = true;  // from the next call on, its arguments are kept
+  frame.may_compute = false;
+}
+
 // For an op that launched its kernels and then threw an exception.
 void apply_abandoned(Thread& self, Frame& frame, void* stream) {
   if (frame.op->writes_any || maya_stream_is_capturing(stream)) return;
@@ -413,7 +444,9 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
   } else if (frame.is_empty_gemm) {
     self.record(MAYA_RECORD_OP, signature_of_empty_gemm(frame));
   }
+  if (launches > 0 && frame.op != nullptr && frame.op->writes_any && self.depth > 1) note_changes_inside(self, frame);
   if (launches > frame.launches_of_children && frame.op != nullptr) {
+    refuse_changed_arguments(frame);
     const bool failed = self.exceptions->uncaught > frame.exceptions;
     if (!failed) apply_values(self, frame, function, thread->work_stream);
     else if (frame.may_compute) apply_abandoned(self, frame, thread->work_stream);
@@ -422,6 +455,7 @@ void op_ends(Thread& self, const at::RecordFunction& function) {
     for (const c10::IValue& value : function.outputs()) frame.routing.mark_results(*frame.op, value);
   }
   if (frame.op != nullptr && (frame.op->counts_elements || frame.op->compares)) maya_answer_next_read(0, 0, false);
+  frame.call.originals.clear();
   frame.call.values.clear();  // host tensors among them belong to the program, and must not outlive torch's own state
   maya_flush_deferred_increfs();
   self.pop(launches);

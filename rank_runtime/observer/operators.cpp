@@ -27,9 +27,10 @@ bool counts_elements(const std::string& name) {
 // In-place ops whose result does not depend on what the tensor held before.
 bool overwrites(const std::string& name) {
   static const auto& names = *new std::unordered_set<std::string>{
-      "aten::fill_",   "aten::zero_",          "aten::copy_",          "aten::normal_",    "aten::uniform_",
-      "aten::random_", "aten::bernoulli_",     "aten::exponential_",   "aten::geometric_", "aten::log_normal_",
-      "aten::cauchy_", "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::eye_",       "aten::fill_diagonal_",
+      "aten::fill_",          "aten::zero_",          "aten::copy_",          "aten::normal_",    "aten::uniform_",
+      "aten::random_",        "aten::bernoulli_",     "aten::exponential_",   "aten::geometric_", "aten::log_normal_",
+      "aten::cauchy_",        "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::eye_",       "aten::fill_diagonal_",
+      "aten::_cummax_helper", "aten::_cummin_helper",
   };
   return names.count(name) > 0;
 }
@@ -118,6 +119,14 @@ std::pair<Operator::Indexing, bool> indexing_of(std::string_view name) {
   return {Indexing::kNone, false};
 }
 
+bool replaces(const c10::OperatorName& name) {
+  std::string_view plain = name.name;
+  if (plain.back() == '_') plain.remove_suffix(1);
+  if (plain == "aten::scatter") return name.overload_name == "src" || name.overload_name == "value";
+  const bool puts = plain == "aten::index_put" || plain == "aten::_index_put_impl" || plain == "aten::index_copy";
+  return puts && name.overload_name.empty();
+}
+
 bool is_gemm(std::string_view name) {
   static constexpr std::string_view kNames[] = {"aten::mm",          "aten::addmm",
                                                 "aten::bmm",         "aten::baddbmm",
@@ -191,12 +200,15 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
     made->reads.push_back(!is_result);
     const bool is_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
     made->is_out.push_back(made->writes.back() && argument.kwarg_only() && is_tensor);
+    made->has_out = made->has_out || made->is_out.back();
     const auto type = argument.type();
     const auto inner =
         type->kind() == c10::TypeKind::OptionalType ? type->expectRef<c10::OptionalType>().getElementType() : type;
     made->takes_generator = made->takes_generator || inner->kind() == c10::TypeKind::GeneratorType;
   }
   made->draws_by_default = !made->takes_generator && made->handle->hasTag(at::Tag::nondeterministic_seeded);
+  made->changes_inside = made->name == "aten::scatter_reduce_" || made->name == "aten::index_reduce_";
+  made->is_pointwise = made->handle->hasTag(at::Tag::pointwise);
   made->beta = find_beta(made->handle->schema());
   made->is_gemm = is_gemm(made->name);
   made->joins = made->name == "aten::cat";
@@ -205,6 +217,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->tallies = tallies(made->name);
   made->choice = choice_of(name);
   std::tie(made->indexing, made->puts) = indexing_of(made->name);
+  made->replaces = replaces(name);
   made->counts_elements = counts_elements(made->name);
   made->compares = made->name == "aten::equal";
   made->may_launch = may_launch(*made->handle);

@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <string>
 #include <utility>
@@ -18,7 +19,9 @@ struct Operator {
   std::optional<c10::OperatorHandle> handle;  // nullopt: no operator (an autograd node, a user's annotation)
   std::vector<bool> writes;                   // per argument: the op writes it
   std::vector<bool> reads;                    // per argument: the results depend on its contents
-  std::vector<bool> is_out;                   // per argument: an `out` tensor, which the op writes and returns
+  bool has_out = false, is_pointwise = false;
+  mutable std::atomic<bool> changes_inside{false};  // ops inside it change an argument that it reads and writes
+  std::vector<bool> is_out;                         // per argument: an `out` tensor, which the op writes and returns
   bool writes_any = false;
   // Where its tensor results are: all in arguments, all in a few newly allocated blocks, or anywhere.
   enum class Results : uint8_t { kArguments, kNewBlocks, kAnywhere } results = Results::kAnywhere;
@@ -31,6 +34,7 @@ struct Operator {
   // It picks parts of its first argument, or puts others there (`puts`), by an index or a mask.
   enum class Indexing : uint8_t { kNone, kRows, kElements, kMask } indexing = Indexing::kNone;
   bool puts = false;
+  bool replaces = false;        // what it puts there replaces what was there
   bool reports_errors = false;  // returns an "info" that the host checks; computed from placeholders, it would report an error
   bool takes_generator = false;
   bool draws_by_default = false;  // takes no generator, but draws random numbers: dropout

@@ -83,6 +83,7 @@ ROUTERS = Checks(
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device="cuda")
         assert (back[order] == torch.arange(len(order), device="cuda")).all().item()
+        assert sorted(back.tolist()) == list(range(len(order)))
 
     def places_in_the_experts_buffers():
         mask = F.one_hot(chosen[:, 0], EXPERTS)

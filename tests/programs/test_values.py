@@ -175,6 +175,50 @@ SMALL_TENSORS = Checks(
         some.copy_(torch.ones(3).pin_memory(), non_blocking=True)
         assert torch.equal(some, torch.ones(3, device="cuda"))
 
+    def unique_columns_are_counted():
+        found, inverse = torch.unique(torch.tensor([[1, 1, 2], [3, 3, 4]]).cuda(), dim=1, return_inverse=True)
+        assert found.tolist() == [[1, 2], [3, 4]] and inverse.tolist() == [0, 0, 1]
+
+    def a_permutation_is_inverted():
+        order = torch.tensor([3, 1, 0, 2]).cuda()
+        places = torch.arange(4, device="cuda")
+        back = torch.empty_like(order)
+        back[order] = places
+        assert back.tolist() == [2, 1, 3, 0]
+        assert torch.empty_like(order).scatter_(0, order, places).tolist() == [2, 1, 3, 0]
+        assert torch.empty_like(order).index_copy_(0, order, places).tolist() == [2, 1, 3, 0]
+
+    # ---- ops that are composed of others ----
+
+    def _as_on_the_cpu(compute):
+        matrix = torch.tensor([[3.0, 1.0, 2.0], [6.0, -1.0, 4.0], [1.5, 5.0, -2.0]])
+        for expected, found in zip(compute(matrix), compute(matrix.cuda()), strict=True):
+            assert torch.allclose(expected, found.cpu(), atol=1e-5), (expected, found)
+
+    def factors_whose_memory_is_an_input():
+        _as_on_the_cpu(torch.linalg.lu)
+
+    def arguments_that_are_lazily_conjugated():
+        _as_on_the_cpu(lambda matrix: [torch.fft.hfft2(matrix)])
+        twice = lambda matrix: torch.complex(matrix, matrix)
+        _as_on_the_cpu(lambda matrix: torch.view_as_real(twice(matrix).mH @ twice(matrix)))
+
+    def results_in_given_memory():
+        _as_on_the_cpu(lambda matrix: [torch.softmax(matrix, 1, out=torch.empty_like(matrix))])
+        _as_on_the_cpu(lambda matrix: [torch.histc(matrix, 4, out=matrix.new_empty(4))])
+        _as_on_the_cpu(lambda matrix: [torch.cumsum(matrix.clone(), 0, out=matrix.clone())])
+
+    def means_that_are_divided_in_place():
+        def reduced(matrix):
+            rows = torch.tensor([0, 1, 1], device=matrix.device)
+            ones = torch.ones_like(matrix)
+            yield ones.clone().scatter_reduce_(0, rows[:, None].expand(3, 3).contiguous(), matrix, "mean")
+            yield ones.clone().index_reduce_(0, rows, matrix, "mean")
+        _as_on_the_cpu(reduced)
+
+    def running_extremes():
+        _as_on_the_cpu(lambda matrix: torch.cummax(matrix, 0))
+
     def pickles_are_gathered_by_their_sizes():  # as torch.distributed.all_gather_object does before it communicates
         objects = [{"rank": 0, "name": "a" * 100}, [1, 2, 3]]
         pickles = [torch.frombuffer(bytearray(pickle.dumps(each)), dtype=torch.uint8).cuda() for each in objects]
