@@ -6,6 +6,7 @@
 
 #include "choices.h"
 #include "cpu_equivalents.h"
+#include "integer_ops.h"
 #include "random.h"
 
 namespace maya {
@@ -85,6 +86,8 @@ std::vector<at::Tensor> results_of(const Call& call) {
     at::Generator generator;
     if (call.op->draws_by_default) generator = cpu_generator(call.random_seed, call.random_offset);
     stack = equivalent(Arguments(*call.op, std::move(stack), std::move(generator)));
+  } else if (auto fast = fast_integer_results(*call.op, stack)) {
+    return std::move(*fast);
   } else {
     TORCH_CHECK(call.op->has_cpu_kernel(), "it has no CPU kernel");
     TORCH_CHECK(!call.op->draws_by_default, "its CPU kernel would take the program's own random numbers");

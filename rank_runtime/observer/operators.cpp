@@ -161,6 +161,15 @@ Operator::KernelFree kernel_free_form_of(const c10::OperatorName& name) {
   return Operator::KernelFree::kNone;
 }
 
+Operator::FastForm fast_form_of(const c10::OperatorName& name) {
+  const std::string& overload = name.overload_name;
+  if (name.name == "aten::nonzero" && overload.empty()) return Operator::FastForm::kNonzero;
+  if (name.name == "aten::masked_select" && overload.empty()) return Operator::FastForm::kMaskedSelect;
+  if (name.name == "aten::sum" && (overload.empty() || overload == "dim_IntList")) return Operator::FastForm::kSum;
+  if (name.name == "aten::sort" && (overload.empty() || overload == "stable")) return Operator::FastForm::kSort;
+  return Operator::FastForm::kNone;
+}
+
 // Views and composed ops touch no memory themselves.
 Operator::HostForm host_form_of(const Operator& op) {
   using Form = Operator::HostForm;
@@ -223,6 +232,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorName& name) {
   made->may_launch = may_launch(*made->handle);
   made->results = results_of(made->handle->schema());
   made->kernel_free = kernel_free_form_of(name);
+  made->fast_form = fast_form_of(name);
   for (const auto& result : made->handle->schema().returns()) {
     made->reports_errors = made->reports_errors || result.name() == "info";
   }

@@ -29,6 +29,8 @@ struct Operator {
   int beta = -1;  // of addmm and the like: position of the first argument's factor; the argument is not read if it is 0
   bool may_launch = true;  // false: it launches nothing itself; at most it calls other ops
   enum class KernelFree : uint8_t { kNone, kCopy, kAddNumber } kernel_free = KernelFree::kNone;  // see kernel_free_ops.h
+  // It has a fast form for large integer tensors; see integer_ops.h.
+  enum class FastForm : uint8_t { kNone, kNonzero, kMaskedSelect, kSum, kSort } fast_form = FastForm::kNone;
   // It chooses the best of several alternatives by their scores; see choices.h.
   enum class Choice : uint8_t { kNone, kTop, kSort, kBest, kBestWithScore } choice = Choice::kNone;
   // It picks parts of its first argument, or puts others there (`puts`), by an index or a mask.

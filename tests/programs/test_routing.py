@@ -106,6 +106,28 @@ ROUTERS = Checks(
         counts = torch.bincount(scores[:1001].topk(3)[1].flatten(), minlength=EXPERTS).tolist()
         assert sum(counts) == 3003 and max(counts) - min(counts) <= 1
 
+    def integers_are_summed_sorted_and_selected_as_on_the_cpu():
+        generator = torch.Generator().manual_seed(5)
+        few = torch.randint(-40, 40, (300, 7, 20), generator=generator)
+        mask = torch.rand(300, 7, 20, generator=generator) < 0.05
+        ops = [
+            *(lambda x, m, dims=dims: m.sum(dims) for dims in (0, 1, 2, (0, 1), (1, 2), (0, 2), -1)),
+            *(lambda x, m, dims=dims: x.int().sum(dims, keepdim=True) for dims in (0, 1, 2, (0, 1))),
+            lambda x, m: x.to(torch.uint8).sum(),
+            lambda x, m: m.sum(dtype=torch.int32),
+            lambda x, m: m.nonzero(),
+            lambda x, m: x.masked_select(m),
+            lambda x, m: x[:1].expand(300, -1, -1).masked_select(m),
+            lambda x, m: x[m],
+            lambda x, m: torch.stack(x.flatten().sort(stable=True)),
+            lambda x, m: torch.stack(x.flatten().sort(stable=True, descending=True)),
+            lambda x, m: (x.flatten() * 10**12).sort()[0],
+        ]
+        for number, op in enumerate(ops):
+            expected, found = op(few, mask), op(few.cuda(), mask.cuda())
+            assert expected.dtype == found.dtype and expected.shape == found.shape, number
+            assert torch.equal(expected, found.cpu()), number
+
     def few_tokens():
         assert len(set(scores[:2].topk(4)[1].flatten().tolist())) == 8
 
