@@ -20,11 +20,18 @@ from rank_runtime.messages import Failed, RequestFailed
 class JobServer:
     """One job of a session's server, as its watcher sees it."""
 
-    def __init__(self, server: SessionServer, state: State) -> None:
+    def __init__(self, server: SessionServer, job: SessionJob, state: State) -> None:
         self.state = state
         self.endpoint = server.endpoint
-        self.held_failures: list[tuple[int, Failed | RequestFailed]] = []  # none is held: ranks get them at once
         self.turn = server.turn
+        self._server = server
+        self._job = job
+
+    @property
+    def held_failures(self) -> list[tuple[int, Failed | RequestFailed]]:
+        """Of ranks whose calls do not match; they stay in these calls."""
+        rank_of = {process: rank for rank, process in self._job.processes.items()}
+        return [(rank_of[process], failure) for process, failure in self._server.mismatches if process in rank_of]
 
 
 class SessionWatch:
@@ -50,7 +57,7 @@ class SessionWatch:
                     watcher.exited(rank, 0 if self._server.state.said_bye(process) else 1)
             found = None if job.is_over else watcher.poll()
             if found is not None:
-                lines.append(found)
+                lines.append({**found, "pids": [self._server.pids[process] for process in job.processes.values()]})
         return lines
 
     def activity(self) -> list[dict[str, Any]]:
@@ -61,11 +68,11 @@ class SessionWatch:
 
     def _watcher(self, job: SessionJob) -> Watcher | None:
         state = self._server.state.state_of.get(job.number)
-        if job.number not in self._watchers and state is not None and 1 < job.ranks == len(job.processes):
+        if job.number not in self._watchers and state is not None and job.is_complete:
             folder = self._folder if not self._watchers else self._folder / f"job{job.number}"
             folder.mkdir(exist_ok=True)
             settings = WatcherSettings(job.ranks, folder, self._patience)
-            watcher = self._watchers[job.number] = Watcher(JobServer(self._server, state), settings)
+            watcher = self._watchers[job.number] = Watcher(JobServer(self._server, job, state), settings)
             for rank, process in job.processes.items():
                 watcher.started(rank, self._server.pids[process])
         return self._watchers.get(job.number)

@@ -29,6 +29,11 @@ class SessionJob:
     ended: set[int] = field(default_factory=set)  # processes
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it has several ranks, and all have appeared."""
+        return 1 < self.ranks == len(self.processes)
+
+    @property
     def is_over(self) -> bool:
         return len(self.ended) == len(self.processes)
 

@@ -7,7 +7,8 @@ In: settings, as JSON on the command line, and SIGTERM at the end of the command
     {"over": {"job": ..., "ranks": ..., "ranks_per_node": ...,           all processes of a job have ended: in a shell
               "pids": {...}, "command": [...], "seconds": ...,           after a quiet time, otherwise at the end
               "steps": ..., "statistics": {...}}}
-    {"hang": ...}, {"no_progress": ...}, {"resumed": ...}                as in coordinator/process.py
+    {"hang": ...}, {"no_progress": ...}, {"resumed": ...}                as in coordinator/process.py, with "pids",
+                                                                         those of the job's ranks
     {"alive": [...]}                                                     at the end: processes that still use a GPU
 
 It ends after SIGTERM, or when the process that started it has ended.

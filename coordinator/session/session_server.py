@@ -12,10 +12,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from coordinator.answers import INVALID_USAGE, Outgoing
 from coordinator.server import Server
 from coordinator.session.session_state import SessionState
 from coordinator.time_model import RunTimeModel
-from rank_runtime.messages import Hello
+from rank_runtime.messages import Failed, Hello
 
 _MOST_PROCESSES = 1 << 20
 
@@ -32,6 +33,7 @@ class SessionServer(Server):
         self.commands: list[list[str]] = []  # its command line, and its parent's
         self.began: list[float] = []  # when it connected, by the monotonic clock
         self.running: dict[int, int] = {}  # descriptor -> process
+        self.mismatches: list[tuple[int, Failed]] = []  # of processes, which stay in these calls
 
     def _rank_of(self, hello: Hello) -> int:
         """A new number: the rank of the Hello means nothing."""
@@ -42,6 +44,21 @@ class SessionServer(Server):
         with suppress(OSError):  # it has ended already; the socket shows that as well
             self.running[os.pidfd_open(hello.process)] = number
         return number
+
+    def _put(self, answers: list[Outgoing]) -> None:
+        """Hold what tells ranks that their calls do not match, as on GPUs, where such calls never end. The job's
+        watcher reports it; a job that has none yet gets the answer."""
+        passed = []
+        for process, message, payload in answers:
+            if isinstance(message, Failed) and message.result == INVALID_USAGE and self._is_watched(process):
+                self.mismatches.append((process, message))
+            else:
+                passed.append((process, message, payload))
+        super()._put(passed)
+
+    def _is_watched(self, process: int) -> bool:
+        place = self.state.placing.place_of(process)
+        return place is not None and place[0].is_complete
 
     def process_ended(self, descriptor: int) -> None:
         """A descriptor of `running` has become readable."""

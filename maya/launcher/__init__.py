@@ -14,6 +14,7 @@ from maya.launcher.attempt import AttemptOutcome, SurveyFailed
 from maya.launcher.injection_options import Injection
 from maya.launcher.job import Job
 from maya.launcher.logs import make_run_folder
+from maya.launcher.outer_session import note_own_job
 from maya.launcher.recorded_settings import make_settings
 from maya.replay.run_settings import RunSettings
 from maya.util import standard_streams
@@ -39,6 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
             _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")
         settings = make_settings(launch, device, build, os.environ)
         folder = make_run_folder(launch)
+        note_own_job(os.environ)
         if launch.finds_representatives or _needs_representatives(launch):
             launch = _with_representatives(launch, device, build, settings, folder)
         return Job(launch, device, build, settings, folder, _say).run()

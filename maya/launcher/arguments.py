@@ -204,7 +204,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         redirects=_streams("--redirects", options.redirects),
         tee=_streams("--tee", options.tee),
         local_ranks=_local_ranks(options.local_ranks_filter),
-        shown_ranks=_shown_ranks(options.ranks_filter),
+        shown_ranks=_shown_ranks(options.ranks_filter, world_size),
         cluster=cluster.name if cluster else None,
         cluster_file=options.cluster,
         gpu=gpu,
@@ -414,9 +414,11 @@ def _local_ranks(text: str) -> frozenset[int] | None:
     return frozenset(map(int, text.split(","))) if text else None
 
 
-def _shown_ranks(text: str) -> frozenset[int] | None:
+def _shown_ranks(text: str, world_size: int) -> frozenset[int] | None:
     try:
-        return frozenset(parse_ranks(text, repeated=True)) if text else None
+        return frozenset(parse_ranks(text, repeated=True, world_size=world_size)) if text else None
+    except NoSuchRankError as error:
+        raise UsageError(f"--ranks-filter {text}: {error}") from error
     except ValueError as error:
         raise UsageError(f"--ranks-filter: {error}") from error
 

@@ -20,7 +20,7 @@ _TRACE_RANKS = "--trace-ranks="
 # Names as in argparse.
 OPTIONS = (
     "cluster", "gpu", "set", "out", "network", "host_time", "host", "clock", "pack", "tokens_per_step",
-    "price_per_gpu_hour", "steps_from", "trace_ranks", "no_timeline", "stop_after", "hang_after", "compute",
+    "price_per_gpu_hour", "steps_from", "trace_ranks", "no_timeline", "stop_after", "hang_after", "on_hang", "compute",
     "compute_bytes", "copy_bytes", "collective_bytes", "strict_values",
 )  # fmt: skip
 
@@ -38,6 +38,8 @@ def read(words: Sequence[str], command: Sequence[str], environment: Mapping[str,
     traced = [word for word in words if word.startswith(_TRACE_RANKS)]  # the world size is not known yet
     others = [word for word in words if word not in traced]
     launch = check([*others, "--no-python", "--represent", "all", "--", *command], environment)
+    if launch.hangs.debugs:
+        raise UsageError("--on-hang pdb: maya exec starts no debugger; choose report, abort or wait, or maya-torchrun")
     if not traced:
         return launch
     text = traced[-1].removeprefix(_TRACE_RANKS)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from maya.devices import DeviceError, load_device
 from maya.launcher import hang
 from maya.launcher.arguments import LaunchOptions, UsageError
 from maya.launcher.logs import make_run_folder, new_run_folder
+from maya.launcher.outer_session import take_own_jobs
 from maya.launcher.recorded_settings import make_settings, write_settings
 from maya.session.command_process import end_like, run_command
 from maya.session.coordinator_process import CoordinatorProcess
@@ -69,6 +72,8 @@ class _Session:
             _say(f"a shell with {gpus_per_node} virtual {device.name}; exit ends it")
         self._assumed = None if launch.cluster_file else f"{settings.cluster} ({cluster.name})"
         self._ended: list[EndedJob] = []
+        self._hangs = launch.hangs
+        self._stuck: list[tuple[int, float]] = []  # descriptors of ranks that are being ended, and when to kill them
         self._has_connections = False
         self._alive: Sequence[int] = ()
         self._began = time.monotonic()
@@ -90,6 +95,7 @@ class _Session:
     def _turn(self) -> None:
         for report in self._coordinator.reports():
             self._take(report)
+        self._kill_stuck()
         if self._is_shell:
             self._conclude_ended()
 
@@ -100,15 +106,39 @@ class _Session:
             self._has_connections = True
         if "hang" in report:
             hang.show(report["hang"], _say)
-            _say("the command goes on, until torch's watchdogs or Ctrl-C end it")
+            self._end_ranks(report["pids"])
         if "no_progress" in report:
             hang.warn(report["no_progress"], _say, stop="Ctrl-C stops the command")
+            if self._hangs.suspects:
+                self._end_ranks(report["pids"])
         if "resumed" in report:
             _say(f"the ranks go on, after {report['resumed']['seconds']:.0f} s without any activity")
         if "over" in report:
             self._ended.append(EndedJob.of_report(report["over"]))
         if "alive" in report:
             self._alive = report["alive"]
+
+    def _end_ranks(self, pids: Sequence[int]) -> None:
+        """End the ranks of a job that can never go on; the command sees them end, and decides what follows."""
+        ending = hang.ending(self._hangs, raises=False)
+        if ending is None:
+            _say("the command goes on, until torch's watchdogs or Ctrl-C end it")
+            return
+        _say(f"the {len(pids)} ranks of this job are ended (--on-hang wait leaves them)")
+        for pid in pids:
+            with suppress(OSError):
+                process = os.pidfd_open(pid)
+                self._stuck.append((process, time.monotonic() + ending.shutdown_seconds))
+                signal.pidfd_send_signal(process, ending.signal)
+
+    def _kill_stuck(self) -> None:
+        for process, deadline in list(self._stuck):
+            if time.monotonic() < deadline:
+                continue
+            with suppress(OSError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            os.close(process)
+            self._stuck.remove((process, deadline))
 
     def _conclude_ended(self) -> None:
         """In a shell, jobs are predicted as they end; the exit codes of their commands are not known."""
@@ -118,6 +148,9 @@ class _Session:
 
     def _finish(self, exit_code: int) -> None:
         seconds = time.monotonic() - self._began
+        for process, _ in self._stuck:
+            os.close(process)
+        has_own_jobs = take_own_jobs(self._folder)  # of maya-torchrun, which has predicted them
         if self._has_connections or any(self._folder.glob(TRACES.format("*"))):
             for report in self._coordinator.finish():
                 self._take(report)
@@ -130,7 +163,7 @@ class _Session:
             if self._assumed is not None and any(job.ranks > 1 for job in self._ended):
                 _say(f"no --cluster: the network is that of {self._assumed}")
             self._runs.conclude_all(self._ended, self._name, exit_code, seconds)
-        else:
+        elif not has_own_jobs:
             _say("nothing recorded: no process used a GPU")
 
     def _remove_if_unused(self) -> None:

@@ -24,6 +24,7 @@ from maya.replay.run_settings import RunSettings
 from maya.session.environment import TRACES
 from maya.session.options import script_of
 from maya.trace import TraceError, read
+from maya.util.ranks import parse_ranks
 from rank_runtime.trace_format import HEADER_FIELDS, layout, offset_after
 
 
@@ -94,7 +95,13 @@ class SessionRuns:
             folder = new_run_folder(name)
         self._folder_is_free = False
         traces = self._move_traces(job, folder)
-        settings = replace(self._settings, world_size=job.ranks, ranks_per_node=job.ranks_per_node, script=name)
+        settings = replace(
+            self._settings,
+            world_size=job.ranks,
+            ranks_per_node=job.ranks_per_node,
+            script=name,
+            options=self._options_for(job.ranks),
+        )
         try:
             write_settings(settings, folder)
         except UsageError as error:
@@ -127,6 +134,20 @@ class SessionRuns:
             timeline=self._launch.timing.timeline,
             clock=() if virtual else [wall_clock("--clock wall")],
         )
+
+    def _options_for(self, ranks: int) -> dict[str, Any]:
+        """The options for a job of this size: --trace-ranks may name ranks that it does not have."""
+        options = dict(self._settings.options)
+        text = str(options.get("trace_ranks", "all"))
+        if text in ("all", "none"):
+            return options
+        wanted = parse_ranks(text, repeated=True)
+        own = [rank for rank in wanted if rank < ranks]
+        if len(own) < len(wanted):
+            size = "1 rank" if ranks == 1 else f"{ranks} ranks"
+            self._say(f"--trace-ranks {text}: this job has {size}, so the others have no trace file")
+            options["trace_ranks"] = ",".join(map(str, own)) or "none"
+        return options
 
     def _move_traces(self, job: EndedJob, folder: Path) -> dict[int, Path]:
         """Give the traces of processes, and of their forked children, the names of ranks."""

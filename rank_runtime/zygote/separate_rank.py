@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import os
 
+from rank_runtime.module_hooks import after_import
 from rank_runtime.zygote.compile_sharing import share_compiled_graphs
 from rank_runtime.zygote.compile_trials import hide_compile_trials
 from rank_runtime.zygote.drain import complete_collectives, keep_process_groups, status_will_be_zero
@@ -33,6 +34,7 @@ def begin_separate_rank(entry: str) -> None:
     share_triton_kernels(os.environ)
     if hasattr(ctypes.CDLL(None), "maya_complete_collectives"):  # the fake libraries are loaded
         atexit.register(_end)
+        after_import("torch", lambda _: ctypes.CDLL(None).maya_skip_destructors())
 
 
 def _end() -> None:

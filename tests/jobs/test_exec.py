@@ -200,11 +200,29 @@ def test_ranks_without_a_process_group(build: Build, tmp_path: Path, launcher: s
         "forks": "python script.py forks",
         "mpirun": f"for i in 0 1; do {variables} python script.py & done; wait",
     }
-    run = maya_exec(tmp_path, "sh", "-c", starts[launcher], environment={"CUDA_VISIBLE_DEVICES": "2,5,7"}, text=ALONE)
+    run = maya_exec(
+        tmp_path,
+        *("sh", "-c", starts[launcher]),
+        options=["--trace-ranks", "0,9"],
+        environment={"CUDA_VISIBLE_DEVICES": "2,5,7"},
+        text=ALONE,
+    )
     assert run.exit_code == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == {"forks": ["1 of 3"], "mpirun": ["0 of 3", "1 of 3"]}[launcher]
     assert run.summary["world_size"] == {"forks": 1, "mpirun": 2}[launcher]
     assert run.summary["prediction"]["steps"]["count"] == 3
+    size = {"forks": "1 rank", "mpirun": "2 ranks"}[launcher]
+    assert f"--trace-ranks 0,9: this job has {size}, so the others have no trace file" in run.stderr
+    assert [path.name for path in (run.folder / "traces").iterdir()] == ["rank0_trace.json.gz"]
+
+
+def test_maya_torchrun_below_it_predicts_its_own_job(build: Build, tmp_path: Path) -> None:
+    own = [sys.executable, "-m", "maya.launcher", "--out", str(tmp_path / "own"), "script.py"]
+    run = maya_exec(tmp_path, *own, text="import torch; torch.ones(1, device='cuda')")
+    assert run.exit_code == 0, run.stderr
+    assert (tmp_path / "own" / "summary.json").exists()
+    assert "nothing recorded" not in run.stderr
+    assert not run.folder.exists()
 
 
 def test_a_command_that_uses_no_gpu_is_left_alone(build: Build, tmp_path: Path) -> None:
@@ -265,6 +283,36 @@ def test_a_job_without_progress_is_reported(build: Build, tmp_path: Path) -> Non
             seen += started.stderr
     assert any("rank 0: waits in all_reduce #2 of" in line for line in seen), "".join(seen)
     assert any("rank 1 has not called it yet" in line for line in seen)
+
+
+MISMATCH = (
+    HANGS.partition("    dist.all_reduce(x)")[0]
+    + """
+    dist.all_reduce(x)
+    x = torch.ones(4 + rank, device="cuda")
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    mp.spawn(run, args=(sys.argv[1],), nprocs=2)
+"""
+)
+
+
+def test_ranks_whose_calls_do_not_match_stay_in_them_and_are_ended(build: Build, tmp_path: Path) -> None:
+    run = maya_exec(tmp_path, "python", "script.py", str(tmp_path / "store"), text=MISMATCH)
+    assert run.exit_code == 1, run.stderr
+    assert "maya: mismatch: collective 1 on communicator 1 (ranks 0-1) does not match" in run.stderr
+    assert "the 2 ranks of this job are ended (--on-hang wait leaves them)" in run.stderr
+    assert "DistBackendError" not in run.stderr
+    assert (run.folder / "hang.json").exists()
+
+
+def test_a_debugger_is_refused(build: Build, tmp_path: Path) -> None:
+    run = maya_exec(tmp_path, "true", options=["--on-hang", "pdb"])
+    assert run.exit_code == 2
+    assert "--on-hang pdb" in run.stderr
 
 
 def test_a_shell_predicts_its_jobs_one_by_one(build: Build, tmp_path: Path) -> None:

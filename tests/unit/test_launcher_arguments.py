@@ -122,6 +122,7 @@ def test_nodes_and_ranks_per_node_follow_from_the_options(
         (["--redirects", "4"], "--redirects 4: expected 0, 1, 2 or 3"),
         (["--signals-to-handle", "SIGTERM,SIGKILL"], "SIGKILL is not a signal that can be handled"),
         (["--ranks-filter", "a"], "--ranks-filter: 'a' does not name ranks; write e.g. 0-7"),
+        (["--ranks-filter", "0-7", "--nproc", "2"], "--ranks-filter 0-7: there is no rank 7; ranks are 0 to 1"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter a: expected local ranks"),
         (["--rdzv-backend", "etcd"], "--rdzv-backend etcd is not supported yet"),
         (["--rdzv-endpoint", "nowhere"], "--rdzv-endpoint nowhere: expected <host>:<port>"),

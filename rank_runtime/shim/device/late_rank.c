@@ -144,7 +144,7 @@ void maya_place_by_communicator(int member, int ranks, const uint64_t key[2]) {
 
 static void leave(int status, void *unused) {
     (void)unused;
-    if (!appeared) return;
+    if (maya_waits_to_appear()) return;
     fflush(NULL);
     _exit(status); /* ends the trace and the connection (recorder_exit.c) */
 }
