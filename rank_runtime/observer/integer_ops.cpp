@@ -15,8 +15,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kLeastElements = 4096;  // for fewer, torch's kernels are fast enough
-constexpr int64_t kMostKeys = 1 << 16;    // of a counting sort
+constexpr int64_t kMostKeys = 1 << 16;  // of a counting sort
 
 bool is_mask(const at::Tensor& tensor) {
   return tensor.is_contiguous() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
@@ -114,22 +113,18 @@ void add_up_booleans(const uint8_t* from, int64_t outer, int64_t count, int64_t 
 }
 
 // Sums over all dimensions, or over some that follow each other.
-std::optional<Tensors> sum(const Operator& op, const std::vector<c10::IValue>& stack) {
+std::optional<Tensors> sum(const std::vector<c10::IValue>& stack) {
   const at::Tensor& given = stack[0].toTensor();
-  const bool all = op.overload.empty();
   if (!c10::isIntegralType(given.scalar_type(), /*includeBool=*/true) || given.dim() == 0) return std::nullopt;
-  const c10::IValue& type = stack[all ? 1 : 3];
+  const c10::IValue& type = stack[3];
   if (!type.isNone() && type.toScalarType() != at::kLong) return std::nullopt;
   const int64_t dimensions = given.dim();
-  std::vector<bool> summed(static_cast<size_t>(dimensions), all);
-  if (!all) {
-    const auto listed = stack[1].isNone() ? std::vector<int64_t>() : stack[1].toIntVector();
-    if (listed.empty()) summed.assign(summed.size(), true);
-    for (const int64_t d : listed) summed[static_cast<size_t>(d < 0 ? d + dimensions : d)] = true;
-  }
+  const auto listed = stack[1].isNone() ? std::vector<int64_t>() : stack[1].toIntVector();
+  std::vector<bool> summed(static_cast<size_t>(dimensions), listed.empty());
+  for (const int64_t d : listed) summed[static_cast<size_t>(d < 0 ? d + dimensions : d)] = true;
   const auto first = std::find(summed.begin(), summed.end(), true), last = std::find(first, summed.end(), false);
   if (std::find(last, summed.end(), true) != summed.end()) return std::nullopt;
-  const bool keeps = !all && stack[2].toBool();
+  const bool keeps = stack[2].toBool();
   std::vector<int64_t> shape;
   int64_t outer = 1, count = 1, inner = 1;
   for (auto d = summed.begin(); d != summed.end(); ++d) {
@@ -176,10 +171,10 @@ std::optional<Tensors> sort_by_counting(const at::Tensor& given, bool descending
   return Tensors{sorted, order};
 }
 
-std::optional<Tensors> sort(const Operator& op, const std::vector<c10::IValue>& stack) {
+std::optional<Tensors> sort(const std::vector<c10::IValue>& stack) {
   const at::Tensor& given = stack[0].toTensor();
   if (given.dim() != 1 || !given.is_contiguous()) return std::nullopt;
-  const bool descending = stack[op.overload == "stable" ? 3 : 2].toBool();
+  const bool descending = stack[3].toBool();
   if (given.scalar_type() == at::kLong) return sort_by_counting<int64_t>(given, descending);
   if (given.scalar_type() == at::kInt) return sort_by_counting<int32_t>(given, descending);
   return std::nullopt;
@@ -200,8 +195,8 @@ std::optional<Tensors> fast_integer_results(const Operator& op, const std::vecto
   switch (op.fast_form) {
     case Operator::FastForm::kNonzero: return nonzero(stack);
     case Operator::FastForm::kMaskedSelect: return masked_select(stack);
-    case Operator::FastForm::kSum: return sum(op, stack);
-    case Operator::FastForm::kSort: return sort(op, stack);
+    case Operator::FastForm::kSum: return sum(stack);
+    case Operator::FastForm::kSort: return sort(stack);
     case Operator::FastForm::kNone: break;
   }
   return std::nullopt;

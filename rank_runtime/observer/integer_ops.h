@@ -12,6 +12,8 @@
 
 namespace maya {
 
+constexpr int64_t kLeastElements = 4096;  // for fewer, torch's kernels are fast enough
+
 // The results of the op for these arguments, on the CPU; nullopt: another op, or arguments that have no fast form.
 std::optional<std::vector<at::Tensor>> fast_integer_results(const Operator& op, const std::vector<c10::IValue>& stack);
 // The number of elements that are not zero.

@@ -25,6 +25,7 @@
 #include "compute.h"
 #include "data_pointer.h"
 #include "frames.h"
+#include "integer_ops.h"
 #include "host_tensors.h"
 #include "autograd_nodes.h"
 #include "torch_private.h"
@@ -344,8 +345,21 @@ void add_new_blocks(Thread& self, Frame& frame) {
   }
 }
 
+// Whether an op around this one is computed from its own arguments by a fast form (integer_ops.h). Then only the op around it
+// sees the results of this one, such as a cast of the argument.
+bool is_inside_fast_form(const Thread& self) {
+  for (size_t depth = 0; depth + 1 < self.depth; depth++) {
+    const Frame& outer = *self.frames[depth];
+    if (outer.op == nullptr || outer.op->fast_form == Operator::FastForm::kNone || !outer.may_compute) continue;
+    const TensorView& given = outer.arguments[0].tensors[0];
+    if (static_cast<int64_t>(given.bytes / c10::elementSize(given.dtype)) >= kLeastElements) return true;
+  }
+  return false;
+}
+
 // For an op that launched kernels of its own: computes its results, or marks them as placeholders.
 void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function, void* stream) {
+  if (frame.may_compute && self.depth > 1 && is_inside_fast_form(self)) frame.may_compute = false;
   if (frame.may_compute) {
     self.outputs.clear();
     for (const c10::IValue& value : function.outputs()) collect_outputs(value, self.outputs);

@@ -161,12 +161,13 @@ Operator::KernelFree kernel_free_form_of(const c10::OperatorName& name) {
   return Operator::KernelFree::kNone;
 }
 
+// Only overloads that launch kernels of their own: others call these.
 Operator::FastForm fast_form_of(const c10::OperatorName& name) {
   const std::string& overload = name.overload_name;
   if (name.name == "aten::nonzero" && overload.empty()) return Operator::FastForm::kNonzero;
   if (name.name == "aten::masked_select" && overload.empty()) return Operator::FastForm::kMaskedSelect;
-  if (name.name == "aten::sum" && (overload.empty() || overload == "dim_IntList")) return Operator::FastForm::kSum;
-  if (name.name == "aten::sort" && (overload.empty() || overload == "stable")) return Operator::FastForm::kSort;
+  if (name.name == "aten::sum" && overload == "dim_IntList") return Operator::FastForm::kSum;
+  if (name.name == "aten::sort" && overload == "stable") return Operator::FastForm::kSort;
   return Operator::FastForm::kNone;
 }
 
