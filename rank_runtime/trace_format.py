@@ -42,6 +42,9 @@ BLOCK_HEADER_FIELDS: StructFields = (
 END_FIELDS: StructFields = (("records", "Q"), ("strings", "Q"), ("placeholder_reads", "Q"))
 # The payload of a CUT block.
 CUT_FIELDS: StructFields = (("error", "I"),)  # errno of the write that failed
+# The payload of a LIMIT block: optimizer steps that were recorded and that the program has made so far, and the
+# operations that were recorded since the last step, if they were the reason; else 0.
+LIMIT_FIELDS: StructFields = (("recorded_steps", "Q"), ("steps", "Q"), ("operations", "Q"))
 
 
 def layout(fields: StructFields) -> struct.Struct:
@@ -63,6 +66,7 @@ class BlockKind(IntEnum):
     END = 3
     HOST_TIMES = 4
     CUT = 5
+    LIMIT = 6
 
 
 class RecordKind(IntEnum):

@@ -194,6 +194,22 @@ RANK_VARIABLES = (
         internal=True,
     ),
     Variable(
+        "MAYA_RECORD_STEPS",
+        "number of optimizer steps after which the trace ends while the program goes on; maya-torchrun sets it from "
+        "--record-steps; 0: no limit",
+        "0",
+        is_number=True,
+        internal=True,
+    ),
+    Variable(
+        "MAYA_RECORD_OPERATIONS",
+        "with MAYA_RECORD_STEPS: number of kernels, copies and collectives without an optimizer step after which the "
+        "trace ends",
+        "10000000",
+        is_number=True,
+        internal=True,
+    ),
+    Variable(
         "MAYA_SCHEDULE_SEED",
         "seed of the random delays of calls and streams; maya-torchrun sets it from --schedule-seed; empty: no delays",
         internal=True,

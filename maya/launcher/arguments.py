@@ -24,7 +24,7 @@ from maya.devices import Device, DeviceError, load_device
 from maya.launcher import hang, injection_options
 from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
-from maya.launcher.option_parser import GPU, make_parser
+from maya.launcher.option_parser import GPU, RECORDED_STEPS, make_parser
 from maya.launcher.timing_options import Timing, TimingError, read_options
 from maya.util.ranks import NoSuchRankError, parse_ranks, ranks_text
 from netmodel.cluster import Cluster, ClusterError, load_cluster
@@ -103,6 +103,7 @@ class LaunchOptions:
     injection: Injection
     present: tuple[int, ...] | None = None  # the ranks that are processes; None: all
     stop_after: int | None = None  # optimizer steps; None: the script ends by itself
+    record_steps: int = RECORDED_STEPS  # optimizer steps; 0: all
     finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
     may_find_representatives: bool = False  # no --represent: a survey finds them if this machine has no room for all
 
@@ -216,6 +217,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         hangs=hangs,
         injection=injection,
         stop_after=options.stop_after,
+        record_steps=options.record_steps,
         finds_representatives=options.represent == "auto" and world_size > 1,
         may_find_representatives=options.represent is None and options.max_restarts == 0,
     )

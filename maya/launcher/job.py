@@ -185,6 +185,7 @@ class Job:
             **self._clock_variables(),
             "MAYA_MEASURE_HOST": "1" if self._settings.host_time == "measured" else "0",
             "MAYA_STOP_AFTER": str(self._launch.stop_after or 0),
+            "MAYA_RECORD_STEPS": str(self._launch.record_steps),
             "MAYA_PRESENT_RANKS": str(0 if self._launch.present is None else len(self._launch.present)),
             "MAYA_PRESENT_LIST": "" if self._launch.present is None else ranges(self._launch.present),
         }

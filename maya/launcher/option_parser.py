@@ -16,6 +16,7 @@ from maya.launcher import hang, injection_options, timing_options
 from maya.version import __version__
 
 GPU = "h100"
+RECORDED_STEPS = 1000  # of an optimizer: a step is like those before it long before
 
 DESCRIPTION = (
     "Run a PyTorch training script on virtual GPUs, and predict its step time, memory and traffic on a GPU cluster."
@@ -112,6 +113,14 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="end the job after N optimizer steps, as sys.exit() would, and predict from these (default: let it end by "
         "itself)",
     )
+    results.add_argument(
+        "--record-steps",
+        type=_steps,
+        default=RECORDED_STEPS,
+        metavar="N|all",
+        help="record and predict from the first N optimizer steps; the job goes on and its clocks stay right (default: "
+        f"{RECORDED_STEPS})",
+    )
     results.add_argument("--no-trace", action="store_true", help="record nothing and predict nothing")
     values.add_argument(
         "--compute",
@@ -154,6 +163,11 @@ def whole_number_from_1(text: str) -> int:
     if whole_number(text) == 0:
         raise argparse.ArgumentTypeError("expected at least 1")
     return int(text)
+
+
+def _steps(text: str) -> int:
+    """A number of steps; 0: all."""
+    return 0 if text == "all" else whole_number_from_1(text)
 
 
 def _skew(text: str) -> float:

@@ -21,7 +21,7 @@ from maya.replay.represented_ranks import RepresentedJob
 from maya.replay.timeline_builder import NEVER_COMPLETED
 from maya.results.predict import TRACES, Prediction, predict
 from maya.results.prediction_json import prediction_json
-from maya.results.steps import WHOLE_RUN, NoWholeStepError, Steps
+from maya.results.steps import WHOLE_RUN, NoWholeStepError, Steps, recording_limits
 from maya.results.terminal_text import lines_of
 from maya.util.ranks import format_strided
 from maya.util.text import time_text
@@ -81,7 +81,9 @@ def _lines(run: FinishedRun, made: Prediction, represented: list[str], folder: P
     if run.exit_code == 0:
         return lines
     count = made.result.steps.count
-    finished = f"{count} step{'' if count == 1 else 's'} that all ranks finished"
+    steps = f"step{'' if count == 1 else 's'}"
+    limited = recording_limits(made.result.timeline)
+    finished = f"{count} recorded {steps}" if limited else f"{count} {steps} that all ranks finished"
     if run.stopped_by is not None:
         return [f"{'stopped':<11}the prediction is of the {finished} before {run.stopped_by}", *lines]
     step = time_text(made.result.step_ns)

@@ -110,6 +110,7 @@ class _Survey:
             redirects=_TO_FILES,
             log_folder=folder / "logs",
             stop_after=min(launch.stop_after or steps, steps),
+            record_steps=0,
         )
         outcome, logs = self._attempt(quiet, folder)
         job = RepresentedJob.load(folder)

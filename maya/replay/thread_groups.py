@@ -19,6 +19,15 @@ _WHILE_MAIN_WAITS = "pt_autograd"
 Columns = Mapping[str, npt.NDArray[Any]] | Records  # of a trace's records, by name
 
 
+def _thread_name(text: str) -> str:
+    """The name in the signature of a THREAD record."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return ""
+    return str(found.get("thread", "")) if isinstance(found, dict) else ""
+
+
 def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.int64]:
     """For each thread's number its group: 0 is the main thread's, others are 1, 2, … in order of appearance. A thread
     without a name belongs to group 0. -1: a thread without replayed records, such as those of the virtual device."""
@@ -33,7 +42,7 @@ def thread_groups(records: Columns, strings: Sequence[str]) -> npt.NDArray[np.in
     for at in np.flatnonzero(records["kind"] == RecordKind.THREAD).tolist():
         thread = int(threads[at])
         text = strings[int(records["signature"][at])]
-        name = str(json.loads(text).get("thread", "")) if text else ""
+        name = _thread_name(text)
         if thread != _MAIN and groups[thread] == 0 and not name.startswith(_WHILE_MAIN_WAITS):
             found += 1
             groups[thread] = found

@@ -45,6 +45,8 @@ def make_timeline(
                 if rank in detailed:
                     details[rank] = RankDetail(rank, rank_class.trace, host, replay.plan.host_own)
         stalled += _stalled(replay)
+    if any(rank_class.trace.limit is not None and not replay.open for rank_class, replay in replays):
+        stalled = []  # a rank reached the end of what was to be recorded, and others would go on only with it
     timelines.sort(key=lambda one: int(one.ranks[0]))
     problems = [*known_problems, *truncations(timelines), *sorted(stalled)]  # causes before their consequences
     return Timeline(settings, device, timelines, dict(sorted(details.items())), end, host_end, network_origin, problems)

@@ -33,6 +33,7 @@ from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, REPLAYED_KINDS, RE
 from maya.replay.thread_groups import Columns, thread_groups
 from maya.trace import RecordKind, Trace, TraceError
 from maya.trace.reader import read_columns
+from maya.trace.validation import check_signature
 from maya.util.ranks import parse_strided
 
 VERSION = 3  # of the digest: increase it when the hash changes
@@ -74,9 +75,9 @@ def digest_of(path: Path, *, allocations: bool) -> TraceDigest:
     """The digest of one trace."""
     try:
         found = read_columns(path, _COLUMNS)
+        texts, communicators = _text_digests(path, found.strings)
     except TraceError as error:
         return TraceDigest(b"", {}, str(error))
-    texts, communicators = _text_digests(found.strings)
     records = found.columns
     kernels = _ops_of_kernels(records, texts)
     return TraceDigest(
@@ -87,16 +88,17 @@ def digest_of(path: Path, *, allocations: bool) -> TraceDigest:
 def refined_digest(trace: Trace, kernels: npt.NDArray[Any], *, allocations: bool) -> bytes:
     """A digest by what each kernel computes (`kernels` has a number for each) instead of by the arguments of its op:
     arguments that do not matter may differ from rank to rank."""
-    texts = _text_digests(trace.strings)[0]
+    texts = _text_digests(trace.path, trace.strings)[0]
     return _digest(trace.records, trace.strings, texts, kernels, complete=trace.complete, allocations=allocations)
 
 
-def _text_digests(strings: Sequence[str]) -> tuple[npt.NDArray[np.uint64], dict[int, CommInit]]:
+def _text_digests(path: Path, strings: Sequence[str]) -> tuple[npt.NDArray[np.uint64], dict[int, CommInit]]:
     """For each string of a trace a hash that is the same in all traces; and the trace's communicators."""
     communicators: dict[int, CommInit] = {}
     numbers = np.empty(len(strings), dtype=np.uint64)
     for at, text in enumerate(strings):
         if text.startswith('{"call":"nccl'):
+            check_signature(path, at, text, RecordKind.COLLECTIVE)
             text = _without_identity(text, communicators)
         numbers[at] = _text_digest(text)
     return numbers, communicators
@@ -183,11 +185,16 @@ def _is_of_event(
     kind: npt.NDArray[np.uint8], signature: npt.NDArray[Any], strings: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Whether the value of each record is the number of an event. That of a wait for a device is the device's."""
-    waits_for_event = np.array(
-        [text.startswith('{"wait"') and json.loads(text)["wait"] == "event" for text in strings], dtype=bool
-    )
+    waits_for_event = np.array([text.startswith('{"wait"') and _awaits_event(text) for text in strings], dtype=bool)
     found: npt.NDArray[np.bool_] = _OF_EVENTS[kind] & ((kind != RecordKind.SYNCHRONIZE) | waits_for_event[signature])
     return found
+
+
+def _awaits_event(text: str) -> bool:
+    try:
+        return bool(json.loads(text)["wait"] == "event")
+    except ValueError:
+        return False  # no record is of this string, or the trace is refused when it is read
 
 
 def _events_meant(
@@ -214,11 +221,16 @@ def _ops_of_kernels(records: Columns, texts: npt.NDArray[np.uint64]) -> npt.NDAr
     kinds = records["kind"]
     op = records["op"][_IS_KERNEL[kinds]]
     ended = np.flatnonzero(kinds == RecordKind.OP)
-    signature = np.zeros(int(records["op"].max(initial=0)) + 1, dtype=np.uint64)
-    signature[records["op"][ended]] = texts[records["signature"][ended]]
-    signature[0] = 0
+    numbers = records["op"][ended]
+    order = np.argsort(numbers, kind="stable")
+    numbers, signatures = numbers[order], texts[records["signature"][ended]][order]
+    at = np.searchsorted(numbers, op, side="right") - 1  # the last with this number
+    known = (at >= 0) & (op != 0)
+    known[known] = numbers[at[known]] == op[known]
+    signature = np.zeros(len(op), dtype=np.uint64)
+    signature[known] = signatures[at[known]]
     changes = np.diff(op, prepend=op[:1]) != 0
-    found: npt.NDArray[Any] = signature[op] ^ changes.astype(np.uint64)
+    found: npt.NDArray[Any] = signature ^ changes.astype(np.uint64)
     return found
 
 

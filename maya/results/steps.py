@@ -118,6 +118,7 @@ def find_steps(timeline: Timeline, steps_from: str | None = None) -> Steps:
     if source == OPTIMIZER:
         for rank_class in timeline.rank_classes:
             skipped.update(skipped_steps(rank_class, by_rank_class[id(rank_class)][:count]))
+    notes += recording_limits(timeline)
     if len(set(counts)) > 1:
         notes.append(f"ranks made {min(counts)} to {max(counts)} steps; the first {count} count")
     whole_steps = {
@@ -230,7 +231,16 @@ def _whole_run(timeline: Timeline) -> Steps:
         for group in timeline.groups
     )
     length = int(timeline.end_ns.max(initial=0))
-    return Steps(WHOLE_RUN, (length,), 0, (), groups, f"{NO_STEPS}, so the whole run counts as one step")
+    note = "; ".join([f"{NO_STEPS}, so the whole run counts as one step", *recording_limits(timeline)])
+    return Steps(WHOLE_RUN, (length,), 0, (), groups, note)
+
+
+def recording_limits(timeline: Timeline) -> list[str]:
+    """Where the recording ended, if the job went on; the longest for ranks that differ."""
+    limits = [limit for each in timeline.rank_classes if (limit := each.trace.limit) is not None]
+    if not limits:
+        return []
+    return [max(limits, key=lambda limit: (limit.recorded_steps, limit.steps, limit.operations)).text()]
 
 
 def _no_whole_step(timeline: Timeline) -> str:

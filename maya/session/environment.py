@@ -55,6 +55,7 @@ def session_environment(
         "MAYA_CLOCK_START": "",
         "MAYA_MEASURE_HOST": "1" if settings.host_time == "measured" else "0",
         "MAYA_STOP_AFTER": str(launch.stop_after or 0),
+        "MAYA_RECORD_STEPS": str(launch.record_steps),
         # Those of a rank that the session itself may be a part of:
         "MAYA_PRESENT_RANKS": "0",
         "MAYA_PRESENT_LIST": "",

@@ -20,8 +20,8 @@ _TRACE_RANKS = "--trace-ranks="
 # Names as in argparse.
 OPTIONS = (
     "cluster", "gpu", "set", "out", "network", "host_time", "host", "clock", "pack", "tokens_per_step",
-    "price_per_gpu_hour", "steps_from", "trace_ranks", "no_timeline", "stop_after", "hang_after", "on_hang", "compute",
-    "compute_bytes", "copy_bytes", "collective_bytes", "strict_values",
+    "price_per_gpu_hour", "steps_from", "trace_ranks", "no_timeline", "stop_after", "record_steps", "hang_after",
+    "on_hang", "compute", "compute_bytes", "copy_bytes", "collective_bytes", "strict_values",
 )  # fmt: skip
 
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from maya.trace.counts import PlaceholderRead, TraceCounts, count_records
 from maya.trace.format import Flag, RecordKind
-from maya.trace.reader import Header, Trace, TraceError, read
+from maya.trace.reader import Header, RecordingLimit, Trace, read
+from maya.trace.validation import TraceError
 
 __all__ = [
     "Flag",
     "Header",
     "PlaceholderRead",
     "RecordKind",
+    "RecordingLimit",
     "Trace",
     "TraceCounts",
     "TraceError",

@@ -21,6 +21,8 @@ HOST_TIMES  with --host-time measured, before every block of RECORDS: for each o
 END      the program ended normally: `END` totals. Nothing follows. Without it the program crashed or is still running.
 CUT      the program went on, but its trace could no longer be written: `CUT` has the errno, 28 for a full disk.
          Nothing follows. Older readers report the program as crashed.
+LIMIT    the program went on, but no more of it was to be recorded (--record-steps): `LIMIT`. Written there, and again
+         with the final number of steps before END. No records or strings follow. Older readers skip such blocks.
 
 A varint is an unsigned integer, seven bits a byte, lowest first; the top bit is set on all bytes but the last.
 Checksums are CRC-32 (zlib's) of everything behind them in their header and, for a block, of its payload.
@@ -75,6 +77,7 @@ from rank_runtime.trace_format import (
     CUT_FIELDS,
     END_FIELDS,
     HEADER_FIELDS,
+    LIMIT_FIELDS,
     MAGIC,
     RECORD_COLUMNS,
     VERSION,
@@ -97,6 +100,7 @@ __all__ = [
     "END",
     "HEADER",
     "HEADER_CHECKED_FROM",
+    "LIMIT",
     "MAGIC",
     "RECORD",
     "VERSION",
@@ -111,6 +115,7 @@ BLOCK_HEADER = layout(BLOCK_HEADER_FIELDS)
 BLOCK_CHECKED_FROM = offset_after(BLOCK_HEADER_FIELDS, "checksum")
 END = layout(END_FIELDS)
 CUT = layout(CUT_FIELDS)
+LIMIT = layout(LIMIT_FIELDS)
 
 # The order of the columns in a block.
 COLUMNS = tuple(column.name for column in RECORD_COLUMNS)

@@ -72,6 +72,8 @@ def _head(trace: Trace) -> Iterator[str]:
     )
     early = f"early: {trace.problem}; the records before that are complete"
     yield f"ended    {'normally' if trace.complete else early}"
+    if trace.limit is not None:
+        yield f"limit    {trace.limit.text()}"
     yield "kinds    " + ", ".join(f"{kind_name(kind)} {count:,}" for kind, count in totals.counts.items())
     if totals.bytes_copied:
         yield "copied   " + ", ".join(f"{way} {bytes_text(size)}" for way, size in sorted(totals.bytes_copied.items()))

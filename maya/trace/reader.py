@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -24,6 +26,7 @@ import numpy.typing as npt
 from maya.trace import format as f
 from maya.trace.columns import BlockRun, decode_varints
 from maya.trace.format import BlockKind, Flag, RecordKind
+from maya.trace.validation import TraceError, check_columns, check_signatures
 
 if TYPE_CHECKING:
     import pandas
@@ -52,11 +55,8 @@ OP = np.dtype(
 )
 
 _NO_SEQUENCE = 2**32 - 1
+_MOST_PER_BLOCK = 1 << 16  # the recorder writes 4096
 _BLOCKS_AT_ONCE = 8  # keeps the columns being decoded in the processor's cache
-
-
-class TraceError(ValueError):
-    """The file is not a trace that this version can read."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,21 @@ class Header:
     gpu: str
 
 
+@dataclass(frozen=True)
+class RecordingLimit:
+    """Where a recording ended because no more was to be recorded, while the program went on."""
+
+    recorded_steps: int  # of an optimizer
+    steps: int  # that the program made in all, as far as known
+    operations: int  # recorded since the last step, if they were the reason; else 0
+
+    def text(self) -> str:
+        """For a person."""
+        if self.operations:
+            return f"recorded up to {self.operations:,} operations without an optimizer step (--record-steps)"
+        return f"recorded up to optimizer step {self.recorded_steps:,} of {self.steps:,} (--record-steps)"
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The trace of one process."""
@@ -84,6 +99,7 @@ class Trace:
     problem: str  # if it did not: what is missing; else ""
     remedy: str = ""  # if the file could not be written to its end: the remedy
     host_times: HostTimes | None = None  # see format.BlockKind.HOST_TIMES; None: not measured
+    limit: RecordingLimit | None = None  # None: all that the program did was to be recorded
 
     @cached_property
     def _signatures(self) -> dict[int, dict[str, Any]]:
@@ -178,14 +194,16 @@ def read_columns(path: str | PathLike[str], names: Sequence[str]) -> RecordColum
     path = Path(path)
     data = path.read_bytes()
     _read_header(path, data)
-    blocks, strings, record_blocks, host_time_blocks = _take_apart(data)
-    total = sum(count for count, _ in record_blocks)
-    columns = {name: np.empty(total, dtype=f.RECORD[name]) for name in names}
-    decoded = 0
-    for run, pieces_of in _runs(record_blocks):
-        for name in names:
-            _decode_column(run, name, pieces_of[name], columns[name][decoded : decoded + run.records])
-        decoded += run.records
+    with _damage_reported(path):
+        blocks, strings, record_blocks, host_time_blocks = _take_apart(data)
+        total = sum(count for count, _ in record_blocks)
+        columns = {name: np.empty(total, dtype=f.RECORD[name]) for name in names}
+        decoded = 0
+        for run, pieces_of in _runs(record_blocks):
+            for name in names:
+                _decode_column(run, name, pieces_of[name], columns[name][decoded : decoded + run.records])
+            decoded += run.records
+    check_columns(path, columns, strings)
     return RecordColumns(columns, strings, not blocks.problem, host_time_blocks)
 
 
@@ -199,6 +217,8 @@ def _take_apart(data: bytes) -> tuple[_Blocks, list[str], _Payloads, _Payloads]:
         if kind == BlockKind.STRINGS:
             strings.extend(_decode_strings(payload, count))
         elif kind == BlockKind.RECORDS:
+            if count > _MOST_PER_BLOCK:
+                raise ValueError(f"a block has {count} records; the most are {_MOST_PER_BLOCK}")
             record_blocks.append((count, payload))
         elif kind == BlockKind.HOST_TIMES:
             host_time_blocks.append((count, payload))
@@ -210,13 +230,25 @@ def read(path: str | PathLike[str]) -> Trace:
     path = Path(path)
     data = path.read_bytes()
     header = _read_header(path, data)
-    blocks, strings, record_blocks, host_time_blocks = _take_apart(data)
-    records = _decode_records(record_blocks)
+    with _damage_reported(path):
+        blocks, strings, record_blocks, host_time_blocks = _take_apart(data)
+        records = _decode_records(record_blocks)
+        host_times = _decode_host_times(host_time_blocks, len(records))
+    check_columns(path, records, strings)
+    check_signatures(path, records, strings)
     problem = blocks.problem
     if blocks.totals and blocks.totals[:2] != (len(records), len(strings) - 1):
         problem = f"it has {len(records)} records and {len(strings) - 1} strings, but {blocks.totals[:2]} were written"
-    host_times = _decode_host_times(host_time_blocks, len(records))
-    return Trace(path, header, records, strings, not problem, problem, blocks.remedy, host_times)
+    return Trace(path, header, records, strings, not problem, problem, blocks.remedy, host_times, blocks.limit)
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    """Turn the errors of decoding blocks with right checksums into one that names the file."""
+    try:
+        yield
+    except (ValueError, IndexError, OverflowError, struct.error) as error:
+        raise TraceError(f"{path} is damaged: {error}. Record it again.") from error
 
 
 class _Blocks:
@@ -226,6 +258,7 @@ class _Blocks:
         self._data = memoryview(data)
         self.problem = self.remedy = ""
         self.totals: tuple[int, ...] = ()
+        self.limit: RecordingLimit | None = None
 
     def __iter__(self) -> Iterator[tuple[int, int, memoryview]]:
         at = f.HEADER.size
@@ -251,7 +284,10 @@ class _Blocks:
             if kind == BlockKind.CUT:
                 self.problem, self.remedy = _unwritten(*f.CUT.unpack(payload))
                 return
-            yield kind, count, payload
+            if kind == BlockKind.LIMIT:
+                self.limit = RecordingLimit(*f.LIMIT.unpack(payload))
+            else:
+                yield kind, count, payload
             at = payload_at + size
         self.problem = "the program that wrote it crashed or is still running"
 
@@ -306,9 +342,13 @@ def _decode_strings(payload: memoryview, count: int) -> list[str]:
     data = np.frombuffer(payload, dtype=np.uint8)
     # A string has at least one byte, so a valid payload is long enough for `count` lengths and one text.
     ends = np.flatnonzero(data < 0x80)[:count]
+    if len(ends) != count or count == 0:
+        raise ValueError(f"a block of strings has {len(ends)} lengths, not {count}")
     texts_at = int(ends[-1]) + 1
     lengths, _ = decode_varints(data[:texts_at])
     bounds = [texts_at, *(texts_at + np.cumsum(lengths.astype(np.int64))).tolist()]
+    if lengths.max() > len(data) or bounds[-1] != len(data):
+        raise ValueError(f"a block of strings has {len(data) - texts_at} bytes, not {bounds[-1] - texts_at}")
     return [str(payload[begin:end], "utf-8", "replace") for begin, end in pairwise(bounds)]
 
 
@@ -351,7 +391,11 @@ def _runs(
 def _columns_of(payload: memoryview) -> list[npt.NDArray[np.uint8]]:
     data = np.frombuffer(payload, dtype=np.uint8)
     lengths_size = 4 * len(f.COLUMNS)
+    if len(data) < lengths_size:
+        raise ValueError(f"a block of records has only {len(data)} bytes")
     ends = lengths_size + np.cumsum(data[:lengths_size].view("<u4").astype(np.int64))
+    if ends[-1] != len(data):
+        raise ValueError(f"the columns of a block have {ends[-1]} bytes, not {len(data)}")
     return np.split(data[lengths_size:], ends[:-1] - lengths_size)
 
 

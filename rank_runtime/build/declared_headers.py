@@ -93,6 +93,7 @@ def trace_format_header() -> str:
         *_struct("maya_trace_block_header", trace_format.BLOCK_HEADER_FIELDS),
         *_struct("maya_trace_end", trace_format.END_FIELDS),
         *_struct("maya_trace_cut", trace_format.CUT_FIELDS),
+        *_struct("maya_trace_limit", trace_format.LIMIT_FIELDS),
         "#endif",
     ]
     return _header(

@@ -250,7 +250,7 @@ void annotation_begins(Thread& self, const at::RecordFunction& function) {
   if (!is_optimizer_step(frame.name) || self.is_in_optimizer_step()) return;
   frame.is_optimizer_step = true;
   frame.optimizer = find_optimizer();
-  stop_before_step(frame.optimizer);
+  optimizer_step_begins(frame.optimizer);
   if (frame.optimizer != 0) frame.signature = optimizer_signature(frame.name, frame.optimizer);
 }
 

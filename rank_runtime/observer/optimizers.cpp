@@ -97,15 +97,20 @@ uint32_t optimizer_signature(const char* name, uint32_t optimizer) {
 bool count_optimizer_step(uint32_t optimizer) {
   std::lock_guard<std::mutex> guard(optimizers().lock);
   const uint64_t steps = ++optimizers().steps[optimizer];
-  if (optimizers().numbers.size() <= 1) stop_after(steps);
+  const bool is_only = optimizers().numbers.size() <= 1;
+  maya_record_steps(steps, is_only);
+  if (is_only) stop_after(steps);
   if (steps <= optimizers().most_steps) return false;
   optimizers().most_steps = steps;
   return true;
 }
 
-void stop_before_step(uint32_t optimizer) {
+void optimizer_step_begins(uint32_t optimizer) {
   std::lock_guard<std::mutex> guard(optimizers().lock);
-  if (optimizers().numbers.size() > 1) stop_after(optimizers().steps[optimizer]);
+  if (optimizers().numbers.size() <= 1) return;
+  const uint64_t steps = optimizers().steps[optimizer];
+  maya_record_steps(steps, true);
+  stop_after(steps);
 }
 
 }  // namespace maya

@@ -13,10 +13,11 @@ uint32_t find_optimizer();
 // The interned number of the text {"op": name, "optimizer": number}.
 uint32_t optimizer_signature(const char* name, uint32_t optimizer);
 // Counts a step of the optimizer. true if no other optimizer has made as many, which counts iterations of a script whose
-// optimizers take turns. Ends the program after the steps that --stop-after allows, if there is only one optimizer.
+// optimizers take turns. If there is only one optimizer, ends the trace after the steps of --record-steps, and the program
+// after those of --stop-after.
 bool count_optimizer_step(uint32_t optimizer);
-// Ends the program if several optimizers take turns and this one begins a step more than --stop-after allows: the others have
-// made theirs.
-void stop_before_step(uint32_t optimizer);
+// Ends the trace or the program if several optimizers take turns and this one begins a step more than --record-steps or
+// --stop-after allows: the others have made theirs.
+void optimizer_step_begins(uint32_t optimizer);
 
 }  // namespace maya

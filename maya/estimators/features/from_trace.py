@@ -27,7 +27,7 @@ from maya.estimators.features.inductor import InductorSources
 from maya.estimators.features.launch import KernelLaunch
 from maya.estimators.features.tensors import parse_input
 from maya.estimators.kernel import Kernel
-from maya.trace import RecordKind, Trace
+from maya.trace import RecordKind, Trace, TraceError
 from maya.trace.reader import Records
 
 _WHAT = {
@@ -72,13 +72,20 @@ def kernels_of(trace: Trace, inductor: str | Path | None = None) -> TracedKernel
     kernels: list[TracedKernel] = []
     for at, count in zip(first.tolist(), counts.tolist(), strict=True):
         key = keys[at]
-        launch = launch_of(
-            RecordKind(int(key["kind"])),
-            trace.signature(int(key["signature"])),
-            trace.signature(int(key["op"])) if key["op"] else None,
-            int(key["value"]),
-        )
-        kernels.append(TracedKernel(launch, kernel_of(launch, sources), count))
+        try:
+            launch = launch_of(
+                RecordKind(int(key["kind"])),
+                trace.signature(int(key["signature"])),
+                trace.signature(int(key["op"])) if key["op"] else None,
+                int(key["value"]),
+            )
+            kernels.append(TracedKernel(launch, kernel_of(launch, sources), count))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            number = int(key["signature"])
+            raise TraceError(
+                f"{trace.path}: the kernel of string {number} makes no sense ({type(error).__name__}: {error}): "
+                f"{trace.strings[number][:200]!r}. Record it again; if that does not help, report it as a bug of Maya."
+            ) from error
     return TracedKernels(kernels, records, which)
 
 

@@ -56,16 +56,18 @@ typedef struct {
     int world_size;      /* 0: unknown */
     int processes;       /* ranks that are processes; the others are absent */
     int ranks_per_node;
-    bool virtual_clock;       /* the program's clocks show the time on its cluster (virtual_clock.h) ... */
-    maya_clock_costs costs;   /* ... with these host costs */
-    bool measure_host;        /* the trace holds the program's own processor time (host_time.h) */
-    bool bare;                /* benchmark baseline: every call succeeds, nothing is recorded or computed */
-    char trace_path[4096];    /* empty: no trace */
-    char observer_path[4096]; /* libmaya_observer.so; empty: ops are not observed */
-    int64_t stop_after;       /* end the program after this many optimizer steps; 0: never */
-    int64_t schedule_seed;    /* perturbs the order of events (schedule.h); -1: none */
-    bool late_ranks;          /* the process becomes a rank when it first uses a GPU (late_rank.c) */
-    int debug;                /* 1: report which ops could not be computed, and why */
+    bool virtual_clock;        /* the program's clocks show the time on its cluster (virtual_clock.h) ... */
+    maya_clock_costs costs;    /* ... with these host costs */
+    bool measure_host;         /* the trace holds the program's own processor time (host_time.h) */
+    bool bare;                 /* benchmark baseline: every call succeeds, nothing is recorded or computed */
+    char trace_path[4096];     /* empty: no trace */
+    char observer_path[4096];  /* libmaya_observer.so; empty: ops are not observed */
+    int64_t stop_after;        /* end the program after this many optimizer steps; 0: never */
+    int64_t record_steps;      /* end the trace after this many optimizer steps; 0: never */
+    int64_t record_operations; /* ... or after this many operations without such a step */
+    int64_t schedule_seed;     /* perturbs the order of events (schedule.h); -1: none */
+    bool late_ranks;           /* the process becomes a rank when it first uses a GPU (late_rank.c) */
+    int debug;                 /* 1: report which ops could not be computed, and why */
 } maya_settings;
 
 MAYA_API extern const maya_settings *maya_known_settings; /* NULL: they have not been read yet */
@@ -164,6 +166,8 @@ MAYA_API void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent
 /* Returns the number of the signature of the calling thread's op; set by the op observer, for the virtual clock. */
 typedef uint32_t (*maya_op_signer)(void);
 MAYA_API void maya_set_op_signer(maya_op_signer signer);
+/* An optimizer has made so many steps. Ends the trace if that is as many as are to be recorded, of all optimizers. */
+MAYA_API void maya_record_steps(uint64_t steps, bool all_optimizers);
 /* Write the buffered records, as at exit. */
 MAYA_API void maya_record_flush(void);
 

@@ -5,12 +5,12 @@
  * lock. Records are encoded into it a few dozen at a time, so that each column is visited once for all of them.
  *
  * The virtual clock sees every record before the file does and does not need the file: if the file can no longer be written (a
- * full disk), the trace ends there, and later records go to the clock alone.
+ * full disk), or has as many steps as the settings allow, the trace ends there, and later records go to the clock alone.
  *
  * A block is written when it is full, when a record finds it older than a second, by maya_record_flush (after every step of an
- * optimizer), and when the process exits. If a signal kills the process, buffered records are lost, and the file is valid up to there. exec ends the trace like
- * a crash. A forked child drops the parent's buffer and records into a file of its own; it keeps all interned strings, because
- * callers keep their numbers. */
+ * optimizer), and when the process exits. If a signal kills the process, buffered records are lost, and the file is valid up to
+ * there. exec ends the trace like a crash. A forked child drops the parent's buffer and records into a file of its own; it
+ * keeps all interned strings, because callers keep their numbers. */
 #define _GNU_SOURCE
 #include "recorder.h"
 
@@ -60,6 +60,9 @@ static uint64_t block_began_ns;
 static uint64_t last_ns;                /* of the last record that is no op */
 static const maya_string *last_written; /* the last string that is in the file */
 static bool file_is_lost;               /* it could not be opened or written */
+static bool limit_is_reached;           /* no more is to be recorded ... */
+static maya_trace_limit limit;          /* ... and what the file says about it; before, only `steps` counts */
+static uint64_t operations;             /* recorded since the last step of an optimizer */
 static pid_t recording_process;
 maya_record_listener maya_clock_listener;
 static maya_op_signer op_signer;
@@ -107,7 +110,10 @@ uint32_t maya_signature_with_op(uint32_t signature) {
     return number;
 }
 
-uint32_t maya_next_op(void) { return atomic_fetch_add_explicit(&ops_begun, 1, memory_order_relaxed) + 1; }
+uint32_t maya_next_op(void) {
+    uint32_t number = atomic_fetch_add_explicit(&ops_begun, 1, memory_order_relaxed) + 1;
+    return number ? number : maya_next_op(); /* 0 is no op; long programs begin again */
+}
 
 /* ---- writing; the caller holds the lock ---- */
 
@@ -200,8 +206,45 @@ static void empty_buffer(void) {
 }
 
 static void flush(void) {
+    if (limit_is_reached) return;
     if (maya_trace_file_is_open() && !(write_strings() && write_host_times() && write_records())) file_is_lost = true;
     empty_buffer();
+}
+
+/* ---- the limit ---- */
+
+static void write_limit(void) {
+    if (!maya_trace_file_is_open()) return;
+    struct iovec payload = {&limit, sizeof limit};
+    if (!maya_trace_file_append(MAYA_BLOCK_LIMIT, 0, &payload, 1)) file_is_lost = true;
+}
+
+static void reach_limit(uint64_t after_operations) {
+    flush();
+    limit.recorded_steps = limit.steps;
+    limit.operations = after_operations;
+    limit_is_reached = true;
+    write_limit();
+}
+
+static bool is_operation(uint8_t kind) {
+    return kind == MAYA_RECORD_KERNEL || kind == MAYA_RECORD_LIBRARY || kind == MAYA_RECORD_MEMCPY ||
+           kind == MAYA_RECORD_MEMSET || kind == MAYA_RECORD_COLLECTIVE;
+}
+
+static void count_operation(void) {
+    const maya_settings *settings = maya_get_settings();
+    if (settings->record_steps == 0 || (int64_t)++operations < settings->record_operations) return;
+    reach_limit(operations);
+}
+
+void maya_record_steps(uint64_t steps, bool all_optimizers) {
+    const int64_t most = maya_get_settings()->record_steps;
+    pthread_mutex_lock(&maya_recorder_lock);
+    if (steps > limit.steps) limit.steps = steps;
+    operations = 0;
+    if (most && all_optimizers && !limit_is_reached && steps >= (uint64_t)most) reach_limit(0);
+    pthread_mutex_unlock(&maya_recorder_lock);
 }
 
 /* ---- the ends of a process ---- */
@@ -211,7 +254,9 @@ static void begin_anew(void) {
     last_written = NULL;
     memset(&written, 0, sizeof written);
     clock_start_ns = last_ns = 0;
-    file_is_lost = false;
+    file_is_lost = limit_is_reached = false;
+    limit = (maya_trace_limit){0};
+    operations = 0;
     recording_process = getpid();
 }
 
@@ -250,6 +295,7 @@ void maya_record_end(void) {
         usleep(1000);
     }
     flush();
+    if (limit_is_reached && limit.steps > limit.recorded_steps) write_limit();
     if (maya_trace_file_is_open()) maya_trace_file_append(MAYA_BLOCK_END, 0, &(struct iovec){&written, sizeof written}, 1);
     maya_trace_file_close();
     state = OFF;
@@ -316,7 +362,9 @@ static void stage(const record *given, maya_thread *thread, uint64_t now_ns) {
     record.ops = thread->ops_uncounted;
     if (maya_clock_listener) maya_clock_listener(thread, &record);
     thread->ops_uncounted = 0;
-    if (!file_is_lost) buffer(&record, thread, now_ns);
+    if (file_is_lost || limit_is_reached) return;
+    buffer(&record, thread, now_ns);
+    if (is_operation(record.kind)) count_operation();
 }
 
 static void stage_thread(maya_thread *thread, uint64_t now_ns) {

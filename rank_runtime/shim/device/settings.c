@@ -180,6 +180,8 @@ static void read_settings(void) {
     settings.measure_host = NUMBER(MEASURE_HOST) != 0;
     settings.debug = (int)NUMBER(DEBUG);
     settings.stop_after = NUMBER(STOP_AFTER);
+    settings.record_steps = NUMBER(RECORD_STEPS);
+    settings.record_operations = NUMBER(RECORD_OPERATIONS);
     settings.schedule_seed = number_of(MAYA_VARIABLE_SCHEDULE_SEED, -1);
     read_trace_path();
     read_text(MAYA_VARIABLE_OBSERVER, settings.observer_path, sizeof settings.observer_path);
