@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import psutil
 
+from maya.util.control_groups import memory_limits
 from maya.util.text import bytes_text
 from rank_runtime.build.errors import BuildError
 from rank_runtime.build.plain_torch import import_problem
@@ -64,7 +65,7 @@ def examine() -> Iterator[Check]:
     yield check_address_space(resource.getrlimit(resource.RLIMIT_AS)[0])
     yield check_overcommit(_kernel_setting("vm/overcommit_memory"))
     yield check_maps(_kernel_setting("vm/max_map_count"))
-    yield check_memory(available_memory())
+    yield check_memory(available_memory(), _limit_of_group())
     yield check_shared_memory(_free_space(Path("/dev/shm")))
 
 
@@ -155,8 +156,8 @@ def check_maps(value: int | None) -> Check:
     return Check(subject, Verdict.OK, found)
 
 
-def check_memory(available: int) -> Check:
-    found = f"{bytes_text(available)} available"
+def check_memory(available: int, source: str = "") -> Check:
+    found = f"{bytes_text(available)} available{source}"
     if available < _GIB:
         return Check(
             "memory", Verdict.FAIL, found, "free some, or raise the container's limit: a rank needs about 1 GiB"
@@ -180,16 +181,17 @@ def check_shared_memory(free: int | None) -> Check:
 
 
 def available_memory() -> int:
-    """The memory that this process can still use: the lesser of the machine's and its control group's."""
+    """The memory that this process can still use: the least of the machine's and that of its control groups."""
     available: int = psutil.virtual_memory().available
-    for limit_file, used_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        limit, used = _whole(Path(limit_file)), _whole(Path(used_file))
-        if limit is not None and used is not None:
-            available = min(available, max(0, limit - used))
-    return available
+    return min([available, *(each.left for each in memory_limits())])
+
+
+def _limit_of_group() -> str:
+    """The name of the control group whose limit is lower than the machine's memory."""
+    lowest = min(memory_limits(), key=lambda each: each.left, default=None)
+    if lowest is None or lowest.left >= psutil.virtual_memory().available:
+        return ""
+    return f" under the limit of {bytes_text(lowest.limit)} of the control group {lowest.folder}"
 
 
 def _or_problem(find: Callable[[], T]) -> T | BuildError:

@@ -1,19 +1,23 @@
 """Asks ranks what they do.
 
 In: processes, each with a question (shim/device/stacks.c has them). Out: their answers. All are asked at once; a
-process that does not answer in time, because it is stopped or has no thread for it, has no answer.
+process that does not answer in time, because it is stopped or has no thread for it, has no answer. The same holds if
+another user has taken the address: any user of this machine may listen at any free one.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Mapping
 
 from rank_runtime.stacks_socket import stacks_socket
 
 _MOST_AT_ONCE = 128
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
 def ask(endpoint: str, questions: Mapping[int, str], seconds: float) -> dict[int, bytes]:
@@ -55,8 +59,17 @@ def connect(endpoint: str, process: int, question: str) -> socket.socket | None:
     connection.setblocking(False)
     try:
         connection.connect(stacks_socket(process, endpoint))
+        if not _is_of_this_user(connection):
+            connection.close()
+            return None
         connection.send(question.encode() + b"\n")
     except OSError:
         connection.close()
         return None
     return connection
+
+
+def _is_of_this_user(connection: socket.socket) -> bool:
+    """Whether the process that listens belongs to this user, or to root."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[1] in (os.geteuid(), 0)

@@ -6,12 +6,11 @@ oldest first.
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.hangs.plain_pickle import plain_value
 from maya.hangs.python_stacks import Frame, users_frame
 
 
@@ -68,21 +67,16 @@ class Recorder:
         return [group for group in self.groups.values() if group.ranks == members]
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} in a flight recorder")
-
-
 def parse(answer: bytes) -> Recorder:
     """The recorder in an answer; empty if there is none or its format is unknown."""
     try:
-        content = _PlainUnpickler(io.BytesIO(answer)).load()
+        content = plain_value(answer)
         groups = {
             name: RecordedGroup(name, config["desc"], tuple(json.loads(config["ranks"])))
             for name, config in content["pg_config"].items()
         }
         entries = tuple(_entry(each) for each in content.get("entries", ()))
-    except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError, IndexError, AttributeError):
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError):
         return Recorder()
     return Recorder(groups, entries)
 

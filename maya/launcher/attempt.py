@@ -19,6 +19,7 @@ from typing import Any
 from maya.hangs.report_text import odd_rank
 from maya.launcher.debugging import Debugging
 from maya.launcher.hang import NO_PROGRESS, Hangs, JobEnding, ending, read_report, show, warn
+from maya.launcher.memory_kills import MemoryKills
 from maya.launcher.progress import Progress
 from maya.launcher.signals import Signals
 from maya.launcher.worker_environment import RendezvousAddress
@@ -103,6 +104,7 @@ class Attempt:
         self._hang_deadline: float | None = None  # when to stop ranks that can never go on
         self._hang_end = JobEnding()
         self._debugging: Debugging | None = None  # while the user debugs a hang
+        self._memory_kills = MemoryKills()
 
     def run(self, signals: Signals) -> AttemptOutcome:
         while not self._zygote.ended:
@@ -165,6 +167,7 @@ class Attempt:
             elif kind == "coordinator_done":
                 self._outcome.coordinator = {**content, **({"host_ns": self._clocks} if self._clocks else {})}
             elif kind == "coordinator_exited" and not self._finished:
+                self._say_if_killed("the coordinator", content["status"])
                 self._give_up(f"the coordinator (pid {content['pid']}) {_exit_text(content['status'])}")
             elif kind in ("coordinator_failed", "zygote_failed"):
                 self._give_up(content)
@@ -172,8 +175,16 @@ class Attempt:
     def _on_exit(self, rank: int, exit_code: int) -> None:
         self._outcome.exits.append(Exit(rank, self._running.pop(rank), exit_code, time.time()))
         self._progress.finished += 1
-        if exit_code != 0:
-            self._stop(signal.SIGTERM)
+        if exit_code == 0:
+            return
+        self._say_if_killed(f"rank {rank}", exit_code)
+        self._stop(signal.SIGTERM)
+
+    def _say_if_killed(self, what: str, status: int | None) -> None:
+        explained = self._memory_kills.explain(what, status or 0)
+        if explained is not None:
+            self._progress.close()
+            self._say(explained)
 
     def _on_hang(self, entry: Mapping[str, Any], kind: str) -> None:
         if self._deadline is not None:  # the job is being stopped, and ranks wait for others that have ended
@@ -269,6 +280,7 @@ class Attempt:
     def _clean_up(self) -> None:
         if not self._finished and self._outcome.problem is None and self._outcome.stopped_by is None:
             status = self._zygote.exit_code
+            self._say_if_killed("the zygote (the process that forks the ranks)", status)
             self._outcome.problem = f"the zygote (the process that forks the ranks) {_exit_text(status)}"
         for process in self._running.values():  # the ranks die with the zygote, their children do not
             with contextlib.suppress(ProcessLookupError):

@@ -55,6 +55,7 @@ def ensure_built(
     report = progress or _ignore
     toolchain = find_toolchain()
     folder, family = cache.cache_folder(), _family(torch, sources)
+    cache.check_cache_folder(folder)
     if toolchain is None:
         return _built_earlier(folder, family)
     key = f"{family}-{_digest(toolchain.version)}"

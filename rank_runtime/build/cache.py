@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -42,10 +44,35 @@ def cache_folder() -> Path:
     return folder
 
 
+def check_cache_folder(folder: Path) -> None:
+    """Check that no other user can put libraries into the folder, which our ranks would load."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return  # it does not exist yet, or cannot be used, which others report
+    if status.st_uid not in (os.geteuid(), 0):
+        problem = f"belongs to {_user(status.st_uid)}, who could put libraries there that this user would run"
+    elif status.st_mode & stat.S_IWOTH:
+        problem = f"can be written by every user (mode {stat.S_IMODE(status.st_mode):o}), who could put libraries there"
+    else:
+        return
+    raise BuildError(
+        f"The cache folder {folder} {problem}. Set MAYA_CACHE to a folder of your own, or make this one yours "
+        "(chown, chmod o-w) after removing what is in it."
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
 def make_cache_folder(folder: Path) -> None:
     """Create the cache folder and check that it can be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         writable = False

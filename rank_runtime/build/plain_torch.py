@@ -194,6 +194,7 @@ def _place(stubs: Iterable[StubLibrary], torch: TorchInstall) -> list[Path]:
     if compiler is None:
         raise BuildError("No C compiler found: stub libraries are compiled here. Install gcc, or name one with $CC.")
     folder = cache.cache_folder()
+    cache.check_cache_folder(folder)
     cache.make_cache_folder(folder)
     placed: list[Path] = []
     try:

@@ -72,7 +72,7 @@ static void ask(const char *name, char answer[LONGEST_ANSWER]) {
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
     size_t used = 0;
-    if (connect(connection, (struct sockaddr *)&address, size) == 0 &&
+    if (connect(connection, (struct sockaddr *)&address, size) == 0 && maya_peer_is_ours(connection) &&
         send(connection, question, sizeof question - 1, MSG_NOSIGNAL) == (ssize_t)sizeof question - 1) {
         for (ssize_t got;
              used < LONGEST_ANSWER - 1 && (got = recv(connection, answer + used, LONGEST_ANSWER - 1 - used, 0)) > 0;) {

@@ -64,6 +64,8 @@ void maya_stacks_begin_rank(void);
 bool maya_is_copy_of_rank(void);
 /* Part of the name of the run's sockets. */
 uint64_t maya_hash_of_run(void);
+/* Whether the process at the other end of a local connection belongs to this user, or to root. */
+bool maya_peer_is_ours(int connection);
 /* node_memory.c: the answer to the question "memory". */
 void maya_answer_memory(int to);
 void maya_faults_begin_rank(void);

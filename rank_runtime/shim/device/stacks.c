@@ -14,8 +14,8 @@
  *                         connection is the program's: Python's debugger (rank_runtime/debugger.py), the values of
  *                         variables (rank_runtime/frame_values.py)
  *
- * Out: the answer; then the connection is closed. Every question has a thread of its own, so that one that can never be
- * answered (the flight recorder needs the GIL) does not delay others.
+ * Out: the answer; then the connection is closed. Only processes of the same user, or of root, get one. Every question has a
+ * thread of its own, so that one that can never be answered (the flight recorder needs the GIL) does not delay others.
  *
  * A process that asks for more than memory may also inspect the system calls of the threads (PR_SET_PTRACER): a futex inside
  * one of the conditions marks a thread that waits for the device.
@@ -280,7 +280,7 @@ static void answer(int to, const char *question) {
 
 /* ---- questions ---- */
 
-static bool is_ours(int connection) {
+bool maya_peer_is_ours(int connection) {
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
@@ -317,7 +317,7 @@ static void *serve(void *unused) {
         int connection = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
         if (connection < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
         if (connection < 0) return NULL;
-        if (!is_ours(connection) || !maya_start_thread(serve_one, (void *)(intptr_t)connection, LARGE_STACK)) {
+        if (!maya_peer_is_ours(connection) || !maya_start_thread(serve_one, (void *)(intptr_t)connection, LARGE_STACK)) {
             close(connection);
         }
     }
@@ -345,6 +345,8 @@ void maya_stacks_begin_rank(void) {
     if (opened < 0) return;
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
     if (bind(opened, (struct sockaddr *)&address, size) != 0 || listen(opened, 8) != 0) {
+        maya_message("cannot listen at @%s: %s. If the job hangs, the report will lack this rank's stacks",
+                     address.sun_path + 1, strerror(errno));
         close(opened);
         return;
     }
