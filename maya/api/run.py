@@ -35,6 +35,7 @@ from maya.replay.run_settings import FILE, RunSettings
 from maya.replay.simulate import simulate
 from maya.results import conclude
 from maya.trace import RecordKind, read
+from maya.util.files import damage_reported
 
 if TYPE_CHECKING:
     from maya.api.run_comparison import RunComparison
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from maya.trace import Trace
     from maya.whatif.changes import ChangedReplay
 
+SUMMARY, HANG = "summary.json", "hang.json"
 NameOrPath = str | PathLike[str]
 
 
@@ -103,7 +105,7 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """summary.json (docs/results.md); None: the job has not ended, or could not write it."""
-        return _read_json(self.folder / "summary.json")
+        return _read_json(self.folder / SUMMARY)
 
     @property
     def exit_code(self) -> int | None:
@@ -114,21 +116,23 @@ class Run:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Statements of summary.json to read before the numbers, such as placeholder values that the script read."""
-        return tuple(str(each["text"]) for each in (self.summary or {}).get("assumptions", ()))
+        with damage_reported(self.folder / SUMMARY):
+            return tuple(str(each["text"]) for each in (self.summary or {}).get("assumptions", ()))
 
     @cached_property
     def hang(self) -> HangReport | None:
         """The report of hang.json; None: the job did not hang."""
-        report = _read_json(self.folder / "hang.json")
+        report = _read_json(self.folder / HANG)
         if report is None:
             return None
-        return HangReport(
-            kind=str(report["kind"]),
-            stuck_ranks=tuple(report["ranks"]["stuck"]),
-            hints=tuple(report["hints"]),
-            text="\n".join(report_text.lines(report)),
-            document=report,
-        )
+        with damage_reported(self.folder / HANG):
+            return HangReport(
+                kind=str(report["kind"]),
+                stuck_ranks=tuple(map(int, report["ranks"]["stuck"])),
+                hints=tuple(map(str, report["hints"])),
+                text="\n".join(report_text.lines(report)),
+                document=report,
+            )
 
     @property
     def logs(self) -> list[Path]:
@@ -264,9 +268,11 @@ def _read_json(file: Path) -> dict[str, Any] | None:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: not valid JSON: {error}") from error
-    return content if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} is damaged: it is no JSON object")
+    return content
 
 
 def _text(value: NameOrPath | None) -> str | None:

@@ -7,7 +7,7 @@ and survey.json, from which the replay and the reports read the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maya.util.arrays import Integers
-from maya.util.files import read_versioned, write_atomically
+from maya.util.files import damage_reported, read_versioned, write_atomically
+from maya.util.ranks import MOST_RANKS
 
 FILE = "survey.json"
 VERSION = 1
@@ -83,7 +84,26 @@ class SurveyResult:
         content = read_versioned(folder / FILE, VERSION)
         if content is None:
             return None
-        blocks = [(MeshBlock(tuple(first), tuple(last)), rank) for first, last, rank in content["blocks"]]
-        return SurveyResult(
-            tuple(content["mesh"]), blocks, tuple(content["checked"]), tuple(content["compared"]), content["rounds"]
-        )
+        with damage_reported(folder / FILE):
+            sizes = _whole_numbers(content["mesh"])
+            blocks = [
+                (MeshBlock(_whole_numbers(first), _whole_numbers(last)), _whole_numbers([rank])[0])
+                for first, last, rank in content["blocks"]
+            ]
+            if any(len(block.first) != len(sizes) or len(block.last) != len(sizes) for block, _ in blocks):
+                raise ValueError(f"a block has not {len(sizes)} dimensions")
+            checked, compared = _whole_numbers(content["checked"]), _whole_numbers(content["compared"])
+            return SurveyResult(sizes, blocks, checked, compared, _whole_numbers([content["rounds"]])[0])
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that represent others."""
+        return {rank for _, rank in self.blocks}
+
+
+def _whole_numbers(values: Iterable[object]) -> tuple[int, ...]:
+    found = tuple(value for value in values if type(value) is int and 0 <= value <= MOST_RANKS)
+    values = list(values)
+    if len(found) != len(values):
+        raise ValueError(f"{values} are not all whole numbers")
+    return found

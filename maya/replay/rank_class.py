@@ -23,12 +23,13 @@ from maya.estimators.features.from_trace import TracedKernel, TracedKernels, ker
 from maya.estimators.kernel import Estimate, Kernel
 from maya.replay.collective_times import DTYPES
 from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, is_comm_init
+from maya.replay.represented_ranks import FILE as REPRESENTED_FILE
 from maya.replay.represented_ranks import RepresentedJob
 from maya.replay.run_settings import FILE as SETTINGS_FILE
 from maya.replay.run_settings import RunSettings
 from maya.replay.trace_digest import CommInit, refined_digest, trace_files
 from maya.replay.trace_digests import digests_of
-from maya.trace import RecordKind, Trace, read
+from maya.trace import RecordKind, Trace, TraceError, read
 from maya.util.ranks import parse_strided, ranks_text
 
 Found = TypeVar("Found")
@@ -122,7 +123,13 @@ def read_rank_classes(
     job = RepresentedJob.load(folder)
     if job is not None and found.of_rank:
         recorded_with = RunSettings.load(folder) if (folder / SETTINGS_FILE).exists() else None
-        _add_absent_ranks(job, found.of_rank, recorded_with.faulty_ranks if recorded_with is not None else ())
+        try:
+            _add_absent_ranks(job, found.of_rank, recorded_with.faulty_ranks if recorded_with is not None else ())
+        except (LookupError, TypeError) as error:
+            raise ValueError(
+                f"the traces in {folder} do not fit its {REPRESENTED_FILE} ({type(error).__name__}: {error}); "
+                "run the job again"
+            ) from error
     classes = {id(members): members for members in found.of_rank.values()}
     return [_rank_class(members) for members in classes.values()], found.problems
 
@@ -279,12 +286,27 @@ def _rank_class(members: _ClassMembers) -> RankClass:
     call = np.full(len(positions), -1, dtype=np.int32)
     call[is_call[positions]] = which.reshape(-1)
     calls = [_call(trace, number) for number in used.tolist()]
+    _check_communicators(members, calls)
     return RankClass(members.ranks, members.communicators, trace, positions, traced.kernels, kernel, calls, call)
+
+
+def _check_communicators(members: _ClassMembers, calls: Sequence[CollectiveCall]) -> None:
+    for rank, communicators in zip(members.ranks, members.communicators, strict=True):
+        for call in calls:
+            joined = communicators.get(call.communicator)
+            if joined is None or call.peer >= len(joined.members):
+                what = "never joined" if joined is None else f"joined with {len(joined.members)} members"
+                raise TraceError(
+                    f"{members.trace.path} is damaged: {call.call} of rank {rank} is on communicator "
+                    f"{call.communicator}, which the rank {what}. Record it again."
+                )
 
 
 def _call(trace: Trace, number: int) -> CollectiveCall:
     signature = trace.signature(number)
     name, count, dtype = str(signature["call"]), int(signature["count"]), str(signature["dtype"])
+    if dtype not in DTYPES:
+        raise TraceError(f"{trace.path} is damaged: string {number} has dtype {dtype!r}. Record it again.")
     size = count * DTYPES[dtype][0] * (int(signature["ranks"]) if name in _SIZED_PER_MEMBER else 1)
     is_p2p = name in P2P_CALLS
     return CollectiveCall(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from maya.replay.mesh import UNKNOWN, Mesh, mesh_of
+from maya.replay.mesh_blocks import FILE as SURVEY
 from maya.replay.mesh_blocks import MeshBlock, SurveyResult
-from maya.util.files import read_versioned, write_atomically
-from maya.util.ranks import format_strided, parse_strided, ranks_text
+from maya.util.files import damage_reported, read_versioned, write_atomically
+from maya.util.ranks import MOST_RANKS, format_strided, parse_strided, ranks_text
 
 FILE = "process_groups.json"
 VERSION = 1
@@ -81,15 +82,39 @@ class RepresentedJob:
         content = read_versioned(folder / FILE, VERSION)
         if content is None:
             return None
-        return RepresentedJob(
-            content["world_size"],
-            parse_strided(content["present"]),
-            [parse_strided(members) for members in content["groups"]],
-            dict(map(_communicator_of_line, content["communicators"])),
-            content["filled"],
-            content["descriptions"],
-            SurveyResult.load(folder),
-        )
+        with damage_reported(folder / FILE):
+            job = RepresentedJob(
+                content["world_size"],
+                parse_strided(content["present"]),
+                [parse_strided(members) for members in content["groups"]],
+                dict(map(_communicator_of_line, content["communicators"])),
+                list(map(str, content["filled"])),
+                list(map(str, content["descriptions"])),
+            )
+            job.check()
+        survey = SurveyResult.load(folder)
+        if survey is None:
+            return job
+        if not survey.ranks <= set(job.present):
+            raise ValueError(f"{folder / SURVEY} is damaged: ranks that were no processes represent others")
+        return replace(job, survey=survey)
+
+    def check(self) -> None:
+        """Raise a ValueError if ranks, groups and communicators do not belong together."""
+        if type(self.world_size) is not int or not 0 < self.world_size <= MOST_RANKS:
+            raise ValueError(f"world_size is {self.world_size!r}")
+        for ranks in (self.present, *self.groups):
+            if not ranks or min(ranks) < 0 or max(ranks) >= self.world_size or len(set(ranks)) != len(ranks):
+                raise ValueError(f"a group of ranks that are not in the job: {ranks_text(ranks)}")
+        if len(self.descriptions) > len(self.groups):
+            raise ValueError(f"{len(self.descriptions)} descriptions of {len(self.groups)} groups")
+        for (members, instance), origin in self.communicators.items():
+            if type(instance) is not int or type(origin.group) is not int:
+                raise ValueError(f"a communicator of {ranks_text(members)} without a group")
+            group = self.groups[origin.group] if 0 <= origin.group < len(self.groups) else ()
+            places = (0, 0) if origin.pair is None else origin.pair
+            if not all(type(place) is int and 0 <= place < len(group) for place in places):
+                raise ValueError(f"a communicator of group {origin.group}, which has no places {places}")
 
     def lines(self, classes: Sequence[Sequence[int]]) -> list[str]:
         """Sentences about the representation; `classes`: the ranks of each rank class."""

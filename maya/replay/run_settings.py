@@ -21,6 +21,7 @@ from maya.devices import Device, load_device
 from maya.hosts.costs import NO_COSTS, REFERENCE, HostCosts, HostError, load_host, without_host_time
 from maya.util.catalogue import as_table
 from maya.util.files import write_atomically
+from maya.util.ranks import MOST_RANKS
 from maya.util.suggestions import did_you_mean, listed
 from netmodel.cluster import Cluster, load_cluster, with_faults
 from netmodel.cluster.faults import parse_fault
@@ -92,7 +93,7 @@ class RunSettings:
             raise SettingsError(
                 f"{file}: {error.strerror}; give the folder of a run of maya-torchrun, which has a {FILE}"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SettingsError(f"{file}: not valid JSON: {error}") from error
         if not isinstance(content, dict) or content.get("version") != VERSION:
             found = content.get("version") if isinstance(content, dict) else None
@@ -247,6 +248,17 @@ def _from_content(file: Path, content: dict[str, Any]) -> RunSettings:
     missing = [key for key in ("world_size", "ranks_per_node", "gpu", "cluster", "host") if key not in values]
     if missing:
         raise SettingsError(f"{file}: {missing[0]} is missing")
+    for key in ("world_size", "ranks_per_node"):
+        if not 0 < values[key] <= MOST_RANKS:
+            raise SettingsError(f"{file}: {key} is {values[key]}; a job has 1 to {MOST_RANKS} ranks")
+    for key in ("nccl", "changes", "packs", "faults", "injected"):
+        inner = values.get(key, ())
+        for value in inner.values() if isinstance(inner, dict) else inner:
+            if not isinstance(value, str):
+                raise SettingsError(f"{file}: {key} has {value!r}, which is no text")
+    for key, value in values.items():
+        if isinstance(value, str) and "\0" in value:
+            raise SettingsError(f"{file}: {key} is {value!r}, which has a zero byte")
     for key in _FILES:
         if (file.parent / values.get(key, "")).is_file():  # a copy in the run's folder
             values[key] = str(file.parent / values[key])

@@ -31,6 +31,14 @@ class OptionError(ValueError):
     """An option with an invalid value."""
 
 
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "steps_from": (str, type(None)),
+    "tokens_per_step": (int, type(None)),
+    "price_per_gpu_hour": (int, float, type(None)),
+    "trace_ranks": (str, type(None)),
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """Options that affect the results only; `options` in run.json."""
@@ -49,6 +57,8 @@ class Options:
         for key in table:
             if key not in known:
                 raise OptionError(f'options of the results: unknown key "{key}"{did_you_mean(key, sorted(known))}')
+            if not isinstance(table[key], _TYPES[key]) or isinstance(table[key], bool):
+                raise OptionError(f"options of the results: {key} is {table[key]!r}, which has the wrong type")
         return Options(**table)
 
     def table(self) -> dict[str, Any]:

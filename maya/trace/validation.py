@@ -161,6 +161,7 @@ def _op(signature: Mapping[str, Any]) -> None:
     if "text" in signature:
         return
     _text(signature, "op")
+    _numbers(signature, ("optimizer",))
     if not isinstance(signature.get("inputs", []), list):
         raise ValueError("inputs is no list")
     for value in signature.get("inputs", ()):

@@ -36,9 +36,19 @@ def read_versioned(file: Path, version: int) -> dict[str, Any] | None:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {error}; run the job again") from error
     found = content.get("version") if isinstance(content, dict) else None
     if found != version:
         raise ValueError(f"{file} has version {found}; this Maya reads version {version}")
     return content
+
+
+@contextmanager
+def damage_reported(file: Path) -> Iterator[None]:
+    """Turn errors about the content of a file of a run's folder into a ValueError that names the file."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{file} is damaged: {reason}; run the job again") from error

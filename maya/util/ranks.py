@@ -80,7 +80,10 @@ def parse_strided(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         span, _, step = part.partition(":")
         first, _, last = span.partition("-")
-        numbers.extend(range(int(first), int(last or first) + 1, int(step or 1)))
+        named = range(int(first), int(last or first) + 1, int(step or 1))
+        if len(numbers) + len(named) > _MOST_NAMED:
+            raise ValueError(f"{text[:40]!r} names more than {_MOST_NAMED:,} ranks")
+        numbers.extend(named)
     return tuple(numbers)
 
 

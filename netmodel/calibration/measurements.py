@@ -14,6 +14,7 @@ import csv
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,9 @@ _TYPES = {
 }  # fmt: skip
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device")
 _COMMAND = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv)_perf\b")
+
+
+_MOST_BYTES, _MOST_RANKS = 1 << 60, 1 << 24
 
 
 class MeasurementError(ValueError):
@@ -77,13 +81,16 @@ def read_measurements(
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise MeasurementError(f"{path}: cannot be read: {error}") from error
     head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
-    if "," in head and "size_bytes" in head.lower():
-        found = list(_csv(str(path), text, where or {}))
-    else:
-        found = list(_nccl_tests(str(path), text, operation, ranks, nodes))
+    try:
+        if "," in head and "size_bytes" in head.lower():
+            found = list(_csv(str(path), text, where or {}))
+        else:
+            found = list(_nccl_tests(str(path), text, operation, ranks, nodes))
+    except csv.Error as error:
+        raise MeasurementError(f"{path}: cannot be read as CSV: {error}") from error
     if not found:
         raise MeasurementError(
             f"{path}: no measurements; expected nccl-tests' output, or CSV with the columns {', '.join(COLUMNS)}"
@@ -118,9 +125,9 @@ def _csv(where: str, text: str, wanted: Mapping[str, str]) -> Iterable[Measureme
             algorithm = value("algo").lower()
             yield Measurement(
                 operation_of(value("op")),
-                int(value("size_bytes")),
-                int(value("nodes")),
-                int(value("nranks")),
+                _whole("size_bytes", value("size_bytes"), _MOST_BYTES),
+                _whole("nodes", value("nodes"), _MOST_RANKS),
+                _whole("nranks", value("nranks"), _MOST_RANKS),
                 us,
                 _TYPES.get(value("dtype").lower(), "float32"),
                 "" if algorithm in ("", "auto") else algorithm,
@@ -128,6 +135,13 @@ def _csv(where: str, text: str, wanted: Mapping[str, str]) -> Iterable[Measureme
             )
         except ValueError as error:
             raise MeasurementError(f"{where}:{rows.line_num}: {error}") from error
+
+
+def _whole(column: str, text: str, most: int) -> int:
+    number = int(text)
+    if not 0 < number <= most:
+        raise ValueError(f"{column} is {text}; expected a number from 1 to {most}")
+    return number
 
 
 def _nccl_tests(where: str, text: str, operation: str, ranks: int, nodes: int) -> Iterable[Measurement]:
@@ -160,7 +174,7 @@ def _nccl_tests(where: str, text: str, operation: str, ranks: int, nodes: int) -
             size, kind, us = int(words[0]), words[named.index("type")], words[named.index("time")]
             if us.upper() == "N/A":
                 continue
-            if size > 0 and float(us) > 0:
+            if 0 < size <= _MOST_BYTES and 0 < float(us) < float("inf"):
                 dtype = _TYPES.get(kind.lower(), "float32")
                 yield Measurement(operation_of(operation), size, nodes or 1, ranks, float(us), dtype)
         except (ValueError, IndexError) as error:

@@ -22,6 +22,8 @@ _PER_BLOCK = 50  # so that even small traces have several
 class TraceWriter:
     """The trace of one rank, record by record."""
 
+    columns = f.COLUMNS
+
     def __init__(self, rank: int, per_block: int = _PER_BLOCK, *, measured: bool = False) -> None:
         """`measured`: the field host_time of a record is what the program itself took before it."""
         self.rank = rank
@@ -117,6 +119,11 @@ class TraceWriter:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def replace(self, strings: Sequence[str], records: Sequence[dict[str, int]]) -> None:
+        """Write these strings, the first of which is empty, and these records instead."""
+        self._strings = {text: number for number, text in enumerate(strings)}
+        self._records = list(records)
 
     def encoded_records(self) -> bytes:
         """The blocks of records."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ _TYPES = {
     "c10::complex<double>": "complex128",
 }
 _COPIES = {"HtoD": "HtoD", "DtoH": "DtoH", "DtoD": "DtoD", "PtoP": "PtoP"}
+
+
+_DAMAGE = (
+    ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError, zlib.error
+)  # fmt: skip
 
 
 class ProfileError(ValueError):
@@ -65,11 +71,19 @@ def read_profile(path: str | Path) -> Profile:
     try:
         data = path.read_bytes()
         content = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-        events = content["traceEvents"] if isinstance(content, dict) else content
-    except (OSError, ValueError, KeyError) as error:
-        raise ProfileError(
-            f"{path}: not a trace of torch.profiler ({error}); write one with profiler.export_chrome_trace(FILE)"
-        ) from error
+        return _profile(content, content["traceEvents"] if isinstance(content, dict) else content)
+    except _DAMAGE as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise _not_a_profile(path, reason) from error
+
+
+def _not_a_profile(path: Path, reason: str) -> ProfileError:
+    return ProfileError(
+        f"{path}: not a trace of torch.profiler ({reason}); write one with profiler.export_chrome_trace(FILE)"
+    )
+
+
+def _profile(content: Any, events: list[dict[str, Any]]) -> Profile:
     devices = content.get("deviceProperties") or [{}] if isinstance(content, dict) else [{}]
     ops = {
         e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})
