@@ -23,6 +23,7 @@ from maya.cli.stacks import stacks
 from maya.cli.trace import trace
 from maya.cli.whatif import whatif
 from maya.util import standard_streams
+from maya.util.working_folder import missing_working_folder
 from maya.version import __version__
 
 
@@ -32,6 +33,10 @@ class _Maya(click.Group):
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         if args is None:
             standard_streams.begin_tool("maya")
+        problem = missing_working_folder()
+        if problem is not None:
+            click.echo(f"maya: {problem}", err=True)
+            raise SystemExit(1)
         return super().main(args, *more, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -13,11 +13,12 @@ from maya.launcher.arguments import LaunchOptions, UsageError, parse
 from maya.launcher.attempt import AttemptOutcome, SurveyFailed
 from maya.launcher.injection_options import Injection
 from maya.launcher.job import Job
-from maya.launcher.logs import make_run_folder
+from maya.launcher.logs import discard_run_folder, make_run_folder
 from maya.launcher.outer_session import note_own_job
 from maya.launcher.recorded_settings import make_settings
 from maya.replay.run_settings import RunSettings
 from maya.util import standard_streams
+from maya.util.working_folder import missing_working_folder
 from rank_runtime.build import Build, BuildError, ensure_built
 from rank_runtime.variables import VariableError
 
@@ -32,6 +33,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if words is None:
         standard_streams.begin_launcher()
         words = sys.argv[1:]
+    problem = missing_working_folder()
+    if problem is not None:
+        _say(problem)
+        return USAGE
     launch = parse(words, os.environ)
     try:
         device = load_device(launch.gpu, launch.timing.of_gpu())
@@ -40,10 +45,14 @@ def main(words: Sequence[str] | None = None) -> int:
             _say(f"no op observer, so ops are neither named nor computed: {build.observer_problem}")
         settings = make_settings(launch, device, build, os.environ)
         folder = make_run_folder(launch)
-        note_own_job(os.environ)
-        if launch.finds_representatives or _needs_representatives(launch):
-            launch = _with_representatives(launch, device, build, settings, folder)
-        return Job(launch, device, build, settings, folder, _say).run()
+        try:
+            note_own_job(os.environ)
+            if launch.finds_representatives or _needs_representatives(launch):
+                launch = _with_representatives(launch, device, build, settings, folder)
+            return Job(launch, device, build, settings, folder, _say).run()
+        except UsageError:
+            discard_run_folder(folder)
+            raise
     except (UsageError, DeviceError, BuildError, VariableError) as error:
         _say(str(error))
         return USAGE

@@ -19,6 +19,7 @@ _MIB = 2**20
 _ZYGOTE_BYTES = 600 * _MIB  # includes the coordinator
 _RANK_BYTES = 18 * _MIB  # memory that a rank of a small job does not share with the zygote
 _UNSHARED_RANK_BYTES = 250 * _MIB  # the same for a rank that imports torch itself
+_DEVICE_SPAN = 4 << 40  # DEVICE_SPAN in rank_runtime/shim/device/memory.c
 _RANK_THREADS = 12  # in a rank that trains: its own, autograd's, ProcessGroupNCCL's, the virtual GPU's, ZeroMQ's
 _FEWEST_THREADS = 2
 
@@ -28,6 +29,7 @@ def examine(world_size: int, *, shared: bool) -> Iterator[Check]:
     yield check_open_files(world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield check_processes(world_size, *_process_limit())
     yield check_memory(world_size, available_memory(), shared=shared)
+    yield check_address_space(resource.getrlimit(resource.RLIMIT_AS)[0])
 
 
 def check_open_files(world_size: int, hard: int) -> Check:
@@ -66,6 +68,14 @@ def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
         found,
         advice + ": run one rank of each kind (--represent auto), or use a machine with more memory",
     )
+
+
+def check_address_space(limit: int) -> Check:
+    """The memory of a GPU is reserved in the address space of its rank."""
+    if limit == resource.RLIM_INFINITY or limit >= _DEVICE_SPAN + _ZYGOTE_BYTES:
+        return Check("address space", Verdict.OK, "enough")
+    advice = "use ulimit -v unlimited: a rank reserves the memory of its GPU there, and uses little of it"
+    return Check("address space", Verdict.FAIL, f"at most {bytes_text(limit)}", advice)
 
 
 def ranks_that_fit(available: int, rank_bytes: int) -> int:

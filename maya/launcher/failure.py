@@ -111,12 +111,18 @@ def _read_error(error_file: Path) -> tuple[str, int] | None:
         content: Any = json.loads(error_file.read_text(encoding="utf-8"))
         message = content["message"]
         if isinstance(message, str):
-            return message, int(content.get("timestamp", 0))
+            return message, _timestamp(content.get("timestamp", 0))
         details = message["extraInfo"]
         text: str = details.get("py_callstack", message.get("message", "<N/A>"))
-        return text.replace("\n", "\n  "), int(details["timestamp"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return text.replace("\n", "\n  "), _timestamp(details["timestamp"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _timestamp(value: Any) -> int:
+    seconds = int(value)
+    datetime.fromtimestamp(seconds)  # an error for one that is no date
+    return seconds
 
 
 def exit_text(exit_code: int) -> str:

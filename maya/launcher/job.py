@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import secrets
 import shutil
 import string
@@ -68,7 +69,7 @@ class Job:
         self._run_folder = run_folder
         self._say = say
         self._inherited = dict(os.environ)
-        self._log_folder = make_log_folder(launch, run_folder)
+        self._log_folder = run_folder  # until a job begins
         self._settings = settings
 
     def run(self) -> int:
@@ -76,6 +77,7 @@ class Job:
         write_settings(self._settings, self._run_folder)
         self._print_assumptions()
         self._check_limits()
+        self._log_folder = make_log_folder(self._launch, self._run_folder)
         began = time.monotonic()
         exit_code, attempt = None, -1
         with Signals(self._launch.signals) as signals:
@@ -98,6 +100,7 @@ class Job:
         self._check_program()
         write_settings(self._settings, self._run_folder)
         self._check_limits()
+        self._log_folder = make_log_folder(self._launch, self._run_folder)
         with Signals(self._launch.signals) as signals:
             outcome = self._attempt(0, signals)
         self._show_hang(outcome)
@@ -129,7 +132,7 @@ class Job:
             raise UsageError(f"cannot start {program}: {os.strerror(reason)}")
 
     def _check_limits(self) -> None:
-        if self._launch.world_size == 1:
+        if self._launch.world_size == 1 and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
             return
         from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
         from maya.launcher.capacity import examine

@@ -7,11 +7,13 @@ Log files lie where torchrun puts them:
 from __future__ import annotations
 
 import os
+import shutil
 import string
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,22 +21,37 @@ from typing import TextIO
 
 from maya.launcher.arguments import LaunchOptions, UsageError
 
+RUNS = "maya-runs"  # folder of runs without --out
 _TAIL_SECONDS = 0.05
 _TAIL_PAUSE = 9  # pause between two passes over the files, as a multiple of the time of a pass
 
 
 def make_run_folder(launch: LaunchOptions) -> Path:
     """The folder that the user named, which must be empty; otherwise a new one named after the script."""
-    if launch.out is not None:
-        try:
-            launch.out.mkdir(parents=True, exist_ok=True)
-            occupied = any(launch.out.iterdir())
-        except OSError as error:
-            raise UsageError(f"--out {launch.out}: {error.strerror}") from error
-        if occupied:
+    if launch.out is None:
+        return new_run_folder(launch.script)
+    try:
+        launch.out.mkdir(parents=True, exist_ok=True)
+        if any(launch.out.iterdir()):
             raise UsageError(f"--out {launch.out} is not empty; choose another folder, or remove it")
-        return launch.out.absolute()
-    return new_run_folder(launch.script)
+        with tempfile.TemporaryFile(dir=launch.out):
+            return launch.out.absolute()  # it can be written
+    except OSError as error:
+        raise UsageError(f"--out {launch.out}: {error.strerror}; choose another folder") from error
+
+
+def discard_run_folder(folder: Path) -> None:
+    """Empty the folder of a job that was refused before any rank ran, so that it can be named again. It was empty or
+    missing, so all that it has is ours."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        if folder.parent.name == RUNS:  # the user did not name it
+            folder.rmdir()
+            folder.parent.rmdir()  # unless it has other runs
 
 
 def new_run_folder(script: str, under: Path | None = None) -> Path:
@@ -42,7 +59,7 @@ def new_run_folder(script: str, under: Path | None = None) -> Path:
     name = Path(script).stem or "run"
     number = 1
     while True:
-        folder = (under or Path()).absolute() / "maya-runs" / f"{name}-{number}"
+        folder = (under or Path()).absolute() / RUNS / f"{name}-{number}"
         try:
             folder.mkdir(parents=True)
             return folder

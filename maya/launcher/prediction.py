@@ -87,7 +87,10 @@ def _lines(run: FinishedRun, made: Prediction, represented: list[str], folder: P
     if run.stopped_by is not None:
         return [f"{'stopped':<11}the prediction is of the {finished} before {run.stopped_by}", *lines]
     step = time_text(made.result.step_ns)
-    return [f"{'failed':<11}by the {finished}, a step takes {step}; maya report {relative(folder)}"]
+    shown = relative(folder)
+    return [
+        f"{'failed':<11}by the {finished}, a step takes {step}; maya report {shown} and maya whatif {shown} work on them"
+    ]
 
 
 def _represented(made: Prediction, job: RepresentedJob, doubts: list[str]) -> list[str]:

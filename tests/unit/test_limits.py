@@ -34,4 +34,9 @@ def test_limits_get_their_verdict_and_advice(check: Any, verdict: Verdict, advic
 
 
 def test_open_files_processes_and_memory_are_checked() -> None:
-    assert [check.subject for check in capacity.examine(2, shared=True)] == ["open files", "processes", "memory"]
+    assert [check.subject for check in capacity.examine(2, shared=True)] == [
+        "open files",
+        "processes",
+        "memory",
+        "address space",
+    ]
