@@ -118,7 +118,7 @@ def _agreement(run: Run) -> str:
         recorded = (run.summary or {}).get("prediction")
     except ValueError:
         return ""
-    if recorded is None:
+    if not isinstance(recorded, dict):
         return ""
     found = json.loads(json.dumps(run.prediction.to_dict()))
     different = [key for key in found if found[key] != recorded.get(key)]

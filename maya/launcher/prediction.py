@@ -88,9 +88,8 @@ def _lines(run: FinishedRun, made: Prediction, represented: list[str], folder: P
         return [f"{'stopped':<11}the prediction is of the {finished} before {run.stopped_by}", *lines]
     step = time_text(made.result.step_ns)
     shown = relative(folder)
-    return [
-        f"{'failed':<11}by the {finished}, a step takes {step}; maya report {shown} and maya whatif {shown} work on them"
-    ]
+    commands = f"maya report {shown} and maya whatif {shown} work on them"
+    return [f"{'failed':<11}by the {finished}, a step takes {step}; {commands}"]
 
 
 def _represented(made: Prediction, job: RepresentedJob, doubts: list[str]) -> list[str]:

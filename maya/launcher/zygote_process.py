@@ -6,6 +6,7 @@ coordinator, which is its child.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from maya.launcher.arguments import UsageError
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS
 from rank_runtime.zygote.protocol import (
     BIND_AT_ONCE,
@@ -40,7 +42,7 @@ class ZygoteProcess:
         """`command`: the command line of a rank. `environment`: the variables that all ranks share."""
         self._plan_descriptor = os.memfd_create("maya-plan")
         self._plan = PlanFile(self._plan_descriptor)
-        self._plan.write(preparation)
+        self._write(preparation)
         commands_read, self._commands = os.pipe2(os.O_CLOEXEC)
         reports_read, reports_write = os.pipe2(os.O_CLOEXEC)
         self._reports = Lines(reports_read)
@@ -93,9 +95,16 @@ class ZygoteProcess:
         return self._reports.ended
 
     def start(self, start: Start) -> None:
-        self._plan.write(start)
+        self._write(start)
         self._has_ranks = True
         self._command({"start": True})
+
+    def _write(self, part: Preparation | Start) -> None:
+        try:
+            self._plan.write(part)
+        except OSError as error:  # it is a file in memory
+            advice = "; raise the limit on file sizes (ulimit -f)" if error.errno == errno.EFBIG else ""
+            raise UsageError(f"cannot start the ranks: {error.strerror}{advice}") from error
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process groups of all ranks."""
