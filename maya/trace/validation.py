@@ -7,7 +7,6 @@ record or string, and the reason. After it, numbers of strings, kinds and signat
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from maya.trace.format import RecordKind
 
 Columns = Mapping[str, npt.NDArray[Any]] | npt.NDArray[np.void]
 
+_OPS = frozenset((RecordKind.OP, RecordKind.ANNOTATION))
 _KINDS = np.isin(np.arange(256), np.array(list(RecordKind)))
-_LARGEST = 1 << 60  # of any number in a signature
+_LARGEST = 1 << 60  # of a size or count in a signature ...
+_LARGEST_WORD = 1 << 64  # ... and of an argument of a library call
 _LARGEST_TIME = 1 << 60  # ns: 36 years
 _LARGEST_STREAM = 1 << 24
 _MOST_MEMBERS = 1 << 24
@@ -77,10 +78,9 @@ def check_signatures(path: Path, columns: Columns, strings: Sequence[str]) -> No
     """Check the signature of every kind of record that has one."""
     both = columns["kind"].astype(np.uint64) << np.uint64(32) | columns["signature"]
     for pair in np.unique(both).tolist():
-        check = _CHECKS.get(pair >> 32)
-        if check is not None:
-            number = pair & 0xFFFFFFFF
-            check_signature(path, number, strings[number], RecordKind(pair >> 32))
+        kind, number = pair >> 32, pair & 0xFFFFFFFF
+        if kind in _CHECKS and (number or kind in _NEEDED):
+            check_signature(path, number, strings[number], RecordKind(kind))
 
 
 def check_signature(path: Path, number: int, text: str, kind: RecordKind) -> None:
@@ -89,27 +89,27 @@ def check_signature(path: Path, number: int, text: str, kind: RecordKind) -> Non
         signature = json.loads(text) if text else {}
         if not isinstance(signature, dict):
             raise ValueError("it is no JSON object")
-        _check_plain(signature, _DEEPEST)
+        if kind not in _OPS:  # whose arguments may be any numbers: slices end at 2**63 - 1
+            own = {key: value for key, value in signature.items() if key != "from"}
+            _check_plain(own, _DEEPEST, _LARGEST_WORD if kind == RecordKind.LIBRARY else _LARGEST)
         _CHECKS[kind](signature)
     except (ValueError, KeyError, RecursionError) as error:
         name = kind.name.lower().replace("_", " ")
         shown = text if len(text) <= 80 else f"{text[:79]}…"
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise TraceError(
-            f"{path} is damaged: string {number}, the signature of a {name} record: {reason}: {shown!r}. {_REMEDY}"
+            f"{path} is damaged: string {number}, signature of record kind {name}: {reason}: {shown!r}. {_REMEDY}"
         ) from error
 
 
-def _check_plain(value: Any, depth: int) -> None:
-    """Refuse numbers with which no later computation can work."""
+def _check_plain(value: Any, depth: int, largest: int) -> None:
+    """Refuse whole numbers with which no later computation can work."""
     if depth == 0:
         raise ValueError("it has lists in lists in lists")
-    if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
-        raise ValueError(f"{value} is not possible")
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, int) and not -largest <= value <= largest:
         raise ValueError(f"{value} is not possible")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_plain(inner, depth - 1)
+        _check_plain(inner, depth - 1, largest)
 
 
 # ---- fields of signatures ----
@@ -139,7 +139,7 @@ def _numbers(signature: Mapping[str, Any], keys: Sequence[str]) -> None:
 def _list(signature: Mapping[str, Any], key: str, count: int | None = None) -> None:
     values = signature[key]
     wrong = not isinstance(values, list) or (count is not None and len(values) != count)
-    if wrong or not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values):
+    if wrong or not all(type(value) is int and 0 <= value <= _LARGEST for value in values):
         raise ValueError(f"{key} is no list of {'whole numbers' if count is None else f'{count} whole numbers'}")
 
 
@@ -158,9 +158,8 @@ def _kernel(signature: Mapping[str, Any]) -> None:
 
 
 def _op(signature: Mapping[str, Any]) -> None:
-    if "text" in signature:
-        return
-    _text(signature, "op")
+    if "op" in signature:
+        _text(signature, "op")
     _numbers(signature, ("optimizer",))
     if not isinstance(signature.get("inputs", []), list):
         raise ValueError("inputs is no list")
@@ -173,12 +172,14 @@ def _input(value: Any) -> None:
         for inner in value:
             _input(inner)
     elif isinstance(value, dict) and "shape" in value:
-        _list(value, "shape")
         if not isinstance(value.get("dtype", ""), str):
             raise ValueError("dtype is no text")
-        strides = value.get("strides", [])
-        if not isinstance(strides, list) or not all(isinstance(stride, int) for stride in strides):
-            raise ValueError("strides is no list of whole numbers")
+        for key in ("shape", "strides"):
+            sizes = value.get(key, [])
+            if not isinstance(sizes, list) or not all(
+                type(each) is int and abs(each) <= _LARGEST_WORD for each in sizes
+            ):
+                raise ValueError(f"{key} is no list of whole numbers")
 
 
 def _collective(signature: Mapping[str, Any]) -> None:
@@ -237,6 +238,8 @@ def _choice(signature: Mapping[str, Any]) -> None:
     _numbers(signature, ("skew", "seed"))
 
 
+# A recorder without memory leaves out other signatures.
+_NEEDED = frozenset((RecordKind.COLLECTIVE, RecordKind.CHOICE))
 _CHECKS: Mapping[int, Callable[[Mapping[str, Any]], object]] = {
     RecordKind.OP: _op,
     RecordKind.ANNOTATION: _op,

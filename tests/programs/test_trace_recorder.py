@@ -215,7 +215,7 @@ def test_records_round_trip(driver_program: Path, path: Path, records: list[tupl
         timeout=60,
         check=True,
     )
-    trace = read(path)
+    trace = read(path, checked=False)  # any numbers
     assert trace.complete
     fields = ("value", "stream", "signature", "op", "ops", "kind", "flags")
     columns = [trace.records[field].tolist() for field in fields]

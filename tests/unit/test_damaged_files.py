@@ -186,7 +186,7 @@ def test_the_message_names_file_and_record(
 def test_the_message_names_the_signature(tmp_path: Path, traces: dict[int, Trace]) -> None:
     writer = training_rank(0)
     writer.add(RecordKind.KERNEL, {"kernel": "k", "grid": [1, 1], "block": [1, 1, 1], "shared": 0})
-    with pytest.raises(TraceError, match=r"signature of a kernel record: grid is no list of 3 whole numbers: '\{"):
+    with pytest.raises(TraceError, match=r"signature of record kind kernel: grid is no list of 3 whole numbers: '\{"):
         read(writer.save(tmp_path))
 
 
