@@ -62,8 +62,9 @@ bool writes_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs
 // thread was given since it had `blocks_before`. Non-reentrant activation checkpointing stops a recomputation with an exception
 // out of its last op, and then uses that op's result.
 void apply_to_new_blocks(void* stream, Call& call, uint32_t blocks_before);
-// The number of elements that nonzero, unique, ... will return; -1 if their inputs are placeholders.
-int64_t count_of_elements(const Call& call);
+// The number of elements that nonzero, unique, ... will return; -1 if it is not known. `guessed`: it is the number for tiny
+// placeholders, whose bytes are consistent.
+int64_t count_of_elements(const Call& call, bool* guessed);
 // What an op that compares will return, and whether that says nothing about a real run, because it reads placeholders.
 struct Comparison {
   bool result = true, is_guess = false;

@@ -50,6 +50,8 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
   } else if (value.isTuple()) {
     for (const auto& element : value.toTupleRef().elements()) flatten(element, tensors);
+  } else if (value.isNone()) {
+    tensors.emplace_back();  // an optional result that is absent keeps its place
   }
 }
 

@@ -8,10 +8,11 @@
 
 namespace maya {
 
-int64_t count_of_elements(const Call& call) {
+int64_t count_of_elements(const Call& call, bool* guessed) {
   const ValuesHeld values_held;
-  if (!inputs_are_known(call)) return -1;
-  if (inputs_are_assumed(call)) maya_record_assumed_read(sizeof(int64_t), call.choices);
+  *guessed = !inputs_are_known(call);
+  if (*guessed && call.gpu_bytes() >= kGuessBytes) return -1;
+  if (!*guessed && inputs_are_assumed(call)) maya_record_assumed_read(sizeof(int64_t), call.choices);
   try {
     PlainDispatch plain;
     std::vector<c10::IValue> stack = stack_of(call);

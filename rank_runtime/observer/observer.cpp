@@ -93,8 +93,9 @@ void wait_for_arguments(Thread& self, const Frame& frame) {
 void answer_element_count(Frame& frame) {
   if (maya_commands_are_queued()) wait_for_arguments(this_thread(), frame);
   Computing computing(this_thread(), frame);
-  const int64_t count = count_of_elements(frame.call);
-  if (count >= 0) maya_answer_next_read(count, 64, false);
+  bool guessed = false;
+  const int64_t count = count_of_elements(frame.call, &guessed);
+  if (count >= 0) maya_answer_next_read(count, 64, guessed);
 }
 
 // Keeps the inputs of an op that may overwrite them before it ends. If they may not have their values yet, it is not computed.
@@ -314,6 +315,8 @@ void collect_outputs(const c10::IValue& value, std::vector<TensorView>& outputs)
     for (const auto& element : value.toListRef()) collect_outputs(element, outputs);
   } else if (value.isTuple()) {
     for (const auto& element : value.toTupleRef().elements()) collect_outputs(element, outputs);
+  } else if (value.isNone()) {
+    outputs.emplace_back();  // an optional result that is absent keeps its place
   }
 }
 

@@ -135,6 +135,19 @@ PROGRAM = Checks(
         print("input", source.sum().item())
         print("output", result.sum().item())
 
+    def results_of_an_op_keep_their_places_where_one_is_absent():
+        def on_gpu(x):
+            result = torch.empty_like(x)
+            assert package.launch_plain(ctypes.c_void_p(result.data_ptr())) == SUCCESS
+            return None, result
+
+        with torch.library._scoped_library("package", "DEF") as library:
+            library.define("both(Tensor x) -> (Tensor?, Tensor)")
+            library.impl("both", on_gpu, "CUDA")
+            library.impl("both", lambda x: (x + 5, x * 2), "CPU")
+            absent, doubled = torch.ops.package.both(torch.ones(256).cuda())
+            assert absent is None and doubled.tolist() == [2.0] * 256
+
     def a_kernel_with_a_name_of_c_is_launched():
         assert package.launch_plain(ctypes.c_void_p(torch.ones(1024, device="cuda").data_ptr())) == SUCCESS
         torch.cuda.synchronize()
