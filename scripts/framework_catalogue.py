@@ -7,6 +7,7 @@ preparation has made) and {work} (an empty folder, in which the program runs).
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Framework:
     @property
     def title(self) -> str:
         """Name and version, as the table shows them."""
-        return self.packages[0].replace("==", " ") if self.packages else self.name
+        return re.sub(r"(\[.*\])?==", " ", self.packages[0]) if self.packages else self.name
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,13 @@ class Program:
     def key(self) -> str:
         return f"{self.framework.name}.{self.name}"
 
+    def scripts(self) -> list[Path]:
+        """Scripts of ours that the command names. Other programs are the framework's own."""
+        return _named(self.command)
+
     def files(self) -> list[Path]:
-        """Files of the catalogue's folder that the command names."""
-        words = shlex.split(self.command) + shlex.split(self.framework.prepare)
-        return [PROGRAMS / word.removeprefix("{programs}/") for word in words if word.startswith("{programs}/")]
+        """Files of ours that the result depends on."""
+        return _named(self.command) + _named(self.framework.prepare)
 
     def arguments(self, folders: Mapping[str, Path]) -> list[str]:
         """What follows `maya-torchrun --out RUN` or `maya exec --out RUN`."""
@@ -66,6 +70,11 @@ class Program:
         if self.launcher:
             return [*self.options, "--", *words]
         return ["--nproc", str(self.ranks), *self.options, *words]
+
+
+def _named(command: str) -> list[Path]:
+    words = [word for word in shlex.split(command) if word.startswith("{programs}/")]
+    return [(PROGRAMS / word.removeprefix("{programs}/")).resolve() for word in words]
 
 
 def read_catalogue(file: Path = CATALOGUE) -> list[Program]:

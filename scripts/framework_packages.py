@@ -10,6 +10,7 @@ requirements, and what these lack is installed next, until nothing is missing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -74,7 +75,9 @@ def environment_of(framework: Framework, folders: dict[str, Path]) -> dict[str, 
 
 def _wanted(framework: Framework) -> dict[str, Any]:
     python = subprocess.run([PYTHON, "-VV"], capture_output=True, text=True, check=True).stdout.strip()
-    settings = (framework.packages, framework.constraints, framework.without, framework.prepare)
+    files = [(PROGRAMS / word.removeprefix("{programs}/")) for word in shlex.split(framework.prepare)]
+    contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    settings = (framework.packages, framework.constraints, framework.without, framework.prepare, contents)
     return {"python": python, "torch": _installed_torch(), "settings": json.loads(json.dumps(settings))}
 
 

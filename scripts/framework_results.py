@@ -83,8 +83,7 @@ def _reason(program: Program, exit_code: int | None, log: str) -> str:
 
 def row(program: Program, result: ProgramResult) -> str:
     """The program's line of the table."""
-    scripts = [file for file in program.files() if file.suffix == ".py"]
-    links = "".join(f" ([{file.name}](../scripts/{file.parent.name}/{file.name}))" for file in scripts)
+    links = "".join(f" ([{file.name}](../scripts/{file.parent.name}/{file.name}))" for file in program.scripts())
     outcome = "ran" if result.ran else f"failed: {result.reason}".replace("|", "\\|")
     private = "–" if result.private_bytes is None else f"{result.private_bytes / 1e6:.0f}"
     step = "–" if result.step_ns is None else f"{result.step_ns / 1e6:,.2f} ms"

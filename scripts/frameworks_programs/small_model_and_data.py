@@ -57,7 +57,7 @@ def write_data(folder):
     kinds = {
         "text": lambda: {"text": sentence(200)},
         "chat": lambda: {"messages": [said("user"), said("assistant")]},
-        "prompts": lambda: {"prompt": sentence(10)},
+        "prompts": lambda: {"prompt": [said("user")]},
         "preferences": lambda: {"prompt": sentence(10), "chosen": sentence(20), "rejected": sentence(20)},
         "instructions": lambda: {"instruction": sentence(10), "input": "", "output": sentence(20)},
     }

@@ -29,6 +29,14 @@ class RandomTokens(Dataset):
         return {"input_ids": self.rows[index], "labels": self.rows[index]}
 
 
+def trainer_of(arguments):
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4
+    )
+    model = LlamaForCausalLM(config)
+    return Trainer(model, arguments, train_dataset=RandomTokens(512), eval_dataset=RandomTokens(32))
+
+
 def main(kind):
     settings = {
         "ddp": {"gradient_checkpointing": True},
@@ -53,15 +61,13 @@ def main(kind):
         report_to="none",
         **settings,
     )
-    config = LlamaConfig(
-        vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4
-    )
-    model = LlamaForCausalLM(config)
-    trainer = Trainer(model, arguments, train_dataset=RandomTokens(512), eval_dataset=RandomTokens(32))
+    trainer = trainer_of(arguments)
     trainer.train()
     trainer.save_model(f"final-{kind}")
-    arguments.max_steps = 8
-    trainer.train(resume_from_checkpoint=True)
+    if kind != "deepspeed":  # which allows one Trainer in a process
+        arguments.max_steps = 8
+        trainer = trainer_of(arguments)
+        trainer.train(resume_from_checkpoint=True)
     print(f"rank {arguments.process_index}: {trainer.state.global_step} steps", flush=True)
 
 
