@@ -1,6 +1,6 @@
-"""Write the Makefile that megatron-core's wheel lacks: its training loop calls `make` for helpers that the wheel has compiled.
+"""Write the Makefile that megatron-core's wheel lacks: its training loop calls `make` for helpers already compiled.
 
-    python megatron_makefile.py SITE_PACKAGES
+python megatron_makefile.py SITE_PACKAGES
 """
 
 import sys
