@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -95,7 +96,8 @@ def save_damaged_trace(draw: Random, original: Trace, folder: Path) -> Path:
 
 def _damaged_string(draw: Random, text: str) -> str:
     if draw.random() < 0.7 and text.startswith("{"):
-        return json.dumps(damaged_document(draw, json.loads(text)))
+        with suppress(ValueError):  # it was damaged before
+            return json.dumps(damaged_document(draw, json.loads(text)))
     return draw.choice(["{", "[]", "{}", "x" * 50, text[:-2] or "x", "[" * 2000])
 
 

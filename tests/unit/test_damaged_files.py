@@ -23,7 +23,7 @@ from maya.estimators.training.measurements_file import REQUIRED
 from maya.estimators.training.measurements_file import read_measurements as read_kernel_times
 from maya.hosts.costs import REFERENCE, host_path, load_host
 from maya.launcher.attempt import Exit
-from maya.launcher.failure import failure_block, failures_of
+from maya.launcher.failure import failure_block, failures_of, root_cause
 from maya.replay.mesh_blocks import FILE as SURVEY
 from maya.replay.mesh_blocks import MeshBlock, SurveyResult
 from maya.replay.represented_ranks import FILE as GROUPS
@@ -224,13 +224,15 @@ HANG = {
     "kind": "deadlock",
     "ranks": {"all": 2, "stuck": [0, 1]},
     "hints": ["a hint"],
+    "odd": [],
     "divergence": None,
+    "shift": None,
     "seconds": 3.0,
     "problem": None,
     "groups": [
         {
             "ranks": [0], "state": "waits", "doing": "in all_reduce", "called_at": None, "stands_at": None,
-            "in_backward": False, "queued": [], "missing": [1], "stack": [], "call": None,
+            "in_backward": False, "queued": [], "missing": [1], "stack": [], "call": None, "callers": [], "elsewhere": 0,
         }
     ],
 }  # fmt: skip
@@ -260,7 +262,7 @@ def test_error_files_of_ranks(tmp_path: Path) -> None:
     for seed in range(MUTANTS):
         path.write_text(damaged_json(Random(seed), original))
         failures = failures_of([Exit(0, 1, 1, 0.0)], 1, lambda rank: path)
-        assert failure_block("train.py", failures)
+        assert failure_block("train.py", failures, root_cause(failures))
 
 
 # ---- files of a user ----
