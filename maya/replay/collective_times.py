@@ -52,6 +52,7 @@ _OPERATIONS = {
     "ncclAlltoAll": ("all_to_all", True),
 }
 _ROOTED = ("ncclReduce", "ncclBroadcast", "ncclBcast", "ncclGather", "ncclScatter")
+CALLS = frozenset((*_OPERATIONS, *_ROOTED, *P2P_CALLS))
 _TREES = ("fat-tree", "rail-optimised")
 _MOST_KEPT = 1 << 18  # cached times; sends of ever new sizes would need ever more
 
@@ -131,6 +132,10 @@ class CollectiveTimes:
         """The duration of a call on a communicator with one member, by its signature in the trace."""
         fields = json.loads(signature)
         call, count, dtype = fields["call"], int(fields["count"]), fields["dtype"]
+        if call not in CALLS or dtype not in DTYPES:
+            raise ValueError(
+                f"the trace of rank {rank} is damaged: it has a call {call!r} of {dtype!r}; run the job again"
+            )
         if call in P2P_CALLS:
             return self.p2p_ns(rank, rank, count * DTYPES[dtype][0])
         return self.collective_ns(call, count, dtype, self._alone.setdefault(rank, (rank,)))

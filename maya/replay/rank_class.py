@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from maya.estimators.features.from_trace import TracedKernel, TracedKernels, kernels_of
 from maya.estimators.kernel import Estimate, Kernel
-from maya.replay.collective_times import DTYPES
+from maya.replay.collective_times import CALLS, DTYPES
 from maya.replay.record_kinds import KERNEL_KINDS, P2P_CALLS, is_comm_init
 from maya.replay.represented_ranks import FILE as REPRESENTED_FILE
 from maya.replay.represented_ranks import RepresentedJob
@@ -305,8 +305,8 @@ def _check_communicators(members: _ClassMembers, calls: Sequence[CollectiveCall]
 def _call(trace: Trace, number: int) -> CollectiveCall:
     signature = trace.signature(number)
     name, count, dtype = str(signature["call"]), int(signature["count"]), str(signature["dtype"])
-    if dtype not in DTYPES:
-        raise TraceError(f"{trace.path} is damaged: string {number} has dtype {dtype!r}. Record it again.")
+    if name not in CALLS or dtype not in DTYPES:
+        raise TraceError(f"{trace.path} is damaged: string {number} has call {name!r} of {dtype!r}. Record it again.")
     size = count * DTYPES[dtype][0] * (int(signature["ranks"]) if name in _SIZED_PER_MEMBER else 1)
     is_p2p = name in P2P_CALLS
     return CollectiveCall(

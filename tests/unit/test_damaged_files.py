@@ -232,7 +232,8 @@ HANG = {
     "groups": [
         {
             "ranks": [0], "state": "waits", "doing": "in all_reduce", "called_at": None, "stands_at": None,
-            "in_backward": False, "queued": [], "missing": [1], "stack": [], "call": None, "callers": [], "elsewhere": 0,
+            "in_backward": False, "queued": [], "missing": [1], "stack": [], "call": None, "callers": [],
+            "elsewhere": 0,
         }
     ],
 }  # fmt: skip
