@@ -98,12 +98,13 @@ void answer_element_count(Frame& frame) {
   if (count >= 0) maya_answer_next_read(count, 64, guessed);
 }
 
-// Keeps the inputs of an op that may overwrite them before it ends. If they may not have their values yet, it is not computed.
+// Keeps the inputs of an op that may overwrite them before it ends. If they may not have their values yet, an op is not computed
+// if ops inside it change its arguments.
 void keep_overwritten(Frame& frame) {
   Computing computing(this_thread(), frame);
   if (!frame.op->changes_inside && !overwrites_input(frame.call)) return;
-  if (maya_commands_are_queued() || maya_captures_exist()) frame.may_compute = false;
-  else keep_originals(frame.call);
+  if (!maya_commands_are_queued() && !maya_captures_exist()) keep_originals(frame.call);
+  else if (frame.op->changes_inside) frame.may_compute = false;
 }
 
 // equal compares with a kernel that torch does not dispatch, and copies what it finds to the host.
@@ -348,21 +349,22 @@ void add_new_blocks(Thread& self, Frame& frame) {
   }
 }
 
-// Whether an op around this one is computed from its own arguments by a fast form (integer_ops.h). Then only the op around it
-// sees the results of this one, such as a cast of the argument.
-bool is_inside_fast_form(const Thread& self) {
+// Whether an op around this one sums integers by a fast form (integer_ops.h), from its own arguments. Then only that op sees the
+// results of this one: a cast of its argument.
+bool is_inside_fast_sum(const Thread& self) {
+  if (maya_get_settings()->compute == MAYA_COMPUTE_ALL) return false;
   for (size_t depth = 0; depth + 1 < self.depth; depth++) {
     const Frame& outer = *self.frames[depth];
-    if (outer.op == nullptr || outer.op->fast_form == Operator::FastForm::kNone || !outer.may_compute) continue;
+    if (outer.op == nullptr || outer.op->fast_form != Operator::FastForm::kSum || !outer.may_compute) continue;
     const TensorView& given = outer.arguments[0].tensors[0];
-    if (static_cast<int64_t>(given.bytes / c10::elementSize(given.dtype)) >= kLeastElements) return true;
+    if (has_integers(given) && static_cast<int64_t>(given.bytes / c10::elementSize(given.dtype)) >= kLeastElements) return true;
   }
   return false;
 }
 
 // For an op that launched kernels of its own: computes its results, or marks them as placeholders.
 void apply_values(Thread& self, Frame& frame, const at::RecordFunction& function, void* stream) {
-  if (frame.may_compute && self.depth > 1 && is_inside_fast_form(self)) frame.may_compute = false;
+  if (frame.may_compute && self.depth > 1 && is_inside_fast_sum(self)) frame.may_compute = false;
   if (frame.may_compute) {
     self.outputs.clear();
     for (const c10::IValue& value : function.outputs()) collect_outputs(value, self.outputs);
