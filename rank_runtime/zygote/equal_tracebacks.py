@@ -20,7 +20,8 @@ VARIABLE = "MAYA_TRACEBACKS"
 
 
 def fold_equal_tracebacks(environment: Mapping[str, str]) -> None:
-    """Install the hook, before the program or torch install theirs around it."""
+    """Install the hook, before the program or torch install theirs around it. It takes the place of the interpreter's
+    own, so that a program which asks whether there is a hook finds none."""
     path = environment.get(VARIABLE, "")
     if not path:
         return
@@ -28,10 +29,12 @@ def fold_equal_tracebacks(environment: Mapping[str, str]) -> None:
     before = sys.excepthook
 
     def print_unless_known(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not _is_known(path, rank, _key(kind, error, trace)):
+        # The interpreter sets it before it ends the program with an exception; others are shown by the program itself.
+        is_last = getattr(sys, "last_value", None) is error
+        if not (is_last and _is_known(path, rank, _key(kind, error, trace))):
             before(kind, error, trace)
 
-    sys.excepthook = print_unless_known
+    sys.excepthook = sys.__excepthook__ = print_unless_known
 
 
 def _key(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:

@@ -51,7 +51,7 @@ def test_every_rank_has_the_environment_of_torchrun(maya_run: MayaRun, build: Bu
     )
     assert (run.exit_code, ended.returncode) == (0, 0), run.stderr + ended.stderr
     different = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
-    different |= {"MAYA_COORDINATOR", "MAYA_COORDINATOR_SECRET", "MAYA_ZMQ"}
+    different |= {"MAYA_COORDINATOR", "MAYA_COORDINATOR_SECRET", "MAYA_ZMQ", "MAYA_RECORD_STEPS", "MAYA_TRACEBACKS"}
     for real, ours in zip(outputs(log_folder), outputs(run.folder / "logs"), strict=True):
         real, ours = json.loads(real), json.loads(ours)
         assert {

@@ -131,7 +131,7 @@ def test_torch_and_training_are_extras(metadata: Message) -> None:
     requirements = metadata.get_all("Requires-Dist") or []
     always = {text.split(">")[0] for text in requirements if "extra ==" not in text}
     assert always == {"pyzmq", "msgpack", "numpy", "click", "psutil", "tomli"}
-    assert set(metadata.get_all("Provides-Extra") or []) == {"torch", "train", "pandas", "dev"}
+    assert set(metadata.get_all("Provides-Extra") or []) == {"torch", "train", "pandas", "search", "ray", "dev"}
 
 
 def test_version_is_told_everywhere(installed: Environment, metadata: Message) -> None:
