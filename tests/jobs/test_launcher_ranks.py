@@ -127,6 +127,9 @@ def test_all_ranks_are_restarted(maya_run: MayaRun) -> None:
         import os, sys, time
         rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
         print(rank, attempt, flush=True)
+        open(f"printed-{rank}", "w").close()
+        while not os.path.exists("printed-0"):
+            time.sleep(0.01)
         if attempt == "0":
             sys.exit(3) if rank == "1" else time.sleep(60)
         """,
