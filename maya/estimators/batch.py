@@ -42,6 +42,12 @@ class Batch:
     def bytes_moved(self) -> Floats:
         return self.bytes_read + self.bytes_written
 
+    def at(self, positions: npt.NDArray[np.intp]) -> Batch:
+        """Some of the kernels."""
+        shape = {name: values[positions] for name, values in self.shape.items()}
+        columns = (self.flops[positions], self.bytes_read[positions], self.bytes_written[positions])
+        return Batch(self.kernel_class, self.dtype, self.variant, *columns, shape)
+
     def column(self, name: str, default: float | Floats) -> Floats:
         """One dimension of all kernels; `default` where a kernel lacks it."""
         values = self.shape.get(name)

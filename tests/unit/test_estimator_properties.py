@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maya.devices import device_names, load_device
@@ -141,6 +141,7 @@ def test_every_estimate_has_an_origin_and_a_spread(gpu: str, kernels: list[Kerne
 
 
 @EXAMPLES
+@example(gpu="l40s", shape=(1, 8, 4096), dtype="bf16", layout="TN", grown=0)
 @given(gpu=GPUS, shape=GEMM_SIZES, dtype=DTYPES, layout=st.sampled_from(LAYOUTS), grown=st.sampled_from([0, 1, 2]))
 def test_a_larger_gemm_takes_longer(gpu: str, shape: tuple[int, int, int], dtype: str, layout: str, grown: int) -> None:
     # Whole vectors: what is not aligned is slower, whatever its size.

@@ -7,6 +7,7 @@ In: batches with the columns m, n, k, batch. Out: times.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,9 @@ from maya.estimators.pack import Describe, Found, Model, Packs
 LAYOUTS = ("TN", "NN", "NT", "TT")
 TRITON = "_triton"  # suffix of the variant of Triton kernels, with tiles of tile_m x tile_n
 _TILES = ((64, 64), (128, 128), (128, 256), (256, 128))  # output tiles of a block
+
+_NARROW = 64  # rows and columns of the smallest tile
+_TILE_EFFECTS = 1.15  # a padded GEMM may fit the device's tiles and waves this much better
 
 _SHORTEST = 1e-15  # seconds; keeps the logarithm of empty kernels finite
 _TYPICAL_EFFICIENCY = 0.7
@@ -190,19 +194,38 @@ def _joined(found: Found, other: Found | None, batch: Batch) -> Floats:
 
 def _slowdown(found: Found, batch: Batch) -> Floats:
     """Slowdowns from a model. A GEMM narrower than any in its training data is treated as the narrowest one, which
-    fills as little of a tile."""
+    fills as little of a tile. No GEMM takes much longer than one that is padded to a tile: a model that says so has
+    learned it from too few narrow ones."""
     smallest = found.model.about.get("smallest", {})
+    slowdown = _modelled(found, _padded(batch, smallest))
+    m, n = (batch.column(name, 1.0) for name in ("m", "n"))
+    narrow = np.flatnonzero((m < _NARROW) & (n < _NARROW))
+    if len(narrow):
+        few = batch.at(narrow)
+        tile = _padded(few, {**smallest, "m": _NARROW, "n": _NARROW})
+        longest = _modelled(found, tile) * _bound(found.described_on, tile) / _bound(found.described_on, few)
+        slowdown[narrow] = np.where(slowdown[narrow] > _TILE_EFFECTS * longest, longest, slowdown[narrow])
+    return slowdown
+
+
+def _modelled(found: Found, batch: Batch) -> Floats:
+    slowdown: Floats = np.array(found.slowdown(batch, _describe_for(found.model)))
+    return slowdown
+
+
+def _padded(batch: Batch, smallest: Mapping[str, float]) -> Batch:
+    """The GEMMs with dimensions of at least these sizes."""
     m, n, k = (np.maximum(batch.column(name, 1.0), 1.0) for name in ("m", "n", "k"))  # some are empty
     wider = [np.maximum(size, smallest.get(name, 1.0)) for name, size in (("m", m), ("n", n), ("k", k))]
-    if (wider[0] > m).any() or (wider[1] > n).any() or (wider[2] > k).any():
-        batch = replace(
-            batch,
-            flops=batch.flops * (wider[0] * wider[1] * wider[2]) / (m * n * k),
-            bytes_read=batch.bytes_read * (wider[0] + wider[1]) * wider[2] / ((m + n) * k),
-            bytes_written=batch.bytes_written * (wider[0] * wider[1]) / (m * n),
-            shape={**batch.shape, "m": wider[0], "n": wider[1], "k": wider[2]},
-        )
-    return found.slowdown(batch, _describe_for(found.model))
+    if not ((wider[0] > m).any() or (wider[1] > n).any() or (wider[2] > k).any()):
+        return batch
+    return replace(
+        batch,
+        flops=batch.flops * (wider[0] * wider[1] * wider[2]) / (m * n * k),
+        bytes_read=batch.bytes_read * (wider[0] + wider[1]) * wider[2] / ((m + n) * k),
+        bytes_written=batch.bytes_written * (wider[0] * wider[1]) / (m * n),
+        shape={**batch.shape, "m": wider[0], "n": wider[1], "k": wider[2]},
+    )
 
 
 def model_name(dtype: str) -> str:
