@@ -166,7 +166,7 @@ MAYA_API void maya_record_op(maya_record_kind kind, uint32_t op, uint32_t parent
 /* Returns the number of the signature of the calling thread's op; set by the op observer, for the virtual clock. */
 typedef uint32_t (*maya_op_signer)(void);
 MAYA_API void maya_set_op_signer(maya_op_signer signer);
-/* An optimizer has made so many steps. Ends the trace if that is as many as are to be recorded, of all optimizers. */
+/* Counts the steps of an optimizer. Ends the trace if `steps` are those to be recorded, and all optimizers have made them. */
 MAYA_API void maya_record_steps(uint64_t steps, bool all_optimizers);
 /* Write the buffered records, as at exit. */
 MAYA_API void maya_record_flush(void);
