@@ -6,7 +6,6 @@ In: a `SearchAnswer` and texts. Out: HTML that loads nothing else. The same sear
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from maya.config_search.search_chart import draw_search
 from maya.config_search.search_text import failures_of, notes_of, statements_of, table_of
 from maya.config_search.trial_row import INFERRED, TrialRow
 from maya.report.write import style_sheet
-from maya.scaling.scale_page import html_cell, html_list, html_text, theme_colours
+from maya.scaling.scale_page import html_cell, html_list, html_text, study_html, theme_colours
 
-_FILE = Path(__file__).parent / "page" / "search.html"
+_SECTIONS = Path(__file__).parent / "page" / "search.html"
 _BEST = 10
 _NOTHING = '<p class="about">No configuration has figures that fit.</p>'
 
@@ -53,8 +52,7 @@ class SearchPage:
                 f"<tr><td>{html_text(key)}</td><td>{html_text(value)}</td></tr>" for key, value in self.settings.items()
             ),
         }
-        # In one pass: a text of the search may look like a placeholder.
-        return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _FILE.read_text(encoding="utf-8"))
+        return study_html(_SECTIONS, parts)
 
 
 def _table(answer: SearchAnswer, rows: Sequence[TrialRow]) -> str:

@@ -16,7 +16,7 @@ from maya.scaling.scale_chart import COLOURS
 from maya.scaling.scale_row import ScaleRow
 from maya.scaling.study_text import assumptions_of, left_columns, table_of
 
-_FILE = Path(__file__).parent / "page" / "scale.html"
+_FOLDER = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,15 @@ class StudyPage:
             "settings": "".join(f"<tr><td>{html_text(key)}</td><td>{html_text(value)}</td></tr>" for key, value in
                                 self.settings.items()),
         }  # fmt: skip
-        # In one pass: a text of the study may look like a placeholder.
-        return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _FILE.read_text(encoding="utf-8"))
+        return study_html(_FOLDER / "scale.html", parts)
+
+
+def study_html(sections: Path, parts: Mapping[str, str]) -> str:
+    """The page of a study: the frame of all such pages around these sections, with `parts` filled in by name."""
+    frame = (_FOLDER / "study.html").read_text(encoding="utf-8")
+    text = frame.replace("{{sections}}", sections.read_text(encoding="utf-8"))
+    # In one pass: a text of the study may look like a placeholder.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text)
 
 
 def theme_colours() -> str:
