@@ -4,6 +4,7 @@ In: settings, and lines of JSON on the control pipe:
 
     {"started": {"rank": 3, "pid": 4711}}   the process of a rank has started
     {"exited": {"rank": 3, "status": 1}}    the process of a rank has ended
+    {"lost": {"rank": 3, "status": -9}}     the machine of a rank is lost
     {"stopping": {}}                        the launcher stops the job: later activity is not progress
     {"continued": {}}                       stopped ranks have been continued
     {"describe": true}                      report the pending waits
@@ -47,9 +48,10 @@ from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.represented_store import RepresentedStore
 from coordinator.server import Server, ServerError
 from coordinator.state import State
-from coordinator.store import Store, StoreError
+from coordinator.store import ADDRESS, Store, StoreError
 from coordinator.time_model import NO_TIME_MODEL, RunTimeModel
 from maya.hangs.request_socket import RequestSocket
+from maya.nodes.run_keys import RunKeys
 from maya.util.open_files import LimitError, allow_descriptors
 from maya.util.ranks import parse_ranks, ranks_text
 
@@ -65,6 +67,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _NUMBERS = {  # numeric fields of control lines
     "started": ("rank", "pid"),
     "exited": ("rank", "status"),
+    "lost": ("rank", "status"),
     "stopping": (),
     "continued": (),
     "describe": (),
@@ -84,11 +87,17 @@ class Settings:
     hang_after: float = 60.0  # seconds without progress until it is reported
     hang_freezes: bool = False  # stop the ranks when a hang is reported
     present: str = ""  # the ranks that are processes, as "0-3,8"; empty: all
+    store_address: str = ADDRESS  # where the store listens
+    keys: str = ""  # `RunKeys` as JSON, of a job on several machines; empty: ranks are on this one
 
     @property
     def processes(self) -> int:
         """How many ranks are processes."""
         return len(parse_ranks(self.present)) if self.present else self.world_size
+
+    @property
+    def run_keys(self) -> RunKeys | None:
+        return RunKeys.from_json(json.loads(self.keys)) if self.keys else None
 
 
 def run(settings: Settings, report_fd: int, control_fd: int | None = None, parent: int | None = None) -> int:
@@ -134,7 +143,14 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
             allow_descriptors(settings.processes)
             times = RunTimeModel(Path(settings.run_folder)) if settings.run_folder else None
             absent = AbsentRanks(settings.world_size, parse_ranks(settings.present)) if settings.present else None
-            server = Server(settings.world_size, settings.secret, settings.endpoint, times or NO_TIME_MODEL, absent)
+            server = Server(
+                settings.world_size,
+                settings.secret,
+                settings.endpoint,
+                times or NO_TIME_MODEL,
+                absent,
+                settings.run_keys,
+            )
             store = _store(settings, absent)
         except (LimitError, ServerError, StoreError) as error:
             report.write({"coordinator_failed": str(error)})
@@ -178,7 +194,8 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
 def _store(settings: Settings, absent: AbsentRanks | None) -> Store | RepresentedStore | None:
     if settings.store_port is None:
         return None
-    return Store(settings.store_port) if absent is None else RepresentedStore(settings.store_port, absent)
+    port, address = settings.store_port, settings.store_address
+    return Store(port, address) if absent is None else RepresentedStore(port, absent, address)
 
 
 def _save_groups(state: State, folder: Path) -> None:
@@ -233,6 +250,8 @@ def _loop(
     poller = zmq.Poller()
     poller.register(server.socket, zmq.POLLIN)
     poller.register(wakeup_fd, zmq.POLLIN)
+    if server.authentication is not None:
+        poller.register(server.authentication.socket, zmq.POLLIN)
     if control is not None:
         poller.register(control.descriptor, zmq.POLLIN)
     if store is not None:
@@ -250,10 +269,11 @@ def _loop(
             for line in control.lines():
                 if "started" in line and watcher is not None:
                     watcher.started(line["started"]["rank"], line["started"]["pid"])
-                if "exited" in line:
-                    server.exited(line["exited"]["rank"])
-                    if watcher is not None:
-                        watcher.exited(line["exited"]["rank"], line["exited"]["status"])
+                for kind, tell in (("exited", server.exited), ("lost", server.lost)):
+                    if kind in line:
+                        tell(line[kind]["rank"])
+                        if watcher is not None:
+                            watcher.exited(line[kind]["rank"], line[kind]["status"])
                 if "stopping" in line and watcher is not None:
                     watcher.stopping()
                 if "continued" in line and watcher is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from coordinator.absent_ranks import AbsentRanks
-from coordinator.store import listen
+from coordinator.store import ADDRESS, listen
 from coordinator.store_protocol import Query, RequestReader, StoreProtocolError
 from coordinator.store_state import Reply, StoreState
 from rank_runtime.absent_members.store_exchange import PREFIX
@@ -35,10 +35,10 @@ class _Connection:
 class RepresentedStore:
     """A listening socket and its connections."""
 
-    def __init__(self, port: int, absent: AbsentRanks) -> None:
+    def __init__(self, port: int, absent: AbsentRanks, address: str = ADDRESS) -> None:
         self.state = StoreState()
         self._absent = absent
-        self._listening = listen(port)
+        self._listening = listen(port, address)
         self._listening.setblocking(False)
         self.port: int = self._listening.getsockname()[1]
         self._epoll = select.epoll()

@@ -22,6 +22,8 @@ from coordinator.answers import INVALID_USAGE, Outgoing
 from coordinator.arithmetic import Buffer
 from coordinator.state import State
 from coordinator.time_model import NO_TIME_MODEL, TimeModel
+from maya.nodes.curve_sockets import ClientAuthentication, serve_with_keys
+from maya.nodes.run_keys import RunKeys
 from rank_runtime.messages import (
     VERSION,
     Bye,
@@ -66,7 +68,9 @@ class Server:
         endpoint: str = "",
         times: TimeModel = NO_TIME_MODEL,
         absent: AbsentRanks | None = None,
+        keys: RunKeys | None = None,
     ) -> None:
+        """`keys`: of a server for other machines, whose endpoint is a TCP address."""
         self.state = State(times, absent)
         self._world_size = world_size
         self._secret = secret.encode()
@@ -83,14 +87,15 @@ class Server:
         self.held_failures: list[tuple[int, Failed | RequestFailed]] = []
         endpoint = endpoint or f"ipc://@maya-{secrets.token_hex(8)}"
         self._context = zmq.Context()
+        self.authentication = None if keys is None else ClientAuthentication(self._context, keys)
         try:
             self.socket = self._context.socket(zmq.ROUTER)
-            self.endpoint = self._open(endpoint)
+            self.endpoint = self._open(endpoint, keys)
         except zmq.ZMQError as error:
             self._context.destroy()
             raise ServerError(f"the coordinator cannot listen at {endpoint}: {error.strerror}") from None
 
-    def _open(self, endpoint: str) -> str:
+    def _open(self, endpoint: str, keys: RunKeys | None) -> str:
         socket = self.socket
         # Sending to a rank that has disconnected is an error; by default ZeroMQ drops the message.
         socket.set(zmq.ROUTER_MANDATORY, 1)
@@ -105,11 +110,15 @@ class Server:
         socket.set(zmq.HANDSHAKE_IVL, 0)
         if endpoint.startswith("ipc:"):
             socket.set(zmq.IPC_FILTER_UID, os.getuid())  # an abstract name has no permissions of its own
+        if keys is not None:
+            serve_with_keys(socket, keys)
         socket.bind(endpoint)
         return socket.get_string(zmq.LAST_ENDPOINT)
 
     def close(self) -> None:
         self.socket.close()
+        if self.authentication is not None:
+            self.authentication.close()
         self._context.term()
 
     # ---- events ----
@@ -117,6 +126,8 @@ class Server:
     def turn(self) -> None:
         """Handle the batches that have arrived, then send the answers."""
         socket = self.socket
+        if self.authentication is not None:
+            self.authentication.turn()
         now = time.monotonic()
         for _ in range(_MOST_PER_TURN):
             try:
@@ -148,6 +159,14 @@ class Server:
             self._exited.add(rank)
         elif 0 <= rank < self._world_size:
             self._put(self.state.end(rank))
+
+    def lost(self, rank: int) -> None:
+        """The machine of a rank is lost. Its connection may seem open for long."""
+        if rank in self._identity_of:
+            self._disconnect(rank)
+        elif 0 <= rank < self._world_size:
+            self._put(self.state.end(rank))
+        self._flush()
 
     @property
     def expects_an_end(self) -> bool:

@@ -147,6 +147,12 @@ RANK_VARIABLES = (
         internal=True,
     ),
     Variable(
+        "MAYA_COORDINATOR_KEYS",
+        "CURVE keys, where the coordinator is on another machine: its public key, and the public and secret key of the "
+        "ranks; maya-torchrun --ray sets it; empty: the connection stays on this machine and is not encrypted",
+        internal=True,
+    ),
+    Variable(
         "MAYA_PRESENT_RANKS",
         "number of ranks that are processes, if the others are absent: ranks then announce their process groups; "
         "maya-torchrun sets it from --represent; 0: every rank is a process",

@@ -281,11 +281,14 @@ static void watch_connection(void) {
         bool is_news = zmq.msg_more(&frame) && zmq.msg_size(&frame) == sizeof news; /* the address follows */
         if (!is_news) continue;
         memcpy(&news, zmq.msg_data(&frame), sizeof news);
+        if (news.event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+            refuse("the coordinator at %s does not accept the key of this rank", maya_get_settings()->coordinator);
+        }
         if (news.event == ZMQ_EVENT_CONNECTED) connection_descriptor = (int)news.value;
         if (news.event == ZMQ_EVENT_DISCONNECTED) {
             connection_descriptor = -1;
             receive_batches(); /* its last messages */
-            refuse("the coordinator at %s has ended; without it ranks cannot communicate", maya_get_settings()->coordinator);
+            refuse("the coordinator at %s has ended, or cannot be reached any more; without it ranks cannot communicate", maya_get_settings()->coordinator);
         }
     }
     zmq.msg_close(&frame);
@@ -381,6 +384,23 @@ static const char no_coordinator[] =
     "there is no coordinator: a run of one rank with --clock wall has none; start the program with maya-torchrun and the "
     "number of ranks it needs or, if it drives several GPUs itself (nn.DataParallel), with --clock virtual";
 
+/* Encrypts the connection, if the settings have keys. ZeroMQ takes a key as text of 40 characters. */
+static bool set_keys(const char *keys) {
+    enum { KEY = 40 };
+    static const int options[] = {ZMQ_CURVE_SERVERKEY, ZMQ_CURVE_PUBLICKEY, ZMQ_CURVE_SECRETKEY};
+    if (keys[0] == '\0') return true;
+    if (strlen(keys) != 3 * KEY + 2) {
+        errno = EINVAL;
+        return false;
+    }
+    for (int i = 0; i < 3; i++) {
+        char key[KEY + 1] = {0};
+        memcpy(key, keys + i * (KEY + 1), KEY);
+        if (zmq.setsockopt(dealer, options[i], key, sizeof key) != 0) return false;
+    }
+    return true;
+}
+
 static bool open_sockets(const maya_settings *settings) {
     static const char endpoint[] = "inproc://connection";
     const int no_limit = 0, linger = GOODBYE_MILLISECONDS, retry_milliseconds = 20;
@@ -398,7 +418,10 @@ static bool open_sockets(const maya_settings *settings) {
     zmq.setsockopt(monitor, ZMQ_LINGER, &no_limit, sizeof no_limit);
     /* Retry soon: when a thousand ranks connect at once, the coordinator's listen queue is full. */
     zmq.setsockopt(dealer, ZMQ_RECONNECT_IVL, &retry_milliseconds, sizeof retry_milliseconds);
-    return zmq.socket_monitor(dealer, endpoint, ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED) == 0 &&
+    /* A handshake may have to wait until the coordinator has handled those of a thousand other ranks. */
+    zmq.setsockopt(dealer, ZMQ_HANDSHAKE_IVL, &no_limit, sizeof no_limit);
+    const int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    return set_keys(settings->coordinator_keys) && zmq.socket_monitor(dealer, endpoint, events) == 0 &&
            zmq.connect(monitor, endpoint) == 0 && zmq.connect(dealer, settings->coordinator) == 0;
 }
 

@@ -48,6 +48,7 @@ typedef struct {
     int64_t object_bytes;      /* uint8 tensors (pickled objects) keep and carry theirs up to this size */
     char coordinator[256];     /* its ZeroMQ endpoint; empty: there are no other ranks */
     char coordinator_secret[256];
+    char coordinator_keys[256]; /* CURVE: the server's public key, this side's public and secret key; empty: not encrypted */
     char zmq_path[4096]; /* the ZeroMQ library */
     bool observe_all;    /* RecordFunction callbacks also for ops that launch nothing (torch.profiler) */
     bool strict_values;  /* reading a placeholder value is an error */

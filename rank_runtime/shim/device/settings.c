@@ -187,6 +187,7 @@ static void read_settings(void) {
     read_text(MAYA_VARIABLE_OBSERVER, settings.observer_path, sizeof settings.observer_path);
     read_text(MAYA_VARIABLE_COORDINATOR, settings.coordinator, sizeof settings.coordinator);
     read_text(MAYA_VARIABLE_COORDINATOR_SECRET, settings.coordinator_secret, sizeof settings.coordinator_secret);
+    read_text(MAYA_VARIABLE_COORDINATOR_KEYS, settings.coordinator_keys, sizeof settings.coordinator_keys);
     read_text(MAYA_VARIABLE_ZMQ, settings.zmq_path, sizeof settings.zmq_path);
     read_clock();
 }
