@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher.arguments import LaunchOptions, UsageError, parse
@@ -22,13 +24,21 @@ from maya.util.working_folder import missing_working_folder
 from rank_runtime.build import Build, BuildError, ensure_built
 from rank_runtime.variables import VariableError
 
+if TYPE_CHECKING:
+    from maya.launcher.machines import JobMachines
+
 FAILED, USAGE = 1, 2
 
 
-def main(words: Sequence[str] | None = None) -> int:
+# Opens the machines that a job is to run on.
+OpenMachines = Callable[[LaunchOptions, Build, Callable[[str], None]], "AbstractContextManager[JobMachines]"]
+
+
+def main(words: Sequence[str] | None = None, open_machines: OpenMachines | None = None) -> int:
     """Run a job; return torchrun's exit code: 0 success, 1 a worker failed, 2 the job could not be started.
 
     Without `words` this is the main function of a process, with that process's command line and standard streams.
+    `open_machines`: run the job on other machines than this one.
     """
     if words is None:
         standard_streams.begin_launcher()
@@ -47,9 +57,10 @@ def main(words: Sequence[str] | None = None) -> int:
         folder = make_run_folder(launch)
         try:
             note_own_job(os.environ)
-            if launch.finds_representatives or _needs_representatives(launch):
-                launch = _with_representatives(launch, device, build, settings, folder)
-            return Job(launch, device, build, settings, folder, _say).run()
+            with _machines(launch, build, open_machines) as machines:
+                if launch.finds_representatives or (machines is None and _needs_representatives(launch)):
+                    launch = _with_representatives(launch, device, build, settings, folder, machines)
+                return Job(launch, device, build, settings, folder, _say, machines).run()
         except UsageError:
             discard_run_folder(folder)
             raise
@@ -63,6 +74,13 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # no rank is running: otherwise the job passes the signal on
         _say("interrupted")
         return FAILED
+
+
+def _machines(
+    launch: LaunchOptions, build: Build, open_machines: OpenMachines | None
+) -> AbstractContextManager[JobMachines | None]:
+    """The machines of the job; None: it runs on this one alone."""
+    return nullcontext() if open_machines is None else open_machines(launch, build, _say)
 
 
 def _needs_representatives(launch: LaunchOptions) -> bool:
@@ -83,13 +101,18 @@ def _needs_representatives(launch: LaunchOptions) -> bool:
 
 
 def _with_representatives(
-    launch: LaunchOptions, device: Device, build: Build, settings: RunSettings, folder: Path
+    launch: LaunchOptions,
+    device: Device,
+    build: Build,
+    settings: RunSettings,
+    folder: Path,
+    machines: JobMachines | None,
 ) -> LaunchOptions:
     """The job with the ranks present that represent it."""
     from maya.launcher.survey import find_representatives  # imports numpy
 
     def attempt(chosen: LaunchOptions, round_folder: Path) -> tuple[AttemptOutcome, Path]:
-        return Job(chosen, device, build, settings, round_folder, _say).survey()
+        return Job(chosen, device, build, settings, round_folder, _say, machines).survey()
 
     without_faults = replace(launch, injection=Injection(seed=launch.injection.seed))
     return launch.with_present(find_representatives(without_faults, folder, attempt, _say))

@@ -7,8 +7,6 @@ gets a signal to stop, it does the same with that signal.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import signal
 import time
@@ -23,7 +21,7 @@ from maya.launcher.memory_kills import MemoryKills
 from maya.launcher.progress import Progress
 from maya.launcher.signals import Signals
 from maya.launcher.worker_environment import RendezvousAddress
-from maya.launcher.zygote_process import ZygoteProcess
+from maya.launcher.zygote_process import Zygotes
 from rank_runtime.zygote.protocol import Start
 
 
@@ -35,6 +33,7 @@ class Exit:
     pid: int
     exit_code: int
     time: float  # since the epoch
+    host: str = ""  # the machine that it ran on; empty: this one
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Attempt:
 
     def __init__(
         self,
-        zygote: ZygoteProcess,
+        zygote: Zygotes,
         start: Callable[[RendezvousAddress], Start],
         rendezvous: RendezvousAddress | None,
         progress: Progress,
@@ -153,7 +152,7 @@ class Attempt:
             elif kind == "exited":
                 if content["private_bytes"]:
                     self._outcome.private_bytes.append(content["private_bytes"])
-                self._on_exit(content["rank"], content["status"])
+                self._on_exit(content["rank"], content["status"], content.get("host", ""))
             elif kind == "progress":
                 self._progress.joined, self._progress.steps = content["joined"], content["steps"]
             elif kind == "hang":
@@ -172,12 +171,13 @@ class Attempt:
             elif kind in ("coordinator_failed", "zygote_failed"):
                 self._give_up(content)
 
-    def _on_exit(self, rank: int, exit_code: int) -> None:
-        self._outcome.exits.append(Exit(rank, self._running.pop(rank), exit_code, time.time()))
+    def _on_exit(self, rank: int, exit_code: int, host: str) -> None:
+        self._outcome.exits.append(Exit(rank, self._running.pop(rank), exit_code, time.time(), host))
         self._progress.finished += 1
         if exit_code == 0:
             return
-        self._say_if_killed(f"rank {rank}", exit_code)
+        if not host:  # otherwise the agent there says so
+            self._say_if_killed(f"rank {rank}", exit_code)
         self._stop(signal.SIGTERM)
 
     def _say_if_killed(self, what: str, status: int | None) -> None:
@@ -282,9 +282,7 @@ class Attempt:
             status = self._zygote.exit_code
             self._say_if_killed("the zygote (the process that forks the ranks)", status)
             self._outcome.problem = f"the zygote (the process that forks the ranks) {_exit_text(status)}"
-        for process in self._running.values():  # the ranks die with the zygote, their children do not
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process, signal.SIGKILL)
+        self._zygote.kill_groups(self._running.values())
 
     def _seconds(self) -> float | None:
         seconds = [self._progress.seconds()]

@@ -37,6 +37,7 @@ class Failure:
     error_file: str
     message: str
     timestamp: int
+    host: str = ""
 
 
 def failures_of(exits: Sequence[Exit], ranks_per_node: int, error_file: Callable[[int], Path]) -> list[Failure]:
@@ -49,11 +50,11 @@ def _failure(end: Exit, local_rank: int, error_file: Path) -> Failure:
     error = _read_error(error_file)
     if error is not None:
         message, timestamp = error
-        return Failure(end.rank, local_rank, end.pid, end.exit_code, str(error_file), message, timestamp)
+        return Failure(end.rank, local_rank, end.pid, end.exit_code, str(error_file), message, timestamp, end.host)
     message = _WITHOUT_ERROR_FILE
     if end.exit_code < 0:
         message = f"Signal {-end.exit_code} ({_signal_name(end.exit_code)}) received by PID {end.pid}"
-    return Failure(end.rank, local_rank, end.pid, end.exit_code, "<N/A>", message, int(end.time))
+    return Failure(end.rank, local_rank, end.pid, end.exit_code, "<N/A>", message, int(end.time), end.host)
 
 
 def root_cause(failures: Sequence[Failure], blamed: int | None = None) -> Failure:
@@ -144,7 +145,7 @@ def _text(index: int, failure: Failure) -> str:
         [
             f"[{index}]:",
             f"  time      : {when}",
-            f"  host      : {_host()}",
+            f"  host      : {failure.host or _host()}",
             f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {failure.exit_code} (pid: {failure.pid}) {signalled}".rstrip(),
             f"  error_file: {failure.error_file}",

@@ -14,8 +14,10 @@ import shutil
 import string
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maya.assumptions import Assumption, wall_clock
 from maya.devices import Device
@@ -46,6 +48,10 @@ from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
 from rank_runtime.zygote.equal_tracebacks import ranks_by_traceback
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
+if TYPE_CHECKING:
+    from maya.launcher.machines import JobMachines
+    from maya.nodes.node_zygotes import NodeZygotes
+
 SUCCESS, FAILED = 0, 1
 _COORDINATOR = "coordinator.process:run_with_values"  # named, not imported: only the zygote's child loads it
 _NO_PROGRAM = (sys.executable, "-c", "")  # the command of a zygote whose ranks do not share its interpreter
@@ -62,8 +68,11 @@ class Job:
         settings: RunSettings,
         run_folder: Path,
         say: Callable[[str], None],
+        machines: JobMachines | None = None,
     ) -> None:
+        """`machines`: where the ranks run; None: here."""
         self._launch = launch
+        self._machines = machines
         self._device = device
         self._build = build
         self._run_folder = run_folder
@@ -132,6 +141,9 @@ class Job:
             raise UsageError(f"cannot start {program}: {os.strerror(reason)}")
 
     def _check_limits(self) -> None:
+        if self._machines is not None:
+            self._machines.check(self._launch.processes)
+            return
         if self._launch.world_size == 1 and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
             return
         from maya.doctor import Verdict  # imported here, so that a job of one rank starts faster
@@ -148,11 +160,13 @@ class Job:
         launch = self._launch
         ranks = launch.processes
         files = {rank: make_worker_files(launch, self._log_folder, rank, attempt) for rank in ranks}
-        variables = self._common_environment()
-        hosted = launch.world_size > 1
+        variables = self._common_environment(self._build, self._inherited)
+        hosted = launch.world_size > 1 or self._machines is not None
         secret = secrets.token_hex(16) if hosted or self._is_virtual() else ""
         port = launch.master_port or 0
         rendezvous = RendezvousAddress(0 if hosted else port or free_port(), secret, hosted=hosted)
+        if self._machines is not None:
+            rendezvous = self._machines.rendezvous(rendezvous)
 
         def start(rendezvous: RendezvousAddress) -> Start:
             return Start(
@@ -163,18 +177,24 @@ class Job:
         preparation = self._preparation(secret, port if hosted else None, attempt)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
         progress = Progress(len(ranks), sys.stderr)
-        with (
-            ZygoteProcess(launch.command if preparation.share else _NO_PROGRAM, variables, preparation) as zygote,
-            Follower(followed),
-        ):
+        command = launch.command if preparation.share else _NO_PROGRAM
+        zygotes: ZygoteProcess | NodeZygotes
+        if self._machines is None:
+            zygotes = ZygoteProcess(command, variables, preparation)
+        else:
+            roots = (self._run_folder, self._log_folder)
+            common = partial(self._machines.environment, self._inherited, self._common_environment)
+            zygotes = self._machines.zygotes(ranks, command, common, variables, preparation, roots)
+        with zygotes as zygote, Follower(followed):
             return Attempt(zygote, start, rendezvous, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
                 signals
             )
 
-    def _common_environment(self) -> dict[str, str]:
-        """The variables that all ranks share; the others depend on the rank, or on the rendezvous address."""
-        own = worker_variables(self._launch, 0, RendezvousAddress(0), 0, Path(), self._inherited)
-        environment = {name: value for name, value in self._inherited.items() if name not in own}
+    def _common_environment(self, build: Build, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The variables that all ranks of a machine share; the others depend on the rank, or on the rendezvous
+        address."""
+        own = worker_variables(self._launch, 0, RendezvousAddress(0), 0, Path(), inherited)
+        environment = {name: value for name, value in inherited.items() if name not in own}
         if self._launch.hangs.debugs:
             environment = {**PATIENCE, **environment}
         if "OMP_NUM_THREADS" in own:  # libraries read it when they are loaded
@@ -192,13 +212,13 @@ class Job:
             "MAYA_PRESENT_RANKS": str(0 if self._launch.present is None else len(self._launch.present)),
             "MAYA_PRESENT_LIST": "" if self._launch.present is None else ranges(self._launch.present),
         }
-        if not self._inherited.get("MAYA_KEPT_BYTES"):
+        if not inherited.get("MAYA_KEPT_BYTES"):
             chosen["MAYA_KEPT_BYTES"] = str(kept_bytes(self._launch.ranks_with_contents))
-        if not self._inherited.get("MAYA_OBJECT_BYTES"):
+        if not inherited.get("MAYA_OBJECT_BYTES"):
             chosen["MAYA_OBJECT_BYTES"] = str(object_bytes(self._launch.ranks_with_contents))
         return {
             **environment,
-            **rank_environment(self._build, self._device.cuda_properties(), chosen, self._inherited),
+            **rank_environment(build, self._device.cuda_properties(), chosen, inherited),
         }
 
     def _clock_variables(self) -> dict[str, str]:
@@ -233,6 +253,7 @@ class Job:
                 "hang_after": launch.hangs.after,
                 "hang_freezes": launch.hangs.debugs,
                 "present": "" if launch.present is None else ranges(launch.present),
+                **({} if self._machines is None else self._machines.coordinator_settings()),
             },
         )
 
@@ -290,9 +311,11 @@ class Job:
         return self._log_folder / f"attempt_{attempt}" / "tracebacks"
 
     def _say_equal_tracebacks(self, attempt: int) -> None:
-        for first, *others in ranks_by_traceback(str(self._traceback_file(attempt))):
-            if others:
-                self._say(f"{ranks_text(others)}: the same traceback as rank {first}")
+        file = self._traceback_file(attempt)
+        for each in sorted(file.parent.glob(f"{file.name}*")):  # one for each machine
+            for first, *others in ranks_by_traceback(str(each)):
+                if others:
+                    self._say(f"{ranks_text(others)}: the same traceback as rank {first}")
 
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"

@@ -22,6 +22,8 @@ class RendezvousAddress:
     secret: str = ""  # the coordinator's; empty: no coordinator
     endpoint: str = ""
     hosted: bool = False  # the coordinator hosts the store; otherwise rank 0 does so itself
+    store_address: str = "127.0.0.1"  # of the hosted store
+    keys: str = ""  # of a coordinator that ranks on other machines reach (maya/nodes/run_keys.py)
 
     @property
     def is_known(self) -> bool:
@@ -33,13 +35,15 @@ class RendezvousAddress:
         return replace(self, store_port=self.store_port if store_port is None else store_port, endpoint=endpoint)
 
     def address(self, wanted: str) -> str:
-        """The host of the store. Nodes are virtual: the address of any node means this machine."""
-        return wanted if not self.hosted or wanted == "localhost" else "127.0.0.1"
+        """The host of the store. Nodes are virtual: the address of any node means the machine of the coordinator."""
+        is_local = wanted == "localhost" and not self.keys
+        return wanted if not self.hosted or is_local else self.store_address
 
     def variables(self) -> dict[str, str]:
         return {
             "MAYA_COORDINATOR": self.endpoint,
             "MAYA_COORDINATOR_SECRET": self.secret,
+            "MAYA_COORDINATOR_KEYS": self.keys,
             "MAYA_ZMQ": zmq_library() if self.endpoint else "",
         }
 

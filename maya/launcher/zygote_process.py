@@ -6,13 +6,14 @@ coordinator, which is its child.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from maya.launcher.arguments import UsageError
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS
@@ -34,12 +35,38 @@ def _loading(processes: int) -> dict[str, str]:
     return {BIND_AT_ONCE: "1"} if processes >= FEWEST_RANKS else {}
 
 
+class Zygotes(Protocol):
+    """The zygote of a job, or those of all nodes."""
+
+    @property
+    def descriptor(self) -> int: ...
+    @property
+    def ended(self) -> bool: ...
+    def reports(self) -> list[dict[str, Any]]: ...
+    def start(self, start: Start) -> None: ...
+    def signal(self, number: signal.Signals) -> None: ...
+    def go_on(self) -> None: ...
+    def kill(self) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+    def kill_groups(self, running: Collection[int]) -> None: ...
+    @property
+    def exit_code(self) -> int | None: ...
+
+
 class ZygoteProcess:
     """The zygote, which forks the ranks, seen from the launcher. After close() none of its processes is left. A `with`
     block that ends in an exception closes it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], preparation: Preparation) -> None:
-        """`command`: the command line of a rank. `environment`: the variables that all ranks share."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        preparation: Preparation,
+        output: tuple[int, int] | None = None,
+    ) -> None:
+        """`command`: the command line of a rank. `environment`: the variables that all ranks share. `output`: the
+        descriptors of its standard output and error, without standard input; None: those of this process."""
         self._plan_descriptor = os.memfd_create("maya-plan")
         self._plan = PlanFile(self._plan_descriptor)
         self._write(preparation)
@@ -49,6 +76,7 @@ class ZygoteProcess:
         self._has_ranks = False
         descriptors = Descriptors(self._plan_descriptor, commands_read, reports_write, os.getpid())
         path = environment.get("PYTHONPATH")
+        stdout, stderr = output or (None, None)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -58,13 +86,16 @@ class ZygoteProcess:
                     "PYTHONPATH": str(ENTRY) + (os.pathsep + path if path else ""),
                     VARIABLE: descriptors.text(),
                 },
+                stdin=None if output is None else subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
                 pass_fds=(descriptors.plan, descriptors.commands, descriptors.reports),
                 start_new_session=True,  # Ctrl-C on the terminal reaches the launcher only
             )
         finally:
             os.close(commands_read)
             os.close(reports_write)
-        self.exit_code: int | None = None
+        self.exit_code: int | None = None  # known after close()
 
     def __enter__(self) -> ZygoteProcess:
         return self
@@ -129,6 +160,12 @@ class ZygoteProcess:
         os.close(self._plan_descriptor)
         os.close(self._reports.descriptor)
         self.exit_code = self._process.wait()
+
+    def kill_groups(self, running: Collection[int]) -> None:
+        """Kill what is left of the process groups of ranks: the ranks die with the zygote, their children do not."""
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
 
     def _command(self, line: Mapping[str, Any]) -> None:
         if self._commands >= 0:
