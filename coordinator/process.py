@@ -44,6 +44,7 @@ from typing import Any
 import zmq
 
 from coordinator.absent_ranks import AbsentRanks
+from coordinator.hangs.rank_processes import LocalProcesses
 from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.represented_store import RepresentedStore
 from coordinator.server import Server, ServerError
@@ -235,6 +236,7 @@ def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watc
             settings.hang_freezes,
             answers_only=settings.world_size == 1,
         ),
+        LocalProcesses(server.endpoint),
     )
 
 

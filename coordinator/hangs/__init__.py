@@ -2,6 +2,7 @@
 
 watcher.py          decides when to poll the ranks, and reports hangs
 processes.py        reads from /proc whether the threads of a process run or block
+rank_processes.py   what the watcher asks about the processes of ranks, and the answers of those on this machine
 thread_waits.py     classifies the waits of a blocked rank's threads
 deadlock.py         computes the stuck ranks from the graph of waits
 flight_recorder.py  parses torch's flight recorder: process groups, and the source lines of collectives
@@ -17,6 +18,6 @@ source_hints.py     finds the reason in the source why some ranks make a call an
 hints.py            recognizes well-known mistakes in a report
 report_file.py      writes a report to disk
 
-The watcher asks ranks for their stacks with rank_runtime/introspection.py. maya/hangs parses the stacks and prints the
+Ranks are asked for their stacks with rank_runtime/introspection.py. maya/hangs parses the stacks and prints the
 report.
 """

@@ -15,6 +15,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,6 +31,7 @@ _RECEIVES = frozenset({207, 63}) if _ARM else frozenset({45, 0})  # recvfrom, re
 _POLL = -1 if _ARM else 7
 _PPOLL = 73 if _ARM else 271
 _FUTEX = 98 if _ARM else 202
+_ESTABLISHED, _LISTENS = "01", "0A"  # states of TCP sockets in /proc/net/tcp; the queue of a listening one means others
 _FUTEX_WAIT, _FUTEX_COMMAND, _FUTEX_REALTIME = 0, 0x7F, 0x100
 
 
@@ -146,8 +148,10 @@ def sample(process: int, moment: float, children: Children) -> Sample | None:
 
 def doing(before: Sample | None, after: Sample | None) -> Doing:
     """The activity of a process between two samples."""
-    if after is None or before is None:
+    if after is None:
         return Doing.GONE
+    if before is None:  # unknown
+        return Doing.RUNS
     main = doing_of_main(before.pulse, after.pulse)
     if main is not Doing.BLOCKED:
         return main
@@ -265,15 +269,56 @@ def comes_from_port(process: int, awaited: Reception, port: int) -> bool:
     return target.startswith("socket:[") and target[8:-1] in _inodes(process, port)
 
 
-def _inodes(process: int, port: int) -> set[str]:
-    """The inodes of sockets that are connected to the port."""
-    inodes = set()
+class Connections:
+    """The TCP connections of a machine at one moment: where they lead, and what the other side has not confirmed."""
+
+    def __init__(self, process: int) -> None:
+        """`process`: one in the network that is meant."""
+        self._remote_ports: dict[str, int] = {}  # by the inode of the socket
+        self._unsent: dict[str, int] = {}  # local ports of sockets with data that is not confirmed
+        for words in _tcp_sockets(process):
+            if words[3] == _ESTABLISHED:
+                self._remote_ports[words[9]] = _port(words[2])
+            if words[3] != _LISTENS and int(words[4].partition(":")[0], 16) > 0:
+                self._unsent[words[9]] = _port(words[1])
+
+    def are_idle(self, process: int, port: int) -> bool:
+        """Whether a process is connected to a port, and the other sides have received everything that it has sent."""
+        own = _sockets(process)
+        return any(self._remote_ports.get(each) == port for each in own) and own.isdisjoint(self._unsent)
+
+    def any_unsent(self, port: int) -> bool:
+        """Whether the other side of a connection from a port of this machine has not confirmed everything."""
+        return port in self._unsent.values()
+
+
+def _sockets(process: int) -> set[str]:
+    """The inodes of a process's sockets."""
+    found = set()
+    for descriptor in _numbers(f"/proc/{process}/fd"):
+        with suppress(OSError):
+            target = os.readlink(f"/proc/{process}/fd/{descriptor}")  # noqa: PTH115 - the target is not a path
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found
+
+
+def _tcp_sockets(process: int) -> Iterator[list[str]]:
+    """The kernel's lines about TCP sockets: number, local and remote address, state, queues, …, inode."""
     for table in ("tcp", "tcp6"):
         for line in _read(f"/proc/{process}/net/{table}").splitlines()[1:]:
             words = line.split()
-            if int(words[2].rpartition(":")[2], 16) == port:
-                inodes.add(words[9])
-    return inodes
+            if len(words) > 9:
+                yield words
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
+
+
+def _inodes(process: int, port: int) -> set[str]:
+    """The inodes of sockets that are connected to the port."""
+    return {words[9] for words in _tcp_sockets(process) if _port(words[2]) == port}
 
 
 def _memory(process: int, address: int, size: int) -> bytes:

@@ -46,6 +46,7 @@ class Rank:
     in_store: bool = False  # it waits for an answer from the TCPStore
     lock: str = ""  # the file that it waits to lock, and who holds the lock
     store_key: str = ""  # that it waits for, as far as known
+    node: str = ""  # its machine; empty: this one
 
 
 @dataclass

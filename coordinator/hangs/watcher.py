@@ -19,27 +19,24 @@ Suspected, and reported as no_progress.json:
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from coordinator.communicators import PendingWait
-from coordinator.hangs import file_locks, flight_recorder, frame_values, processes, thread_waits
+from coordinator.hangs import flight_recorder, processes, thread_waits
 from coordinator.hangs.deadlock import Condition, stuck_ranks
 from coordinator.hangs.frame_values import RankValues
 from coordinator.hangs.hang_report import make_report
 from coordinator.hangs.processes import Doing, Pulse, Sample
 from coordinator.hangs.rank_groups import Finding, Rank
+from coordinator.hangs.rank_processes import RankProcesses
 from coordinator.hangs.report_file import write_report
 from coordinator.hangs.store_keys import awaited_key
 from coordinator.state import State
-from maya.hangs import python_stacks
-from rank_runtime import introspection
+from maya.hangs.python_stacks import Stacks
 from rank_runtime.messages import Failed, RequestFailed
 
 _QUIET_SECONDS = 0.7  # from the last request to the first poll
@@ -49,9 +46,7 @@ _POST_SECONDS, _MOST_POST_SECONDS = 3.0, 10.0  # after calls that do not match, 
 _SHARE = 0.2  # largest share of wall time spent on polling; wall time because the ranks may leave little of a core
 _UNSEEN_SECONDS = 2.5  # ranks that wait for unknown actions of other ranks count as stuck only after this time
 _LEAST_ASKED_AGAIN, _MOST_ASKED_AGAIN = 2.0, 8.0  # seconds between two requests for the stacks of the same ranks
-_VALUES_SECONDS = 5.0
 _LOOK_SECONDS = 0.1  # between two polls for a report on request
-_RECORDER_SECONDS = 8.0  # a rank may have to load code before its first answer
 _MOST_OTHERS = 64  # ranks to ask for stacks although no rank waits for them
 _MOST_RECORDERS = 16
 _MOST_DUMPS = 64  # largest world size for which all flight recorders are written
@@ -62,8 +57,6 @@ class WatchedServer(Protocol):
 
     @property
     def state(self) -> State: ...
-    @property
-    def endpoint(self) -> str: ...
     @property
     def held_failures(self) -> list[tuple[int, Failed | RequestFailed]]: ...
     def turn(self) -> None: ...
@@ -85,7 +78,6 @@ class WatcherSettings:
 class _RankState:
     """The last observed state of a rank."""
 
-    process: int
     pulse: Pulse | None = None
     sample: Sample | None = None
     doing: Doing = Doing.RUNS
@@ -106,6 +98,7 @@ class Watcher:
 
     server: WatchedServer
     settings: WatcherSettings
+    processes: RankProcesses
     fill_in: Callable[[], bool] | None = None  # acts for absent ranks; returns whether ranks can go on now
     _ranks: dict[int, _RankState] = field(default_factory=dict)
     _activity: int = -1
@@ -125,12 +118,15 @@ class Watcher:
     _mismatched: float = 0.0  # when the server first held a failure
     is_frozen: bool = False
 
-    def started(self, rank: int, process: int) -> None:
-        self._ranks[rank] = _RankState(process)
+    def started(self, rank: int, process: int, node: str = "") -> None:
+        """`node`: the machine of the rank; empty: this one."""
+        self._ranks[rank] = _RankState()
+        self.processes.started(rank, process, node)
         self._is_ending = False
         self._moved = time.monotonic()
 
     def exited(self, rank: int, status: int) -> None:
+        self.processes.exited(rank)
         state = self._ranks.get(rank)
         if state is not None:
             state.status, state.doing = status, Doing.GONE
@@ -196,16 +192,22 @@ class Watcher:
 
     def all_wait_in_store(self) -> bool:
         """Whether every rank waits in the store, and has no other thread that could do something meanwhile."""
-        live = {rank: state for rank, state in self._ranks.items() if state.status is None}
-        if len(self._ranks) < self.settings.world_size or not all(map(self._is_in_store, live.values())):
+        live = self._alive()
+        if len(self._ranks) < self.settings.world_size or self._in_store(live) != live:
             return False
-        answers = self._stacks(set(live))
+        answers = self.processes.stacks(live)
         return all(
             rank in answers
             and answers[rank].known
             and not any(map(thread_waits.runs_the_program, answers[rank].others))
             for rank in live
         )
+
+    def _alive(self) -> set[int]:
+        return {rank for rank, state in self._ranks.items() if state.status is None}
+
+    def _in_store(self, ranks: Iterable[int]) -> set[int]:
+        return self.processes.in_store(ranks, self.settings.store_port)
 
     # ---- polls ----
 
@@ -214,13 +216,13 @@ class Watcher:
         self._polls += 1
         report = None
         if self._polls == 1:
-            self._take_pulses(now)
+            self._take_pulses()
         elif self._polls == 2:
-            self._take_pulses(now)
+            self._take_pulses()
             self._suspects = self._find_suspects(now)
-            self._sample(now)
+            self._sample()
         else:
-            self._sample(now)
+            self._sample()
             report = self._judge(now)
         if self._polls == 3 or (self._polls == 2 and not self._suspects):
             self._polls = 0
@@ -229,29 +231,37 @@ class Watcher:
         self._due = now + max(pause, (time.monotonic() - now) / _SHARE)
         return report
 
-    def _take_pulses(self, now: float) -> None:
-        for state in self._ranks.values():
-            if state.status is None:
-                before, state.pulse = state.pulse, processes.pulse(state.process, now)
+    def _take_pulses(self) -> None:
+        alive = self._alive()
+        found = self.processes.pulses(alive)
+        for rank in alive:
+            state = self._ranks[rank]
+            if rank in found:
+                before, state.pulse = state.pulse, found[rank]
                 state.doing = processes.doing_of_main(before, state.pulse)
+            else:
+                state.pulse, state.doing = None, Doing.RUNS
 
     def _find_suspects(self, now: float) -> frozenset[int]:
         """Ranks that no running rank could unblock; all ranks if none has run for `patience` seconds."""
         if any(state.doing is Doing.RUNS for state in self._ranks.values()):
             self._moved = now
         if self._makes_no_progress(now):
-            return frozenset(rank for rank, state in self._ranks.items() if state.status is None)
+            return frozenset(self._alive())
         return frozenset(self._possibly_stuck() - self._reported)
 
-    def _sample(self, now: float) -> None:
-        if not self._suspects:
+    def _sample(self) -> None:
+        suspects = self._suspects & self._alive()
+        if not suspects:
             return
-        children = processes.Children()
-        for state in (self._ranks[rank] for rank in self._suspects):
-            if state.status is None:
-                before, state.sample = state.sample, processes.sample(state.process, now, children)
-                if self._polls == 3:
-                    state.doing = processes.doing(before, state.sample)
+        found = self.processes.samples(suspects)
+        for rank in suspects:
+            state = self._ranks[rank]
+            before, state.sample = state.sample, found.get(rank)
+            if rank not in found:
+                state.doing = Doing.RUNS
+            elif self._polls == 3:
+                state.doing = processes.doing(before, state.sample)
 
     def _judge(self, now: float) -> dict[str, Any] | None:
         if any(self._ranks[rank].doing is Doing.RUNS for rank in self._suspects):
@@ -262,6 +272,7 @@ class Watcher:
             if report is not None:
                 return report
         is_new = self._suspicion is None and now - self._moved >= 2 * self._longest
+        is_new = is_new and self.server.state.activity == self._activity  # requests may be handled during a poll
         if is_new and self._makes_no_progress(now) and self._any_rank_waits(waits):
             return self._no_progress(now, waits)
         return None
@@ -291,22 +302,18 @@ class Watcher:
         if now - self._asked < min(self._ask_again, (now - self._changed) / 2):
             return None
         self._asked = now
-        answers = self._stacks(blocked)
         has_waits = {rank for wait in waits for rank in wait.waiting}
-        conditions = {}
-        for rank in self._ranks:
-            condition = self._condition(rank, blocked, rank in has_waits)
-            if rank in blocked:
-                stacks, process = answers.get(rank, python_stacks.Stacks()), self._ranks[rank].process
-                condition = thread_waits.condition(process, stacks, rank in has_waits, self.settings.store_port)
-            conditions[rank] = condition
+        inspected = self.processes.inspect({rank: rank in has_waits for rank in blocked}, self.settings.store_port)
+        conditions = {rank: self._condition(rank, blocked, rank in has_waits) for rank in self._ranks}
+        for rank in blocked:
+            conditions[rank] = inspected[rank].condition if rank in inspected else Condition.FREE
         cost = (time.monotonic() - now) / _SHARE
         self._ask_again = min(_MOST_ASKED_AGAIN, max(_LEAST_ASKED_AGAIN, cost))
         stuck = stuck_ranks(conditions, waits)
         self.server.turn()  # handle requests that were on their way
         if not stuck - self._reported or self.server.state.activity != self._activity:
             return None
-        if not all(self._is_still_blocked(rank) for rank in stuck):  # a rank may have gone on while others answered
+        if not self._are_still_blocked(stuck):  # a rank may have gone on while others answered
             return None
         goes_on = any(condition is Condition.FREE for condition in conditions.values())
         if goes_on and stuck != self._candidates:  # the other ranks may block soon: check again
@@ -321,19 +328,13 @@ class Watcher:
             return None
         self._reported = frozenset(stuck)
         kind = "partial deadlock" if goes_on else "deadlock"
+        answers = {rank: inspection.stacks for rank, inspection in inspected.items()}
         return self._hang(Finding(kind, stuck, waits, now - self._changed), answers)
 
-    def _is_still_blocked(self, rank: int) -> bool:
-        """Whether the main thread has not run since the last sample."""
-        state = self._ranks[rank]
-        after = processes.pulse(state.process, time.monotonic())
-        return state.sample is not None and after is not None and after.blocked_since(state.sample.pulse)
-
-    def _stacks(self, ranks: set[int]) -> dict[int, python_stacks.Stacks]:
-        process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
-        seconds = 3.0 + 0.01 * len(process_of)
-        answers = introspection.ask(self.server.endpoint, dict.fromkeys(process_of, "stacks"), seconds)
-        return {process_of[process]: python_stacks.parse(answer) for process, answer in answers.items()}
+    def _are_still_blocked(self, ranks: set[int]) -> bool:
+        """Whether no main thread of these ranks has run since the last sample."""
+        found = self.processes.pulses(ranks)
+        return all(_is_still_blocked(self._ranks[rank].sample, found.get(rank)) for rank in ranks)
 
     # ---- reports ----
 
@@ -342,9 +343,8 @@ class Watcher:
         return bool(waits) or any(state.doing in idle for state in self._ranks.values())
 
     def _no_progress(self, now: float, waits: list[PendingWait]) -> dict[str, Any]:
-        alive = {rank for rank, state in self._ranks.items() if state.status is None}
         finding = Finding("no progress", set(), waits, now - self._moved)
-        report = {**self._report(finding, self._stacks(alive)), "resolved": False}
+        report = {**self._report(finding, self.processes.stacks(self._alive())), "resolved": False}
         self._suspicion = _Suspicion(self._moved, report)
         entry = write_report(self.settings.folder, "no_progress.json", report)
         return {"no_progress": {**entry, "seconds": report["seconds"]}}
@@ -355,76 +355,65 @@ class Watcher:
         waits = list(self.server.state.waits())
         self._reported = frozenset(self._ranks)
         finding = Finding("mismatch", ranks, waits, 0.0, failures[-1][1])
-        return self._hang(finding, self._stacks(set(self._ranks)))
+        return self._hang(finding, self.processes.stacks(self._alive()))
 
-    def _report(self, finding: Finding, answers: Mapping[int, python_stacks.Stacks]) -> dict[str, Any]:
+    def _report(self, finding: Finding, answers: Mapping[int, Stacks]) -> dict[str, Any]:
         missing = {rank for wait in finding.waits if wait.communicator for rank in wait.missing}
         others = sorted(self._ranks)[:_MOST_OTHERS]
-        answers = {**answers, **self._stacks(missing.union(others).intersection(self._ranks).difference(answers))}
+        asked = missing.union(others).intersection(self._alive()).difference(answers)
+        answers = {**answers, **self.processes.stacks(asked)}
         ranks = self._observed(answers)
         report = make_report(finding, ranks, self.server.state, self._recorders, self._write_recorders, self._values)
-        if self.settings.freezes:
-            self._freeze()
+        report["hints"] += self.processes.problems()
+        if self.settings.freezes:  # also ranks that would get the error of a mismatch
+            self.is_frozen = True
+            self.processes.stop(self._alive())
         return report
 
-    def _observed(self, answers: Mapping[int, python_stacks.Stacks]) -> dict[int, Rank]:
+    def _observed(self, answers: Mapping[int, Stacks]) -> dict[int, Rank]:
         """The ranks as the report describes them."""
-        in_store = [rank for rank, state in self._ranks.items() if self._is_in_store(state)]
-        values = self._values(in_store[:_MOST_OTHERS])
-        rank_of = {state.process: rank for rank, state in self._ranks.items()}
+        alive = self._alive()
+        in_store = self._in_store(alive)
+        values = self.processes.values(sorted(in_store)[:_MOST_OTHERS]) if in_store else {}
+        locks = self.processes.locks(alive)
         found = {}
         for rank, state in self._ranks.items():
-            stacks = answers.get(rank, python_stacks.Stacks())
-            alive = state.status is None
-            lock = file_locks.awaited_lock(state.process, rank_of) if alive else ""
+            stacks = answers.get(rank, Stacks())
             key = awaited_key(stacks, values[rank]) if rank in values else ""
-            found[rank] = Rank(rank, state.doing, state.status, stacks, rank in in_store, lock, key)
+            found[rank] = Rank(
+                rank,
+                state.doing,
+                state.status,
+                stacks,
+                rank in in_store,
+                locks.get(rank, ""),
+                key,
+                self.processes.node_of(rank),
+            )
         return found
 
     def activity(self) -> dict[str, Any]:
         """A report of what the ranks do now, because somebody asks; they go on."""
-        self._take_pulses(time.monotonic())
+        self._take_pulses()
         time.sleep(_LOOK_SECONDS)
-        self._take_pulses(time.monotonic())
+        self._take_pulses()
         self._polls = 0  # the present round would compare with these pulses
         self._due = time.monotonic() + _APART_SECONDS
-        alive = {rank for rank, state in self._ranks.items() if state.status is None}
         finding = Finding("activity", set(), list(self.server.state.waits()), 0.0)
-        ranks = self._observed(self._stacks(alive))
+        ranks = self._observed(self.processes.stacks(self._alive()))
         return make_report(finding, ranks, self.server.state, lambda _: {}, str)
 
     def _values(self, ranks: list[int]) -> dict[int, RankValues]:
         """The values of variables in some ranks."""
-        if not ranks:
-            return {}
-        process_of = {self._ranks[rank].process: rank for rank in ranks if self._ranks[rank].status is None}
-        answers = introspection.ask(
-            self.server.endpoint, dict.fromkeys(process_of, frame_values.QUESTION), _VALUES_SECONDS
-        )
-        return {process_of[process]: frame_values.parse(process_of[process], answers[process]) for process in answers}
+        return self.processes.values(self._alive().intersection(ranks))
 
-    def _hang(self, finding: Finding, answers: Mapping[int, python_stacks.Stacks]) -> dict[str, Any]:
+    def _hang(self, finding: Finding, answers: Mapping[int, Stacks]) -> dict[str, Any]:
         report = self._report(finding, answers)
         return {"hang": {**write_report(self.settings.folder, "hang.json", report), "kind": report["kind"]}}
 
-    def _freeze(self) -> None:
-        """Stop all ranks for a debugger, also those that would get the error of a mismatch."""
-        self.is_frozen = True
-        for state in self._ranks.values():
-            if state.status is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(state.process, signal.SIGSTOP)
-
-    def _is_in_store(self, state: _RankState) -> bool:
-        return state.status is None and thread_waits.is_in_store(state.process, self.settings.store_port)
-
     def _recorders(self, ranks: list[int]) -> dict[int, flight_recorder.Recorder]:
         """The flight recorders of some ranks."""
-        process_of = {
-            self._ranks[rank].process: rank for rank in ranks[:_MOST_RECORDERS] if self._ranks[rank].status is None
-        }
-        answers = introspection.ask(self.server.endpoint, dict.fromkeys(process_of, "recorder all"), _RECORDER_SECONDS)
-        return {process_of[process]: flight_recorder.parse(answer) for process, answer in answers.items()}
+        return self.processes.recorders(self._alive().intersection(ranks[:_MOST_RECORDERS]))
 
     def _write_recorders(self) -> str:
         """Write the flight recorders of all ranks for torchfrtrace; return their common path prefix, or \"\"."""
@@ -435,7 +424,9 @@ class Watcher:
             prefix.parent.mkdir(parents=True, exist_ok=True)
         except OSError:  # a full disk
             return ""
-        asked = {
-            state.process: f"recorder all {prefix}{rank}" for rank, state in self._ranks.items() if state.status is None
-        }
-        return str(prefix) if any(introspection.ask(self.server.endpoint, asked, _RECORDER_SECONDS).values()) else ""
+        return str(prefix) if self.processes.dump_recorders(self._alive(), str(prefix)) else ""
+
+
+def _is_still_blocked(sample: Sample | None, after: Pulse | None) -> bool:
+    """Whether the main thread has not run since the last sample."""
+    return sample is not None and after is not None and after.blocked_since(sample.pulse)

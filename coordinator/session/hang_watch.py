@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from coordinator.hangs.rank_processes import LocalProcesses
 from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.session.jobs import SessionJob
 from coordinator.session.session_server import SessionServer
@@ -22,7 +23,6 @@ class JobServer:
 
     def __init__(self, server: SessionServer, job: SessionJob, state: State) -> None:
         self.state = state
-        self.endpoint = server.endpoint
         self.turn = server.turn
         self._server = server
         self._job = job
@@ -72,7 +72,9 @@ class SessionWatch:
             folder = self._folder if not self._watchers else self._folder / f"job{job.number}"
             folder.mkdir(exist_ok=True)
             settings = WatcherSettings(job.ranks, folder, self._patience)
-            watcher = self._watchers[job.number] = Watcher(JobServer(self._server, job, state), settings)
+            watcher = self._watchers[job.number] = Watcher(
+                JobServer(self._server, job, state), settings, LocalProcesses(self._server.endpoint)
+            )
             for rank, process in job.processes.items():
                 watcher.started(rank, self._server.pids[process])
         return self._watchers.get(job.number)
