@@ -8,10 +8,10 @@ before a line. For a file that cannot be read or parsed, every function finds no
 from __future__ import annotations
 
 import ast
+import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from maya.hangs.python_stacks import Frame
 
@@ -58,8 +58,8 @@ class Loop:
 @cache
 def _tree(file: str) -> ast.Module | None:
     try:
-        return ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
         return None
 
 
