@@ -2,7 +2,7 @@
 
 In: settings, and lines of JSON on the control pipe:
 
-    {"started": {"rank": 3, "pid": 4711}}   the process of a rank has started
+    {"started": {"rank": 3, "pid": 4711}}   the process of a rank has started; "node": its machine, if there are several
     {"exited": {"rank": 3, "status": 1}}    the process of a rank has ended
     {"lost": {"rank": 3, "status": -9}}     the machine of a rank is lost
     {"stopping": {}}                        the launcher stops the job: later activity is not progress
@@ -11,7 +11,8 @@ In: settings, and lines of JSON on the control pipe:
 
 Out: lines of JSON on the report pipe, each written at once, and short enough for one atomic write to a pipe:
 
-    {"coordinator": {"endpoint": ..., "store_port": ..., "pid": ...}}    it serves
+    {"coordinator": {"endpoint": ..., "store_port": ..., "pid": ...}}    it serves; "questions": where it asks
+                                                                         node agents, if there are any
     {"coordinator_failed": "..."}                                        why it cannot serve
     {"progress": {"joined": ..., "ended": ..., "steps": ..., "messages": ..., "posts": ...}}    at most once a second
     {"waiting": {"waits": ["..."], "more": ..., "silent": "..."}}       waits of most ranks first; the number of
@@ -44,7 +45,8 @@ from typing import Any
 import zmq
 
 from coordinator.absent_ranks import AbsentRanks
-from coordinator.hangs.rank_processes import LocalProcesses
+from coordinator.hangs.node_processes import NodeProcesses, NodeProcessesError
+from coordinator.hangs.rank_processes import LocalProcesses, RankProcesses
 from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.represented_store import RepresentedStore
 from coordinator.server import Server, ServerError
@@ -65,6 +67,7 @@ _LONGEST_REPORT = 3500  # bytes; a write of up to 4096 to a pipe is atomic
 _CLOCKS_A_LINE = 128  # clocks of up to 20 digits
 _END_SECONDS = 0.02  # interval of polling for the end of a connection
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_TEXTS = {"started": ("node",)}  # fields of control lines that may be absent
 _NUMBERS = {  # numeric fields of control lines
     "started": ("rank", "pid"),
     "exited": ("rank", "status"),
@@ -138,7 +141,7 @@ def _become_coordinator(wakeup_fd: int, parent: int | None) -> None:
 
 def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd: int) -> int:
     report = _Report(report_fd)
-    server = store = None
+    server = store = nodes = None
     try:
         try:
             allow_descriptors(settings.processes)
@@ -153,14 +156,18 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
                 settings.run_keys,
             )
             store = _store(settings, absent)
-        except (LimitError, ServerError, StoreError) as error:
+            nodes = _node_processes(settings, server)
+        except (LimitError, ServerError, StoreError, NodeProcessesError) as error:
             report.write({"coordinator_failed": str(error)})
             return FAILED
         store_port = store.port if store else None
-        report.write({"coordinator": {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}})
+        addresses = {"endpoint": server.endpoint, "store_port": store_port, "pid": os.getpid()}
+        if nodes is not None:
+            addresses["questions"] = nodes.endpoint
+        report.write({"coordinator": addresses})
         if times is not None:
             times.load()  # takes a while; meanwhile the ranks start, and the socket queues their batches
-        watcher = _watcher(settings, server, store_port)
+        watcher = _watcher(settings, server, nodes or LocalProcesses(server.endpoint), store_port)
         if watcher is not None and isinstance(store, RepresentedStore):
             watcher.fill_in = store.fill_in
         control = _Control(control_fd) if control_fd is not None else None
@@ -186,6 +193,8 @@ def _serve(settings: Settings, report_fd: int, control_fd: int | None, wakeup_fd
         report.write({"coordinator_done": _statistics(server)})
         return SUCCESS
     finally:
+        if nodes is not None:
+            nodes.close()
         if server is not None:
             server.close()
         if store is not None:
@@ -197,6 +206,14 @@ def _store(settings: Settings, absent: AbsentRanks | None) -> Store | Represente
         return None
     port, address = settings.store_port, settings.store_address
     return Store(port, address) if absent is None else RepresentedStore(port, absent, address)
+
+
+def _node_processes(settings: Settings, server: Server) -> NodeProcesses | None:
+    """The processes of ranks on other machines; None: ranks run here, or nobody asks about them."""
+    keys = settings.run_keys
+    if keys is None or not settings.hang_folder:
+        return None
+    return NodeProcesses(server.context, keys, settings.endpoint, server.turn)
 
 
 def _save_groups(state: State, folder: Path) -> None:
@@ -220,7 +237,7 @@ def _save_groups(state: State, folder: Path) -> None:
         job.save(folder)
 
 
-def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watcher | None:
+def _watcher(settings: Settings, server: Server, processes: RankProcesses, store_port: int | None) -> Watcher | None:
     """The watcher; of a single rank, it only answers requests."""
     if not settings.hang_folder:
         return None
@@ -236,7 +253,7 @@ def _watcher(settings: Settings, server: Server, store_port: int | None) -> Watc
             settings.hang_freezes,
             answers_only=settings.world_size == 1,
         ),
-        LocalProcesses(server.endpoint),
+        processes,
     )
 
 
@@ -270,7 +287,8 @@ def _loop(
         if control is not None and control.descriptor in ready:
             for line in control.lines():
                 if "started" in line and watcher is not None:
-                    watcher.started(line["started"]["rank"], line["started"]["pid"])
+                    started = line["started"]
+                    watcher.started(started["rank"], started["pid"], started.get("node", ""))
                 for kind, tell in (("exited", server.exited), ("lost", server.lost)):
                     if kind in line:
                         tell(line[kind]["rank"])
@@ -373,7 +391,7 @@ class _Control:
         self.ended = False
         self._rest = b""
 
-    def lines(self) -> list[dict[str, dict[str, int]]]:
+    def lines(self) -> list[dict[str, dict[str, Any]]]:
         """The complete lines that have arrived."""
         chunk = os.read(self.descriptor, 1 << 16)
         self.ended = not chunk
@@ -383,5 +401,7 @@ class _Control:
             with suppress(ValueError, KeyError, TypeError, AttributeError):
                 ((kind, content),) = json.loads(line).items()
                 if kind in _NUMBERS:
-                    understood.append({kind: {name: int(content[name]) for name in _NUMBERS[kind]}})
+                    fields = {name: int(content[name]) for name in _NUMBERS[kind]}
+                    texts = {name: str(content[name]) for name in _TEXTS.get(kind, ()) if name in content}
+                    understood.append({kind: {**fields, **texts}})
         return understood

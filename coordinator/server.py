@@ -86,13 +86,13 @@ class Server:
         self.holds_failures = False  # hold Failed answers until release_failures()
         self.held_failures: list[tuple[int, Failed | RequestFailed]] = []
         endpoint = endpoint or f"ipc://@maya-{secrets.token_hex(8)}"
-        self._context = zmq.Context()
-        self.authentication = None if keys is None else ClientAuthentication(self._context, keys)
+        self.context = zmq.Context()
+        self.authentication = None if keys is None else ClientAuthentication(self.context, keys)
         try:
-            self.socket = self._context.socket(zmq.ROUTER)
+            self.socket = self.context.socket(zmq.ROUTER)
             self.endpoint = self._open(endpoint, keys)
         except zmq.ZMQError as error:
-            self._context.destroy()
+            self.context.destroy()
             raise ServerError(f"the coordinator cannot listen at {endpoint}: {error.strerror}") from None
 
     def _open(self, endpoint: str, keys: RunKeys | None) -> str:
@@ -119,7 +119,7 @@ class Server:
         self.socket.close()
         if self.authentication is not None:
             self.authentication.close()
-        self._context.term()
+        self.context.term()
 
     # ---- events ----
 

@@ -7,6 +7,7 @@ of plain values, written as hang.json or no_progress.json; maya/hangs/report_tex
     seconds       time since the last visible activity of any rank
     problem       the calls that do not match (mismatch only)
     ranks         the number of ranks, and the stuck ones, which can certainly never go on
+    nodes         the ranks of each machine; empty if there is only one
     odd           ranks that differ from the others in a way that explains the hang
     groups        ranks with the same activity, the odd ones first: state, activity in words, the awaited call, the
                   missing ranks, those of them that have called it and queued it behind another call, whether their
@@ -91,6 +92,7 @@ def make_report(
         "seconds": round(finding.seconds, 1),
         "problem": finding.failure.text if finding.failure else None,
         "ranks": {"all": len(ranks), "stuck": sorted(finding.stuck)},
+        "nodes": _nodes(ranks),
         "odd": sorted(odd),
         "groups": groups,
         "divergence": divergence_of(together, shift),
@@ -100,6 +102,14 @@ def make_report(
     report["hints"] = [*hints_for(report, known), *_hint_about_absent_ranks(state)]
     report["recorders"] = write_recorders()
     return report
+
+
+def _nodes(ranks: Mapping[int, Rank]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for number, rank in sorted(ranks.items()):
+        if rank.node:
+            found.setdefault(rank.node, []).append(number)
+    return dict(sorted(found.items())) if len(found) > 1 else {}
 
 
 def _hint_about_absent_ranks(state: State) -> list[str]:

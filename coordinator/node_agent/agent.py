@@ -22,6 +22,7 @@ import zmq
 from coordinator.node_agent.console import ConsolePipes
 from coordinator.node_agent.node_description import describe_node
 from coordinator.node_agent.node_folder import NodeFolder
+from coordinator.node_agent.rank_questions import RankQuestions
 from maya.launcher.memory_kills import MemoryKills
 from maya.launcher.zygote_process import ZygoteProcess
 from maya.nodes.curve_sockets import connect_with_keys
@@ -78,6 +79,7 @@ class NodeAgent:
         self._memory_kills = MemoryKills()
         self._zygote: ZygoteProcess | None = None
         self._console: ConsolePipes | None = None
+        self._questions: RankQuestions | None = None
         self._running: dict[int, int] = {}  # rank -> process id
         self._exit_code: int | None = None  # of a zygote whose last output is still to be sent
         self._is_over = False
@@ -96,6 +98,7 @@ class NodeAgent:
             return FAILED
         finally:
             self._end_ranks()
+            self._end_questions()
             self._socket.disable_monitor()
             self._disconnects.close()
             self._socket.close()
@@ -177,6 +180,7 @@ class NodeAgent:
             self._is_over = True
         elif self._zygote is not None and self._exit_code is None:
             if kind == "start":
+                self._answer_questions(fields["questions"], fields["endpoint"])
                 self._start(fields["environment"], fields["ranks"])
             elif kind == "signal":
                 self._zygote.signal(signal.Signals(fields["number"]))
@@ -215,6 +219,18 @@ class NodeAgent:
                 Path(error_file).parent.mkdir(parents=True, exist_ok=True)
         self._zygote.start(Start(environment, starts))
 
+    def _answer_questions(self, questions: str, coordinator: str) -> None:
+        """Let the coordinator ask about the ranks. It asks nowhere if it does not watch for hangs."""
+        self._end_questions()
+        if questions:
+            self._questions = RankQuestions(questions, self._settings.keys, self._settings.name, coordinator)
+            self._questions.start()
+
+    def _end_questions(self) -> None:
+        if self._questions is not None:
+            self._questions.close()
+            self._questions = None
+
     # ---- reports ----
 
     def _relay_reports(self, zygote: ZygoteProcess) -> None:
@@ -230,10 +246,15 @@ class NodeAgent:
 
     def _note_ranks(self, line: Mapping[str, Any]) -> None:
         if "started" in line:
-            self._running[line["started"]["rank"]] = line["started"]["pid"]
+            rank, process = line["started"]["rank"], line["started"]["pid"]
+            self._running[rank] = process
+            if self._questions is not None:
+                self._questions.started(rank, process)
         elif "exited" in line:
             rank, status = line["exited"]["rank"], line["exited"]["status"]
             self._running.pop(rank, None)
+            if self._questions is not None:
+                self._questions.exited(rank)
             explained = self._memory_kills.explain(f"rank {rank}", status)
             if explained is not None:
                 self._send("note", text=explained)
@@ -255,6 +276,7 @@ class NodeAgent:
             if self._console is not None:
                 self._console.close()
             self._zygote = self._console = self._exit_code = None
+            self._end_questions()
 
     def _end_ranks(self) -> None:
         zygote = self._zygote

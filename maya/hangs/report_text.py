@@ -5,6 +5,7 @@ In: a report (coordinator/hangs/hang_report.py). Out: lines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -13,6 +14,8 @@ from maya.util.ranks import ranks_text
 _MOST_GROUPS = 6
 _MOST_ODD_GROUPS = 10
 _LONGEST_SOURCE = 120
+
+Nodes = Mapping[str, Sequence[int]]  # the ranks of each machine; empty: there is only one
 
 
 def lines(report: dict[str, Any]) -> list[str]:
@@ -44,8 +47,14 @@ def odd_rank(report: dict[str, Any]) -> int | None:
     return odd[0] if odd else None
 
 
+def _named(ranks: Sequence[int], nodes: Nodes) -> str:
+    """`rank 17 on node-b`: the node is named if all of the ranks are there."""
+    here = [node for node, its in nodes.items() if set(ranks).issubset(its)]
+    return f"{ranks_text(ranks)} on {here[0]}" if here and ranks else ranks_text(ranks)
+
+
 def _groups(report: dict[str, Any]) -> list[str]:
-    groups = report["groups"]
+    groups, nodes = report["groups"], report.get("nodes", {})
     lost = {rank for group in groups if group["state"] == "ended" for rank in group["ranks"]}
     lost.update(report["ranks"]["stuck"])
     odd = set(report["odd"])
@@ -53,7 +62,7 @@ def _groups(report: dict[str, Any]) -> list[str]:
     count = max(count + 1, _MOST_GROUPS)  # at least one that shows what the others do
     found = []
     for group in groups[:count]:
-        found += _group(group, lost)
+        found += _group(group, lost, nodes)
     if len(groups) > count:
         rest = [rank for group in groups[count:] for rank in group["ranks"]]
         file = {"no progress": "no_progress.json", "activity": "stacks.json"}.get(report["kind"], "hang.json")
@@ -80,9 +89,9 @@ def _at(place: dict[str, Any] | None, word: str) -> str:
     return f"{word} {PurePath(place['file']).name}:{place['line']}{f': {source}' if source else ''}"
 
 
-def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
+def _group(group: dict[str, Any], lost: set[int], nodes: Nodes) -> list[str]:
     """Format one group. `lost`: ranks that will never call anything."""
-    ranks = ranks_text(group["ranks"])
+    ranks = _named(group["ranks"], nodes)
     verb = {"waits": "waits" if len(group["ranks"]) == 1 else "wait"}.get(group["state"], "")
     found = [f"  {ranks}: {verb} {group['doing']}".replace(":  ", ": ")]
     called, stands = group["called_at"], group["stands_at"]
@@ -100,11 +109,11 @@ def _group(group: dict[str, Any], lost: set[int]) -> list[str]:
     never = [rank for rank in missing if rank in lost]
     late = [rank for rank in missing if rank not in lost]
     if never:
-        found.append(f"      {ranks_text(never)} never {_omission(group)}")
+        found.append(f"      {_named(never, nodes)} never {_omission(group)}")
     if late:
-        found.append(f"      {ranks_text(late)} {_has(late)} not {_omission(group)} yet")
+        found.append(f"      {_named(late, nodes)} {_has(late)} not {_omission(group)} yet")
     if queued:
-        found.append(f"      {ranks_text(queued)} {_has(queued)} called it and queued it behind another call")
+        found.append(f"      {_named(queued, nodes)} {_has(queued)} called it and queued it behind another call")
     return found
 
 

@@ -223,6 +223,7 @@ def test_process_groups_and_survey(tmp_path: Path) -> None:
 HANG = {
     "kind": "deadlock",
     "ranks": {"all": 2, "stuck": [0, 1]},
+    "nodes": {"node-a": [0], "node-b": [1]},
     "hints": ["a hint"],
     "odd": [],
     "divergence": None,
