@@ -36,7 +36,7 @@ class ConsoleOutput:
         """Whether standard output and error are the same file."""
         try:
             return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
-        except OSError:
+        except (OSError, ValueError):  # not a file, or closed
             return False
 
     def write(self, node: str, stream: str, content: bytes) -> None:
