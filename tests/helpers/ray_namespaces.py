@@ -26,15 +26,15 @@ _STORE_BYTES = 100_000_000  # Ray's object store
 _START_SECONDS = 180.0
 _NETWORK = "10.77.0"
 # The whole life of a machine. bash, because the first process has to reap orphans.
-_FIRST_PROCESS = """
-mount --bind "$1" /tmp && mount -t tmpfs -o size=512m tmpfs /dev/shm && hostname "$2" && ip link set lo up &&
-echo ready && read -r
-"""
-# A raylet that is silent is lost after about five seconds.
+_FIRST_PROCESS = (
+    'mount --bind "$3" /etc/hosts && mount --bind "$1" /tmp && mount -t tmpfs -o size=512m tmpfs /dev/shm && '
+    'hostname "$2" && ip link set lo up && echo ready && read -r'
+)
+# A raylet that is silent is lost after about ten seconds; a busy machine must not be taken for one.
 _FAST_DETECTION = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "5",
 }
 # For all processes. Ray asks for a token if there is one in the home folder, which the machines share.
@@ -66,9 +66,17 @@ class NamespacedMachine:
         self._hub = hub
         self._unshare = subprocess.Popen(
             ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc",
-             "bash", "-c", _FIRST_PROCESS, "bash", self.tmp, self.name],
+             "bash", "-c", _FIRST_PROCESS, "bash", self.tmp, self.name, folder / "hosts"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> None:
+        hub = self._hub
         assert self._unshare.stdout is not None
         assert self._unshare.stdout.readline() == "ready\n"
         self._first = _child_of(self._unshare.pid)
@@ -150,7 +158,7 @@ class RayNamespaces:
         fast_detection: bool = True,
     ) -> None:
         """`folder` gets the machines' /tmp and Ray's output. `resources`: by number of a machine, as `ray start
-        --resources` takes them. `fast_detection`: a silent machine is lost in five seconds, not in twenty."""
+        --resources` takes them. `fast_detection`: a silent machine is lost in about ten seconds."""
         self.address = f"{_NETWORK}.1:{_PORT}"
         self.machines: list[NamespacedMachine] = []
         self._folder = folder
@@ -204,6 +212,13 @@ class RayNamespaces:
 
     def _begin(self, nodes: int, strangers: int) -> None:
         hub = self._stack.enter_context(_Hub())
+        hosts = [
+            f"{prefix}{_NETWORK}.{number + 1} machine{number}\n"
+            for number in range(nodes + strangers)
+            for prefix in ("", "::ffff:")  # as torch asks for the name of an address
+        ]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *hosts]), encoding="ascii")
         for number in range(nodes + strangers):
             self.machines.append(NamespacedMachine(number, self._folder, hub.pid))
         until = time.monotonic() + _START_SECONDS
