@@ -16,7 +16,7 @@ from maya.util.open_files import needed_descriptors
 from maya.util.text import bytes_text
 
 _MIB = 2**20
-_ZYGOTE_BYTES = 600 * _MIB  # includes the coordinator
+ZYGOTE_BYTES = 600 * _MIB  # includes the coordinator
 _RANK_BYTES = 18 * _MIB  # memory that a rank of a small job does not share with the zygote
 _UNSHARED_RANK_BYTES = 250 * _MIB  # the same for a rank that imports torch itself
 _DEVICE_SPAN = 4 << 40  # DEVICE_SPAN in rank_runtime/shim/device/memory.c
@@ -56,7 +56,7 @@ def check_processes(world_size: int, limit: int | None, source: str) -> Check:
 
 
 def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
-    needed = _ZYGOTE_BYTES + world_size * (_RANK_BYTES if shared else _UNSHARED_RANK_BYTES)
+    needed = ZYGOTE_BYTES + world_size * (_RANK_BYTES if shared else _UNSHARED_RANK_BYTES)
     found = f"{bytes_text(available)} available"
     if available >= needed:
         return Check("memory", Verdict.OK, found)
@@ -72,16 +72,21 @@ def check_memory(world_size: int, available: int, *, shared: bool) -> Check:
 
 def check_address_space(limit: int) -> Check:
     """The memory of a GPU is reserved in the address space of its rank."""
-    if limit == resource.RLIM_INFINITY or limit >= _DEVICE_SPAN + _ZYGOTE_BYTES:
+    if limit == resource.RLIM_INFINITY or limit >= _DEVICE_SPAN + ZYGOTE_BYTES:
         return Check("address space", Verdict.OK, "enough")
     advice = "use ulimit -v unlimited: a rank reserves the memory of its GPU there, and uses little of it"
     return Check("address space", Verdict.FAIL, f"at most {bytes_text(limit)}", advice)
 
 
+def bytes_per_rank(*, shared: bool) -> int:
+    """The memory that a rank of a small job takes for itself."""
+    return _RANK_BYTES if shared else _UNSHARED_RANK_BYTES
+
+
 def ranks_that_fit(available: int, rank_bytes: int) -> int:
     """How many ranks fit into memory beside each other, if each takes so much for itself; at least one. A fifth of the
     memory stays free: ranks differ."""
-    return max(1, (available * 4 // 5 - _ZYGOTE_BYTES) // max(rank_bytes, _RANK_BYTES))
+    return max(1, (available * 4 // 5 - ZYGOTE_BYTES) // max(rank_bytes, _RANK_BYTES))
 
 
 def _process_limit() -> tuple[int | None, str]:
