@@ -15,7 +15,6 @@ import click
 
 from maya.cli.launch_options import click_option
 
-_OWN = ("nproc", "out", "represent")
 _REFUSED = ("no_trace", "no_timeline")
 _SHOWN_GROUPS = ("common options", "time model", "results")
 
@@ -31,7 +30,7 @@ class StudyCommand(click.Command):
     def params(self) -> list[click.Parameter]:
         if not self._complete:
             self._complete = True
-            self._params += _launch_options()
+            self._params += _launch_options({str(each.name) for each in self._params})
         return self._params  # click changes the list
 
     @params.setter
@@ -46,8 +45,8 @@ class StudyCommand(click.Command):
             raise click.NoSuchOption(error.option_name, advice, error.possibilities, ctx) from error
 
 
-def _launch_options() -> list[click.Option]:
-    """The options of maya-torchrun. Those that few need are not in the help."""
+def _launch_options(own: set[str]) -> list[click.Option]:
+    """The options of maya-torchrun, but those that a command has itself. Those that few need are not in the help."""
 
     from maya.launcher.option_parser import make_parser, option_actions
 
@@ -61,7 +60,7 @@ def _launch_options() -> list[click.Option]:
     return [
         click_option(action, hidden=dest not in shown)
         for dest, action in option_actions(parser).items()
-        if dest not in (*_OWN, *_REFUSED)
+        if dest not in own and dest not in _REFUSED and not ("ray" in own and dest == "ray_resources")
     ]
 
 

@@ -80,6 +80,10 @@ def _machines(
     launch: LaunchOptions, build: Build, open_machines: OpenMachines | None
 ) -> AbstractContextManager[JobMachines | None]:
     """The machines of the job; None: it runs on this one alone."""
+    if open_machines is None and launch.ray is not None:
+        from maya.launcher.ray_machines import open_ray_machines
+
+        open_machines = open_ray_machines
     return nullcontext() if open_machines is None else open_machines(launch, build, _say)
 
 

@@ -16,7 +16,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -105,6 +105,8 @@ class LaunchOptions:
     stop_after: int | None = None  # optimizer steps; None: the script ends by itself
     record_steps: int = RECORDED_STEPS  # optimizer steps; 0: all
     finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
+    ray: str | None = None  # the address of the Ray cluster whose nodes run the ranks; None: this machine does
+    ray_resources: Mapping[str, float] = field(default_factory=dict)  # to reserve on every node
     may_find_representatives: bool = False  # no --represent: a survey finds them if this machine has no room for all
 
     def with_present(self, ranks: Sequence[int]) -> LaunchOptions:
@@ -218,6 +220,8 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         injection=injection,
         stop_after=options.stop_after,
         record_steps=options.record_steps,
+        ray=options.ray,
+        ray_resources=options.ray_resources or {},
         finds_representatives=options.represent == "auto" and world_size > 1,
         may_find_representatives=options.represent is None and options.max_restarts == 0,
     )
@@ -286,6 +290,10 @@ def _refuse_unsupported(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is not supported yet; leave it out")
     if options.rdzv_backend not in ("static", "c10d"):
         raise UsageError(f"--rdzv-backend {options.rdzv_backend} is not supported yet; use static or c10d")
+    if options.ray == "":
+        raise UsageError("--ray: expected the address of a Ray cluster, <host>:<port>, or auto")
+    if options.ray_resources and options.ray is None:
+        raise UsageError("--ray-resources needs --ray: without it, all ranks run on this machine")
     if options.node_rank != 0:
         raise UsageError(f"--node-rank {options.node_rank}: all nodes are virtual and run here; leave it out")
 

@@ -71,6 +71,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     hangs = parser.add_argument_group("hangs")
     faults = parser.add_argument_group("faults")
     imports = parser.add_argument_group("imports")
+    machines = parser.add_argument_group("several machines")
     other = parser.add_argument_group("other options")
 
     options = _TorchrunOptions(parser, environment)
@@ -133,6 +134,7 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "--preload", default="", metavar="A,B", help="more modules to import once, before the ranks are forked"
     )
     imports.add_argument("--no-preload", action="store_true", help="let every rank import its modules itself")
+    _add_machines(machines)
     _add_torchrun(options, torchrun)
     other.add_argument("-h", "--help", action="help", help="show this help and exit")
     other.add_argument(
@@ -178,6 +180,35 @@ def _skew(text: str) -> float:
     if not 1 <= skew <= 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
     return skew
+
+
+def _resources(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, amount = part.partition("=")
+        try:
+            found[name.strip()] = float(amount)
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip() or not 0 < found[name.strip()] < float("inf"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=AMOUNT")
+    return found
+
+
+def _add_machines(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--ray",
+        metavar="ADDRESS|auto",
+        help="run the ranks on the nodes of this Ray cluster: <host>:<port> of its head, or auto for the cluster that "
+        "this machine is in",
+    )
+    group.add_argument(
+        "--ray-resources",
+        type=_resources,
+        metavar="NAME=AMOUNT,...",
+        help="with --ray: use only nodes that have these resources (CPU, GPU, memory, or a name from ray start "
+        "--resources), and reserve them on each",
+    )
 
 
 def _add_values(group: argparse._ArgumentGroup) -> None:

@@ -1,7 +1,8 @@
 """`python -m maya.nodes.agent_keeper FOLDER COPY WORD...`: keeps a node agent, and removes its copy of a job's folder.
 
 In: on standard input, the agent's settings, which only the agent reads; the end of standard input means that the agent
-has to end. FOLDER is the agent's current folder; unless COPY is empty, it works in a copy of that name. WORD... are the
+has to end. FOLDER is the agent's current folder; unless COPY is empty, it works in a copy. COPY is `<a new
+folder>/<name>`, below the folder for temporary files: the same on all nodes, so that tracebacks are. WORD... are the
 agent's command. Out: the agent's exit code, and its output.
 
 Ray kills the children of a worker that ends, so this process lets a child that is in a session of its own do the work:
@@ -40,10 +41,10 @@ def main() -> int:
 
 
 def _keep(folder: str, copy: str, words: list[str]) -> int:
-    temporary = Path(tempfile.mkdtemp(prefix="maya-folder-")) if copy else None
+    temporary = _make_folder(str(Path(copy).parent)) if copy else None
     try:
         if temporary is not None:
-            own = temporary / copy
+            own = temporary / Path(copy).name
             shutil.copytree(folder, own, symlinks=True)
             path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             os.environ["PYTHONPATH"] = os.pathsep.join(_moved(entry, folder, str(own)) for entry in path)
@@ -54,6 +55,16 @@ def _keep(folder: str, copy: str, words: list[str]) -> int:
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _make_folder(name: str) -> Path:
+    """For this agent alone: several nodes of a cluster may be on one machine."""
+    wanted = Path(tempfile.gettempdir()) / name
+    try:
+        wanted.mkdir(mode=0o700)
+    except FileExistsError:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    return wanted
 
 
 def _moved(entry: str, folder: str, own: str) -> str:

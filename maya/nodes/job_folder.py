@@ -46,10 +46,10 @@ class JobFolder:
 def choose_folder(script: str, *, is_module: bool, environment: Mapping[str, str]) -> JobFolder:
     """The current folder if the script is below it or is a module; otherwise the script's own."""
     here = Path.cwd()
-    file = here / script
+    file = Path(os.path.normpath(here / script))
     # A name without a folder may be a program on PATH.
-    outside = not is_module and file.is_file() and not file.resolve().is_relative_to(here.resolve())
-    folder = file.resolve().parent if outside else here
+    outside = not is_module and file.is_file() and not file.is_relative_to(here)
+    folder = file.parent if outside else here
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if outside:  # relative entries are relative to the current folder
         entries = [str(here / entry) for entry in entries]

@@ -10,6 +10,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -52,8 +53,11 @@ class JobNodes:
         torch_version: str,
         say: Say,
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """`address`: that of this machine, as the nodes reach it. `torch_version`: of this machine."""
+        """`address`: that of this machine, as the nodes reach it. `torch_version`: of this machine. `folder`: what the
+        agents have as their current folder, as its path is here; None: the current one."""
+        self.folder = folder or Path.cwd()
         self.keys = RunKeys.make()
         self.address = address
         self.names = tuple(nodes)

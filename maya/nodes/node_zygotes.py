@@ -210,13 +210,14 @@ class NodeZygotes:
     def _map_word(self, facts: NodeFacts, word: str) -> str:
         return facts.python if word == sys.executable else self._map_script(facts, word)
 
-    @staticmethod
-    def _map_script(facts: NodeFacts, word: str) -> str:
-        """A path below the launcher's working folder, in the node's. Relative paths are the same on all nodes."""
-        here = Path.cwd()
-        if not Path(word).is_absolute() or not Path(word).is_relative_to(here):
+    def _map_script(self, facts: NodeFacts, word: str) -> str:
+        """A path below the job's folder, in the node's. Other relative paths are the same on all nodes."""
+        if not Path(word).is_absolute() and not word.startswith(".."):
             return word
-        return str(Path(facts.working_folder) / Path(word).relative_to(here))
+        path = Path(os.path.normpath(Path.cwd() / word))
+        if not path.is_relative_to(self._links.folder):
+            return word
+        return str(Path(facts.working_folder) / path.relative_to(self._links.folder))
 
     # ---- called by the link's thread ----
 

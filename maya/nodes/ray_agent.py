@@ -40,13 +40,13 @@ class AgentActor:
         return True
 
     def run(
-        self, settings: Mapping[str, Any], words: Sequence[str], folder: Mapping[str, Any], *, is_shared: bool
+        self, settings: Mapping[str, Any], words: Sequence[str], folder: Mapping[str, Any], copy: str
     ) -> tuple[int, str]:
-        """Run the agent to its end. `words`: its command after the interpreter. `is_shared`: this machine has the job's
-        folder at its own path; otherwise Ray has unpacked a copy, which is the actor's current folder."""
+        """Run the agent to its end. `words`: its command after the interpreter. `copy`: empty if this machine has the
+        job's folder at its own path; otherwise Ray has unpacked the folder as the actor's current one, and the agent
+        gets a copy of that name, because Ray keeps what it has unpacked for later jobs."""
         job = JobFolder.from_fields(folder)
-        source = str(job.path if is_shared else Path.cwd())
-        copy = "" if is_shared else job.path.name or "job"
+        source = str(Path.cwd() if copy else job.path)
         keeper = [sys.executable, "-m", "maya.nodes.agent_keeper", source, copy]
         last: deque[str] = deque(maxlen=_LAST_LINES)
         self._process = subprocess.Popen(

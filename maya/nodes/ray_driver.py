@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import select
 import socket
 import sys
@@ -139,8 +140,10 @@ class RayDriver:
         for name in settings:
             self._actors[name] = actor.options(scheduling_strategy=_on(self._nodes[name])).remote()
         self._wait_for_places(resources)
+        copy = f"maya-folder-{secrets.token_hex(4)}/{folder.path.name or 'job'}"
         for name, values in settings.items():
-            end = self._actors[name].run.remote(dict(values), list(words), folder.as_fields(), is_shared=sharing[name])
+            own_copy = "" if sharing[name] else copy
+            end = self._actors[name].run.remote(dict(values), list(words), folder.as_fields(), own_copy)
             self._running[end] = name
 
     def _wait_for_places(self, resources: Mapping[str, float]) -> None:

@@ -331,3 +331,29 @@ def test_faults_on_all_present_ranks_are_refused(capsys: pytest.CaptureFixture[s
     said = refusal(capsys, "--nproc", "16", "--represent", "0", "--inject", "delay:rank=0,step=1,seconds=1", script)
     assert "a fault is injected into rank 0" in said
     assert "add a rank without a fault" in said
+
+
+# ---- several machines ----
+
+
+def test_ray_and_its_resources(script: str) -> None:
+    launch = parse(["--ray", "10.0.0.1:6379", "--ray-resources", "big_memory=1,CPU=0.5", script], {})
+    assert launch.ray == "10.0.0.1:6379"
+    assert launch.ray_resources == {"big_memory": 1, "CPU": 0.5}
+    assert parse([script], {}).ray is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--ray-resources", "big=1"], "--ray-resources needs --ray"),
+        (["--ray", "auto", "--ray-resources", "big"], "'big' is not NAME=AMOUNT"),
+        (["--ray", "auto", "--ray-resources", "big=0"], "'big=0' is not NAME=AMOUNT"),
+        (["--ray", "auto", "--ray-resources", "big=many"], "'big=many' is not NAME=AMOUNT"),
+        (["--ray", ""], "--ray: expected the address of a Ray cluster"),
+    ],
+)
+def test_wrong_ray_options_are_refused(
+    script: str, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expected in refusal(capsys, *words, script)
