@@ -76,7 +76,7 @@ class RayDriver:
                 logging_level=logging.ERROR,
             )
         except Exception as error:  # Ray has no common class
-            raise _Refusal(_first_line(error)) from error
+            raise _Refusal(_problem_of_connection(error)) from error
 
     def machines(self) -> dict[str, Any]:
         """All nodes that are alive, and the address of this one."""
@@ -236,6 +236,19 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def _on(node: Mapping[str, Any]) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+
+
+def _problem_of_connection(error: BaseException) -> str:
+    """Ray's sentence, and what an exception behind it says of tokens: Ray's sentence leaves that out."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if "InvalidAuthToken" in str(behind):
+            return (
+                "the cluster asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, "
+                "as on its nodes"
+            )
+        behind = behind.__cause__ or behind.__context__
+    return _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:
