@@ -24,6 +24,7 @@ _PORT = 6379
 _BRIDGE = "ip link add bridge type bridge && ip link set bridge up && echo ready && read -r"
 _STORE_BYTES = 100_000_000  # Ray's object store
 _START_SECONDS = 180.0
+_SLOW_LINK = Path(__file__).with_name("slow_link.py")
 _NETWORK = "10.77.0"
 # The whole life of a machine. bash, because the first process has to reap orphans.
 _FIRST_PROCESS = (
@@ -56,7 +57,9 @@ def missing() -> str:
 class NamespacedMachine:
     """A machine; it is lost when its first process ends."""
 
-    def __init__(self, number: int, folder: Path, hub: int) -> None:
+    def __init__(self, number: int, folder: Path, hub: int, delay: float = 0.0) -> None:
+        self._delay = delay  # milliseconds
+        self._slow_link: subprocess.Popen[str] | None = None
         self.number = number
         self.name = f"machine{number}"
         self.address = f"{_NETWORK}.{number + 1}"
@@ -80,7 +83,15 @@ class NamespacedMachine:
         assert self._unshare.stdout is not None
         assert self._unshare.stdout.readline() == "ready\n"
         self._first = _child_of(self._unshare.pid)
-        _in_network(hub, f"ip link add {self.link} type veth peer name eth0 netns {self._first}")
+        if self._delay > 0:
+            self._slow_link = subprocess.Popen(
+                [sys.executable, _SLOW_LINK, str(hub), self.link, str(self._first), str(self._delay)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            assert self._slow_link.stdout is not None
+            assert self._slow_link.stdout.readline() == "ready\n"
+        else:
+            _in_network(hub, f"ip link add {self.link} type veth peer name eth0 netns {self._first}")
         _in_network(hub, f"ip link set {self.link} master bridge up")
         _in_network(self._first, f"ip addr add {self.address}/24 dev eth0")
         _in_network(self._first, "ip link set eth0 up")
@@ -119,6 +130,10 @@ class NamespacedMachine:
             raise AssertionError(f"{shlex.join(map(str, words))} takes longer:\n{output}{errors}") from None
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
+    @property
+    def is_running(self) -> bool:
+        return self._unshare.poll() is None
+
     def command_lines(self) -> list[str]:
         """The command lines of its processes, without the first one's and this query's."""
         listed = self.run(["sh", "-c", "for each in /proc/[0-9]*; do tr '\\0' ' ' < $each/cmdline; echo; done"]).stdout
@@ -138,9 +153,10 @@ class NamespacedMachine:
         self.close()
 
     def close(self) -> None:
-        if self._unshare.poll() is None:
-            self._unshare.kill()
-        self._unshare.communicate()
+        for process in (self._unshare, self._slow_link):
+            if process is not None:
+                process.kill()
+                process.communicate()
 
 
 class RayNamespaces:
@@ -156,15 +172,18 @@ class RayNamespaces:
         processors: int = 1,
         resources: Mapping[int, str] | None = None,
         fast_detection: bool = True,
+        delay: float = 0.0,
     ) -> None:
         """`folder` gets the machines' /tmp and Ray's output. `resources`: by number of a machine, as `ray start
-        --resources` takes them. `fast_detection`: a silent machine is lost in about ten seconds."""
+        --resources` takes them. `fast_detection`: a silent machine is lost in about ten seconds.
+        `delay`: milliseconds that a packet takes from a machine to the bridge between them, or back."""
         self.address = f"{_NETWORK}.1:{_PORT}"
         self.machines: list[NamespacedMachine] = []
         self._folder = folder
         self._raylets: list[subprocess.Popen[str]] = []
         self._environment = _FAST_DETECTION if fast_detection else {}
         self._processors = processors
+        self._delay = delay
         self._resources = resources or {}
         self._stack = ExitStack()
         try:
@@ -220,7 +239,7 @@ class RayNamespaces:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *hosts]), encoding="ascii")
         for number in range(nodes + strangers):
-            self.machines.append(NamespacedMachine(number, self._folder, hub.pid))
+            self.machines.append(NamespacedMachine(number, self._folder, hub.pid, self._delay))
         until = time.monotonic() + _START_SECONDS
         for number in range(nodes):
             head = ["--head", f"--port={_PORT}", "--include-dashboard=false"] if number == 0 else []
