@@ -65,6 +65,7 @@ class AttemptOutcome:
     odd_rank: int | None = None  # the rank that the report blames
     ranks_raise: bool = False  # in a hang, ranks get an error of NCCL, and end by themselves
     pauses: list[Pause] = field(default_factory=list)
+    equal_output: list[str] = field(default_factory=list)  # which output of ranks was shown once for several
 
     @property
     def failed(self) -> bool:

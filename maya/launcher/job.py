@@ -26,6 +26,7 @@ from maya.launcher.attempt import Attempt, AttemptOutcome
 from maya.launcher.conclusion import conclude_run
 from maya.launcher.debugging import PATIENCE
 from maya.launcher.failure import failure_block, failures_of, pass_on_error_file, root_cause
+from maya.launcher.folded_lines import FoldedLines
 from maya.launcher.hang import show
 from maya.launcher.logs import (
     Followed,
@@ -45,7 +46,7 @@ from maya.replay.run_settings import RunSettings
 from maya.util.ranks import ranges, ranks_text
 from rank_runtime.build import Build
 from rank_runtime.environment import kept_bytes, object_bytes, rank_environment
-from rank_runtime.zygote.equal_tracebacks import ranks_by_traceback
+from rank_runtime.zygote.equal_tracebacks import alike_tracebacks
 from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class Job:
 
         preparation = self._preparation(secret, port if hosted else None, attempt)
         followed = [file for rank in ranks for file in self._followed(rank, files[rank])]
+        folded = FoldedLines(self._failed_folder(attempt), sys.stderr)
         progress = Progress(len(ranks), sys.stderr)
         command = launch.command if preparation.share else _NO_PROGRAM
         zygotes: ZygoteProcess | NodeZygotes
@@ -185,10 +187,12 @@ class Job:
             roots = (self._run_folder, self._log_folder)
             common = partial(self._machines.environment, self._inherited, self._common_environment)
             zygotes = self._machines.zygotes(ranks, command, common, variables, preparation, roots)
-        with zygotes as zygote, Follower(followed):
-            return Attempt(zygote, start, rendezvous, progress, self._say, launch.shutdown_seconds, launch.hangs).run(
-                signals
-            )
+        with zygotes as zygote, Follower([*followed, folded]):
+            outcome = Attempt(
+                zygote, start, rendezvous, progress, self._say, launch.shutdown_seconds, launch.hangs
+            ).run(signals)
+        outcome.equal_output = [*_equal_tracebacks(self._traceback_file(attempt)), *folded.close()]
+        return outcome
 
     def _common_environment(self, build: Build, inherited: Mapping[str, str]) -> dict[str, str]:
         """The variables that all ranks of a machine share; the others depend on the rank, or on the rendezvous
@@ -261,7 +265,7 @@ class Job:
         variables = worker_variables(self._launch, rank, rendezvous, attempt, files.error_file, self._inherited)
         if self._launch.trace:
             variables["MAYA_TRACE"] = str(self._trace_file(rank, attempt))
-        on_console = files.stderr.file is None
+        on_console = files.stderr.file is None and len(self._launch.processes) > 1
         variables["MAYA_TRACEBACKS"] = str(self._traceback_file(attempt)) if on_console else ""
         variables["MAYA_FAULTS"] = self._launch.injection.of_rank(rank, attempt)
         local_rank = str(rank % self._launch.ranks_per_node)
@@ -288,7 +292,8 @@ class Job:
 
     def _verdict(self, outcome: AttemptOutcome, attempt: int) -> int | None:
         """The launcher's exit code, or None if the workers are to be restarted."""
-        self._say_equal_tracebacks(attempt)
+        for text in outcome.equal_output:
+            self._say(text)
         if outcome.problem is not None:
             self._say(outcome.problem)
         if outcome.problem is not None or outcome.stopped_by is not None:
@@ -307,15 +312,11 @@ class Job:
         last = attempt == self._launch.max_restarts or outcome.hang is not None
         return FAILED if last else None
 
-    def _traceback_file(self, attempt: int) -> Path:
-        return self._log_folder / f"attempt_{attempt}" / "tracebacks"
+    def _failed_folder(self, attempt: int) -> Path:
+        return self._log_folder / f"attempt_{attempt}" / "failed"
 
-    def _say_equal_tracebacks(self, attempt: int) -> None:
-        file = self._traceback_file(attempt)
-        for each in sorted(file.parent.glob(f"{file.name}*")):  # one for each machine
-            for first, *others in ranks_by_traceback(str(each)):
-                if others:
-                    self._say(f"{ranks_text(others)}: the same traceback as rank {first}")
+    def _traceback_file(self, attempt: int) -> Path:
+        return self._failed_folder(attempt) / "tracebacks"
 
     def _error_file(self, attempt: int) -> Callable[[int], Path]:
         return lambda rank: self._log_folder / f"attempt_{attempt}" / str(rank) / "error.json"
@@ -354,6 +355,17 @@ class Job:
             timeline=launch.timing.timeline,
             clock=self._clock_assumption(),
         )
+
+
+def _equal_tracebacks(file: Path) -> list[str]:
+    """Sentences about ranks with equal tracebacks. Each machine has a file of its own."""
+    return [
+        f"{ranks_text(group.ranks[1:])}: the same traceback as rank {group.ranks[0]}"
+        f"{', but for numbers' if len(group.texts) > 1 else ''}"
+        for each in sorted(file.parent.glob(f"{file.name}*"))
+        for group in alike_tracebacks(str(each))
+        if len(group.ranks) > 1
+    ]
 
 
 def _hang_problem(outcome: AttemptOutcome, folder: Path) -> str | None:

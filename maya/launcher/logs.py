@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from maya.launcher.arguments import LaunchOptions, UsageError
 
@@ -160,11 +160,17 @@ class Followed:
         return bool(content)
 
 
+class Shown(Protocol):
+    """What a `Follower` shows."""
+
+    def show(self, *, complete: bool) -> bool: ...
+
+
 class Follower:
     """While entered, copies growing files to the console, line by line with a prefix. The files must be complete when
     it is left."""
 
-    def __init__(self, files: Sequence[Followed]) -> None:
+    def __init__(self, files: Sequence[Shown]) -> None:
         self._files = files
         self._complete = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow logs", daemon=True)

@@ -274,6 +274,7 @@ void nccl_operation_failed(const maya_failed *message) {
     nccl_communicator *communicator = item->operation.communicator;
     nccl_result result =
         message->result > NCCL_SUCCESS && message->result <= NCCL_TIMEOUT ? (nccl_result)message->result : NCCL_INTERNAL_ERROR;
+    maya_fold_errors(); /* before the program learns of the error */
     pthread_mutex_lock(&nccl_lock);
     bool first = communicator->state == NCCL_SUCCESS;
     nccl_note_error(communicator, result, message->text.bytes, message->text.size);

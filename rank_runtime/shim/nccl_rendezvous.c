@@ -112,6 +112,7 @@ static nccl_result valid_result(int64_t number) {
 
 static void request_failed(const maya_request_failed *message) {
     nccl_communicator *communicator = NULL;
+    maya_fold_errors(); /* before the program learns of the error */
     pthread_mutex_lock(&nccl_lock);
     take_request(message->request, &communicator);
     if (communicator != NULL) {

@@ -34,6 +34,7 @@ from rank_runtime.zygote.rank import (
     begin_interpreter,
     die_with_parent,
     exec_command,
+    fold_errors,
     name_of_process,
     name_process,
     outlive_parent,
@@ -206,7 +207,7 @@ class Zygote:
         begin_device()
         self._clock.begin()
         begin_interpreter(self._clock.time_ns())
-        fold_equal_tracebacks(os.environ)
+        fold_equal_tracebacks(os.environ, fold_errors)
         observe_process_groups(os.environ)
         hide_compile_trials()
         watch_host_tensors()

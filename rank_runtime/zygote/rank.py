@@ -103,6 +103,11 @@ def begin_device() -> None:
     _libc.maya_begin_rank()
 
 
+def fold_errors() -> None:
+    """This rank has failed: the launcher shows what it writes to standard error from now on, equal lines once."""
+    _libc.maya_fold_errors()
+
+
 def _own(value: object) -> object:
     return {} if value == {} else value  # annotations
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.hang_launch import ROOT, SCRIPTS
+from helpers.hang_launch import ROOT, SCRIPTS, launch
 
 from rank_runtime.build import Build
 
@@ -18,6 +18,21 @@ from rank_runtime.build import Build
 def command(folder: Path, script: Path, *options: str, ranks: int = 2) -> list[str]:
     words = ["--nproc", str(ranks), "--out", str(folder / "out"), "--no-trace", *options, str(script)]
     return [sys.executable, "-m", "maya.launcher", *words]
+
+
+SAME_GPU = """
+import logging, sys
+import torch, torch.distributed as dist
+
+dist.init_process_group("nccl")
+x = torch.ones(4, device="cuda")
+try:
+    dist.all_reduce(x)
+except dist.DistBackendError:
+    logging.warning("cannot continue")
+    print("device", torch.cuda.current_device(), "of rank", dist.get_rank(), file=sys.stderr)
+    raise
+"""
 
 
 # ---- what follows ----
@@ -115,3 +130,16 @@ def test_a_running_job_says_what_its_ranks_do(build: Build, tmp_path: Path) -> N
     ended = subprocess.run(ask, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert f"no job is running that records into {tmp_path / 'out'}" in ended.stderr
+
+
+@pytest.mark.slow
+def test_ranks_that_share_gpus_print_a_screen_with_the_report_last(build: Build, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SAME_GPU, encoding="utf-8")
+    run = launch(tmp_path, script, 32)
+    assert run.exit_code == 1
+    assert len(run.output.splitlines()) <= 60, run.output
+    assert run.output.count("cannot continue") == run.output.count("device 0 of rank") == 1
+    assert run.output.count("Traceback") == 1
+    assert "the same traceback as rank" in run.output
+    assert run.output.rindex("maya-torchrun: mismatch: Duplicate GPU") > run.output.rindex("Root Cause")

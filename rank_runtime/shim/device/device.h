@@ -103,6 +103,8 @@ MAYA_API void maya_message(const char *format, ...) __attribute__((format(printf
 MAYA_API void maya_unsupported(const char *function);
 /* The same with a detail: maya_unsupported_detail("cudnnBackendFinalize", "operation %d", 9). */
 MAYA_API void maya_unsupported_detail(const char *function, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* This rank has failed: write standard error to a file from now on, from which the launcher shows equal lines of ranks once. */
+MAYA_API void maya_fold_errors(void);
 
 /* ---- recorder.c: the trace of this rank ----
  * rank_runtime/trace_format.py declares the kinds of records (MAYA_RECORD_...) and their flags (MAYA_FLAG_...). */

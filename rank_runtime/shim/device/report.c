@@ -3,9 +3,12 @@
 #include "device.h"
 #include "process.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 pthread_mutex_t maya_reported_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -59,4 +62,26 @@ void maya_unsupported_detail(const char *function, const char *format, ...) {
     va_end(arguments);
     snprintf(whole, sizeof whole, "%s (%s)", function, detail);
     maya_unsupported(whole);
+}
+
+/* The file is beside that of the tracebacks; maya/launcher/folded_lines.py reads it. */
+static void fold_errors(void) {
+    const unsigned long least_room = 1 << 20;
+    const char *tracebacks = getenv("MAYA_TRACEBACKS");
+    const char *name = tracebacks ? strrchr(tracebacks, '/') : NULL;
+    if (name == NULL) return;
+    char path[4096];
+    int length =
+        snprintf(path, sizeof path, "%.*s/stderr-%d", (int)(name - tracebacks), tracebacks, maya_get_settings()->rank);
+    if (length >= (int)sizeof path) return;
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0) return;
+    struct statvfs disk;
+    if (fstatvfs(file, &disk) == 0 && disk.f_bavail * disk.f_frsize >= least_room) dup2(file, STDERR_FILENO);
+    close(file);
+}
+
+void maya_fold_errors(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fold_errors);
 }
