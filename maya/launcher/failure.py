@@ -24,6 +24,7 @@ _WITHOUT_ERROR_FILE = "To enable traceback see: https://pytorch.org/docs/stable/
 _WIDEST = 60
 _MOST_SHOWN = 15  # failures besides the root cause; torchrun reports those of one node only
 _MOST_ALIKE = 3  # ... with the same exit code and message
+_MANY = 8  # of more failures than these, one with the same exit code and message is enough
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ def failure_block(script: str, failures: Sequence[Failure], root: Failure) -> st
     width = min(_WIDEST, max(len(line) for text in [title, *texts.values()] for line in text.split("\n")))
     shown: list[Failure] = []
     alike = Counter[tuple[int, str]]()
+    most = _MOST_ALIKE if len(failures) <= _MANY else 1
     for failure in failures:
         kind = (failure.exit_code, "" if failure.exit_code < 0 else failure.message)
         alike[kind] += failure is not root
-        if failure is not root and alike[kind] <= _MOST_ALIKE and len(shown) < _MOST_SHOWN:
+        if failure is not root and alike[kind] <= most and len(shown) < _MOST_SHOWN:
             shown.append(failure)
     others = [texts[failure.rank] for failure in shown]
     if len(shown) < len(failures) - 1:
