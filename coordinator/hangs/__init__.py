@@ -8,7 +8,9 @@ question_messages.py  the messages between the coordinator and the node agents
 thread_waits.py       classifies the waits of a blocked rank's threads
 deadlock.py           computes the stuck ranks from the graph of waits
 flight_recorder.py    parses torch's flight recorder: process groups, and the source lines of collectives
-user_source.py        parses the user's source around a line
+user_source.py        what decides whether the program reaches a line of the user's source
+source_names.py       follows names and calls in the user's source
+source_tree.py        parses the user's source
 frame_values.py       parses the values of variables in a rank's frames, and evaluates simple expressions
 rank_groups.py        groups ranks by the call that they are in, and finds the odd ones
 shifted_calls.py      finds calls that were matched although they do not belong together

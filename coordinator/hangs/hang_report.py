@@ -33,7 +33,7 @@ from coordinator.hangs.frame_values import RankValues
 from coordinator.hangs.hints import hints_for
 from coordinator.hangs.processes import Doing
 from coordinator.hangs.rank_groups import Finding, Member, Rank, group_members, members_of
-from coordinator.hangs.user_source import backward_before
+from coordinator.hangs.source_names import backward_before
 from coordinator.state import State
 from maya.hangs import python_stacks
 from maya.hangs.python_stacks import Frame, users_frame, users_frames

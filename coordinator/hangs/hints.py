@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.hangs.frame_values import RankValues
-from coordinator.hangs.source_hints import CERTAIN, POSSIBLE, Side, UnsharedCall, hints_about
+from coordinator.hangs.source_hints import CERTAIN, POSSIBLE, Side, UnsharedCall, differing_values, hints_about
 from coordinator.hangs.user_source import with_contexts
 from coordinator.membership import DUPLICATE_GPU
 from maya.hangs.python_stacks import Frame, users_frames
@@ -46,7 +46,8 @@ def hints_for(report: dict[str, Any], values: Values | None = None) -> list[str]
         *_store_keys(groups),
     ]
     if not source and not _no_sync(groups) and report["shift"] is None:
-        found += _mismatch(report)
+        found += _second_communicator(groups)
+        found += _mismatch(report, values or {})
         found += [*_different_groups(groups), *_matched(report["divergence"])]
         found += _p2p(groups) or _data_parallel(groups) or _ended(groups)
     return list(dict.fromkeys(found))[:_MOST]
@@ -133,7 +134,7 @@ def _in_stack(group: dict[str, Any], *words: str) -> bool:
     return any(all(word in f"{frame['file']} {frame['function']}" for word in words) for frame in group["stack"])
 
 
-def _mismatch(report: dict[str, Any]) -> list[str]:
+def _mismatch(report: dict[str, Any], values: Values) -> list[str]:
     """Compare the words of the posts: `all_reduce of 8 fp32 sum`, `broadcast of 8 fp32 from rank 0`."""
     if report["kind"] != "mismatch":
         return []
@@ -148,12 +149,34 @@ def _mismatch(report: dict[str, Any]) -> list[str]:
     if len({repr(group["called_at"]) for group in report["groups"] if group["state"] == "posted"}) > 1:
         return ["the ranks make different calls of one group: one of them calls one more, or one less"]
     if different[1]:
-        return ["the ranks pass tensors of different sizes: parameters, an uneven batch, or another call"]
+        posted = [group for group in report["groups"] if group["state"] == "posted"]
+        frames, sides = _frames_of(posted[0]), (_side(posted[0], values), _side(posted[1], values))
+        differing = differing_values(frames[0], sides) if frames else ""
+        return [f"the ranks pass tensors of different sizes: parameters, an uneven batch, or another call{differing}"]
     if different[2]:
         return ["the ranks pass tensors of different types: mixed precision on some of them only"]
     if posts[0][0] in ("broadcast", "reduce", "gather", "scatter"):
         return ["all ranks of the group must name the same root, by its global rank; not each its own"]
     return ["the ranks ask for different reductions"]
+
+
+def _second_communicator(groups: list[dict[str, Any]]) -> list[str]:
+    """Ranks in the same call as others, which make a communicator for it instead of joining in that of the others."""
+    for waiting in groups:
+        if waiting["call"] is None or waiting["state"] != "waits" or not _frames_of(waiting):
+            continue
+        for other in groups:
+            if other["call"] is not None or other["function"] != waiting["call"]["name"]:
+                continue
+            if set(other["ranks"]) <= set(waiting["missing"]) and _frames_of(other)[:1] == _frames_of(waiting)[:1]:
+                which = f"{ranks_text(other['ranks'])} {'makes' if len(other['ranks']) == 1 else 'make'}"
+                return [
+                    f"{which} another communicator for this call: the tensor is on another "
+                    "GPU than that of the group's first call. Call "
+                    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the first collective, also before a '
+                    "barrier, or pass device_id to init_process_group()"
+                ]
+    return []
 
 
 def _matched(divergence: dict[str, Any] | None) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.hangs import user_source
+from coordinator.hangs import source_names, user_source
 from coordinator.hangs.frame_values import RankValues, Unknown, evaluate, names_of
 from coordinator.hangs.user_source import Loop, SourceCondition
 from maya.hangs.python_stacks import Frame
@@ -62,16 +62,35 @@ def hints_about(call: UnsharedCall) -> list[Hint]:
         found += _conditions(call, frame)
         found += _leavings(call, frame)
         found += _decorators(call, frame)
+        found += _registrations(call, frame)
         found += _loops(call, frame)
     if call.frames and call.frames[-1].function != "<module>":  # a thread: where it was started
         outermost = call.frames[-1]
-        for line in user_source.uses_of(outermost.file, outermost.function):
+        for line in source_names.uses_of(outermost.file, outermost.function):
             found += _conditions(call, Frame(outermost.file, line, "<module>"))
     for frame in call.inside:
         found += _bounds_of_loops(call, frame)
     if not found:
         found += _swallowed(call)
     return found
+
+
+def _registrations(call: UnsharedCall, frame: Frame) -> Iterator[Hint]:
+    """Conditions around the line that hands a function to a library, which calls it: hooks, callbacks."""
+    outer = _caller(call, frame)
+    if outer is not None and not source_names.calls_function(outer, frame.function):
+        for line in source_names.uses_of(frame.file, frame.function):
+            yield from _conditions(call, Frame(frame.file, line, "<module>"))
+
+
+def _about_ranks(frame: Frame, expression: ast.expr, depth: int = 2) -> bool:
+    """Whether an expression speaks of ranks, or the names in it were assigned from one that does."""
+    if _ABOUT_RANKS.search(ast.unparse(expression)):
+        return True
+    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)} if depth else set()
+    return any(
+        _about_ranks(frame, value, depth - 1) for name in sorted(names) for value in source_names.assigned(frame, name)
+    )
 
 
 def _place(frame: Frame, line: int) -> str:
@@ -131,7 +150,7 @@ def _certainty(call: UnsharedCall, frame: Frame, condition: SourceCondition, *, 
         return None  # it holds on the other side as well
     if callers is wanted and others is (not wanted) and not (differing and differing <= counters):
         return CERTAIN
-    return LIKELY if _ABOUT_RANKS.search(ast.unparse(condition.test)) else None
+    return LIKELY if _about_ranks(frame, condition.test) else None
 
 
 def _value(call: UnsharedCall, side: Side, frame: Frame, name: str) -> Any:
@@ -143,7 +162,7 @@ def _value(call: UnsharedCall, side: Side, frame: Frame, name: str) -> Any:
     if side.values.frame(frame.file, frame.function) is None and outer is not None:
         length = name.startswith("len(")
         root, _, rest = name.removeprefix("len(").removesuffix(")").partition(".")
-        argument = user_source.argument_of(frame, root, outer)
+        argument = source_names.argument_of(frame, root, outer)
         if argument is not None and (rest or length):
             passed = f"{ast.unparse(argument)}.{rest}" if rest else ast.unparse(argument)
             return _value(call, side, outer, f"len({passed})" if length else passed)
@@ -220,8 +239,10 @@ def _loops(call: UnsharedCall, frame: Frame) -> Iterator[Hint]:
     for loop in user_source.loops(frame):
         head = f"the loop `{loop.head}` ({_place(frame, loop.line)})"
         has_left = _has_left(call, frame, loop)
-        bounds = _values_text(call, frame, loop.bound) if has_left or loop.head.startswith("for") else ""
-        differs = bool(bounds) or (has_left and _ABOUT_RANKS.search(ast.unparse(loop.bound)))
+        if has_left and not names_of(loop.bound):
+            continue  # it runs equally often everywhere, unless something else ends it
+        bounds = _values_text(call, frame, *_bounds(loop)) if has_left or loop.is_for else ""
+        differs = bool(bounds) or (has_left and _about_ranks(frame, loop.bound))
         counters = [ast.Name(name) for name in loop.counters if name != "_"]
         if has_left:
             verb = "has" if len(call.others.ranks) == 1 else "have"
@@ -237,11 +258,17 @@ def _loops(call: UnsharedCall, frame: Frame) -> Iterator[Hint]:
                 yield POSSIBLE, f"the ranks are in different rounds of {head}{rounds}"
 
 
+def _bounds(loop: Loop) -> list[ast.expr]:
+    """What decides how often a loop runs, with the lengths of what a `for` iterates over."""
+    names = [node for node in ast.walk(loop.bound) if isinstance(node, ast.Name)] if loop.is_for else []
+    return [loop.bound, *(ast.Call(ast.Name("len", ast.Load()), [name], []) for name in names)]
+
+
 def _bounds_of_loops(call: UnsharedCall, frame: Frame) -> Iterator[Hint]:
     """Loops of a library that the sides run different numbers of times."""
     for loop in user_source.loops(frame):
         bounds = _values_text(call, frame, loop.bound)
-        if bounds and loop.head.startswith("for"):
+        if bounds and loop.is_for:
             head = f"`{loop.head}` ({_place(frame, loop.line)}, in {frame.function})"
             yield CERTAIN, f"the ranks run {head} different numbers of times{bounds}"
 
@@ -278,12 +305,34 @@ def _rounds(call: UnsharedCall, frame: Frame, loop: Loop) -> str:
 def _swallowed(call: UnsharedCall) -> Iterable[Hint]:
     """A handler that goes on is a reason only if the other ranks are past it."""
     for frame in call.frames:
+        for first, last, text in user_source.suppressing_contexts(frame):
+            if _is_outside(call, frame, first, last):
+                yield (
+                    POSSIBLE,
+                    f"an exception before {frame.place} would skip the call: `with {text}` ({_place(frame, first)}) "
+                    "goes on after its block",
+                )
+                return
         for first, handler in user_source.swallowing_handlers(frame):
-            where = None if call.others.values is None else call.others.values.frame(frame.file, frame.function)
-            if call.others.has_ended or (where is not None and not first <= where.line < handler):
+            if _is_outside(call, frame, first, handler - 1):
                 yield (
                     POSSIBLE,
                     f"an exception in the `try` around {frame.place} ({_place(frame, first)}) would skip the call: the "
                     f"handler at line {handler} goes on",
                 )
                 return
+
+
+def _is_outside(call: UnsharedCall, frame: Frame, first: int, last: int) -> bool:
+    """Whether the other ranks have left these lines of a frame's function, or have ended."""
+    where = None if call.others.values is None else call.others.values.frame(frame.file, frame.function)
+    return call.others.has_ended or (where is not None and not first <= where.line <= last)
+
+
+# ---- calls that all ranks made ----
+
+
+def differing_values(frame: Frame, sides: tuple[Side, Side]) -> str:
+    """`; name is 'head' on rank 0, 'body' on rank 1`, for the names on the line of a call."""
+    arguments = source_names.arguments_on(frame)
+    return _values_text(UnsharedCall((frame,), *sides), frame, *arguments)

@@ -7,7 +7,7 @@ the values of the frame. Empty if that is not possible.
 from __future__ import annotations
 
 from coordinator.hangs.frame_values import RankValues, Unknown
-from coordinator.hangs.user_source import call_arguments
+from coordinator.hangs.source_names import call_arguments
 from maya.hangs.python_stacks import Stacks
 
 _WAITING_CALLS = ("get", "wait", "multi_get")

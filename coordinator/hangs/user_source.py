@@ -1,21 +1,19 @@
-"""Parses the user's source around a line.
+"""What decides whether the program reaches a line of the user's source.
 
-In: files and lines. Out: what decides whether the program reaches the line: the conditions and loops around it, the
-statements before it that leave the function or the loop, handlers of exceptions, decorators; and the call of backward()
-before a line. For a file that cannot be read or parsed, every function finds nothing.
+In: files and lines. Out: the conditions and loops around the line, the statements before it that leave the function or
+the loop, handlers of exceptions, decorators, context managers. For a file that cannot be read or parsed, every
+function finds nothing.
 """
 
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
+from coordinator.hangs.source_tree import FUNCTIONS, around, children, parsed, spans
 from maya.hangs.python_stacks import Frame
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 
@@ -26,10 +24,11 @@ class SourceCondition:
     line: int
     test: ast.expr
     is_else: bool  # the line is reached if the test is false
+    words: str = ""  # what the source has in place of an `if`
 
     @property
     def text(self) -> str:
-        return f"{'the else of ' if self.is_else else ''}`if {ast.unparse(self.test)}`"
+        return self.words or f"{'the else of ' if self.is_else else ''}`if {ast.unparse(self.test)}`"
 
 
 @dataclass(frozen=True)
@@ -51,60 +50,99 @@ class Loop:
     counters: tuple[str, ...]  # names that the loop assigns
     bound: ast.expr  # what decides how often it runs
 
+    @property
+    def is_for(self) -> bool:
+        return self.head.startswith("for ")
+
     def contains(self, line: int) -> bool:
         return self.line <= line <= self.last_line
-
-
-@cache
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _spans(node: ast.AST, line: int) -> bool:
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last
-
-
-@cache
-def _around(file: str, line: int) -> tuple[ast.AST, ...]:
-    """The statements and expressions around a line in its function, innermost first; the function comes last."""
-    found: list[ast.AST] = []
-    node: ast.AST | None = _tree(file)
-    while node is not None:
-        inner = [child for child in ast.iter_child_nodes(node) if _spans(child, line)]
-        if not inner and isinstance(node, ast.Module):
-            break
-        if not isinstance(node, ast.Module):
-            if isinstance(node, _FUNCTIONS[:2]) and node.body[0].lineno <= line:
-                found.clear()
-            found.append(node)
-        node = min(inner, key=_extent, default=None)
-    return tuple(reversed(found))
-
-
-def _extent(node: ast.AST) -> int:
-    return int(getattr(node, "end_lineno", 0)) - int(getattr(node, "lineno", 0))
 
 
 def branches(frame: Frame) -> list[SourceCondition]:
     """The branches around a line in its function, innermost first."""
     found = []
-    for node in _around(frame.file, frame.line):
+    for node in around(frame.file, frame.line):
         if isinstance(node, ast.If) and node.lineno < frame.line and node.body[0].lineno <= frame.line:
             is_else = bool(node.orelse) and frame.line >= node.orelse[0].lineno
             found.append(SourceCondition(node.lineno, node.test, is_else))
-        elif isinstance(node, ast.IfExp) and not _spans(node.test, frame.line):
-            found.append(SourceCondition(node.lineno, node.test, _spans(node.orelse, frame.line)))
-    return found
+        elif isinstance(node, ast.IfExp) and not spans(node.test, frame.line):
+            found.append(SourceCondition(node.lineno, node.test, spans(node.orelse, frame.line)))
+        elif isinstance(node, ast.Match):
+            found += _case(node, frame.line)
+    return [*(guard for node in _expressions_on(frame) for guard in _guards(node, frame.line)), *found]
+
+
+def _expressions_on(frame: Frame) -> list[ast.expr]:
+    """The expressions around a line, or parts of it, in its innermost statement."""
+    statement = next((node for node in around(frame.file, frame.line) if isinstance(node, ast.stmt)), None)
+    outermost = [child for child in (children(statement) if statement else ()) if isinstance(child, ast.expr)]
+    nodes = [node for child in outermost for node in ast.walk(child) if spans(node, frame.line)]
+    return [node for node in nodes if isinstance(node, ast.expr)]
+
+
+def _case(node: ast.Match, line: int) -> Iterator[SourceCondition]:
+    """The case of a line, if its pattern is a value or several, or the case for all others."""
+    before: list[ast.expr] = []
+    for case in node.cases:
+        values = _values_of(case.pattern)
+        if values is None:
+            return
+        if case.body[0].lineno <= line <= (case.body[-1].end_lineno or 0):
+            test = ast.Compare(node.subject, [ast.In()], [ast.Tuple(values or before, ast.Load())])
+            words = f"`case {ast.unparse(case.pattern)}` of `match {ast.unparse(node.subject)}`"
+            yield SourceCondition(case.pattern.lineno, test, is_else=not values, words=words)
+            return
+        before += values
+
+
+def _values_of(pattern: ast.pattern) -> list[ast.expr] | None:
+    """The values that a pattern stands for; none for `_`; None: it is another pattern."""
+    match pattern:
+        case ast.MatchValue():
+            return [pattern.value]
+        case ast.MatchSingleton():
+            return [ast.Constant(pattern.value)]
+        case ast.MatchOr():
+            parts = [_values_of(part) for part in pattern.patterns]
+            return [value for part in parts for value in part or ()] if all(parts) else None
+        case ast.MatchAs(pattern=None, name=None):
+            return []
+    return None
+
+
+def _guards(node: ast.expr, line: int) -> Iterator[SourceCondition]:
+    """Conditions within an expression: `first and call()`, `call() if first else other` on one line, filters of
+    comprehensions. Which of several calls a line makes is not known, so only one part may have calls."""
+    match node:
+        case ast.BoolOp(op=ast.And()) if _may_call(node.values[-1], line) and not any(map(_calls, node.values[:-1])):
+            first = node.values[:-1]
+            test = first[0] if len(first) == 1 else ast.BoolOp(ast.And(), first)
+            yield SourceCondition(node.lineno, test, is_else=False, words=f"`{ast.unparse(test)} and …`")
+        case ast.IfExp() if (
+            spans(node.test, line) and not _calls(node.test) and _calls(node.body) != _calls(node.orelse)
+        ):
+            yield SourceCondition(node.lineno, node.test, is_else=_calls(node.orelse))
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() if _may_call(node.elt, line):
+            for generator in node.generators:
+                for test in generator.ifs:
+                    words = f"a comprehension with `if {ast.unparse(test)}`"
+                    yield SourceCondition(node.lineno, test, is_else=False, words=words)
+
+
+def _may_call(node: ast.expr, line: int) -> bool:
+    return spans(node, line) and _calls(node)
+
+
+def _calls(node: ast.expr) -> bool:
+    """Whether an expression has calls, except of len() and get_rank()."""
+    names = [ast.unparse(each.func).rpartition(".")[2] for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return any(name not in ("len", "get_rank") for name in names)
 
 
 def loops(frame: Frame) -> list[Loop]:
     """The loops around a line in its function, innermost first."""
     found = []
-    for node in _around(frame.file, frame.line):
+    for node in around(frame.file, frame.line):
         last = getattr(node, "end_lineno", None) or 0
         if isinstance(node, ast.For) and node.lineno <= frame.line:
             counters = tuple(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
@@ -119,17 +157,17 @@ def loops(frame: Frame) -> list[Loop]:
 def leavings(frame: Frame) -> list[Leaving]:
     """Conditional statements that leave the function or the loop of a line: those before it, and those anywhere in a
     loop around it, because they end later rounds."""
-    around = _around(frame.file, frame.line)
+    outwards = around(frame.file, frame.line)
     found: list[Leaving] = []
     inner: list[ast.AST] = []
-    for node in around:
+    for node in outwards:
         if isinstance(node, ast.For | ast.While):
             found += _leavings_in(node, frame.line, inner, loop=node)
-        elif isinstance(node, _FUNCTIONS[:2]):
+        elif isinstance(node, FUNCTIONS[:2]):
             found += _leavings_in(node, frame.line, inner, loop=None)
         inner.append(node)
-    tree = _tree(frame.file)
-    if tree is not None and around and not isinstance(around[-1], _FUNCTIONS[:2]):
+    tree = parsed(frame.file)
+    if tree is not None and outwards and not isinstance(outwards[-1], FUNCTIONS[:2]):
         found += _leavings_in(tree, frame.line, inner, loop=None)
     return list({each.line: each for each in found}.values())
 
@@ -141,7 +179,7 @@ def _leavings_in(
     loop: ast.For | ast.While | None,
 ) -> Iterator[Leaving]:
     for branch, statement in _conditional(scope, None):
-        if branch in inner or _spans(branch, line):
+        if branch in inner or spans(branch, line):
             continue
         is_before = statement.lineno < line
         belongs = not isinstance(statement, ast.Break | ast.Continue) or loop is not None
@@ -169,14 +207,14 @@ def _conditional(node: ast.AST, branch: ast.If | None) -> Iterator[tuple[ast.If,
             )
         elif isinstance(child, ast.If):
             yield from _conditional(child, child)
-        elif not isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+        elif not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
             yield from _conditional(child, branch)
 
 
 def swallowing_handlers(frame: Frame) -> list[tuple[int, int]]:
     """Lines of the `try` around a line, and of its handlers that go on instead of raising; innermost first."""
     found = []
-    for node in _around(frame.file, frame.line):
+    for node in around(frame.file, frame.line):
         if isinstance(node, ast.Try) and node.body[0].lineno <= frame.line <= (node.body[-1].end_lineno or 0):
             for handler in node.handlers:
                 nodes = [each for part in handler.body for each in ast.walk(part)]
@@ -185,13 +223,25 @@ def swallowing_handlers(frame: Frame) -> list[tuple[int, int]]:
     return found
 
 
+def suppressing_contexts(frame: Frame) -> list[tuple[int, int, str]]:
+    """First and last line and text of `with suppress(...)` around a line, innermost first."""
+    return [
+        (node.lineno, node.end_lineno or node.lineno, ast.unparse(item.context_expr))
+        for node in around(frame.file, frame.line)
+        if isinstance(node, ast.With) and node.body[0].lineno <= frame.line
+        for item in node.items
+        if isinstance(item.context_expr, ast.Call)
+        and ast.unparse(item.context_expr.func).rpartition(".")[2] == "suppress"
+    ]
+
+
 def _is_exit(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("exit", "_exit", "quit")
 
 
 def decorators(frame: Frame) -> list[tuple[int, str, str]]:
     """Line and text of each decorator of a frame's function, and the function's name."""
-    for node in _around(frame.file, frame.line):
+    for node in around(frame.file, frame.line):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == frame.function:
             return [(each.lineno, ast.unparse(each), node.name) for each in node.decorator_list]
     return []
@@ -201,69 +251,7 @@ def with_contexts(frame: Frame) -> list[str]:
     """The context managers around a line in its function, innermost first, as source."""
     return [
         ast.unparse(item.context_expr)
-        for node in _around(frame.file, frame.line)
+        for node in around(frame.file, frame.line)
         if isinstance(node, ast.With | ast.AsyncWith)
         for item in node.items
     ]
-
-
-def argument_of(frame: Frame, name: str, outer: Frame) -> ast.expr | None:
-    """The expression that a caller, at its line, passes for a parameter of a frame's function."""
-    function = next((node for node in _around(frame.file, frame.line) if isinstance(node, _FUNCTIONS[:2])), None)
-    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-        return None
-    parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    if name not in parameters and name not in [each.arg for each in function.args.kwonlyargs]:
-        return None
-    tree = _tree(outer.file)
-    for node in ast.walk(tree) if tree else ():
-        if not isinstance(node, ast.Call) or not _spans(node, outer.line):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-        if called != frame.function:
-            continue
-        for keyword in node.keywords:
-            if keyword.arg == name:
-                return keyword.value
-        offset = 1 if parameters[:1] in (["self"], ["cls"]) else 0
-        position = parameters.index(name) - offset if name in parameters else -1
-        return node.args[position] if 0 <= position < len(node.args) else None
-    return None
-
-
-def uses_of(file: str, function: str) -> list[int]:
-    """The lines that name a function without calling it, as an argument: `Thread(target=function)`."""
-    tree = _tree(file)
-    called = {id(node.func) for node in (ast.walk(tree) if tree else ()) if isinstance(node, ast.Call)}
-    return [
-        node.lineno
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.Name)
-        and node.id == function
-        and isinstance(node.ctx, ast.Load)
-        and id(node) not in called
-    ]
-
-
-def call_arguments(frame: Frame, names: tuple[str, ...]) -> list[ast.expr] | None:
-    """The arguments of the call of a method of one of these names on a line."""
-    tree = _tree(frame.file)
-    for node in ast.walk(tree) if tree else ():
-        is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
-        if isinstance(node, ast.Call) and is_named and _spans(node, frame.line):
-            return list(node.args)
-    return None
-
-
-def backward_before(frame: Frame) -> Frame | None:
-    """The last call of backward() above a line; if there is none, the last one below it, as in a loop."""
-    tree = _tree(frame.file)
-    lines = sorted(
-        node.func.end_lineno or node.lineno
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
-    )
-    before = [line for line in lines if line <= frame.line]
-    if not lines:
-        return None
-    return Frame(frame.file, before[-1] if before else lines[-1], frame.function)

@@ -18,7 +18,8 @@ from coordinator.hangs.hang_report import make_report
 from coordinator.hangs.processes import Doing
 from coordinator.hangs.rank_groups import Finding, Rank
 from coordinator.hangs.report_file import write_report
-from coordinator.hangs.user_source import backward_before, branches
+from coordinator.hangs.source_names import backward_before
+from coordinator.hangs.user_source import branches
 from coordinator.server import Server
 from coordinator.state import State
 from maya.hangs import python_stacks, report_text

@@ -205,3 +205,112 @@ def test_everything_else_is_unknown(expression: str) -> None:
 def test_damaged_answers_have_no_values() -> None:
     for answer in (b"", b"{", b"[]", b'{"threads": [[{}]], "modules": {}}', b'{"threads": 3}'):
         assert parse(2, answer) == RankValues(2)
+
+
+def test_a_case_that_the_other_side_does_not_match_is_certain(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        def main():
+            match role:
+                case "trainer" | "helper":
+                    reduce()  # call
+                case _:
+                    score()
+            done()  # after
+        """,
+    )
+    callers = program.values(0, "call", {"role": "helper"})
+    ((certainty, text),) = program.hints(callers, program.values(1, "after", {"role": "evaluator"}))
+    assert certainty == CERTAIN
+    assert "is inside `case 'trainer' | 'helper'` of `match role`" in text
+    assert "role is 'helper' on rank 0, 'evaluator' on rank 1" in text
+    assert program.hints(callers, program.values(1, "after", {"role": "helper"})) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        ("verbose and reduce()", "`verbose and …`"),
+        ("loss = reduce() if verbose else 0", "`if verbose`"),
+        ("loss = 0 if verbose else reduce()", "the else of `if verbose`"),
+        ("losses = [reduce(each) for each in parts if verbose]", "a comprehension with `if verbose`"),
+    ],
+)
+def test_conditions_inside_an_expression_count(line: str, condition: str, tmp_path: Path) -> None:
+    program = Program(tmp_path, f"def main():\n    verbose = dist.get_rank() == 0\n    {line}  # call\n")
+    ((certainty, text),) = program.hints(None, None)
+    assert certainty == LIKELY
+    assert f"is inside {condition} " in text
+
+
+@pytest.mark.parametrize(
+    "line", ["ready() and reduce()", "first() if verbose else second()", "[reduce() for _ in range(4)]"]
+)
+def test_an_expression_with_several_calls_gives_no_hint(line: str, tmp_path: Path) -> None:
+    program = Program(tmp_path, f"def main():\n    verbose = rank == 0\n    {line}  # call\n")
+    assert program.hints(None, None) == []
+
+
+def test_a_condition_is_about_ranks_if_its_names_were_assigned_so(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        def main():
+            quiet = arguments.quiet
+            mine = [part for part in parts if part.owner == rank]
+            for part in mine:
+                if not part.ready:
+                    continue
+                if not quiet:
+                    reduce()  # call
+        """,
+    )
+    texts = [text for _, text in program.hints(None, None)]
+    assert [text.partition(" (")[0] for text in texts[:1]] == ["`continue` under `if not part.ready`"]
+    assert not any("quiet" in text for text in texts)
+
+
+def test_a_loop_that_runs_equally_often_everywhere_is_no_reason(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        def main():
+            for step in range(4):
+                reduce()  # call
+        """,
+    )
+    assert program.hints(None, None) == []
+
+
+def test_a_hook_that_one_rank_registers_is_found(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        def log_norm(module, inputs, output):
+            reduce()  # call
+
+        if rank == 0:
+            model.register_forward_hook(log_norm)
+        model(batch)  # outer
+        """,
+    )
+    frames = (program.frame("call", "log_norm"), program.frame("outer", "<module>"))
+    ((certainty, text),) = program.hints(None, None, *frames)
+    assert certainty == LIKELY
+    assert "is inside `if rank == 0`" in text
+
+
+def test_suppressed_exceptions_may_skip_a_call(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        def main():
+            with suppress(KeyError):
+                reduce()  # call
+            done()  # after
+        """,
+    )
+    ((_, text),) = program.hints(None, program.values(1, "after", {}))
+    assert "`with suppress(KeyError)` (train.py:3) goes on after its block" in text
+    assert program.hints(None, program.values(1, "call", {})) == []
