@@ -394,6 +394,76 @@ CASES = (
         "no other thread runs the program",
         options=("--on-hang", "abort", "--hang-after", "3"),
     ),
+    Case(
+        "bad_batch",
+        2,
+        "mismatch",
+        (Expected((0,), "64 fp32", "waits"), Expected((1,), "1 fp32", stands="stands")),
+        "`continue` under `if not math.isfinite(loss)`",
+    ),
+    Case(
+        "work_queue",
+        2,
+        "mismatch",
+        (Expected((0,), "10 fp32", "waits"), Expected((1,), "1 fp32", stands="stands")),
+        "rank 1 has left the loop `while documents`",
+    ),
+    Case(
+        "match_role",
+        2,
+        "deadlock",
+        (Expected((0,), "member 1", stands="waits"), Expected((1,), "ended")),
+        "is inside `case 'trainer'` of `match role`",
+    ),
+    Case(
+        "short_circuit",
+        2,
+        "deadlock",
+        (Expected((0,), "member 1", stands="waits"), Expected((1,), "ended")),
+        "is inside `verbose and …`",
+    ),
+    Case(
+        "filtered_tensors",
+        2,
+        "mismatch",
+        (Expected((0,), "4 fp32", "waits"), Expected((1,), "1 fp32", stands="stands")),
+        "is inside a comprehension with `if count > 0`",
+    ),
+    Case(
+        "suppressed_error",
+        2,
+        "mismatch",
+        (Expected((0,), "16 fp32", "waits"), Expected((1,), "1 fp32", stands="stands")),
+        "`with contextlib.suppress(KeyError)`",
+    ),
+    Case(
+        "barrier_before_device",
+        2,
+        "deadlock",
+        (Expected((0,), "broadcast #2", "waits"), Expected((1,), "other ranks in broadcast", stands="waits")),
+        "rank 1 makes another communicator for this call: the tensor is on another GPU",
+    ),
+    Case(
+        "hook_on_main",
+        2,
+        "deadlock",
+        (Expected((0,), "all_reduce #2", "waits", "stands"), Expected((1,), "ended")),
+        "is inside `if dist.get_rank() == 0`",
+    ),
+    Case(
+        "zipped_loaders",
+        2,
+        "mismatch",
+        (Expected((1,), "8 fp32", "waits"), Expected((0,), "1 fp32", stands="stands")),
+        "len(unlabelled) is 4 on rank 1, 3 on rank 0",
+    ),
+    Case(
+        "unordered_parameters",
+        2,
+        "mismatch",
+        (Expected((0,), "48 fp32", "waits"), Expected((1,), "64 fp32", "waits")),
+        "name is 'attention' on rank 1, 'head' on rank 0",
+    ),
 )
 
 CORRECT = {
@@ -422,6 +492,11 @@ CORRECT = {
     "unequal_pipeline": 3,
     "replays_graphs": 2,
     "helper_threads": 2,
+    "asyncio_waits": 2,
+    "own_socket": 2,
+    "skip_by_vote": 2,
+    "padded_queue": 2,
+    "roles_in_subgroups": 4,
 }
 QUICK = ("slow_rank", "device_mesh", "ends_first", "own_visible_gpu", "legal_branches")
 
