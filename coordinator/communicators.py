@@ -90,6 +90,7 @@ class Communicator:
         self._finished = FinishedSequences()
         self._channels: dict[tuple[int, int], Channel] = {}
         self._awaited: dict[SiblingKey, tuple[Post, tuple[int, ...]]] = {}  # calls and members that wait for siblings
+        self._from_root: dict[int, int] = {}  # by place, calls of which it was the root
         self.completed = 0
         self.history = CallHistory()
         self.instance = 0  # how many communicators with the same members came before it
@@ -136,7 +137,8 @@ class Communicator:
                 return self._refuse(rank, post, complaint)
         try:
             collective.add(member, post, payload)
-            answers = self._pass_on(member, -1, post, payload) if post.call in FROM_ROOT and member == post.peer else []
+            is_root = post.call in FROM_ROOT and member == post.peer
+            answers = self._pass_on((member, -1, self._next_from(member)), post, payload) if is_root else []
             if collective.missing:
                 return answers + (self._abandon() if member in self._draining else [])
             return answers + self._complete_from_root(collective)
@@ -187,12 +189,12 @@ class Communicator:
                 yield PendingWait(
                     what, self.number, post.sequence, (members[member],), (members[other],), post, members
                 )
-        for (sender, _, sequence), (post, places) in self._awaited.items():
+        for (sender, *_), (post, places) in self._awaited.items():
             assert self._siblings is not None
             ranks = tuple(members[place] for place in places)
             sibling = self._siblings.sender(sender)
             assert sibling is not None
-            yield PendingWait(post_text(post, members), self.number, sequence, ranks, (sibling,), post, members)
+            yield PendingWait(post_text(post, members), self.number, post.sequence, ranks, (sibling,), post, members)
 
     def call_runs(self) -> list[list[PastCall]]:
         """The known history of collectives, those that are not complete included: runs without gaps, in order."""
@@ -243,7 +245,14 @@ class Communicator:
             return self._complete(collective)
 
         waiting = tuple(member for member, token in collective.tokens.items() if token is not None)
-        return self._await_sibling((root, -1, collective.post.sequence), collective.post, waiting, go_on)
+        return self._await_sibling((root, -1, self._next_from(root)), collective.post, waiting, go_on)
+
+    def _next_from(self, root: int) -> int:
+        """How many calls with this root came before. Siblings count these calls only, because the stages of a pipeline
+        make different other ones."""
+        number = self._from_root.get(root, 0)
+        self._from_root[root] = number + 1
+        return number
 
     def _has_sibling(self, member: int) -> bool:
         """Whether an absent member's posts are known from a sibling."""
@@ -262,11 +271,11 @@ class Communicator:
 
         return self._siblings.receive(key, stop_waiting)
 
-    def _pass_on(self, sender: int, receiver: int, post: Post, payload: Buffer | None) -> list[Outgoing]:
+    def _pass_on(self, key: SiblingKey, post: Post, payload: Buffer | None) -> list[Outgoing]:
         """Let siblings whose sender is absent go on with this post."""
         if self._siblings is None:
             return []
-        return self._siblings.send(self.members[sender], (sender, receiver, post.sequence), SentPost(post, payload))
+        return self._siblings.send(self.members[key[0]], key, SentPost(post, payload))
 
     def _finish(self, collective: PendingCollective) -> None:
         sequence = collective.post.sequence
@@ -333,7 +342,7 @@ class Communicator:
             answers = channel.complete_alone(post)
         else:
             answers = channel.send(post, payload) if is_send else channel.receive(post)
-        sent = self._addressed(answers) + (self._pass_on(*ends, post, payload) if is_send else [])
+        sent = self._addressed(answers) + (self._pass_on((*ends, post.sequence), post, payload) if is_send else [])
         return sent + (self._abandon() if member in self._draining else [])
 
     def _addressed(self, answers: list[Answer]) -> list[Outgoing]:

@@ -2,8 +2,8 @@
 
 The k-th process groups of all ranks are siblings: the tensor-parallel groups of a job, say, or its pipelines. In each
 of them the member in the same place makes the same calls. So an absent member's send, or its broadcast as the root,
-carries what the member in the same place of a sibling group sends with the same sequence number. If several such
-members are present, it is the one with the smallest rank, whichever posts first.
+carries what the member in the same place of a sibling group sends as its n-th send to that place, or its n-th call as
+the root. If several such members are present, it is the one with the smallest rank, whichever posts first.
 
 In: sends and broadcasts of present members, calls that wait for those of absent members. Out: which calls can go on. A
 post is kept until every present rank that needs it has taken it.
@@ -20,7 +20,7 @@ from rank_runtime.messages import Post
 
 SiblingKey = tuple[
     int, int, int
-]  # place of the sender; of the receiver, or -1: a broadcast or scatter; sequence number
+]  # place of the sender; of the receiver, or -1: a broadcast or scatter; number of the send, or of the root's call
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,12 +85,14 @@ class PresentRanks(Ranks):
         assert isinstance(answer, Joined), answer
         return answer
 
-    def collective(self, communicator: int, call: Call, values: dict[int, Sequence[int]], **fields: Any) -> list[bytes]:
+    def collective(
+        self, communicator: int, call: Call, values: dict[int, Sequence[int]], sequence: int = 0, **fields: Any
+    ) -> list[bytes]:
         """A collective of uint8 to which present ranks contribute these bytes; what each of them gets."""
         fields = {"count": 1, "data_type": DataType.UINT8, **fields}
         for rank, value in values.items():
             assert not any(self.answers)
-            self.post(rank, communicator, 0, bytes(value) or None, call=call, **fields)
+            self.post(rank, communicator, sequence, bytes(value) or None, call=call, **fields)
         got = []
         for rank in values:
             ((answer, payload),) = self.told(rank)
@@ -366,6 +368,18 @@ def test_an_absent_root_broadcasts_what_its_sibling_does() -> None:
     second = ranks.make([2, 3], "2")
     assert ranks.collective(first, Call.BROADCAST, {0: [7]}, peer=0) == [b"\x07"]
     assert ranks.collective(second, Call.BROADCAST, {3: []}, peer=0) == [b"\x07"]
+
+
+def test_siblings_may_make_different_calls_between_broadcasts() -> None:
+    """As the stages of a pipeline do: the last one reduces a loss. Its second broadcast is that of the sibling, though
+    the sequence numbers differ."""
+    ranks = PresentRanks(4, [0, 3])
+    first, second = ranks.make([0, 1], "1"), ranks.make([2, 3], "2")
+    assert ranks.collective(first, Call.BROADCAST, {0: [7]}, peer=0) == [b"\x07"]
+    assert ranks.collective(second, Call.BROADCAST, {3: []}, peer=0) == [b"\x07"]
+    ranks.collective(second, Call.ALL_REDUCE, {3: [1]}, sequence=1)
+    assert ranks.collective(first, Call.BROADCAST, {0: [8]}, peer=0, sequence=1) == [b"\x08"]
+    assert ranks.collective(second, Call.BROADCAST, {3: []}, peer=0, sequence=2) == [b"\x08"]
 
 
 @pytest.mark.parametrize("order", [(0, 2), (2, 0)])
