@@ -46,6 +46,9 @@ _TABLE = ".toml"
 )
 @click.option("--seed", type=int, metavar="N", help="Seed of the sampler  [default: 0].")
 @click.option(
+    "--prune/--no-prune", default=None, help="End trials early that are far behind the best  [default: prune]."
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -87,7 +90,7 @@ def search(
     from maya.config_search.search_study import SearchInterrupted, run_search
     from maya.launcher.terminal_summary import relative
 
-    own = ("objective", "memory", "trials", "minutes", "jobs", "sampler", "seed")
+    own = ("objective", "memory", "trials", "minutes", "jobs", "sampler", "seed", "prune")
     limits = {name: options.pop(name) for name in own}
     jobs_options = {name: value for name, value in options.items() if value not in (None, (), False)}
     interrupted = False

@@ -27,6 +27,7 @@ class Objective:
     value: Callable[[ScaleRow], float]
     text: Callable[[float], str]
     note: str = ""  # to be read before the values
+    compares_steps: bool = False  # whatever the trials process in a step
 
     def score(self, figures: ScaleRow) -> float:
         """Smaller is better; in proportion to the time or price of the work."""
@@ -49,7 +50,7 @@ def find_objective(name: str, rows: Iterable[ScaleRow]) -> Objective:
     """The objective of this name for these trials."""
     figures = list(rows)
     if name == STEP_TIME:
-        return Objective(name, "step time", False, _step_ns, lambda ns: time_text(int(ns)))
+        return Objective(name, "step time", False, _step_ns, lambda ns: time_text(int(ns)), compares_steps=True)
     units = {row.unit for row in figures}
     unit = next(iter(units), None) if len(units) == 1 else None
     known = unit is not None and all(row.samples_per_second for row in figures)
@@ -57,7 +58,8 @@ def find_objective(name: str, rows: Iterable[ScaleRow]) -> Objective:
     if name == THROUGHPUT:
         if known:
             return Objective(name, f"{unit}/s", True, lambda row: row.samples_per_second or 1e-9, "{:,.0f}".format)
-        return Objective(name, "steps/s", True, lambda row: 1e9 / (row.step_time_ns or 1), number_text, note)
+        rate: Callable[[ScaleRow], float] = lambda row: 1e9 / (row.step_time_ns or 1)  # noqa: E731
+        return Objective(name, "steps/s", True, rate, number_text, note, compares_steps=True)
     priced = all(row.price_per_step is not None for row in figures)
     of_unit = "price_per_billion" if priced else "gpu_hours_per_billion"
     of_step = "price_per_step" if priced else "gpu_hours_per_step"
@@ -65,7 +67,13 @@ def find_objective(name: str, rows: Iterable[ScaleRow]) -> Objective:
     if known:
         return Objective(name, f"{what}/1e9 {unit}", False, lambda row: getattr(row, of_unit) or 0.0, number_text)
     return Objective(
-        name, f"{what}/1000 steps", False, lambda row: 1000.0 * float(getattr(row, of_step) or 0.0), number_text, note
+        name,
+        f"{what}/1000 steps",
+        False,
+        lambda row: 1000.0 * float(getattr(row, of_step) or 0.0),
+        number_text,
+        note,
+        compares_steps=True,
     )
 
 

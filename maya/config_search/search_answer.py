@@ -12,7 +12,7 @@ from functools import cached_property
 from maya.api.figures import PlainFigures
 from maya.config_search.objective import Objective, find_objective
 from maya.config_search.search_space import SearchSpace
-from maya.config_search.trial_row import FAILED, INFERRED, OUT_OF_MEMORY, REPLAY, RUN, TrialRow
+from maya.config_search.trial_row import FAILED, INFERRED, OUT_OF_MEMORY, PRUNED, REPLAY, RUN, TrialRow
 from maya.scaling.scale_row import ScaleRow
 from maya.util.expressions import Value
 
@@ -26,6 +26,7 @@ class ValueEffect(PlainFigures):
     tried: int  # all, also those that ran out of memory or failed
     best: int | None  # number of the trial; None: none fits
     difference: float | None  # from the best of all: 0.1 for a tenth more time or money
+    at_least: float | None = None  # the same of pruned trials, if one of them may be less behind than the best trial
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class ParameterEffect(PlainFigures):
     @property
     def range(self) -> float:
         """The largest difference between the best trials with each value."""
-        return max((each.difference for each in self.values if each.difference is not None), default=0.0)
+        found = (each.difference if each.at_least is None else each.at_least for each in self.values)
+        return max((each for each in found if each is not None), default=0.0)
 
 
 class SearchAnswer:
@@ -88,6 +90,17 @@ class SearchAnswer:
         found = [self._effect(name) for name in self.space.names]
         return tuple(sorted(found, key=lambda each: -each.range))
 
+    @property
+    def pruned(self) -> tuple[TrialRow, ...]:
+        """Trials that were given up."""
+        return tuple(row for row in self.rows if row.outcome == PRUNED)
+
+    def least_difference(self, row: TrialRow) -> float | None:
+        """How much more time or money than the best a pruned trial needs at least."""
+        if row.bound is None or not self.ranked:
+            return None
+        return self.objective.difference(row.bound, _figures(self.ranked[0]))
+
     def count(self, origin: str) -> int:
         return sum(row.origin == origin for row in self.rows)
 
@@ -102,6 +115,7 @@ class SearchAnswer:
         failed = sum(row.outcome == FAILED for row in without)
         parts += [f"{full} out of memory"] if full else []
         parts += [f"{failed} failed"] if failed else []
+        parts += [f"{len(self.pruned)} pruned"] if self.pruned else []
         return ", ".join(parts)
 
     def _effect(self, name: str) -> ParameterEffect:
@@ -112,7 +126,12 @@ class SearchAnswer:
             best = rows[0] if rows else None
             difference = None if best is None else self.difference(best)
             tried = sum(row.configuration[name] == value for row in self.rows)
-            values.append(ValueEffect(value, len(rows), tried, None if best is None else best.number, difference))
+            pruned = [self.least_difference(row) for row in self.pruned if row.configuration[name] == value]
+            least = min((each for each in pruned if each is not None), default=None)
+            if least is not None and difference is not None and least >= difference:
+                least = None
+            number = None if best is None else best.number
+            values.append(ValueEffect(value, len(rows), tried, number, difference, least))
         return ParameterEffect(name, tuple(values))
 
     def _beats(self, other: TrialRow, row: TrialRow) -> bool:

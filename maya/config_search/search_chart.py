@@ -100,7 +100,10 @@ def _effects(answer: SearchAnswer, effects: Sequence[ParameterEffect], top: floa
             y += _ROW
             out.append(svg_text(_NAME - 10, y, value_text(each.value), "muted", anchor="end"))
             if each.difference is None:
-                out.append(svg_text(_NAME, y, "no trial that fits", "waiting"))
+                why = (
+                    "no trial that fits" if each.at_least is None else f"pruned, at least +{share_text(each.at_least)}"
+                )
+                out.append(svg_text(_NAME, y, why, "waiting"))
                 continue
             width = max(2.0, _BAR * each.difference / longest)
             colour = "accent" if each.difference == 0 else "other"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from maya.config_search.errors import SearchError
 from maya.config_search.inference import inferred_from, memory_directions
 from maya.config_search.objective import find_objective
+from maya.config_search.pruning import bounds_of, give_up_limit
 from maya.config_search.ray_trials import RayCluster, RayTrial
 from maya.config_search.search_folder import SearchFolder
 from maya.config_search.search_progress import SearchProgress
@@ -28,6 +29,7 @@ from maya.config_search.trial_process import TrialProcess
 from maya.config_search.trial_results import can_replay, inferred_row, replayed_row, row_of_refusal, row_of_trial
 from maya.config_search.trial_row import OUT_OF_MEMORY, RUN, TrialRow, trial_name
 from maya.doctor import available_memory
+from maya.launcher.giving_up import GiveUpLimit
 
 _POLL_SECONDS = 0.2
 _BASE_BYTES = 12 * 2**27  # 1.5 GiB: the launcher, the coordinator and what ranks share
@@ -41,6 +43,7 @@ class _Running:
     command: TrialCommand
     process: TrialProcess | RayTrial
     lock: int
+    limit: GiveUpLimit | None
 
 
 class SearchRunner:
@@ -83,7 +86,7 @@ class SearchRunner:
             if entry.number not in self._rows and (row := self._folder.finished(entry.number)) is not None:
                 self._rows[entry.number] = row
                 if not entry.is_finished:  # the search was killed between the two
-                    self._ledger.finish(entry.number, self._value(row))
+                    self._note_end(row, entry.limit)
         return [self._rows[number] for number in sorted(self._rows)]
 
     def run(self) -> None:
@@ -115,19 +118,24 @@ class SearchRunner:
             row = row_of_trial(
                 each.number, each.configuration, each.command, process.run, process.log, exit_code, process.seconds
             )
-            self._finish(row)
+            self._finish(row, each.limit)
             os.close(each.lock)
 
-    def _finish(self, row: TrialRow) -> None:
+    def _finish(self, row: TrialRow, limit: GiveUpLimit | None = None) -> None:
         self._folder.write(row)
         self._rows[row.number] = row
-        self._ledger.finish(row.number, self._value(row))
+        self._note_end(row, limit)
         self._progress.end(row, self.rows(), self._runs_left() + len(self._running), self._jobs)
 
-    def _value(self, row: TrialRow) -> float | None:
-        if row.figures is None or not row.is_predicted:
-            return None
-        return find_objective(self._settings.objective, [row.figures]).value(row.figures)
+    def _note_end(self, row: TrialRow, limit: GiveUpLimit | None) -> None:
+        """Note the end of a trial in Optuna's storage."""
+        name = self._settings.objective
+        if row.bound is not None and limit is not None:
+            self._ledger.prune(row.number, *bounds_of(row.bound, limit, find_objective(name, [row.bound])))
+        elif row.figures is not None and row.is_predicted:
+            self._ledger.finish(row.number, find_objective(name, [row.figures]).value(row.figures))
+        else:
+            self._ledger.finish(row.number, None)
 
     # ---- the beginning of trials ----
 
@@ -166,7 +174,7 @@ class SearchRunner:
                 continue
             lock = self._folder.lock_trial(entry.number)
             if lock is not None:
-                self._start(entry.number, entry.configuration, lock)
+                self._start(entry.number, entry.configuration, lock, entry.limit)
                 return True
         return False
 
@@ -198,14 +206,15 @@ class SearchRunner:
         configuration = self._choice.next(len(entries), self._tried(entries, seen), is_open)
         if configuration is None:
             return False
-        number = self._ledger.begin(configuration, str(self._folder.folder))
         command, source = self._command(configuration), known.about(configuration)
+        limit = self._limit(command, seen) if source is None else None
+        number = self._ledger.begin(configuration, str(self._folder.folder), limit)
         if isinstance(command, SearchError):
             self._finish(row_of_refusal(number, configuration, str(command)))
         elif source is None:
             lock = self._folder.lock_trial(number)
             assert lock is not None, "no other search can have this trial"
-            self._start(number, configuration, lock)
+            self._start(number, configuration, lock, limit)
         elif source.is_predicted:
             self._finish(replayed_row(number, configuration, command, source, self._folder.folder))
         else:
@@ -214,7 +223,13 @@ class SearchRunner:
             self._finish(inferred_row(number, configuration, source, reason))
         return True
 
-    def _start(self, number: int, configuration: Configuration, lock: int) -> None:
+    def _limit(self, command: TrialCommand | SearchError, seen: Sequence[TrialRow]) -> GiveUpLimit | None:
+        """Above which step time the next trial is given up."""
+        if isinstance(command, SearchError) or not self._settings.prune:
+            return None
+        return give_up_limit(seen, self._settings.objective, self._settings.memory, command)
+
+    def _start(self, number: int, configuration: Configuration, lock: int, limit: GiveUpLimit | None) -> None:
         command = self._command(configuration)
         if isinstance(command, SearchError):
             self._finish(row_of_refusal(number, configuration, str(command)))
@@ -224,8 +239,9 @@ class SearchRunner:
         log = self._folder.folder / f"{trial_name(number)}.log"
         environment = {**self._environment, **command.environment}
         begin = TrialProcess if self._cluster is None else self._cluster.start
-        process = begin(command.words, run, log, environment, lock)
-        self._running.append(_Running(number, configuration, command, process, lock))
+        words = command.words if limit is None else (f"--give-up-above={limit.text()}", *command.words)
+        process = begin(words, run, log, environment, lock)
+        self._running.append(_Running(number, configuration, command, process, lock, limit))
 
     def _tried(self, entries: Sequence[LedgerEntry], seen: Sequence[TrialRow]) -> list[TriedConfiguration]:
         """All that are taken, with the scores of those in `seen`."""
@@ -237,6 +253,8 @@ class SearchRunner:
             row = rows.get(entry.number)
             fits = row is not None and row.figures is not None and row.fits(self._settings.memory)
             score = objective.score(row.figures) if row is not None and row.figures is not None and fits else None
+            if row is not None and row.bound is not None:
+                score = objective.score(row.bound)  # it is no better
             tried.append(TriedConfiguration(entry.configuration, score, is_running=row is None))
         return tried
 

@@ -47,6 +47,7 @@ class SearchSettings:
     jobs: int | None = None  # runs at once; None: as many as there are processors
     sampler: str = "auto"
     seed: int = 0
+    prune: bool = True  # give trials up that are certain to be far behind the best
 
     def check_limits(self) -> None:
         check_objective(self.objective)
@@ -54,6 +55,8 @@ class SearchSettings:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise SearchError(f"{name}: {value!r} is not a whole number from {least}")
+        if not isinstance(self.prune, bool):
+            raise SearchError(f"prune: {self.prune!r} is neither true nor false")
         for name, most in (("memory", 1.0), ("minutes", float("inf"))):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -119,7 +122,7 @@ def _hash(file: Path) -> str:
 
 # ---- the file ----
 
-_LIMITS = ("memory", "trials", "minutes", "jobs")
+_LIMITS = ("memory", "trials", "minutes", "jobs", "prune")
 _KEYS = {
     "script": "the path of the script",
     "args": "the script's arguments: a list of words, or one text",
@@ -130,7 +133,7 @@ _KEYS = {
     "when": "a table of conditions",
     "where": "a list of constraints",
     "objective": "throughput, step-time or cost",
-    "limits": "a table with memory, trials, minutes or jobs",
+    "limits": "a table with memory, trials, minutes, jobs or prune",
     "sampler": "auto, exhaustive, tpe or random",
     "seed": "a whole number",
 }

@@ -186,6 +186,7 @@ def search(
     jobs: int | None = None,
     sampler: str = "auto",
     seed: int = 0,
+    prune: bool = True,
     out: str | PathLike[str] | None = None,
     ray: str | None = None,
     quiet: bool = False,
@@ -198,9 +199,10 @@ def search(
     same in `options`, those of maya-torchrun, and in `variables`, environment variables of the jobs. `space`:
     parameters that texts only name. `when`: conditions under which parameters matter. `where`: constraints.
     `objective`: "throughput", "step-time" or "cost". `memory`: the share of a GPU's memory that may be used. `trials`,
-    `minutes`: limits. `jobs`: runs at once. `out`: the folder; with that of an earlier search, it goes on. `ray`: the
-    address of a Ray cluster to run trials on, or "auto". `env`: further environment variables. Everything is checked
-    before the first trial runs; a trial that fails is a row.
+    `minutes`: limits. `jobs`: runs at once. `prune`: end trials early that are certain to be far behind the best.
+    `out`: the folder; with that of an earlier search, it goes on. `ray`: the address of a Ray cluster to run trials on,
+    or "auto". `env`: further environment variables. Everything is checked before the first trial runs; a trial that
+    fails is a row.
     """
     settings = SearchSettings(
         fspath(script),
@@ -217,6 +219,7 @@ def search(
         jobs,
         sampler,
         seed,
+        prune,
     )
     return run_search(settings, out=out, ray=ray, quiet=quiet, env=env)
 

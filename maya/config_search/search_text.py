@@ -87,7 +87,9 @@ def effect_text(answer: SearchAnswer, effect: ParameterEffect) -> str:
         if best is not None and each.value == best.configuration[effect.name]:
             continue
         value = value_text(each.value)
-        if each.difference is not None:
+        if each.at_least is not None:
+            parts.append(f"{value} at least +{share_text(each.at_least)} (pruned)")
+        elif each.difference is not None:
             parts.append(f"{value} +{share_text(each.difference)}")
         else:
             parts.append(f"{value} {'never fits' if each.tried else 'was not tried'}")
@@ -104,6 +106,10 @@ def failures_of(answer: SearchAnswer) -> list[str]:
     ]
     if len(failed) > _MOST_FAILURES:
         texts.append(f"and {len(failed) - _MOST_FAILURES} more that failed")
+    if answer.pruned:
+        texts.append(
+            f"pruned, because they would be far behind: {'; '.join(_pruned(answer, row) for row in answer.pruned)}"
+        )
     if answer.too_large:
         numbers = ", ".join(str(row.number) for row in answer.too_large)
         texts.append(f"more than {share_text(answer.memory)} of the GPU's memory: trials {numbers}")
@@ -173,6 +179,11 @@ def _bubble(figures: ScaleRow) -> str:
     whole = sum(figures.class_ns.values())
     bubble = figures.class_ns.get(TimeClass.BUBBLE.value, 0)
     return share_text(bubble / whole) if bubble and whole else ""
+
+
+def _pruned(answer: SearchAnswer, row: TrialRow) -> str:
+    least = answer.least_difference(row)
+    return f"trial {row.number}" + (f" (at least +{share_text(least)})" if least is not None else "")
 
 
 def _trade(answer: SearchAnswer, row: TrialRow) -> str:

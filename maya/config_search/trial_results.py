@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.api.run import load
+from maya.config_search.pruning import pruned_row
 from maya.config_search.search_space import Configuration
 from maya.config_search.trial_command import TrialCommand
 from maya.config_search.trial_row import (
@@ -44,6 +45,9 @@ def row_of_trial(
     seconds: float,
 ) -> TrialRow:
     """The row of a run that has ended."""
+    pruned = pruned_row(number, configuration, command, run, seconds)
+    if pruned is not None:
+        return pruned
     figures = row_of_run(command.launch.world_size, run, log, exit_code, seconds)
     if figures.problem:
         is_full = _OUT_OF_MEMORY.search(figures.problem)

@@ -14,7 +14,7 @@ from maya.scaling.scale_row import ScaleRow, row_of_dict
 from maya.util.expressions import Value
 
 RUN, REPLAY, INFERRED = ORIGINS = ("run", "replay", "inferred")
-PREDICTED, OUT_OF_MEMORY, FAILED = OUTCOMES = ("predicted", "out of memory", "failed")
+PREDICTED, OUT_OF_MEMORY, FAILED, PRUNED = OUTCOMES = ("predicted", "out of memory", "failed", "pruned")
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,14 @@ class TrialRow(PlainFigures):
     number: int
     configuration: Mapping[str, Value]
     origin: str  # RUN, REPLAY or INFERRED
-    outcome: str  # PREDICTED, OUT_OF_MEMORY or FAILED
+    outcome: str  # PREDICTED, OUT_OF_MEMORY, FAILED or PRUNED
     source: int | None = None  # the trial that was replayed, or that this one is inferred from
     problem: str = ""  # why there are no figures
     seconds: float = 0.0  # that it took here
     spread: float = 0.0  # expected relative error of a kernel's time
     processes_bytes: int | None = None  # private memory of its processes on this machine
     figures: ScaleRow | None = None
+    bound: ScaleRow | None = None  # of a pruned trial: the best figures that it could have had, as far as known
 
     @property
     def folder(self) -> str:
@@ -54,7 +55,8 @@ class TrialRow(PlainFigures):
         figures = {} if self.figures is None else self.figures.flat()
         for name in ("folder", "problem"):
             figures.pop(name, None)
-        return {**own, **{f"parameter.{name}": value for name, value in self.configuration.items()}, **figures,
+        least = {} if self.bound is None else {"least_step_time_ns": self.bound.step_time_ns}
+        return {**own, **least, **{f"parameter.{name}": value for name, value in self.configuration.items()}, **figures,
                 "seconds": self.seconds, "folder": self.folder}  # fmt: skip
 
 
@@ -64,8 +66,8 @@ def trial_name(number: int) -> str:
 
 def trial_of_dict(table: Mapping[str, Any]) -> TrialRow:
     """A row as `to_dict` made it, after JSON."""
-    figures = table.get("figures")
-    values = {**table, "figures": None if figures is None else row_of_dict(figures)}
+    parts = {name: table.get(name) for name in ("figures", "bound")}
+    values = {**table, **{name: None if part is None else row_of_dict(part) for name, part in parts.items()}}
     row = TrialRow(**values)
     if row.origin not in ORIGINS or row.outcome not in OUTCOMES:
         raise ValueError(f"{row.origin}, {row.outcome}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher.arguments import LaunchOptions, UsageError, parse
 from maya.launcher.attempt import AttemptOutcome, SurveyFailed
+from maya.launcher.giving_up import GaveUp
 from maya.launcher.injection_options import Injection
 from maya.launcher.job import Job
 from maya.launcher.logs import discard_run_folder, make_run_folder
@@ -27,7 +28,7 @@ from rank_runtime.variables import VariableError
 if TYPE_CHECKING:
     from maya.launcher.machines import JobMachines
 
-FAILED, USAGE = 1, 2
+FAILED, USAGE, GAVE_UP = 1, 2, 3
 
 
 # Opens the machines that a job is to run on.
@@ -35,7 +36,8 @@ OpenMachines = Callable[[LaunchOptions, Build, Callable[[str], None]], "Abstract
 
 
 def main(words: Sequence[str] | None = None, open_machines: OpenMachines | None = None) -> int:
-    """Run a job; return torchrun's exit code: 0 success, 1 a worker failed, 2 the job could not be started.
+    """Run a job; return torchrun's exit code: 0 success, 1 a worker failed, 2 the job could not be started; or 3 if it
+    was given up (--give-up-above).
 
     Without `words` this is the main function of a process, with that process's command line and standard streams.
     `open_machines`: run the job on other machines than this one.
@@ -71,6 +73,9 @@ def main(words: Sequence[str] | None = None, open_machines: OpenMachines | None 
         if str(error):
             _say(str(error))
         return FAILED
+    except GaveUp as error:
+        _say(f"gave up: {error}")
+        return GAVE_UP
     except KeyboardInterrupt:  # no rank is running: otherwise the job passes the signal on
         _say("interrupted")
         return FAILED

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from maya.devices import Device, DeviceError, load_device
 from maya.launcher import hang, injection_options
+from maya.launcher.giving_up import GiveUpLimit
 from maya.launcher.hang import Hangs
 from maya.launcher.injection_options import Injection
 from maya.launcher.option_parser import GPU, RECORDED_STEPS, make_parser
@@ -104,6 +105,7 @@ class LaunchOptions:
     present: tuple[int, ...] | None = None  # the ranks that are processes; None: all
     stop_after: int | None = None  # optimizer steps; None: the script ends by itself
     record_steps: int = RECORDED_STEPS  # optimizer steps; 0: all
+    give_up: GiveUpLimit | None = None  # None: never
     finds_representatives: bool = False  # --represent auto: a survey finds the ranks that are to be present
     ray: str | None = None  # the address of the Ray cluster whose nodes run the ranks; None: this machine does
     ray_resources: Mapping[str, float] = field(default_factory=dict)  # to reserve on every node
@@ -188,6 +190,8 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
     _check_trace_ranks(options.trace_ranks, world_size)
     injection = _injection(options, world_size)
     present = _present(options, world_size)
+    if options.give_up_above is not None and (options.represent != "auto" or not timing.timeline):
+        raise UsageError("--give-up-above needs --represent auto and a timeline")
     launch = LaunchOptions(
         command=_command(options, environment),
         script=options.training_script,
@@ -222,6 +226,7 @@ def _launch(options: argparse.Namespace, environment: Mapping[str, str]) -> Laun
         record_steps=options.record_steps,
         ray=options.ray,
         ray_resources=options.ray_resources or {},
+        give_up=options.give_up_above,
         finds_representatives=options.represent == "auto" and world_size > 1,
         may_find_representatives=options.represent is None and options.max_restarts == 0,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maya.launcher import hang, injection_options, timing_options
+from maya.launcher.giving_up import GiveUpLimit
 from maya.version import __version__
 
 GPU = "h100"
@@ -122,6 +123,13 @@ def make_parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="record and predict from the first N optimizer steps; the job goes on and its clocks stay right (default: "
         f"{RECORDED_STEPS})",
     )
+    results.add_argument(
+        "--give-up-above",
+        type=_limit,
+        metavar="TIME[/N]",
+        help="with --represent auto: end the job with exit code 3 after the first round of its survey if a step, or N "
+        "tokens, certainly take longer: 2.1s, 2.1s/1048576, or 2.1s/=1048576 if a step has that many",
+    )
     results.add_argument("--no-trace", action="store_true", help="record nothing and predict nothing")
     values.add_argument(
         "--compute",
@@ -170,6 +178,13 @@ def whole_number_from_1(text: str) -> int:
 def _steps(text: str) -> int:
     """A number of steps; 0: all."""
     return 0 if text == "all" else whole_number_from_1(text)
+
+
+def _limit(text: str) -> GiveUpLimit:
+    try:
+        return GiveUpLimit.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _skew(text: str) -> float:

@@ -18,6 +18,7 @@ from maya.launcher.arguments import LaunchOptions, StreamChoice, StreamCodes
 from maya.launcher.attempt import AttemptOutcome, SurveyFailed
 from maya.launcher.capacity import ranks_that_fit
 from maya.launcher.failure import exit_text
+from maya.launcher.giving_up import GaveUp, least_step
 from maya.launcher.private_memory import PrivateMemory
 from maya.replay.mesh_blocks import FILE as SURVEY_FILE
 from maya.replay.mesh_blocks import SurveyResult
@@ -96,14 +97,14 @@ class _Survey:
         return [tuple(sorted({*together, *part})) for part in parts]
 
     def _run(self, present: tuple[int, ...], name: str, *, first: bool = False) -> RepresentedJob:
-        """Run ranks and add what they show. The first round runs one step, because it only shows the groups; if rank 0
-        cannot run alone, that is no failure."""
+        """Run ranks and add what they show. The first round runs one step, because it only shows the groups, and two if
+        it has to show how long a step is; if rank 0 cannot run alone, that is no failure."""
         launch = self._launch
         self._say(f"survey, {name}: {ranks_text(present)} of {launch.world_size}")
         self._attempts += 1
         folder = self._folder / str(self._attempts)
         folder.mkdir(parents=True)
-        steps = 1 if first else _STEPS
+        steps = 1 if first and launch.give_up is None else _STEPS
         quiet = replace(
             launch,
             present=present,
@@ -120,8 +121,21 @@ class _Survey:
         if job is None or (failed and not (first and job.groups)):
             raise SurveyFailed(_problem(outcome, present, logs))
         self._known.add(folder, () if first else present)
+        if first and not failed:
+            self._check_step(folder, job)
         shutil.rmtree(folder, ignore_errors=True)
         return job
+
+    def _check_step(self, folder: Path, job: RepresentedJob) -> None:
+        """Give up if a step takes longer than the user allows."""
+        limit = self._launch.give_up
+        if limit is None:
+            return
+        stages = RepresentativeSearch(job, self._known.p2p, self._known.lengths).stages
+        least = least_step(folder, limit, stages)
+        if least is not None and least.exceeds(limit):
+            least.save(self._folder.parent)
+            raise GaveUp(least.problem)
 
 
 class _KnownRanks:

@@ -115,12 +115,13 @@ def once_per_rank_class(function: Callable[[RankClass], Found]) -> Callable[[Ran
 
 
 def read_rank_classes(
-    folder: Path, inductor: Path | None = None, *, allocations: bool = False
+    folder: Path, inductor: Path | None = None, *, allocations: bool = False, absent: bool = True
 ) -> tuple[list[RankClass], list[str]]:
     """The rank classes of a run, in the order of their first ranks, and a sentence for each trace that cannot be read.
-    A rank that did nothing on its GPU has no trace. `allocations`: cudaMalloc and cudaFree tell classes apart."""
+    A rank that did nothing on its GPU has no trace. `allocations`: cudaMalloc and cudaFree tell classes apart.
+    `absent`: add the ranks that were no processes to the classes of their representatives."""
     found = _read_traces(folder, inductor, allocations=allocations)
-    job = RepresentedJob.load(folder)
+    job = RepresentedJob.load(folder) if absent else None
     if job is not None and found.of_rank:
         recorded_with = RunSettings.load(folder) if (folder / SETTINGS_FILE).exists() else None
         try:

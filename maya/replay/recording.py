@@ -30,12 +30,14 @@ class Recording:
         return RunSettings.load(self.folder)
 
 
-def read_recording(folder: Path, inductor: Path | None = None, *, allocations: bool = False) -> Recording:
+def read_recording(
+    folder: Path, inductor: Path | None = None, *, allocations: bool = False, absent: bool = True
+) -> Recording:
     """Read the recording in a run's folder. `inductor` is the folder with the sources of kernels that torch.compile
     generated, where the run's folder has no copy. `allocations`: for hosts on which cudaMalloc and cudaFree cost
-    time."""
+    time. `absent`: with the ranks that were no processes."""
     folder = Path(folder)
-    rank_classes, problems = read_rank_classes(folder, inductor, allocations=allocations)
+    rank_classes, problems = read_rank_classes(folder, inductor, allocations=allocations, absent=absent)
     if not rank_classes:
         raise ValueError(
             problems[0]

@@ -27,6 +27,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -70,6 +71,7 @@ class RepresentativeSearch:
         self._base = self._near(tuple(min(1, size - 1) for size in self._sizes))
         chained = self._chain_dimensions(p2p)
         self._chains = self._lines(self._base, chained)
+        self.stages = prod(self._sizes[dimension] for dimension in chained)  # ranks that send to each other
         chosen = {
             0,
             self._base,

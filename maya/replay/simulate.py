@@ -20,6 +20,7 @@ import numpy as np
 from maya.estimators.kernel import Estimate, Kernel
 from maya.replay.class_replay import Calls, ClassReplay
 from maya.replay.kernel_durations import KernelDurations
+from maya.replay.lone_rendezvous import LoneRendezvousTable
 from maya.replay.measured_host_times import typical_host_times
 from maya.replay.plan_compiler import compile_plan
 from maya.replay.rank_class import RankClass
@@ -50,11 +51,13 @@ def simulate(
     slow_ranks: Mapping[int, int] | None = None,
     durations: KernelTimes | None = None,
     network: Network | None = None,
+    alone: bool = False,
 ) -> Timeline:
     """The timeline of a recorded run, with its own settings or with others.
 
     `detailed`: ranks that get a `RankDetail`. `slow_ranks`: rank -> factor of its kernel times, in thousandths.
-    `durations` and `network` replace the models that the settings name.
+    `durations` and `network` replace the models that the settings name. `alone`: no rank waits for others, and links
+    are not shared; times are the least that they can be.
     """
     folder = run.folder if isinstance(run, Recording) else Path(run)
     if settings is None:
@@ -77,9 +80,9 @@ def simulate(
     flow = None
     if network is None:
         network = times = settings.collective_times()
-        if settings.network == "flow":
+        if settings.network == "flow" and not alone:
             flow = FlowNetwork(times.topology, times.settings)
-    table = RendezvousTable(network, flow)
+    table = LoneRendezvousTable(network) if alone else RendezvousTable(network, flow)
     tasks: deque[tuple[ClassReplay, int]] = deque()
     replays: list[tuple[RankClass, ClassReplay]] = []
     for recorded in recording.rank_classes:

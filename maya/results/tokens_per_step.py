@@ -115,6 +115,18 @@ def find_samples(timeline: Timeline, steps: Steps) -> Samples:
     raise SamplesUnknown("no embedding of [batch, sequence] and no convolution over images was recorded")
 
 
+def most_samples(timeline: Timeline, steps: Steps) -> Samples:
+    """At most as many samples as a step has, of a timeline with one rank: as if all ranks had as many, apart from those
+    that process the same ones."""
+    own = find_samples(timeline, steps)
+    group = timeline.groups[0]
+    what = _rank_samples(group.rank_class, steps.groups[0], steps)
+    numbers = set() if what is None else _sharing_communicators(group.rank_class, what)
+    sharing = {rank for number in numbers for rank in group.communicators[0].get(number, ())}
+    ranks = -(-timeline.world_size // max(1, len(sharing)))
+    return Samples(own.per_step * ranks, own.unit, own.source, own.batch)
+
+
 def _has_compiled_embedding(timeline: Timeline) -> bool:
     """Whether torch.compile fused an embedding into a kernel that was launched."""
     for group in timeline.groups:

@@ -8,18 +8,18 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 from helpers.browser import needs_browser, open_page
+from helpers.search_rows import inferred, space_of, trial
 
 from maya.cli.main import main
 from maya.config_search.errors import SearchError
 from maya.config_search.inference import inferred_from, memory_directions
 from maya.config_search.objective import find_objective
-from maya.config_search.parameter import make_parameter, parse_values
+from maya.config_search.parameter import parse_values
 from maya.config_search.search_answer import SearchAnswer
 from maya.config_search.search_chart import draw_search
 from maya.config_search.search_folder import SearchFolder
@@ -31,19 +31,12 @@ from maya.config_search.trial_choice import TrialChoice, TriedConfiguration
 from maya.config_search.trial_command import JobTemplate
 from maya.config_search.trial_row import (
     FAILED,
-    INFERRED,
-    OUT_OF_MEMORY,
-    PREDICTED,
     RUN,
     TrialRow,
     trial_of_dict,
 )
 from maya.config_search.word_template import read_words
-from maya.scaling.scale_row import ScaleRow
 from maya.util.expressions import Expression, ExpressionError, Value
-
-GIB = 2**30
-
 
 # ---- expressions ----
 
@@ -153,13 +146,6 @@ def test_words_that_are_refused(words: list[str], expected: str) -> None:
 # ---- spaces ----
 
 
-def space_of(where: tuple[str, ...] = (), when: str | None = None, **values: list[Value]) -> SearchSpace:
-    parameters = [make_parameter(name, each) for name, each in values.items()]
-    if when is not None:
-        parameters[-1] = parameters[-1].only_when(when)
-    return SearchSpace(parameters, where, {"nproc": 8})
-
-
 def test_constraints_select_configurations() -> None:
     space = space_of(("tp*pp <= nproc", "pp == 1 or tp > 1"), tp=[1, 2, 4], pp=[1, 2, 4])
     assert [tuple(each.values()) for each in space.configurations()] == [(1, 1), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2)]
@@ -235,40 +221,6 @@ def test_jobs_that_are_refused(script: Path, tmp_path: Path) -> None:
 
 
 # ---- trials ----
-
-
-def figures(speed: float, memory: float, **changes: Any) -> ScaleRow:
-    row = ScaleRow(
-        8,
-        "trial",
-        nodes=1,
-        gpus=8,
-        processes=1,
-        step_time_ns=round(1e12 / speed),
-        unit="tokens",
-        samples_per_step=1000,
-        samples_per_second=speed,
-        mfu=0.4,
-        class_ns={"gemm": 900, "bubble": 100},
-        exposed_share=0.1,
-        peak_memory_bytes=round(memory * GIB),
-        memory_capacity_bytes=80 * GIB,
-        memory_bytes={"reserved": round(memory * GIB)},
-        gpu_hours_per_step=8 / speed,
-        gpu_hours_per_billion=1e6 / speed,
-    )
-    return replace(row, **changes)
-
-
-def trial(number: int, speed: float | None, memory: float = 10.0, **configuration: Value) -> TrialRow:
-    """A run; without a speed, it has run out of memory."""
-    if speed is None:
-        return TrialRow(number, configuration, RUN, OUT_OF_MEMORY, problem="tried to allocate 4.00 GiB")
-    return TrialRow(number, configuration, RUN, PREDICTED, spread=0.02, figures=figures(speed, memory))
-
-
-def inferred(number: int, source: int, **configuration: Value) -> TrialRow:
-    return TrialRow(number, configuration, INFERRED, OUT_OF_MEMORY, source, "as the other")
 
 
 SPACE = space_of(tp=[1, 2, 4], mb=[1, 2, 4, 8])
