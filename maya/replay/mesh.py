@@ -1,16 +1,19 @@
 """The mesh that the process groups of a job form: for each rank its coordinates.
 
-In: the members of all process groups. Out: a `Mesh`. The place of a rank in the groups of one kind (its k-th group) is
-a coordinate. Groups that combine dimensions (data times context parallel, the whole world) add nothing to the
-coordinates that the smaller groups give, or only what these leave open. A dimension has the name that torch's groups
-have in common, if any: "tp" for the groups of a DeviceMesh that torch calls mesh_tp.
+In: the members of all process groups. Out: a `Mesh`. The place of a rank in the groups of one kind is a coordinate.
+Groups are of one kind if torch describes them with the same words, or else if they are the k-th ones of their members.
+Groups that combine dimensions (data times context parallel, the whole world) add nothing to the coordinates that the
+smaller groups give, or only what these leave open; so do groups that not every rank has one of (the embeddings of the
+first and the last stage). A dimension has the name that torch's groups have in common, if any: "tp" for the groups of a
+DeviceMesh that torch calls mesh_tp.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, islice, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,11 +109,11 @@ def mesh_of(world_size: int, groups: Sequence[Sequence[int]], descriptions: Sequ
     """The mesh of a job's process groups; without any, its ranks are in one row. `descriptions`: torch's, for each
     group."""
     columns = _places(world_size, groups, descriptions)
-    columns.append(_Column(world_size, np.arange(world_size), set()))
+    columns.append(_Column(world_size, np.arange(world_size), set(), world_size))
     names: list[str] = []
     known = np.zeros(world_size, dtype=np.int64)  # equal for ranks with equal coordinates so far
     kept: list[Integers] = []
-    for column in sorted(columns, key=lambda column: column.size):
+    for column in sorted(columns, key=lambda column: (column.size == world_size, column.is_partial, column.size)):
         residual = _order_within(known, column.places)
         if residual.any():
             kept.append(residual)
@@ -123,29 +126,39 @@ def mesh_of(world_size: int, groups: Sequence[Sequence[int]], descriptions: Sequ
 
 @dataclass
 class _Column:
-    """The k-th groups of all ranks."""
+    """The groups of one kind."""
 
     size: int  # of the largest one
     places: Integers  # of each rank in its group
     descriptions: set[str]
+    ranks: int  # that have one
+
+    @property
+    def is_partial(self) -> bool:
+        return self.ranks < len(self.places)
 
 
 def _places(world_size: int, groups: Sequence[Sequence[int]], descriptions: Sequence[str]) -> list[_Column]:
-    """A column for each k."""
-    count = np.zeros(world_size, dtype=np.int64)  # groups of each rank so far
-    columns: list[_Column] = []
-    for members, description in zip_longest(groups, descriptions[: len(groups)], fillvalue=""):
+    """A column for each kind of groups."""
+    described = list(islice(chain(map(str, descriptions), repeat("")), len(groups)))
+    times = Counter(described)
+    count: dict[str, Integers] = {}  # for each description, the groups of each rank so far
+    columns: dict[tuple[str, int], _Column] = {}
+    for members, description in zip(groups, described, strict=True):
         ranks = np.array(members, dtype=np.int64)
-        for ordinal in np.unique(count[ranks]).tolist():
-            while len(columns) <= ordinal:
-                columns.append(_Column(0, np.zeros(world_size, dtype=np.int64), set()))
-            mine = count[ranks] == ordinal
-            column = columns[ordinal]
+        # A description that only one group has says nothing about others.
+        name = description if times[description] > 1 and description not in _UNNAMED else ""
+        before = count.setdefault(name, np.zeros(world_size, dtype=np.int64))
+        for ordinal in np.unique(before[ranks]).tolist():
+            new = _Column(0, np.zeros(world_size, dtype=np.int64), set(), 0)
+            column = columns.setdefault((name, ordinal), new)
+            mine = before[ranks] == ordinal
             column.places[ranks[mine]] = np.flatnonzero(mine)
             column.size = max(column.size, len(ranks))
-            column.descriptions.add(str(description))
-        count[ranks] += 1
-    return columns
+            column.ranks += int(mine.sum())
+            column.descriptions.add(description)
+        before[ranks] += 1
+    return list(columns.values())
 
 
 def _name(descriptions: set[str]) -> str:

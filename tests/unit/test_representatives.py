@@ -88,6 +88,30 @@ def test_the_world_gives_the_dimension_that_no_group_has() -> None:
     assert mesh_of(8, nodes).sizes == (4, 2)
 
 
+@pytest.mark.parametrize("embeddings", ["alone", "shared"])
+def test_groups_that_some_stages_lack_add_no_dimension(embeddings: str) -> None:
+    """Four stages of two by two ranks. The first and the last stage have groups for their embeddings, created between
+    others, so the k-th groups of a rank of the stages between are of another kind."""
+    groups: list[tuple[int, ...]] = []
+    names: list[str] = []
+    for name, size, stride in (("dp", 2, 2), ("tp", 2, 1)):
+        for first in range(16):
+            if first // stride % size == 0:
+                groups.append(tuple(range(first, first + size * stride, stride)))
+                names.append(name)
+    for first in range(4):
+        groups.append(tuple(range(first, 16, 4)))
+        names.append("pp")
+        ends = [(first,), (first + 12,)] if embeddings == "alone" else [(first, first + 12)]
+        groups += ends
+        names += ["embeddings"] * len(ends)
+    groups += [(2 * pair, 2 * pair + 1) for pair in range(8)]
+    names += ["experts"] * 8
+    mesh = mesh_of(16, groups, names)
+    assert str(mesh) == "pp 4 x dp 2 x tp 2"
+    assert mesh.coordinates[:, mesh.names.index("pp")].tolist() == [rank // 4 for rank in range(16)]
+
+
 def test_a_mesh_has_the_names_of_its_groups() -> None:
     groups = _mesh_groups(4, 2)
     descriptions = ["default_pg", *["mesh_pp"] * 2, *["TENSOR"] * 4]
