@@ -46,7 +46,10 @@ def find_representatives(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if result is None:
-        say(f"a survey would have to run all {launch.world_size} ranks, so all of them run")
+        say(
+            f"a survey would have to run all {launch.world_size} ranks, so all of them run; if they differ in details "
+            "only, name one of each kind (--represent 0,8,16)"
+        )
         return present
     result.save(run_folder)
     say(f"{ranks_text(present)} represent all {launch.world_size} ranks ({run_folder / SURVEY_FILE})")

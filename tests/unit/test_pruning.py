@@ -17,9 +17,13 @@ from maya.config_search.errors import SearchError
 from maya.config_search.objective import find_objective
 from maya.config_search.pruning import bounds_of, give_up_limit, pruned_row
 from maya.config_search.search_answer import SearchAnswer
+from maya.config_search.search_folder import SearchFolder
 from maya.config_search.search_page import SearchPage
+from maya.config_search.search_progress import SearchProgress
+from maya.config_search.search_runner import SearchRunner
 from maya.config_search.search_settings import SearchSettings
 from maya.config_search.search_text import csv_of_search, lines_of_search
+from maya.config_search.trial_choice import TrialChoice
 from maya.config_search.trial_command import TrialCommand
 from maya.config_search.trial_ledger import STUDY, TrialLedger
 from maya.config_search.trial_row import PRUNED, TrialRow, trial_of_dict
@@ -197,6 +201,27 @@ def test_the_storage_has_the_bound_of_a_pruned_trial(
         storage.engine.dispose()
     assert kept.state is optuna.trial.TrialState.PRUNED
     assert kept.intermediate_values == {1: bound}
+
+
+def test_a_search_killed_before_it_noted_the_end_notes_it_later(pruned: TrialRow, script: Path, tmp_path: Path) -> None:
+    """The row is written first, then Optuna's storage."""
+    settings = SearchSettings(str(script), ("--tp", "{1,2,4}"))
+    job, space = settings.make(["--nproc=8", "--represent=auto"])
+    folder = SearchFolder(tmp_path / "search", {})
+    choice = TrialChoice(space, space.configurations(), runs=3, sampler="exhaustive", seed=0, trials=3)
+    ledger = TrialLedger(folder.database, space.parameters, maximise=True)
+    try:
+        ledger.begin({"tp": 1}, "one")
+        ledger.begin({"tp": 2}, "two", GiveUpLimit(11_000_000_000, 1000))
+        folder.write(pruned)
+        runner = SearchRunner(settings, job, space, choice, folder, {}, SearchProgress((), None), None)
+        try:
+            assert [row.number for row in runner.rows()] == [1]
+        finally:
+            runner.close()
+        assert [entry.is_finished for entry in ledger.entries()] == [False, True]
+    finally:
+        ledger.close()
 
 
 def test_prune_is_true_or_false() -> None:
