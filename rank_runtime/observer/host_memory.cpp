@@ -71,6 +71,10 @@ bool HostMemory::is_tracked() const { return !empty() && maya_host_is_tracked(st
 
 bool HostMemory::has_placeholder() const { return !empty() && maya_host_has_placeholder(start, span); }
 
+bool HostMemory::is_zero_and_large() const {
+  return !empty() && dense && maya_host_is_large(bytes) && maya_host_holds_zeros(start, bytes);
+}
+
 bool HostMemory::is_untouched_and_large() const {
   return !empty() && static_cast<int64_t>(bytes) > maya_get_settings()->copy_bytes && is_tracked() &&
          maya_host_is_zero(start, span);

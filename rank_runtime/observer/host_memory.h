@@ -17,6 +17,8 @@ struct HostMemory {
   bool empty() const { return start == nullptr || bytes == 0; }
   bool is_tracked() const;
   bool has_placeholder() const;
+  // Whether it is large and all of it is zeros.
+  bool is_zero_and_large() const;
   // Whether it is large and was never written: zeros, or a new tensor.
   bool is_untouched_and_large() const;
 };

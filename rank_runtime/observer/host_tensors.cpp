@@ -408,7 +408,7 @@ void run_copy(const Inputs& inputs, c10::DispatchKeySet keys) {
     if (set_placeholder(to)) return inputs.replace_by(to);
     return compute_placeholders(inputs, keys);
   }
-  if (target.dense && target.is_tracked() && source.is_untouched_and_large()) {
+  if (target.dense && target.is_tracked() && (source.is_zero_and_large() || source.is_untouched_and_large())) {
     set_zero(target);
     return inputs.replace_by(to);
   }

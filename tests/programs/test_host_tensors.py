@@ -8,7 +8,7 @@ from helpers.script_run import MayaRun
 
 PROGRAM = Checks(
     """
-    import copy, ctypes, os, sys, tempfile
+    import copy, ctypes, io, os, sys, tempfile
     import numpy, torch
     from torch import nn
 
@@ -157,6 +157,51 @@ PROGRAM = Checks(
                 assert status.st_size > 128 * MiB and status.st_blocks * 512 < 8 * MiB, status
             built.load_state_dict(torch.load(path))
             assert built[0].weight.abs().max().item() == 0.0
+
+    def checkpoints_put_together_in_memory_are_sparse():
+        weights = {"first": torch.randn(4 * MiB), "real": torch.arange(MiB), "last": torch.randn(4 * MiB)}
+        content = io.BytesIO()
+        torch.save(weights, content)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "checkpoint.pt")
+            with open(path, "wb") as file:
+                file.write(content.getvalue())
+            assert os.stat(path).st_blocks * 512 < 12 * MiB  # the integers take 8 MiB
+            with open(path, "rb") as file:
+                assert file.read() == content.getvalue()
+            assert torch.equal(torch.load(path)["real"], weights["real"])
+
+    def saved_placeholders_are_loaded_as_placeholders_without_pages():
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "checkpoint.pt")
+            known = torch.arange(2 * MiB, dtype=torch.float32)
+            torch.save({"random": torch.randn(64 * MiB), "known": known}, path)
+            for open_it in (lambda: path, lambda: open(path, "rb")):
+                with TakesNoMemory():
+                    loaded = torch.load(open_it())
+                assert torch.equal(loaded["known"], known)
+                device = loaded["random"].cuda()
+                assert torch.equal(loaded["known"].cuda()[-3:].cpu(), known[-3:])
+
+    def holes_of_the_program_are_known_zeros():
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "raw")
+            with open(path, "wb") as file:
+                file.truncate(64 * MiB)
+                file.seek(32 * MiB)
+                file.write(numpy.full(4, 7, dtype=numpy.float32).tobytes())
+            target = torch.ones(16 * MiB)
+            with open(path, "rb") as file:
+                assert file.readinto(target.numpy()) == 64 * MiB
+            assert target.sum() == 28.0 and target[8 * MiB + 3] == 7.0
+
+    def copies_of_zeros_take_no_pages():
+        zeros = torch.from_numpy(numpy.zeros(16 * MiB, dtype=numpy.float32))
+        with TakesNoMemory():
+            half = zeros.to(torch.bfloat16)
+            filled = torch.empty(16 * MiB).copy_(zeros)
+            device = zeros.cuda()
+        assert half[5] == 0 and device[7].item() == 0.0
     """
 )
 
@@ -190,6 +235,22 @@ def test_reads_of_placeholders_are_named_with_their_lines(maya_run: MayaRun) -> 
     strict = maya_run(READS, "--strict-values")
     assert strict.exit_code != 0
     assert "--strict-values" in strict.stderr
+
+
+LOADS = """
+import tempfile
+import torch
+with tempfile.NamedTemporaryFile() as file:
+    torch.save(torch.randn(1024, 1024), file.name)
+    loaded = torch.load(file.name)
+loaded[0, 0].item()
+"""
+
+
+def test_loaded_placeholders_count_as_placeholders(maya_run: MayaRun) -> None:
+    run = maya_run(LOADS + "torch.zeros(1, device='cuda')\n")
+    assert run.exit_code == 0, run.output
+    assert "item() at" in run.stderr, run.stderr
 
 
 def test_real_host_tensors_on_request(maya_run: MayaRun) -> None:

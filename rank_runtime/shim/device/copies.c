@@ -25,6 +25,7 @@ typedef struct {
     maya_copy_kind kind;
     bool snapshot;         /* source is our own copy of pageable memory, taken when the copy was submitted */
     bool from_placeholder; /* the source is host memory with placeholders */
+    bool from_zeros;       /* the source is pageable memory that holds zeros only */
     bool unread;           /* source is pageable memory that is too large to keep and may be gone when the copy runs */
     maya_content content;  /* of a copy from the host */
     bool armed;            /* placeholders read as `answer` (maya_answer_next_read) */
@@ -135,6 +136,7 @@ static void run_copy(void *argument) {
         char *destination = (char *)copy->destination + row * copy->destination_pitch;
         const char *source = (const char *)copy->source + row * copy->source_pitch;
         if (job->from_placeholder) maya_values_set_placeholder(destination, copy->width);
+        else if (job->from_zeros) maya_values_fill(destination, &(char){0}, 1, copy->width, bytes);
         else if (job->unread) maya_values_give_up(destination, copy->width, bytes, job->content);
         else maya_values_copy_part(destination, source, copy->width, bytes, job->content);
         if (job->kind != MAYA_DTOH) continue;
@@ -185,6 +187,14 @@ static bool has_host_placeholder(const maya_copy *copy) {
     return false;
 }
 
+static bool has_zeros_only(const maya_copy *copy) {
+    if (!maya_host_is_large(copy->width * copy->rows)) return false;
+    for (size_t row = 0; row < copy->rows; row++) {
+        if (!maya_host_holds_zeros((const char *)copy->source + row * copy->source_pitch, copy->width)) return false;
+    }
+    return true;
+}
+
 static bool is_pageable(const void *address) { return maya_find_allocation(address).type == MAYA_MEMORY_UNREGISTERED; }
 
 static uint32_t copy_signature(maya_copy_kind kind, bool pageable, bool between_devices) {
@@ -228,9 +238,10 @@ int maya_copy_submit(void *stream, const maya_copy *given) {
     /* The caller may change pageable memory as soon as we return, so a copy that cannot run at once takes a snapshot. */
     bool from_pageable = job->kind == MAYA_HTOD && pageable && !capturing;
     job->content = job->kind == MAYA_HTOD && content_finder ? content_finder() : MAYA_CONTENT_OTHER;
-    bool is_kept = !from_pageable || maya_values_room_for(copy->destination, bytes, job->content);
     job->from_placeholder = job->kind == MAYA_HTOD && has_host_placeholder(copy);
-    job->unread = !is_kept || job->from_placeholder;
+    job->from_zeros = from_pageable && !job->from_placeholder && has_zeros_only(copy);
+    bool is_kept = !from_pageable || job->from_zeros || maya_values_room_for(copy->destination, bytes, job->content);
+    job->unread = !is_kept || job->from_placeholder || job->from_zeros;
     if (from_pageable && !job->unread && !maya_stream_is_idle(stream)) take_snapshot(job);
     take_answer(job);
     if (job->kind == MAYA_DTOH) job->choices = maya_routing_marks(copy->source, copy->width);

@@ -50,6 +50,8 @@ bool maya_host_makes_placeholders(size_t size) {
            settings->compute != MAYA_COMPUTE_ALL && !settings->bare && !is_started_by_rank;
 }
 
+bool maya_host_is_large(size_t size) { return (int64_t)size >= maya_get_settings()->host_tensor_bytes; }
+
 /* ---- blocks ---- */
 
 typedef struct {
@@ -173,6 +175,11 @@ bool maya_host_is_zero(const void *address, size_t size) {
     bool answer = visit_touched(start, start + size, holds_zeros);
     pthread_mutex_unlock(&maya_host_lock);
     return answer;
+}
+
+bool maya_host_holds_zeros(const void *address, size_t size) {
+    uintptr_t start = (uintptr_t)address;
+    return maya_host_is_tracked(address, size) ? maya_host_is_zero(address, size) : holds_zeros(start, start + size);
 }
 
 /* ---- placeholders ---- */

@@ -13,6 +13,9 @@ extern "C" {
 /* Whether a host tensor of this size may become a placeholder: the settings allow it, and this process is a rank. */
 MAYA_API bool maya_host_makes_placeholders(size_t size);
 
+/* Whether contents of this size are looked at before they are copied, because zeros can be had without pages. */
+MAYA_API bool maya_host_is_large(size_t size);
+
 /* Private memory, page-aligned and zero, whose placeholders are tracked. NULL: the system refuses. */
 MAYA_API void *maya_host_block_map(size_t size);
 /* false: there is no such block. */
@@ -33,6 +36,8 @@ MAYA_API void maya_host_set_known(const void *address, size_t size);
 MAYA_API bool maya_host_has_placeholder(const void *address, size_t size);
 /* Whether the range holds zeros only. Reads touched pages only; the range must lie in private memory. */
 MAYA_API bool maya_host_is_zero(const void *address, size_t size);
+/* The same for any memory; all of it is read if it is not tracked. */
+MAYA_API bool maya_host_holds_zeros(const void *address, size_t size);
 
 /* default_allocator.c: the c10::Allocator that torch takes for its default one from now on. */
 MAYA_API void maya_set_default_allocator(void *allocator);
