@@ -1,12 +1,14 @@
 // Methods of torch.Tensor that use the tensor without an op.
 //
 // In: calls of numpy() and tolist(), which read memory, and of new(), new_tensor() and isinstance(), which look for the
-// tensor's backend among its dispatch keys and know only torch's own. Out: reads of placeholders are counted; the other
-// methods see the tensor without the observer's key (host_tensors.cpp).
+// tensor's backend among its dispatch keys and know only torch's own. Out: reads of placeholders are counted, or raise
+// with --strict-values; the other methods see the tensor without the observer's key (host_tensors.cpp).
 
 #include "host_reads.h"
 
 #include <c10/core/TensorImpl.h>
+
+#include <string>
 
 #include "../shim/device/host_values.h"
 #include "host_memory.h"
@@ -24,11 +26,15 @@ c10::TensorImpl* tensor_behind(PyObject* object) {
   return reinterpret_cast<c10::TensorImpl*>(Python::get().unsigned_attribute(object, "_cdata"));
 }
 
-void count_read(PyObject* self, const char* name) {
+// false: --strict-values makes the read an error, which is set.
+bool count_read(PyObject* self, const char* name) {
   c10::TensorImpl* tensor = tensor_behind(self);
-  if (tensor == nullptr || !tensor->key_set().has(kHostTensorKey)) return;
+  if (tensor == nullptr || !tensor->key_set().has(kHostTensorKey)) return true;
   const HostMemory memory = memory_of(*tensor);
-  if (memory.has_placeholder()) maya_host_report_read(name, memory.bytes);
+  if (!memory.has_placeholder() || !maya_host_report_read(name, memory.bytes)) return true;
+  const std::string text = std::string("--strict-values: ") + name + " reads placeholder values";
+  Python::get().set_error_text(*Python::get().runtime_error, text.c_str());
+  return false;
 }
 
 // Takes the observer's key from a tensor.
@@ -49,13 +55,11 @@ class WithoutKey {
 };
 
 PyObject* numpy(PyObject* self, PyObject* arguments, PyObject* names) {
-  count_read(self, "numpy");
-  return real_numpy(self, arguments, names);
+  return count_read(self, "numpy") ? real_numpy(self, arguments, names) : nullptr;
 }
 
 PyObject* tolist(PyObject* self, PyObject* arguments) {
-  count_read(self, "tolist");
-  return real_tolist(self, arguments);
+  return count_read(self, "tolist") ? real_tolist(self, arguments) : nullptr;
 }
 
 PyObject* new_tensor(PyObject* self, PyObject* arguments, PyObject* names) {

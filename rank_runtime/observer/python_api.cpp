@@ -28,7 +28,8 @@ Python::Python() {
       find(get_key, "PyMapping_GetItemString") && find(get_element, "PySequence_GetItem") &&
       find(as_text, "PyUnicode_AsUTF8") && find(as_unsigned, "PyLong_AsUnsignedLongLong") && find(retain, "Py_IncRef") &&
       find(release, "Py_DecRef") && find(clear_error, "PyErr_Clear") && find(set_error, "PyErr_SetNone") &&
-      find(add_pending_call, "Py_AddPendingCall") && find(system_exit, "PyExc_SystemExit") &&
+      find(set_error_text, "PyErr_SetString") && find(add_pending_call, "Py_AddPendingCall") &&
+      find(system_exit, "PyExc_SystemExit") && find(runtime_error, "PyExc_RuntimeError") &&
       find(object_type, "PyBaseObject_Type") && find(method_descriptor_type, "PyMethodDescr_Type");
 }
 

@@ -33,8 +33,10 @@ struct Python {
   void (*release)(PyObject*);
   void (*clear_error)();
   void (*set_error)(PyObject*);                       // an exception type
+  void (*set_error_text)(PyObject*, const char*);     // the same with a message
   int (*add_pending_call)(int (*)(void*), void*);     // to the main thread; not 0: too many are pending
   PyObject** system_exit;                             // SystemExit
+  PyObject** runtime_error;                           // RuntimeError
   PyObject* object_type;             // object
   PyObject* method_descriptor_type;  // type(str.join)
 

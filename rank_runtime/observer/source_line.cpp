@@ -1,5 +1,5 @@
 // The line of the user's Python code that the calling thread runs: its innermost frame outside torch and outside Maya's
-// functions that wrap torch's (rank_runtime/absent_members).
+// functions that wrap torch's (rank_runtime/absent_members, rank_runtime/zygote).
 
 #include "source_line.h"
 
@@ -14,7 +14,8 @@ namespace {
 bool is_users(const char* file) {
   return std::strstr(file, "/torch/") == nullptr && std::strncmp(file, "<frozen", 7) != 0 &&
          std::strstr(file, "/contextlib.py") == nullptr &&
-         std::strstr(file, "/rank_runtime/absent_members/") == nullptr;
+         std::strstr(file, "/rank_runtime/absent_members/") == nullptr &&
+         std::strstr(file, "/rank_runtime/zygote/") == nullptr;
 }
 
 }  // namespace

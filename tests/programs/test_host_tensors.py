@@ -6,6 +6,8 @@ import pytest
 from helpers.checks import Checks, Outcomes
 from helpers.script_run import MayaRun
 
+from maya.trace import count_records, read
+
 PROGRAM = Checks(
     """
     import copy, ctypes, io, os, sys, tempfile
@@ -217,6 +219,7 @@ def test_host_tensors(outcomes: Outcomes, check: str) -> None:
 
 
 READS = """
+import pickle
 import torch
 weight = torch.randn(1024, 1024)
 total = weight.sum()
@@ -224,17 +227,58 @@ if total.item() > 5:
     print("large")
 weight.tolist()
 weight.numpy()
+pickle.dumps(weight)
 """
 
 
 def test_reads_of_placeholders_are_named_with_their_lines(maya_run: MayaRun) -> None:
     run = maya_run(READS + "torch.zeros(1, device='cuda')\n")
     assert run.exit_code == 0, run.output
-    for what in ("item() at", "tolist at", "numpy at"):
-        assert what in run.stderr, run.stderr
-    strict = maya_run(READS, "--strict-values")
-    assert strict.exit_code != 0
-    assert "--strict-values" in strict.stderr
+    reads = {(each.read, int(each.at.rsplit(":")[-1])) for each in count_records(read(run.trace)).placeholder_reads}
+    assert reads == {("aten::_local_scalar_dense", 6), ("tolist", 8), ("numpy", 9), ("pickle", 10)}
+
+
+STRICT = """
+import io
+import math
+import pickle
+import numpy
+import torch
+
+weight = torch.randn(1024, 1024)
+total = weight.sum()
+for name, read in {
+    "item": total.item,
+    "float": lambda: float(total),
+    "int": lambda: int(total),
+    "bool": lambda: bool(total > 5),
+    "math": lambda: math.isnan(total),
+    "tolist": weight.tolist,
+    "tolist of a small one": total.tolist,
+    "numpy": weight.numpy,
+    "numpy of a row": weight[3].numpy,
+    "asarray": lambda: numpy.asarray(weight),
+    "array of float64": lambda: numpy.array(weight, dtype=numpy.float64),
+    "pickle": lambda: pickle.dumps(weight),
+    "from the device": lambda: weight.cuda().cpu().numpy(),
+}.items():
+    try:
+        read()
+    except RuntimeError as error:
+        assert "--strict-values" in str(error), (name, error)
+    else:
+        raise AssertionError(name)
+torch.save(weight, io.BytesIO())  # not a read: whoever loads it gets placeholders or zeros
+known = torch.arange(1 << 20)
+assert known.tolist()[5] == known.numpy()[5] == pickle.loads(pickle.dumps(known))[5] == 5
+print("all raise")
+"""
+
+
+def test_reads_of_placeholders_are_errors_with_strict_values(maya_run: MayaRun) -> None:
+    run = maya_run(STRICT, "--strict-values")
+    assert run.exit_code == 0, run.output
+    assert "all raise" in run.stdout
 
 
 LOADS = """
