@@ -30,6 +30,7 @@
 #include "host_allocator.h"
 #include "host_memory.h"
 #include "host_reads.h"
+#include "host_zeros.h"
 #include "source_line.h"
 #include "torch_private.h"
 
@@ -224,6 +225,9 @@ class Inference {
     try {
       for (const c10::IValue& value : inputs.all()) results_.push_back(meta_of(value));
       inputs.op.handle->callBoxed(results_);
+    } catch (const c10::NotImplementedError& error) {
+      // An op that returns nothing (an optimizer's step over lists) has no shapes to find.
+      return inputs.op.handle->schema().returns().empty() || report(inputs.op, error.what_without_backtrace());
     } catch (const c10::Error& error) {
       return report(inputs.op, error.what_without_backtrace());
     } catch (const std::exception& error) {
@@ -238,6 +242,7 @@ class Inference {
 
   void push_results(const Inputs& inputs) {
     inputs.stack.erase(inputs.stack.end() - static_cast<std::ptrdiff_t>(inputs.count), inputs.stack.end());
+    if (inputs.op.handle->schema().returns().empty()) return;
     for (const c10::IValue& value : results_) inputs.stack.push_back(host_of(value, inputs.op));
   }
 
@@ -346,6 +351,7 @@ Contents contents_of(const Inputs& inputs) {
 }
 
 void run_general(const Inputs& inputs, c10::DispatchKeySet keys) {
+  if (const std::optional<size_t> zeros = scaled_zeros(inputs.op, inputs.all())) return inputs.replace_by(inputs[*zeros]);
   const Contents contents = contents_of(inputs);
   if (!contents.all_on_host) return run(*inputs.op.handle, keys, &inputs.stack);
   const bool is_untouched = contents.has_untouched && !contents.has_real;

@@ -10,7 +10,7 @@ from maya.trace import count_records, read
 
 PROGRAM = Checks(
     """
-    import copy, ctypes, io, os, sys, tempfile
+    import copy, ctypes, io, math, os, sys, tempfile
     import numpy, torch
     from torch import nn
 
@@ -54,13 +54,32 @@ PROGRAM = Checks(
             q, r = torch.linalg.qr(w)
             assert q.shape == r.shape == (2048, 2048)
 
-    def an_optimizer_on_the_host_steps_without_pages():
+    def optimizers_on_the_host_step_without_pages():
+        built = _model()
+        for make in (
+            torch.optim.AdamW,
+            torch.optim.SGD,
+            lambda parameters: torch.optim.Adam(parameters, amsgrad=True, foreach=True),
+            lambda parameters: torch.optim.AdamW(parameters, fused=True),
+            lambda parameters: torch.optim.SGD(parameters, momentum=0.9, fused=True),
+            lambda parameters: torch.optim.Adagrad(parameters, fused=True),
+        ):
+            with TakesNoMemory():
+                optimizer = make(built.parameters())
+                for _ in range(2):
+                    for parameter in built.parameters():
+                        parameter.grad = torch.randn_like(parameter)
+                    optimizer.step()
+                optimizer.load_state_dict(optimizer.state_dict())
+
+    def scaled_zeros_are_known_and_take_no_pages():
         with TakesNoMemory():
-            built = _model()
-            for parameter in built.parameters():
-                parameter.grad = torch.randn_like(parameter)
-            for kind in (torch.optim.AdamW, torch.optim.SGD):
-                kind(built.parameters(), lr=1e-3).step()
+            zeros = torch.zeros(16 * MiB).mul_(0.9).div_(3)
+            torch._foreach_mul_([zeros], 2.0)
+            zeros.mul_(torch.tensor(0.5))
+        assert zeros[7].item() == 0.0
+        assert torch.zeros(MiB).mul_(math.inf).isnan().all()
+        assert torch.zeros(MiB).div_(0).isnan().all()
 
     def autograd_works_on_placeholders():
         w = torch.randn(1024, 1024, requires_grad=True)
