@@ -20,6 +20,7 @@ from typing import Any
 import zmq
 
 from coordinator.node_agent.console import ConsolePipes
+from coordinator.node_agent.debugged_rank import DebuggedRank
 from coordinator.node_agent.node_description import describe_node
 from coordinator.node_agent.node_folder import NodeFolder
 from coordinator.node_agent.rank_questions import RankQuestions
@@ -80,6 +81,9 @@ class NodeAgent:
         self._zygote: ZygoteProcess | None = None
         self._console: ConsolePipes | None = None
         self._questions: RankQuestions | None = None
+        self._coordinator = ""  # its endpoint, as the ranks know it
+        self._debugged: DebuggedRank | None = None  # while the user has a debugger in it
+        self._debugged_rank = -1
         self._running: dict[int, int] = {}  # rank -> process id
         self._exit_code: int | None = None  # of a zygote whose last output is still to be sent
         self._is_over = False
@@ -99,6 +103,7 @@ class NodeAgent:
         finally:
             self._end_ranks()
             self._end_questions()
+            self._end_debugger()
             self._socket.disable_monitor()
             self._disconnects.close()
             self._socket.close()
@@ -125,6 +130,8 @@ class NodeAgent:
         if self._console is not None and self._room > 0:
             for descriptor in self._console.descriptors:
                 poller.register(descriptor, zmq.POLLIN)
+        if self._debugged is not None and self._debugged.descriptor is not None and self._room > 0:
+            poller.register(self._debugged.descriptor, zmq.POLLIN)
         seconds = min(_TURN_SECONDS, self._files.seconds_until_due()) if self._room > 0 else _TURN_SECONDS
         ready = dict(poller.poll(math.ceil(1000 * seconds)))
         if _STDIN in ready and not os.read(_STDIN, 4096):
@@ -138,6 +145,8 @@ class NodeAgent:
             self._send(kind, **fields)
         if self._zygote is not None and self._exit_code is None and self._zygote.descriptor in ready:
             self._relay_reports(self._zygote)
+        if self._debugged is not None and self._debugged.descriptor in ready:
+            self._send_debugger_output()
         self._send_output()
         now = time.monotonic()
         if now >= self._beat_due:
@@ -180,12 +189,15 @@ class NodeAgent:
             self._is_over = True
         elif self._zygote is not None and self._exit_code is None:
             if kind == "start":
+                self._coordinator = fields["endpoint"]
                 self._answer_questions(fields["questions"], fields["endpoint"])
                 self._start(fields["environment"], fields["ranks"])
             elif kind == "signal":
                 self._zygote.signal(signal.Signals(fields["number"]))
             elif kind == "go_on":
                 self._zygote.go_on()
+            elif kind in ("attach", "input", "detach"):
+                self._debug(kind, fields)
             elif kind == "kill":
                 self._zygote.kill()
             elif kind == "finish":
@@ -230,6 +242,31 @@ class NodeAgent:
         if self._questions is not None:
             self._questions.close()
             self._questions = None
+
+    # ---- a debugger ----
+
+    def _debug(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "input":
+            if self._debugged is not None:
+                self._debugged.write(fields["content"])
+            return
+        rank = fields["rank"]
+        self._end_debugger()
+        if kind == "attach" and rank in self._running:
+            self._debugged, self._debugged_rank = DebuggedRank(self._running[rank], self._coordinator), rank
+        if kind == "attach" and (self._debugged is None or self._debugged.descriptor is None):
+            self._send("debugger", rank=rank, content=b"")
+
+    def _send_debugger_output(self) -> None:
+        if self._debugged is not None and self._debugged.descriptor is not None:
+            content = self._debugged.read()
+            self._unwritten += len(content)
+            self._send("debugger", rank=self._debugged_rank, content=content)
+
+    def _end_debugger(self) -> None:
+        if self._debugged is not None:
+            self._debugged.close()
+            self._debugged = None
 
     # ---- reports ----
 
@@ -277,6 +314,7 @@ class NodeAgent:
                 self._console.close()
             self._zygote = self._console = self._exit_code = None
             self._end_questions()
+            self._end_debugger()
 
     def _end_ranks(self) -> None:
         zygote = self._zygote

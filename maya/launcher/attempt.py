@@ -206,7 +206,7 @@ class Attempt:
         self._hang_end = end
         if self._hang_options.debugs:
             assert self._rendezvous is not None
-            self._debugging = Debugging(content, self._rendezvous.endpoint, self._running, self._say)
+            self._debugging = Debugging(content, self._zygote, self._rendezvous.endpoint, self._running, self._say)
             self._debugging.begin(self._hang_options.rank)
         else:
             self._hang_deadline = time.monotonic() + end.patience

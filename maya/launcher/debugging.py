@@ -1,6 +1,6 @@
 """`--on-hang pdb`: runs Python's debugger on a hanging rank while all other ranks are stopped.
 
-In: the report of a hang, the processes of the ranks, which the coordinator has stopped, and a terminal. Out: sessions
+In: the report of a hang, the ranks, which the coordinator has stopped, and a terminal. Out: sessions
 with the debuggers of ranks (rank_runtime/debugger.py), one after the other, until the user quits. Only the debugged
 rank runs; it is stopped again before the user chooses the next one.
 
@@ -10,19 +10,16 @@ Nothing here blocks: the attempt waits for the descriptors and the deadline that
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from maya.launcher.hang import NO_PROGRESS
+from maya.launcher.zygote_process import Zygotes
 from maya.util.ranks import ranks_text
-from rank_runtime import introspection
 
-_PROGRAM = Path(__file__).parents[2] / "rank_runtime" / "debugger.py"
 # torch's watchdog aborts ranks whose collectives take ten minutes, and ranks that were stopped for eight.
 PATIENCE = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 _ANSWER_SECONDS = 10.0
@@ -45,9 +42,16 @@ class Debugging:
     """Debugging sessions on the terminal, after a hang."""
 
     def __init__(
-        self, report: Mapping[str, Any], endpoint: str, processes: Mapping[int, int], say: Callable[[str], None]
+        self,
+        report: Mapping[str, Any],
+        zygotes: Zygotes,
+        endpoint: str,
+        processes: Mapping[int, int],
+        say: Callable[[str], None],
     ) -> None:
         """`processes`: the process ids of ranks that have not ended; the caller keeps it up to date."""
+        self._zygotes = zygotes
+        self._nodes: Mapping[str, list[int]] = report.get("nodes", {})
         self._endpoint = endpoint
         self._processes = processes
         self._say = say
@@ -80,9 +84,10 @@ class Debugging:
         if not self.is_over and _INPUT in ready:
             self._on_input(_read())
         if self.deadline is not None and time.monotonic() > self.deadline:
+            node = next((node for node, ranks in self._nodes.items() if self._rank in ranks), "")
             self._say(
                 f"the debugger of rank {self._rank} does not answer: one of its threads holds the GIL; "
-                f"py-spy dump --pid {self._processes.get(self._rank or 0)} may show more"
+                f"py-spy dump --pid {self._processes.get(self._rank or 0)}{' on ' if node else ''}{node} may show more"
             )
             self._detach()
             self._ask()
@@ -136,15 +141,12 @@ class Debugging:
             self._ask()
             return
         self._rank = rank
-        self._send(signal.SIGCONT)
-        question = f"run {os.fsencode(_PROGRAM).hex()}"
-        self._connection = introspection.connect(self._endpoint, self._processes[rank], question)
+        self._connection = self._zygotes.attach(rank, self._processes[rank], self._endpoint)
         if self._connection is None:
             self._say(f"rank {rank} has no debugger: its process does not listen")
             self._detach()
             self._ask()
             return
-        self._connection.setblocking(True)
         self._answered = False
         self.deadline = time.monotonic() + _ANSWER_SECONDS
 
@@ -171,13 +173,8 @@ class Debugging:
             self._connection.close()
             self._connection = None
         self.deadline = None
-        self._send(signal.SIGSTOP)
-
-    def _send(self, number: signal.Signals) -> None:
-        process = self._processes.get(-1 if self._rank is None else self._rank)
-        if process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process, number)
+        if self._rank is not None and self._rank in self._processes:
+            self._zygotes.detach(self._rank, self._processes[self._rank])
 
 
 def _read() -> bytes:

@@ -10,11 +10,13 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
+from maya.launcher import rank_debugger
 from maya.launcher.arguments import UsageError
 from rank_runtime.zygote.immortal_objects import FEWEST_RANKS
 from rank_runtime.zygote.protocol import (
@@ -46,6 +48,8 @@ class Zygotes(Protocol):
     def start(self, start: Start) -> None: ...
     def signal(self, number: signal.Signals) -> None: ...
     def go_on(self) -> None: ...
+    def attach(self, rank: int, process: int, endpoint: str) -> socket.socket | None: ...
+    def detach(self, rank: int, process: int) -> None: ...
     def kill(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
@@ -144,6 +148,14 @@ class ZygoteProcess:
     def go_on(self) -> None:
         """Continue ranks that were stopped for a debugger."""
         self._command({"continue": True})
+
+    def attach(self, rank: int, process: int, endpoint: str) -> socket.socket | None:
+        """Let a stopped rank run, and start Python's debugger in it; None: its process does not listen."""
+        return rank_debugger.attach(process, endpoint)
+
+    def detach(self, rank: int, process: int) -> None:
+        """Stop a rank again."""
+        rank_debugger.stop(process)
 
     def kill(self) -> None:
         """Kill a zygote that has no ranks yet; its coordinator ends with it."""

@@ -7,9 +7,12 @@ A message is msgpack of `[VERSION, kind, fields]`, one ZeroMQ frame. Launcher to
     start        fork the ranks: the common environment, one `RankStart` each
     signal       send a signal to the process groups of all ranks
     go_on        continue ranks that were stopped for a debugger
+    attach       let a stopped rank run, and start Python's debugger in it
+    input        what the user types to the debugger; empty: the end of input
+    detach       end the debugger, and stop the rank again
     kill         kill a zygote that has no ranks yet
     finish       end what remains of the ranks, and the zygote
-    received     bytes of files and console output that the launcher has written
+    received     bytes of files, console and debugger output that the launcher has written
     close_stream  nobody reads the launcher's standard output (or error) any longer
     beat         the launcher lives
     end          the job is over: remove the node's folder, and end
@@ -22,6 +25,7 @@ Agent to launcher:
     report       a report of the zygote (rank_runtime/zygote/protocol.py)
     console      output of ranks that does not go to files
     file         a part of a file (file_parts.py), and its bytes as `received` counts them
+    debugger     output of the debugger; empty: it has ended, or could not start
     ended        the zygote and its ranks have ended, and all of their output has been sent
     beat         the agent lives
 """
@@ -39,6 +43,9 @@ _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "start": {"environment": dict, "ranks": list, "endpoint": str, "questions": str},
     "signal": {"number": int},
     "go_on": {},
+    "attach": {"rank": int},
+    "input": {"content": bytes},
+    "detach": {"rank": int},
     "kill": {},
     "finish": {},
     "received": {"size": int},
@@ -50,6 +57,7 @@ _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "report": {"line": dict},
     "console": {"stream": str, "content": bytes},
     "file": {"part": list, "size": int},
+    "debugger": {"rank": int, "content": bytes},
     "ended": {"exit_code": int},
     "beat": {},
 }

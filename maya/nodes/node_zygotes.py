@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 from maya.nodes.console_output import ConsoleOutput
 from maya.nodes.coordinator_child import CoordinatorChild
+from maya.nodes.debugger_link import DebuggerLink
 from maya.nodes.file_parts import FilePart, TransferError
 from maya.nodes.file_receiver import FileReceiver
 from maya.nodes.job_nodes import JobNodes, Say
@@ -77,6 +79,8 @@ class NodeZygotes:
         self._start_sent = self._finishing = False
         self._coordinator_ended = False
         self._questions = ""
+        self._debugger: DebuggerLink | None = None
+        self._debugged = -1  # rank
         self.exit_code: int | None = None
         reports, self._write = os.pipe2(os.O_CLOEXEC)
         self._reports = Lines(reports)
@@ -151,6 +155,31 @@ class NodeZygotes:
         self._send_all("go_on")
         self._coordinator.tell({"continued": {}})
 
+    def attach(self, rank: int, process: int, endpoint: str) -> socket.socket | None:
+        """The debugger runs on the rank's node; its socket here is the end of a link to it."""
+        name = next((name for name, node in self._nodes.items() if rank in node.ranks), None)
+        if name is None or self._nodes[name].ended:
+            return None
+        self._end_debugger()
+        self._debugged = rank
+        self._debugger = DebuggerLink(
+            lambda content: self._links.send(name, "input", content=content),
+            lambda size: self._links.send(name, "received", size=size),
+        )
+        self._links.send(name, "attach", rank=rank)
+        return self._debugger.socket
+
+    def detach(self, rank: int, process: int) -> None:
+        for name, node in self._nodes.items():
+            if rank in node.ranks:
+                self._links.send(name, "detach", rank=rank)
+        self._end_debugger()
+
+    def _end_debugger(self) -> None:
+        debugger, self._debugger, self._debugged = self._debugger, None, -1
+        if debugger is not None:
+            debugger.close()
+
     def kill(self) -> None:
         self._send_all("kill")
         self.finish()
@@ -166,6 +195,7 @@ class NodeZygotes:
     def close(self) -> None:
         self.finish()
         self._links.listen(None)
+        self._end_debugger()
         self._coordinator.close()
         self._console.close()
         with self._lock:
@@ -232,6 +262,12 @@ class NodeZygotes:
         elif kind == "file":
             self._on_file(name, fields["part"])
             self._links.send(name, "received", size=fields["size"])
+        elif kind == "debugger":
+            debugger = self._debugger
+            if debugger is not None and fields["rank"] == self._debugged:
+                debugger.write(fields["content"])
+            else:
+                self._links.send(name, "received", size=len(fields["content"]))
         elif kind == "ended":
             self._on_end(name, node, fields["exit_code"])
 
@@ -240,6 +276,9 @@ class NodeZygotes:
         if node is None or node.ended:
             return
         node.ended = True
+        debugger = self._debugger
+        if debugger is not None and self._debugged in node.ranks:
+            debugger.write(b"")
         running = sorted(node.running)
         if running:
             self._say(f"node {name} is lost, and with it {ranks_text(running)}: {reason}")
