@@ -43,7 +43,8 @@ from maya.hangs.python_stacks import Frame, Stacks
 from maya.nodes.curve_sockets import serve_with_keys
 from maya.nodes.run_keys import RunKeys
 
-_NODE_SECONDS = 1.5  # for a node to answer, beyond the time that its ranks may take
+_NODE_SECONDS = 3.0  # for a node to answer, beyond the time that its ranks may take
+_RANK_SECONDS = 0.01  # more for each rank: reading /proc takes time
 _SLICE_MILLISECONDS = 10  # of waiting for answers, before ranks are served
 _MOST_QUESTIONS = 64  # queued for a node that does not read; none of them is waited for
 _HEARTBEAT_MILLISECONDS, _SILENT_MILLISECONDS = 2_000, 15_000
@@ -61,7 +62,12 @@ class NodeProcesses:
     """The processes of ranks on several machines."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], keys: RunKeys, endpoint: str, meanwhile: Callable[[], object]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: RunKeys,
+        endpoint: str,
+        meanwhile: Callable[[], object],
+        node_seconds: float = _NODE_SECONDS,
     ) -> None:
         """`context`: one whose clients are authenticated while `meanwhile` and the coordinator's loop run. `endpoint`:
         where to listen, `tcp://ADDRESS:*`."""
@@ -84,6 +90,7 @@ class NodeProcesses:
         self.endpoint = self._socket.get_string(zmq.LAST_ENDPOINT)
         self.silent: dict[str, str] = {}  # nodes that have not answered, and why
         self._meanwhile = meanwhile
+        self._node_seconds = node_seconds
         self._node_of: dict[int, str] = {}
         self._number = 0
         self._known_files: set[str] = set()
@@ -183,7 +190,8 @@ class NodeProcesses:
             if node
         }
         found: dict[int, Any] = {}
-        for node, answer in self._answers(questions, seconds + _NODE_SECONDS).items():
+        limit = seconds + self._node_seconds + _RANK_SECONDS * max(map(len, asked.values()), default=0)
+        for node, answer in self._answers(questions, limit).items():
             found.update((rank, answer.ranks[rank]) for rank in asked[node] if rank in answer.ranks)
         return found
 
@@ -205,7 +213,7 @@ class NodeProcesses:
             if serves:
                 self._meanwhile()
         for node in waiting:
-            self.silent[node] = f"no answer within {seconds:g} s"
+            self.silent[node] = f"no answer within {seconds:.0f} s"
         return answers
 
     def _send(self, node: str, question: Question) -> bool:
@@ -258,7 +266,7 @@ class NodeProcesses:
         questions = {
             node: Question(0, QuestionKind.SOURCES, files=tuple(files[:_MOST_FILES])) for node, files in wanted.items()
         }
-        for answer in self._answers(questions, _NODE_SECONDS).values():
+        for answer in self._answers(questions, self._node_seconds).values():
             for file, text in answer.sources.items():
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 

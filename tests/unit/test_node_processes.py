@@ -51,7 +51,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.server = Server(4, "0123456789abcdef", "tcp://127.0.0.1:*", keys=KEYS)
-        self.processes = NodeProcesses(self.server.context, KEYS, "tcp://127.0.0.1:*", self.server.turn)
+        self.processes = NodeProcesses(self.server.context, KEYS, "tcp://127.0.0.1:*", self.server.turn, 1.0)
 
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
@@ -304,7 +304,7 @@ def test_a_silent_node_is_not_waited_for_until_it_answers_again(
         asking.until(lambda: asking.processes.pulses([1]) or silent.poll(0))
         assert asking.processes.pulses([0, 1]).keys() == {0}
         assert asking.processes.problems() == [
-            "node-b does not answer the coordinator (no answer within 1.5 s), so its ranks count as running"
+            "node-b does not answer the coordinator (no answer within 1 s), so its ranks count as running"
         ]
         asked = []
         while silent.poll(200):
