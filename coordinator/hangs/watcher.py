@@ -81,6 +81,7 @@ class _RankState:
     pulse: Pulse | None = None
     sample: Sample | None = None
     doing: Doing = Doing.RUNS
+    known: bool = True  # its machine has answered the last poll
     status: int | None = None  # exit status
 
 
@@ -236,15 +237,16 @@ class Watcher:
         found = self.processes.pulses(alive)
         for rank in alive:
             state = self._ranks[rank]
-            if rank in found:
+            state.known = rank in found
+            if state.known:
                 before, state.pulse = state.pulse, found[rank]
                 state.doing = processes.doing_of_main(before, state.pulse)
-            else:
-                state.pulse, state.doing = None, Doing.RUNS
+            else:  # the next pulse tells what it has done since the last one
+                state.doing = Doing.RUNS
 
     def _find_suspects(self, now: float) -> frozenset[int]:
         """Ranks that no running rank could unblock; all ranks if none has run for `patience` seconds."""
-        if any(state.doing is Doing.RUNS for state in self._ranks.values()):
+        if any(state.doing is Doing.RUNS and state.known for state in self._ranks.values()):
             self._moved = now
         if self._makes_no_progress(now):
             return frozenset(self._alive())
@@ -258,13 +260,14 @@ class Watcher:
         for rank in suspects:
             state = self._ranks[rank]
             before, state.sample = state.sample, found.get(rank)
-            if rank not in found:
-                state.doing = Doing.RUNS
+            if rank not in found or (self._polls == 3 and not state.known):
+                state.doing, state.known = Doing.RUNS, False
             elif self._polls == 3:
                 state.doing = processes.doing(before, state.sample)
 
     def _judge(self, now: float) -> dict[str, Any] | None:
-        if any(self._ranks[rank].doing is Doing.RUNS for rank in self._suspects):
+        suspects = [self._ranks[rank] for rank in self._suspects]
+        if any(state.doing is Doing.RUNS and state.known for state in suspects):
             self._moved = now
         waits = list(self.server.state.waits())
         if self._possibly_stuck() - self._reported:
@@ -278,7 +281,8 @@ class Watcher:
         return None
 
     def _makes_no_progress(self, now: float) -> bool:
-        return now - self._moved >= self.settings.patience and not self._reported
+        is_known = all(state.known for state in self._ranks.values() if state.status is None)
+        return is_known and now - self._moved >= self.settings.patience and not self._reported
 
     def _blocked(self) -> set[int]:
         return {rank for rank, state in self._ranks.items() if state.doing is Doing.BLOCKED}

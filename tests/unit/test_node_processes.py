@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,8 @@ from helpers.answering_rank import answering_rank, listening_coordinator
 
 from coordinator.hangs.deadlock import Condition
 from coordinator.hangs.node_processes import NodeProcesses
-from coordinator.hangs.processes import Connections, Doing, doing, doing_of_main
-from coordinator.hangs.question_messages import NodeAnswer, QuestionKind, pack_answer, unpack_question
+from coordinator.hangs.processes import Connections, Doing, Pulse, doing, doing_of_main
+from coordinator.hangs.question_messages import NodeAnswer, pack_answer, unpack_question
 from coordinator.hangs.rank_processes import LocalProcesses
 from coordinator.hangs.watcher import Watcher, WatcherSettings
 from coordinator.node_agent.rank_questions import RankQuestions
@@ -46,12 +46,22 @@ fcntl.flock(b, fcntl.LOCK_EX)
 SECONDS = 20.0
 
 
+class CountedProcesses(NodeProcesses):
+    """Counts polls."""
+
+    polls = 0
+
+    def pulses(self, ranks: Iterable[int]) -> dict[int, Pulse | None]:
+        self.polls += 1
+        return super().pulses(ranks)
+
+
 class Asking:
     """The coordinator's side."""
 
     def __init__(self) -> None:
         self.server = Server(4, "0123456789abcdef", "tcp://127.0.0.1:*", keys=KEYS)
-        self.processes = NodeProcesses(self.server.context, KEYS, "tcp://127.0.0.1:*", self.server.turn, 1.0)
+        self.processes = CountedProcesses(self.server.context, KEYS, "tcp://127.0.0.1:*", self.server.turn, 1.0)
 
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
@@ -71,6 +81,14 @@ class Asking:
             return doing_of_main(before, self.processes.pulses([rank])[rank]) is Doing.BLOCKED
 
         self.until(is_blocked)
+
+    def watch(self, watcher: Watcher, polls: int) -> None:
+        """Some polls, of which none has anything to report."""
+        until = self.processes.polls + polls
+        while self.processes.polls < until:
+            self.server.turn()
+            assert watcher.poll() is None
+            time.sleep(0.02)
 
     def close(self) -> None:
         self.processes.close()
@@ -410,21 +428,37 @@ def test_ranks_of_a_silent_node_are_never_accused(asking: Asking, coordinator: s
     with (
         answering_rank(tmp_path, WAITS, coordinator) as rank,
         node(asking, "node-a", {0: rank}, coordinator),
-        peer(asking, "node-b") as silent,
+        peer(asking, "node-b"),
     ):
         watcher = Watcher(asking.server, settings, asking.processes)
         watcher.started(0, rank, "node-a")
         watcher.started(1, rank, "node-b")
         asking.wait_for(0)
         asking.until(lambda: asking.processes.pulses([0, 1]) and asking.processes.problems())
-        polls = 0
-        while polls < 5:
-            asking.server.turn()
-            assert watcher.poll() is None
-            while silent.poll(50):
-                polls += unpack_question(silent.recv()).kind is QuestionKind.PULSES
+        asking.watch(watcher, 3)
         with node(asking, "node-c", {1: rank}, coordinator):  # its place is taken by one that answers
             watcher.started(1, rank, "node-c")
             asking.wait_for(1)
             asking.until(watcher.poll)
     assert list(folder.glob("*.json"))
+
+
+def test_a_node_that_falls_silent_for_a_while_is_no_sign_of_progress(
+    asking: Asking, coordinator: str, tmp_path: Path
+) -> None:
+    settings = WatcherSettings(1, tmp_path, patience=0.2)
+    with (
+        answering_rank(tmp_path, "import time; time.sleep(1000)\n", coordinator) as rank,
+        separate_node(asking, "node-a", {0: rank}, coordinator, tmp_path) as agent,
+    ):
+        watcher = Watcher(asking.server, settings, asking.processes)
+        watcher.started(0, rank, "node-a")
+        asking.wait_for(0)
+        asking.until(watcher.poll)
+        assert (tmp_path / "no_progress.json").is_file()
+        agent.send_signal(signal.SIGSTOP)
+        asking.until(lambda: asking.processes.pulses([0]) == {} and asking.processes.problems())
+        asking.watch(watcher, 2)
+        agent.send_signal(signal.SIGCONT)
+        asking.until(lambda: asking.processes.pulses([0]))
+        asking.watch(watcher, 2)
