@@ -103,7 +103,7 @@ class RecentContents(Generic[T]):
     """Digests of the content seen last, up to a number of bytes, each with a value. Two of them that are called alike
     in the same order hold the same digests."""
 
-    def __init__(self, limit: int = REMEMBERED_BYTES) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._bytes = 0
         self._values: OrderedDict[bytes, tuple[int, T]] = OrderedDict()

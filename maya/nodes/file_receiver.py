@@ -19,6 +19,7 @@ from pathlib import Path
 from maya.nodes.file_parts import (
     BLOCK_BYTES,
     CONTENT,
+    REMEMBERED_BYTES,
     SMALLEST_REMEMBERED,
     FilePart,
     PartKind,
@@ -53,14 +54,16 @@ class _ReceivedFile:
 class FileReceiver:
     """The files of one node."""
 
-    def __init__(self, roots: Sequence[Path], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, roots: Sequence[Path], say: Callable[[str], None], remembered_bytes: int = REMEMBERED_BYTES
+    ) -> None:
         """`say`: tells the user at once that files cannot be written."""
         self._roots = tuple(roots)
         self._say = say
         self._said: set[int | None] = set()  # errors
         self._files: dict[bytes, _ReceivedFile] = {}
         self._folders: set[bytes] = set()  # that were made here
-        self._recent: RecentContents[bytes] = RecentContents()
+        self._recent: RecentContents[bytes] = RecentContents(remembered_bytes)
         self._unread: dict[bytes, str] = {}
         self._number = 0
         self._has_ended = False

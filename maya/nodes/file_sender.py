@@ -23,6 +23,7 @@ from pathlib import Path
 from maya.nodes.content_cuts import cut
 from maya.nodes.file_parts import (
     BLOCK_BYTES,
+    REMEMBERED_BYTES,
     SMALLEST_REMEMBERED,
     FilePart,
     PartKind,
@@ -81,11 +82,14 @@ class _SentFile:
 class FileSender:
     """Finds and sends what is new in a folder."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, remembered_bytes: int = REMEMBERED_BYTES
+    ) -> None:
+        """`remembered_bytes`: the same as at the receiver."""
         self._folder = os.fsencode(folder)
         self._clock = clock
         self._files: dict[bytes, _SentFile] = {}
-        self._recent: RecentContents[bool] = RecentContents()
+        self._recent: RecentContents[bool] = RecentContents(remembered_bytes)
         self._unread: dict[bytes, str] = {}  # why files cannot be read
         self._number = 0
         self._steps: _Steps | None = None
