@@ -76,10 +76,10 @@ class FileReceiver:
         if part.kind == PartKind.END:
             self._end(part)
             return
-        _check_path(part.path, len(self._roots))
         if part.kind == PartKind.UNREAD:
             self._unread[part.path] = part.data.decode(errors="replace")
             return
+        _check_path(part.path, len(self._roots))
         file = self._files.get(part.path)
         if file is None and part.kind not in (PartKind.BEGUN, PartKind.RENAMED):
             raise TransferError(f"a part of {self._name(part.path)} came before the file")

@@ -185,7 +185,7 @@ class FileSender:
                             with suppress(FileNotFoundError):
                                 found[path] = entry.stat(follow_symlinks=False)
             except OSError as error:
-                self._note_error(folder, error)
+                self._note_error(folder.rstrip(b"/"), error)
                 self._saw_all = False
         self._looking_seconds += self._clock() - began
         return found

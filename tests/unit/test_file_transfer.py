@@ -213,6 +213,33 @@ def test_a_renamed_file_is_not_sent_again(transfer: Transfer) -> None:
     assert transfer.content_bytes() == 3_000_000
 
 
+def test_files_of_a_renamed_folder_are_not_sent_again(transfer: Transfer) -> None:
+    folder = transfer.node / "0/step_10.tmp"
+    folder.mkdir()
+    for number in range(3):
+        (folder / str(number)).write_bytes(Random(number).randbytes(100_000))
+    transfer.poll()
+    folder.rename(transfer.node / "0/step_10")
+    transfer.finish()
+    check_equal(transfer)
+    assert transfer.content_bytes() == 300_000
+    assert [path.name for path in transfer.roots[0].iterdir()] == ["step_10"]
+
+
+def test_two_files_that_trade_places_arrive(transfer: Transfer) -> None:
+    one, other, third = (transfer.node / "0" / name for name in ("one", "other", "third"))
+    one.write_text("one")
+    other.write_text("other")
+    transfer.poll()
+    one.rename(third)
+    other.rename(one)
+    third.rename(other)
+    transfer.poll()
+    assert tree(transfer.roots[0]) == {"one": b"other", "other": b"one"}
+    transfer.finish()
+    check_equal(transfer)
+
+
 def test_a_change_inside_a_file_that_also_grows_is_found_at_the_end(transfer: Transfer) -> None:
     """As zipfile writes archives. Only the block with the change is sent again."""
     with (transfer.node / "0/archive").open("wb") as file:
@@ -316,14 +343,13 @@ def test_a_lost_node_folder_removes_nothing_at_the_launcher(transfer: Transfer) 
 
 
 @contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """A full disk, for this process."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+def limited(kind: int, limit: int) -> Iterator[None]:
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(kind, before)
 
 
 def test_a_full_disk_is_said_once_and_costs_the_files_that_do_not_fit(tmp_path: Path) -> None:
@@ -331,7 +357,7 @@ def test_a_full_disk_is_said_once_and_costs_the_files_that_do_not_fit(tmp_path: 
     transfer = Transfer(tmp_path, say=said.append)
     for name, size in (("a", 900_000), ("b", 900_000), ("small", 1000)):
         (transfer.node / "0" / name).write_bytes(Random(1).randbytes(size))
-    with largest_file(300_000):
+    with limited(resource.RLIMIT_FSIZE, 300_000):  # a full disk
         transfer.finish()
     [text] = said
     assert "File too large. The file stays incomplete; the job goes on; raise the limit" in text
@@ -340,6 +366,16 @@ def test_a_full_disk_is_said_once_and_costs_the_files_that_do_not_fit(tmp_path: 
     assert {str(transfer.roots[0] / name) in text for name in "ab"} == {True}
     small = tree(transfer.roots[0])["small"]
     assert small == tree(transfer.node)["0/small"]
+
+
+def test_files_that_the_node_cannot_read_are_said(transfer: Transfer) -> None:
+    (transfer.node / "0/a").write_text("content")
+    with limited(resource.RLIMIT_NOFILE, 3):
+        parts = transfer.sender.finish(WIDE)
+    transfer.pass_on(parts)
+    assert transfer.sender.is_finished
+    [text] = transfer.receiver.missing()
+    assert text.endswith("not readable on the node: Too many open files")
 
 
 def test_a_run_folder_removed_during_the_job_is_said(tmp_path: Path) -> None:
