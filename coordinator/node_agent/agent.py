@@ -19,13 +19,14 @@ from typing import Any
 
 import zmq
 
-from coordinator.node_agent.console import ConsolePipes
+from coordinator.node_agent.console import ConsoleStreams
 from coordinator.node_agent.debugged_rank import DebuggedRank
 from coordinator.node_agent.node_description import describe_node
 from coordinator.node_agent.node_folder import NodeFolder
 from coordinator.node_agent.rank_questions import RankQuestions
 from maya.launcher.memory_kills import MemoryKills
 from maya.launcher.zygote_process import ZygoteProcess
+from maya.nodes.console_output import Console
 from maya.nodes.curve_sockets import connect_with_keys
 from maya.nodes.file_sender import FileSender
 from maya.nodes.node_links import BEAT_SECONDS
@@ -79,7 +80,7 @@ class NodeAgent:
         self._described: list[tuple[str, dict[str, Any]]] = []  # what the describing thread has found
         self._memory_kills = MemoryKills()
         self._zygote: ZygoteProcess | None = None
-        self._console: ConsolePipes | None = None
+        self._console: ConsoleStreams | None = None
         self._questions: RankQuestions | None = None
         self._coordinator = ""  # its endpoint, as the ranks know it
         self._debugged: DebuggedRank | None = None  # while the user has a debugger in it
@@ -179,7 +180,7 @@ class NodeAgent:
 
     def _obey(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind == "prepare":
-            self._prepare(fields["command"], fields["environment"], fields["preparation"], fields["one_stream"])
+            self._prepare(fields["command"], fields["environment"], fields["preparation"], fields["console"])
         elif kind == "received":
             self._unwritten -= fields["size"]
         elif kind == "close_stream":
@@ -204,12 +205,12 @@ class NodeAgent:
                 self._zygote.finish()
 
     def _prepare(
-        self, command: list[str], environment: dict[str, str], preparation: dict[str, Any], one_stream: bool
+        self, command: list[str], environment: dict[str, str], preparation: dict[str, Any], console: dict[str, Any]
     ) -> None:
         lists = {name: tuple(preparation[name]) for name in ("modules", "rank_variables")}
         self._node_folder.clear()  # the launcher has the files of the attempt before
         self._files = FileSender(self._folder)
-        self._console = ConsolePipes(one_stream=one_stream)
+        self._console = ConsoleStreams(Console.from_fields(console))
         self._running.clear()
         self._zygote = ZygoteProcess(
             command,

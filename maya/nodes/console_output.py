@@ -12,11 +12,40 @@ import queue
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TextIO
+from dataclasses import asdict, dataclass, field
+from typing import Any, TextIO
 
 _Item = tuple[str, str, bytes]
+
+
+@dataclass(frozen=True)
+class Console:
+    """What the launcher's standard output and error are."""
+
+    one_stream: bool = False  # the same file
+    terminals: Mapping[str, Sequence[int]] = field(default_factory=dict)  # rows and columns of streams that are some
+
+    def as_fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_fields(fields: Mapping[str, Any]) -> Console:
+        return Console(**fields)
+
+    @staticmethod
+    def of_this_process() -> Console:
+        files, terminals = [], {}
+        for stream in ("stdout", "stderr"):
+            try:
+                descriptor = getattr(sys, stream).fileno()
+                files.append(os.fstat(descriptor))
+                columns, rows = os.get_terminal_size(descriptor)
+                terminals[stream] = (rows, columns)
+            except (OSError, ValueError):  # closed, or no terminal
+                continue
+        return Console(len(files) == 2 and os.path.samestat(*files), terminals)
 
 
 class ConsoleOutput:
@@ -30,14 +59,6 @@ class ConsoleOutput:
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="console output", daemon=True)
         self._thread.start()
-
-    @staticmethod
-    def is_one_stream() -> bool:
-        """Whether standard output and error are the same file."""
-        try:
-            return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
-        except (OSError, ValueError):  # not a file, or closed
-            return False
 
     def write(self, node: str, stream: str, content: bytes) -> None:
         self._queue.put((node, stream, content))

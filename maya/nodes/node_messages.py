@@ -2,8 +2,8 @@
 
 A message is msgpack of `[VERSION, kind, fields]`, one ZeroMQ frame. Launcher to agent:
 
-    prepare      start a zygote: its command, its environment, its `Preparation`; whether the launcher's standard output
-                 and error are one stream
+    prepare      start a zygote: its command, its environment, its `Preparation`; what the launcher's standard output
+                 and error are (`Console`)
     start        fork the ranks: the common environment, one `RankStart` each
     signal       send a signal to the process groups of all ranks
     go_on        continue ranks that were stopped for a debugger
@@ -39,7 +39,7 @@ import msgpack
 VERSION = 1
 
 _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "prepare": {"command": list, "environment": dict, "preparation": dict, "one_stream": bool},
+    "prepare": {"command": list, "environment": dict, "preparation": dict, "console": dict},
     "start": {"environment": dict, "ranks": list, "endpoint": str, "questions": str},
     "signal": {"number": int},
     "go_on": {},

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from maya.nodes.console_output import ConsoleOutput
+from maya.nodes.console_output import Console, ConsoleOutput
 from maya.nodes.coordinator_child import CoordinatorChild
 from maya.nodes.debugger_link import DebuggerLink
 from maya.nodes.file_parts import FilePart, TransferError
@@ -96,7 +96,7 @@ class NodeZygotes:
                 command=[self._map_word(node.facts, word) for word in self._command],
                 environment=self._environments[name],
                 preparation=asdict(replace(share, processes=len(node.ranks), script=script)),
-                one_stream=self._console.is_one_stream(),
+                console=Console.of_this_process().as_fields(),
             )
 
     def __enter__(self) -> NodeZygotes:

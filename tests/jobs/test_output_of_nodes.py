@@ -6,6 +6,7 @@ The machines are node agents on this one (tests/helpers/local_agents.py).
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 import textwrap
@@ -29,7 +30,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     nodes = tmp_path / "nodes"
     nodes.mkdir()
 
-    def begin(script: str, *options: str) -> subprocess.Popen[bytes]:
+    def begin(script: str, *options: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         (tmp_path / "train.py").write_text(textwrap.dedent(script))
         words = [local_agents.__file__, "2", "--out", "run", "--nproc", "4", *options, "train.py"]
         environment = {**os.environ, "MAYA_TEST_NODES": str(nodes), "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -38,7 +39,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
                 [sys.executable, *words],
                 cwd=tmp_path,
                 env=environment,
-                stdout=subprocess.PIPE,
+                stdout=stdout,
                 stderr=subprocess.PIPE,
             )
         )
@@ -89,6 +90,21 @@ def test_logs_and_traces_arrive_while_the_job_runs(launch: Launch, tmp_path: Pat
         assert (folder / "stdout.log").read_text() == "begins\nends\n"
         assert (folder / "stderr.log").read_text() == "warns\n"
         assert f"[default{rank}]:warns" in errors.decode()
+
+
+def test_lines_reach_a_terminal_at_once(launch: Launch, tmp_path: Path) -> None:
+    """The ranks see a terminal, so Python does not collect lines."""
+    outside, inside = pty.openpty()
+    launcher = launch(TRAIN.replace(", flush=True", ""), stdout=inside)
+    os.close(inside)
+    output = b""
+    while output.count(b"begins\r\n") < 4:
+        output += os.read(outside, 4096)
+    (tmp_path / "go").touch()
+    _, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, errors.decode()
+    assert os.read(outside, 4096).count(b"ends\r\n") == 4
+    os.close(outside)
 
 
 def test_a_slow_reader_gets_all_output_in_whole_lines(launch: Launch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.node_agent.console import ConsolePipes
-from maya.nodes.console_output import ConsoleOutput
+from coordinator.node_agent.console import ConsoleStreams
+from maya.nodes.console_output import Console, ConsoleOutput
 
 PIPE_BYTES = 1 << 16
+PIPES = Console()
+TERMINAL = Console(one_stream=True, terminals={"stdout": (30, 100), "stderr": (30, 100)})
 
 
 class Clock:
@@ -26,17 +31,17 @@ class Clock:
 
 
 @contextmanager
-def pipes(*, one_stream: bool = False) -> Iterator[tuple[ConsolePipes, Clock]]:
+def streams(console: Console) -> Iterator[tuple[ConsoleStreams, Clock]]:
     clock = Clock()
-    console = ConsolePipes(one_stream=one_stream, clock=clock)
+    opened = ConsoleStreams(console, clock)
     try:
-        yield console, clock
+        yield opened, clock
     finally:
-        console.close()
+        opened.close()
 
 
 @contextmanager
-def program(console: ConsolePipes, text: str) -> Iterator[None]:
+def program(console: ConsoleStreams, text: str) -> Iterator[None]:
     """A program that prints to the pipes. It is killed at the end."""
     process = subprocess.Popen([sys.executable, "-c", text], stdout=console.stdout, stderr=console.stderr)
     console.close_writers()
@@ -47,7 +52,7 @@ def program(console: ConsolePipes, text: str) -> Iterator[None]:
         process.communicate()
 
 
-def read_all(console: ConsolePipes) -> list[tuple[str, bytes]]:
+def read_all(console: ConsoleStreams) -> list[tuple[str, bytes]]:
     arrived = []
     while not console.ended:
         arrived += console.read()
@@ -59,7 +64,7 @@ def read_all(console: ConsolePipes) -> list[tuple[str, bytes]]:
 
 def test_everything_that_a_program_prints_arrives() -> None:
     text = "import os; os.write(1, b'out' * 100_000); os.write(2, b'error'); os.write(1, b'end')"
-    with pipes() as (console, _), program(console, text):
+    with streams(PIPES) as (console, _), program(console, text):
         arrived = read_all(console)
     assert b"".join(content for stream, content in arrived if stream == "stdout") == b"out" * 100_000 + b"end"
     assert b"".join(content for stream, content in arrived if stream == "stderr") == b"error"
@@ -77,7 +82,7 @@ def test_lines_of_several_ranks_are_not_torn() -> None:
         for _ in range(4):
             os.wait()
     """
-    with pipes() as (console, _), program(console, text):
+    with streams(PIPES) as (console, _), program(console, text):
         arrived = [content for _, content in read_all(console)]
     assert all(content.endswith(b"\n") for content in arrived)
     lines = b"".join(arrived).splitlines()
@@ -88,14 +93,14 @@ def test_lines_of_several_ranks_are_not_torn() -> None:
 def test_one_stream_keeps_the_order_of_output_and_errors() -> None:
     """As on a terminal."""
     text = "import os\nfor n in range(100): os.write(1 + n % 2, b'%d ' % n)"
-    with pipes(one_stream=True) as (console, _), program(console, text):
+    with streams(Console(one_stream=True)) as (console, _), program(console, text):
         arrived = read_all(console)
     assert b"".join(content for _, content in arrived) == b"".join(b"%d " % n for n in range(100))
 
 
 def test_a_program_waits_while_nobody_reads() -> None:
     """What does not fit into the pipe stays in the program, not in the agent's memory."""
-    with pipes() as (console, _), program(console, "import os; os.write(1, bytes(10 * 65536))"):
+    with streams(PIPES) as (console, _), program(console, "import os; os.write(1, bytes(10 * 65536))"):
         sizes = [len(content) for _, content in read_all(console)]
     assert max(sizes) <= PIPE_BYTES
     assert sum(sizes) == 10 * 65536
@@ -111,9 +116,10 @@ GRANDCHILD = """if True:
 """
 
 
+@pytest.mark.parametrize("console_kind", [PIPES, TERMINAL], ids=["pipes", "terminal"])
 @pytest.mark.parametrize("printing", ["pass", "while True: os.write(1, b'x' * 1000)"], ids=["silent", "chatty"])
-def test_a_process_that_outlives_its_rank_holds_up_the_end_for_a_second(printing: str) -> None:
-    with pipes() as (console, clock):
+def test_a_process_that_outlives_its_rank_holds_up_the_end_for_a_second(printing: str, console_kind: Console) -> None:
+    with streams(console_kind) as (console, clock):
         text = GRANDCHILD.format(printing=printing)
         process = subprocess.Popen(
             [sys.executable, "-c", text], stdout=console.stdout, stderr=console.stderr, start_new_session=True
@@ -134,7 +140,7 @@ def test_a_process_that_outlives_its_rank_holds_up_the_end_for_a_second(printing
 
 def test_what_was_printed_before_the_end_is_delivered_however_late() -> None:
     """The launcher's window was closed for longer than the grace."""
-    with pipes() as (console, clock):
+    with streams(PIPES) as (console, clock):
         keeps_open = os.dup(console.stdout)
         os.write(console.stdout, b"x" * PIPE_BYTES)
         console.close_writers()
@@ -148,13 +154,33 @@ def test_what_was_printed_before_the_end_is_delivered_however_late() -> None:
 
 @pytest.mark.parametrize("one_stream", [False, True])
 def test_writers_to_a_stream_that_nobody_reads_get_an_error(one_stream: bool) -> None:
-    with pipes(one_stream=one_stream) as (console, _):
+    with streams(Console(one_stream)) as (console, _):
         console.close_stream("stdout")
         with pytest.raises(BrokenPipeError):
             os.write(console.stdout, b"x")
         if not one_stream:
             assert os.write(console.stderr, b"x") == 1
         console.close_writers()
+
+
+def test_programs_see_the_launcher_s_terminal() -> None:
+    """So they write line by line, as wide as it is; what they write is not changed."""
+    text = """if True:
+        import os, sys, time
+        print(*os.get_terminal_size(), sys.stderr.isatty(), "\\t\\r")
+        time.sleep(600)
+    """
+    with streams(TERMINAL) as (console, _), program(console, text):
+        arrived = b""
+        while not arrived.endswith(b"\n"):
+            arrived += b"".join(content for _, content in console.read())
+    assert arrived == b"100 30 True \t\r\n"
+
+
+def test_everything_that_a_program_prints_to_a_terminal_arrives() -> None:
+    text = "import os; os.write(1, b'out' * 100_000); os.write(2, b'end')"
+    with streams(TERMINAL) as (console, _), program(console, text):
+        assert b"".join(content for _, content in read_all(console)) == b"out" * 100_000 + b"end"
 
 
 # ---- at the launcher ----
@@ -245,8 +271,13 @@ def test_output_that_cannot_be_written_is_lost(is_open: bool) -> None:
         assert launcher.closed == []
 
 
-def test_a_terminal_is_one_stream() -> None:
-    with begun_launcher() as launcher:
-        assert not launcher.console.is_one_stream()
+def test_what_the_streams_are_is_found() -> None:
+    outside, inside = os.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with begun_launcher(), os.fdopen(inside, "w") as terminal:
+        assert Console.of_this_process() == Console()
         sys.stderr = sys.stdout
-        assert launcher.console.is_one_stream()
+        assert Console.of_this_process() == Console(one_stream=True)
+        sys.stdout = terminal
+        assert Console.of_this_process() == Console(terminals={"stdout": (30, 100)})
+    os.close(outside)
