@@ -47,6 +47,7 @@ _TASK_SECONDS = 60.0  # a node starts a Python process for the first task
 _PLACE_SECONDS = 120.0  # Ray copies and unpacks the job's folder
 _STOP_SECONDS = 50.0
 _POLL_SECONDS = 0.2
+_LONGEST = 600  # characters of an error of Ray's
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # other resources go by their name
 
 
@@ -76,7 +77,8 @@ class RayDriver:
                 logging_level=logging.ERROR,
             )
         except Exception as error:  # Ray has no common class
-            raise _Refusal(_problem_of_connection(error)) from error
+            what = f"{self._folder.path}: " if self._folder is not None and runtime_environment else ""
+            raise _Refusal(what + _problem_of_connection(error)) from error
 
     def machines(self) -> dict[str, Any]:
         """All nodes that are alive, and the address of this one."""
@@ -248,7 +250,7 @@ def _problem_of_connection(error: BaseException) -> str:
                 "as on its nodes"
             )
         behind = behind.__cause__ or behind.__context__
-    return _first_line(error)
+    return " ".join(str(error).split())[:_LONGEST] or type(error).__name__
 
 
 def _first_line(error: BaseException) -> str:
