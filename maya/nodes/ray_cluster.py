@@ -33,7 +33,7 @@ AGENT = (
 )
 _CONNECT_SECONDS = 100.0  # more than the driver takes for its own time limits
 _START_SECONDS = 200.0
-_CLOSE_SECONDS = 70.0
+_CLOSE_SECONDS = 45.0
 
 
 class RayNodes:

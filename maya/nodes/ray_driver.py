@@ -25,8 +25,11 @@ import secrets
 import select
 import socket
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -45,9 +48,12 @@ from rank_runtime.zygote.protocol import Lines, write_line
 _REACH_SECONDS = 5.0
 _TASK_SECONDS = 60.0  # a node starts a Python process for the first task
 _PLACE_SECONDS = 120.0  # Ray copies and unpacks the job's folder
-_STOP_SECONDS = 50.0
+_STOP_SECONDS = 20.0  # for agents, which have little left to do at the end of a job
+_DISCONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 _LONGEST = 600  # characters of an error of Ray's
+_HEAD_SECONDS = 5.0  # between two questions to the head
+_HEAD_PATIENCE = 60.0  # as Ray's own: its nodes end without their head
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # other resources go by their name
 
 
@@ -65,6 +71,7 @@ class RayDriver:
         self._machines: dict[str, Machine] = {}
         self._actors: dict[str, Any] = {}
         self._running: dict[Any, str] = {}  # reference to the end of an agent -> name of the node
+        self._head_answered = time.monotonic()
         _check_address(address)
         self._connect({})
 
@@ -147,6 +154,16 @@ class RayDriver:
             own_copy = "" if sharing[name] else copy
             end = self._actors[name].run.remote(dict(values), list(words), folder.as_fields(), own_copy)
             self._running[end] = name
+        self._head_answered = time.monotonic()
+        threading.Thread(target=self._ask_head, name="ask head", daemon=True).start()
+
+    def _ask_head(self) -> None:
+        """Ray may end this process when the head does not answer; RayNodes says so then."""
+        while True:
+            with suppress(Exception):  # Ray has no common class
+                ray.nodes()
+                self._head_answered = time.monotonic()
+            time.sleep(_HEAD_SECONDS)
 
     def _wait_for_places(self, resources: Mapping[str, float]) -> None:
         ready = {actor.ready.remote(): name for name, actor in self._actors.items()}
@@ -166,6 +183,10 @@ class RayDriver:
         """Agents that have ended since the last call, with the reason."""
         if not self._running:
             return {}
+        silent = time.monotonic() - self._head_answered
+        if silent > _HEAD_PATIENCE:
+            reason = f"the head of the Ray cluster has not answered for {silent:.0f} s"
+            return {self._running.pop(each): reason for each in list(self._running)}
         ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
         return {name: self._reason(name, each) for each in ready for name in [self._running.pop(each)]}
 
@@ -186,9 +207,15 @@ class RayDriver:
 
     def close(self) -> None:
         """End all agents."""
-        stopping = [self._actors[name].stop.remote() for name in self._running.values()]
+        stopping = [actor.stop.remote() for actor in self._actors.values()]
         if stopping:
             ray.wait(stopping, num_returns=len(stopping), timeout=_STOP_SECONDS)
+        # Without the head, Ray waits for it. It ends the actors of a driver that is gone as well.
+        ending = threading.Thread(target=self._disconnect, daemon=True)
+        ending.start()
+        ending.join(_DISCONNECT_SECONDS)
+
+    def _disconnect(self) -> None:
         for actor in self._actors.values():
             ray.kill(actor)
         ray.shutdown()
@@ -304,4 +331,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # what is left of Ray waits for a head that is lost
