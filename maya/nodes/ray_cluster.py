@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import platform
+import re
 import select
 import subprocess
 import sys
@@ -31,6 +32,8 @@ AGENT = (
     "import runpy, sys; sys.path[:] = [each for each in sys.path if each]; "
     "runpy.run_module('coordinator.node_agent', run_name='__main__', alter_sys=True)",
 )
+_LOG_PREFIX = re.compile(r"^\[[^]]*\] (\(\w+\) )?\S+:\d+: ")  # of Ray's lines: time, process, source
+_LONGEST_LINE = 200
 _CONNECT_SECONDS = 100.0  # more than the driver takes for its own time limits
 _START_SECONDS = 200.0
 _CLOSE_SECONDS = 45.0
@@ -173,7 +176,8 @@ class RayNodes:
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f": {last}" if last else ""
+        last = _LOG_PREFIX.sub("", last)
+        return f": {last[:_LONGEST_LINE]}" if last else ""
 
 
 def _need_ray() -> None:
