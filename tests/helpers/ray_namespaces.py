@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +47,10 @@ def missing() -> str:
     """Why machines cannot be made here; empty if they can."""
     if os.geteuid() != 0:
         return "namespaces need root"
+    programs = ("unshare", "nsenter", "ip", "bridge", "bash")
+    absent = [name for name in programs if shutil.which(name) is None]
+    if absent:
+        return f"namespaces need {', '.join(absent)}"
     tried = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc",
          "ip", "link", "add", "one", "type", "veth", "peer", "name", "two"],
