@@ -67,26 +67,25 @@ def explained(report: dict[str, Any] | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("script", "named"),
     [
-        pytest.param("conditional_all_reduce", "rank 1 on node-0 never called it", id="nccl"),
-        pytest.param("mismatched_sizes", "rank 3 on node-1: posted all_reduce of 48 fp32", id="mismatch"),
-        pytest.param("gloo_barrier", "", id="gloo"),
-        pytest.param("different_store_keys", "", id="store"),
+        pytest.param("conditional_all_reduce", "rank 1 on node-1 never called it", id="nccl"),
+        pytest.param("mismatched_types", "rank 1 on node-1: posted ", id="mismatch"),
+        pytest.param("different_store_keys", "waiting for the keys ", id="store"),
     ],
 )
 def test_the_report_is_that_of_one_machine_and_names_the_nodes(
     build: Build, tmp_path: Path, script: str, named: str
 ) -> None:
-    hung = hung_on_nodes(tmp_path, script, 2, 4)
+    hung = hung_on_nodes(tmp_path, script, 2, 2)
     assert hung.exit_code == 1, hung.output
     report = hung.report
     (tmp_path / "alone").mkdir()
-    alone = launch(tmp_path / "alone", SCRIPTS / f"{script}.py", 4)
+    alone = launch(tmp_path / "alone", SCRIPTS / f"{script}.py", 2)
     assert explained(report) == explained(alone.report)
     assert named in hung.output
     assert report is not None
-    assert report["nodes"] == {"node-0": [0, 1], "node-1": [2, 3]}
+    assert report["nodes"] == {"node-0": [0], "node-1": [1]}
     recorders = sorted((hung.folder / "flight_recorder").iterdir())
-    assert [path.name for path in recorders] == [f"rank_{rank}" for rank in range(4)]
+    assert [path.name for path in recorders] == ["rank_0", "rank_1"]
     assert all(path.stat().st_size > 0 for path in recorders)
 
 
