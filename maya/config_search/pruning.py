@@ -46,8 +46,10 @@ def give_up_limit(rows: Sequence[TrialRow], objective: str, memory: float, comma
 
 def best_of(rows: Sequence[TrialRow], objective: Objective, memory: float) -> TrialRow | None:
     """The best of the trials that fit."""
-    fitting = [row for row in rows if row.figures is not None and row.fits(memory)]
-    return min(fitting, key=lambda row: (objective.score(row.figures), row.number)) if fitting else None  # type: ignore[arg-type]
+    fitting = [
+        (objective.score(row.figures), row.number, row) for row in rows if row.figures is not None and row.fits(memory)
+    ]
+    return min(fitting)[2] if fitting else None
 
 
 def pruned_row(
