@@ -31,7 +31,7 @@ _RECEIVES = frozenset({207, 63}) if _ARM else frozenset({45, 0})  # recvfrom, re
 _POLL = -1 if _ARM else 7
 _PPOLL = 73 if _ARM else 271
 _FUTEX = 98 if _ARM else 202
-_ESTABLISHED, _LISTENS = "01", "0A"  # states of TCP sockets in /proc/net/tcp; the queue of a listening one means others
+_LISTENS = "0A"  # the state of a TCP socket in /proc/net/tcp; the queue of a listening one means others
 _FUTEX_WAIT, _FUTEX_COMMAND, _FUTEX_REALTIME = 0, 0x7F, 0x100
 
 
@@ -270,22 +270,19 @@ def comes_from_port(process: int, awaited: Reception, port: int) -> bool:
 
 
 class Connections:
-    """The TCP connections of a machine at one moment: where they lead, and what the other side has not confirmed."""
+    """The TCP connections of a machine at one moment: what the other side has not confirmed."""
 
     def __init__(self, process: int) -> None:
         """`process`: one in the network that is meant."""
-        self._remote_ports: dict[str, int] = {}  # by the inode of the socket
         self._unsent: dict[str, int] = {}  # local ports of sockets with data that is not confirmed
         for words in _tcp_sockets(process):
-            if words[3] == _ESTABLISHED:
-                self._remote_ports[words[9]] = _port(words[2])
             if words[3] != _LISTENS and int(words[4].partition(":")[0], 16) > 0:
                 self._unsent[words[9]] = _port(words[1])
 
-    def are_idle(self, process: int, port: int) -> bool:
-        """Whether a process is connected to a port, and the other sides have received everything that it has sent."""
-        own = _sockets(process)
-        return any(self._remote_ports.get(each) == port for each in own) and own.isdisjoint(self._unsent)
+    def are_idle(self, process: int) -> bool:
+        """Whether the other sides have received everything that a process has sent. It may have no connections: a rank
+        connects to the coordinator with its first communicator, and fails when that connection breaks."""
+        return _sockets(process).isdisjoint(self._unsent)
 
     def any_unsent(self, port: int) -> bool:
         """Whether the other side of a connection from a port of this machine has not confirmed everything."""

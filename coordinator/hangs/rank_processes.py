@@ -176,11 +176,11 @@ class LocalProcesses:
         """
         if not self._endpoint.startswith("tcp:"):
             return set()
-        port, left = int(self._endpoint.rpartition(":")[2]), set(ranks)
+        left = set(ranks)
         for look in range(_LOOKS):
             time.sleep(_LOOK_SECONDS if look else 0)
             connections = Connections(os.getpid())
-            left = {rank for rank, process in self._of(left) if not connections.are_idle(process, port)}
+            left = {rank for rank, process in self._of(left) if not connections.are_idle(process)}
             if not left:
                 break
         return left
