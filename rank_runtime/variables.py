@@ -211,7 +211,7 @@ RANK_VARIABLES = (
         "MAYA_RECORD_OPERATIONS",
         "with MAYA_RECORD_STEPS: number of kernels, copies and collectives without an optimizer step after which the "
         "trace ends",
-        "10000000",
+        "5000000",
         is_number=True,
         internal=True,
     ),
