@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.hangs.frame_values import RankValues
-from coordinator.hangs.source_hints import CERTAIN, POSSIBLE, Side, UnsharedCall, differing_values, hints_about
+from coordinator.hangs.source_hints import CERTAIN, LIKELY, POSSIBLE, Side, UnsharedCall, differing_values, hints_about
 from coordinator.hangs.user_source import with_contexts
 from coordinator.membership import DUPLICATE_GPU
 from maya.hangs.python_stacks import Frame, users_frames
@@ -42,6 +42,7 @@ def hints_for(report: dict[str, Any], values: Values | None = None) -> list[str]
         *_no_sync(groups),
         *((_data_parallel(groups) or _p2p(groups)) if source and best == POSSIBLE else ()),
         *(text for certainty, text in source if certainty == best),
+        *(_data_parallel(groups) if source and best == LIKELY else ()),
         *_new_groups(groups),
         *_store_keys(groups),
     ]
