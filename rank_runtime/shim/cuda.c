@@ -35,6 +35,17 @@ MAYA_API CUresult cuGetErrorName(CUresult error, const char **name) {
     return CUDA_OK;
 }
 
+/* ---- the driver's log of errors, which stays empty: our errors are messages on stderr ---- */
+
+MAYA_API CUresult cuLogsRegisterCallback(void *callback, void *data, void **handle) {
+    (void)data;
+    if (callback == NULL || handle == NULL) return CUDA_INVALID_VALUE;
+    *handle = callback;
+    return CUDA_OK;
+}
+
+MAYA_API CUresult cuLogsUnregisterCallback(void *handle) { return handle == NULL ? CUDA_INVALID_VALUE : CUDA_OK; }
+
 /* ---- devices ---- */
 
 static bool is_device(CUdevice device) { return device >= 0 && device < maya_visible_devices()->count; }
