@@ -1,7 +1,8 @@
 // Computes an op, or makes its results placeholders.
 //
-// inputs known          -> computed; the results are known. Once the program has made a choice (choices.h), ops on integers are
-//                          computed at any size, and ops on floating-point numbers that follow from it up to a larger size
+// inputs known          -> computed; the results are known. Integers that come from the host are computed up to a larger size.
+//                          Once the program has made a choice (choices.h), ops on integers are computed at any size, and ops on
+//                          floating-point numbers that follow from it up to a larger size
 // tiny, inputs unknown  -> computed from the placeholder zeros, with non-finite results replaced by zero; the results stay
 //                          placeholders, but consistent ones: isfinite(loss) is true, loss > 10 is false
 // otherwise             -> the results are placeholders (placeholder_results.cpp)
@@ -105,6 +106,20 @@ bool have_room(const Call& call) {
          (others == 0 || maya_values_room_to_compute(others, MAYA_CONTENT_FLOATING));
 }
 
+// The same for an op that no choice comes before: it works on integers from the host, and nothing is displaced for it.
+bool is_data_with_room(const Call& call) {
+  bool is_data = call.op->joins;
+  int64_t bytes = 0;
+  for (const Argument& argument : call.arguments) {
+    for (const TensorView& view : argument.tensors) {
+      bytes += view.on_gpu() ? static_cast<int64_t>(view.bytes) : 0;
+      is_data = is_data || (view.on_gpu() && maya_values_are_large_integers(view.data));
+    }
+  }
+  is_data = is_data || bytes <= kMostOfAnyOrigin;
+  return is_data && results_are_integers(call) && maya_values_room_left(result_bytes(call, true));
+}
+
 void mark_results(const Call& call, bool assumed) {
   const bool large = static_cast<int64_t>(call.gpu_bytes()) > maya_get_settings()->compute_bytes;
   const bool joins_objects = call.op->joins && call.outputs[0].dtype == c10::ScalarType::Byte;
@@ -159,7 +174,7 @@ void apply(const Call& call) {
   const bool all = maya_get_settings()->compute == MAYA_COMPUTE_ALL;
   const bool large = !all && call.any_size && static_cast<int64_t>(call.gpu_bytes()) > maya_get_settings()->compute_bytes;
   if (large && set_zero(call)) return;
-  if (large && !have_room(call)) {
+  if (large && !(choices_exist() ? have_room(call) : is_data_with_room(call))) {
     write_placeholders(call);
     return;
   }
@@ -194,6 +209,21 @@ void run_call(void* argument) { apply(*static_cast<Call*>(argument)); }
 
 void release_call(void* argument) { delete static_cast<Call*>(argument); }
 
+bool is_large_integers(const c10::IValue& value) {
+  if (value.isTensorList()) {
+    const auto& list = value.toListRef();
+    return std::any_of(list.begin(), list.end(), is_large_integers);
+  }
+  return value.isTensor() && starts_with_large_integers(value.toTensor());
+}
+
+// Whether the op may work on integers from the host, as far as can be said before it runs. Small ones that are joined become
+// large.
+bool reads_data(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, const Scan& scan) {
+  if (scan.gpu_bytes <= kMostOfAnyOrigin || maya_commands_are_queued() || maya_captures_exist()) return true;
+  return op.joins || std::any_of(inputs.begin(), inputs.end(), is_large_integers);
+}
+
 }  // namespace
 
 void report_once(const Operator& op, const char* problem) {
@@ -210,8 +240,12 @@ void report_once(const Operator& op, const char* problem) {
 }
 
 int64_t limit_of_computing(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, const Scan& scan) {
-  if (maya_get_settings()->compute != MAYA_COMPUTE_SMALL || !choices_exist()) return 0;
+  if (maya_get_settings()->compute != MAYA_COMPUTE_SMALL) return 0;
   if (op.is_gemm || op.takes_generator || op.draws_by_default) return 0;
+  if (!choices_exist()) {
+    const bool is_data = scan.all_integers && !op.fills && scan.gpu_bytes > 0 && reads_data(op, inputs, scan);
+    return is_data ? std::min(kMostIntegerBytes, (1 + kMostGrowth) * scan.gpu_bytes) : 0;
+  }
   if (scan.all_integers || sets_zero(op, inputs)) return INT64_MAX;
   return scan.gpu_bytes <= kMostAssumedBytes ? kMostAssumedBytes : 0;
 }

@@ -40,7 +40,13 @@ constexpr size_t kGuessBytes = 1024;  // an op is tiny when its tensors together
 // results are integers or follow from a choice.
 constexpr int64_t kMostAssumedBytes = 64 << 20;
 
-// The largest size, in bytes of all tensors, at which the op is computed because the program has chosen; 0: that is no reason.
+// Ops on large integers that the program has brought from the host (identifiers, lengths) decide sizes as well, so they are
+// computed up to this size of all tensors. Results may be so many times as large as the arguments: masks of attention, which
+// are larger, decide nothing.
+constexpr int64_t kMostIntegerBytes = 64 << 20, kMostGrowth = 8;
+constexpr int64_t kMostOfAnyOrigin = 256 << 10;  // of all arguments; up to here it costs little wherever they come from
+
+// The largest size, in bytes of all tensors, at which the op is computed although it is not small; 0: it is not.
 int64_t limit_of_computing(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, const Scan& scan);
 // true if it is certain before the op runs that its results are placeholders, because it reads placeholders. Most small ops of
 // a training step do: they read gradients, which are not computed. `gpu_bytes`: total size of its arguments.

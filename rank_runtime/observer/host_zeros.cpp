@@ -40,7 +40,8 @@ std::optional<size_t> scaled_zeros(const Operator& op, c10::ArrayRef<const c10::
   if (values.size() != (has_out ? 3 : 2)) return std::nullopt;
   const size_t zeros = has_out ? 2 : 0;
   const bool is_second = has_out && !divides && are_the_same(values[1], values[2]);
-  if ((has_out && !is_second && !are_the_same(values[0], values[2])) || !is_on_host(values[zeros].toTensor())) return std::nullopt;
+  if (has_out && !is_second && !are_the_same(values[0], values[2])) return std::nullopt;
+  if (!is_on_host(values[zeros].toTensor())) return std::nullopt;
   const HostMemory memory = memory_of(values[zeros].toTensor());
   if (!memory.is_tracked() || memory.has_placeholder() || !memory.is_zero_and_large()) return std::nullopt;
   const std::optional<double> number = finite_number(values[is_second ? 0 : 1]);

@@ -5,8 +5,8 @@
 
 namespace maya {
 
-// The position of the tensor that the op returns unchanged, because it multiplies zeros by a number in place (an optimizer's state
-// before its first step); nullopt: it is another op, or changes something.
+// The position of the tensor that the op returns unchanged, because it multiplies zeros by a number in place (an optimizer's
+// state before its first step); nullopt: it is another op, or changes something.
 std::optional<size_t> scaled_zeros(const Operator& op, c10::ArrayRef<const c10::IValue> values);
 
 }  // namespace maya

@@ -84,15 +84,29 @@ bool is_known(const TensorView& view) {
   return known;
 }
 
-bool starts_with_placeholder(const at::Tensor& tensor) {
+namespace {
+
+// nullptr: the tensor has no memory on the GPU.
+const char* first_element(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!tensor.defined() || impl->device_type() != c10::DeviceType::CUDA || !impl->has_storage() || is_symbolic(tensor) ||
       impl->numel() == 0) {
-    return false;
+    return nullptr;
   }
   const auto* base = static_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl()->data());
-  if (base == nullptr) return false;
-  return !maya_values_are_known(base + impl->storage_offset() * static_cast<int64_t>(impl->itemsize()), impl->itemsize());
+  return base == nullptr ? nullptr : base + impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
+}
+
+}  // namespace
+
+bool starts_with_placeholder(const at::Tensor& tensor) {
+  const char* first = first_element(tensor);
+  return first != nullptr && !maya_values_are_known(first, tensor.unsafeGetTensorImpl()->itemsize());
+}
+
+bool starts_with_large_integers(const at::Tensor& tensor) {
+  const char* first = first_element(tensor);
+  return first != nullptr && maya_values_are_large_integers(first);
 }
 
 bool is_assumed(const TensorView& view) {

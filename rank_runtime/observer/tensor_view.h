@@ -40,6 +40,8 @@ bool is_assumed(const TensorView& view);
 bool has_integers(const TensorView& view);  // or booleans
 // Whether the tensor's first element is in GPU memory and a placeholder. Makes no view, and so is cheap.
 bool starts_with_placeholder(const at::Tensor& tensor);
+// Whether it starts with large integers from the host or other ranks, or with what was computed from such.
+bool starts_with_large_integers(const at::Tensor& tensor);
 void mark_known(const TensorView& view);
 // The same for an op that is computed at any size (compute.cpp). `assumed`: some input follows from an assumed choice.
 void mark_computed(const TensorView& view, bool assumed);

@@ -252,3 +252,64 @@ def test_small_values_are_right_in_random_programs(maya_run: MayaRun) -> None:
     lines = (run.folder.parent / "script1.py").read_text(encoding="utf-8").splitlines()
     (placeholder,) = count_records(read(run.trace)).placeholder_reads
     assert "LARGE" in lines[int(placeholder.at.rpartition(":")[2]) - 1]
+
+
+EXCHANGE = """
+import random
+import torch
+import torch.distributed as dist
+
+FEATURES, BATCH = 26, 8192
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+torch.manual_seed(rank)
+for _ in range(2):
+    lengths = torch.randint(0, 5, (FEATURES * BATCH,))
+    ids = torch.randint(0, 1 << 40, (int(lengths.sum()),))
+    on_gpu, ids_on_gpu = lengths.cuda(), ids.cuda()
+    offsets = torch.cumsum(on_gpu, 0)
+    assert torch.equal(offsets.cpu(), lengths.cumsum(0))
+    per_rank = on_gpu.view(world, -1).sum(1)
+    received = torch.empty_like(per_rank)
+    dist.all_to_all_single(received, per_rank)
+    sent, expected = per_rank.tolist(), received.tolist()
+    assert sent == lengths.view(world, -1).sum(1).tolist() and sum(sent) == ids.numel()
+    lengths_there = torch.empty_like(on_gpu)
+    dist.all_to_all_single(lengths_there, on_gpu)
+    assert lengths_there.view(world, -1).sum(1).tolist() == expected
+    ids_there = ids_on_gpu.new_empty(sum(expected))
+    dist.all_to_all_single(ids_there, ids_on_gpu, expected, sent)
+    bins = (ids_there % world).bincount(minlength=world).tolist()
+    assert sum(bins) == sum(expected) and min(bins) > 0
+    kept = ids_there[(ids_there % 2).bool()]
+    assert kept.numel() == (ids_there % 2).sum().item()
+dist.destroy_process_group()
+print("exchanged\\n", end="")
+"""
+
+
+def test_large_integers_from_the_host_decide_sizes(maya_run: MayaRun) -> None:
+    """A recommendation model's identifiers and lengths, of a batch of its usual size."""
+    run = maya_run(EXCHANGE, "--nproc", "2", "--no-timeline", "--strict-values")
+    assert (run.exit_code, run.stdout.count("exchanged\n")) == (0, 2), run.output
+
+
+MASKS = """
+import torch
+tokens = torch.randint(1, 1000, (4, 2048)).cuda()
+padding = (tokens > 0)[:, None, None, :]
+causal = torch.ones(2048, 2048, dtype=torch.bool, device="cuda").tril()
+def private():
+    lines = open("/proc/self/smaps_rollup").readlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
+before = private()
+masks = [causal & padding for _ in range(8)]  # 128 MiB
+assert private() - before < 16 << 10
+assert (tokens != 7).sum().item() == (tokens.cpu() != 7).sum().item()
+"""
+
+
+def test_masks_of_attention_are_not_computed(maya_run: MayaRun) -> None:
+    run = maya_run(MASKS, "--no-timeline")
+    assert run.exit_code == 0, run.output

@@ -286,6 +286,23 @@ bool maya_values_room_to_compute(size_t size, maya_content content) {
     return answer;
 }
 
+bool maya_values_are_large_integers(const void *address) {
+    maya_interval part;
+    pthread_mutex_lock(&maya_values_lock);
+    bool answer = maya_kept_next((uintptr_t)address, (uintptr_t)address + 1, MAYA_CONTENT_OTHER, &part);
+    pthread_mutex_unlock(&maya_values_lock);
+    return answer;
+}
+
+bool maya_values_room_left(size_t size) {
+    maya_content content = MAYA_CONTENT_OTHER;
+    if (is_small(size)) return true;
+    pthread_mutex_lock(&maya_values_lock);
+    bool answer = maya_kept_room(size, &content) == MAYA_KEPT_FITS;
+    pthread_mutex_unlock(&maya_values_lock);
+    return answer;
+}
+
 void maya_values_computed(const void *address, size_t size, maya_content content) {
     uintptr_t start = (uintptr_t)address, end = start + size;
     if (maya_address_device(address) < 0) return;

@@ -1,6 +1,6 @@
-/* read, pread and fread, so that a checkpoint of placeholders is loaded without reading them: where a large host tensor is read
- * from a hole of a file, its pages stay untouched. In: the program's calls; this library is preloaded. Out: the same bytes; those
- * of a hole that sparse_files.c has made of placeholders are placeholders again, others are known zeros.
+/* read, pread and fread, so that a checkpoint of placeholders is loaded without reading them: where a large host tensor is
+ * read from a hole of a file, its pages stay untouched. In: the program's calls; this library is preloaded. Out: the same
+ * bytes; those of a hole that sparse_files.c has made of placeholders are placeholders again, others are known zeros.
  *
  * A hole ends at blocks of the file system, so the zeros at its ends are read. */
 
@@ -45,8 +45,8 @@ static int open_again(int file) {
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* Marks the hole [hole, hole_end) of bytes that end at `end`. A hole consists of whole blocks, so zeros on both sides belong to it
- * as well. Those before it may have come with an earlier read: libstdc++ uses up its buffer first. */
+/* Marks the hole [hole, hole_end) of bytes that end at `end`. A hole consists of whole blocks, so zeros on both sides belong to
+ * it as well. Those before it may have come with an earlier read: libstdc++ uses up its buffer first. */
 static void mark_hole(char *hole, char *hole_end, const char *end, bool is_placeholder) {
     enum { BLOCK = 4096 };
     char *start = hole, *first = hole - BLOCK;

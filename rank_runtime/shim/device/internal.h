@@ -153,6 +153,10 @@ bool maya_values_room_for(const void *address, size_t size, maya_content content
 /* Whether computed results of `size` bytes can be kept; floating-point contents give way to integers. The caller must not hold
  * the values. */
 MAYA_API bool maya_values_room_to_compute(size_t size, maya_content content);
+/* Whether contents at the address are large integers from the host or other ranks, or computed from such. */
+MAYA_API bool maya_values_are_large_integers(const void *address);
+/* As maya_values_room_to_compute for integers, without a warning and without displacing others. */
+MAYA_API bool maya_values_room_left(size_t size);
 /* The result of an op that was computed at any size: known, and counted against MAYA_KEPT_BYTES if it is large. */
 MAYA_API void maya_values_computed(const void *address, size_t size, maya_content content);
 /* Instead of maya_values_copy_part, for a copy that is not kept. */

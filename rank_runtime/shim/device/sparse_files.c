@@ -1,7 +1,7 @@
 /* write, pwrite and writev, so that placeholders that a program saves take no time and no room on the disk: large zeros that
  * are written to a regular file become a hole, which reads as zeros. In: the program's calls; this library is preloaded. Out:
- * the same calls, or a file that is as long as if the zeros had been written, with an attribute that says whether its holes are
- * placeholders (hole_reads.c).
+ * the same calls, or a file that is as long as if the zeros had been written, with an attribute that says whether its holes
+ * are placeholders (hole_reads.c).
  *
  * Programs also write copies of tensors (a checkpoint that was put together in memory). Zeros in them are recognised as well,
  * and count as placeholders, because nobody knows where they come from. */
