@@ -41,6 +41,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
                 env=environment,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
+                bufsize=0,  # communicate() does not see what a buffer holds
             )
         )
         return launchers[-1]
@@ -128,7 +129,7 @@ def test_a_slow_reader_gets_all_output_in_whole_lines(launch: Launch) -> None:
 
 def test_ranks_notice_that_nobody_reads_their_output(launch: Launch) -> None:
     """maya-torchrun | head: the same as on one machine."""
-    launcher = launch("while True: print('line', flush=True)", "--no-preload")
+    launcher = launch("import os\nwhile True: os.write(1, b'line\\n')", "--no-preload")
     assert launcher.stdout is not None
     assert launcher.stdout.readline() == b"line\n"
     launcher.stdout.close()
