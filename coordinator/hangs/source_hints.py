@@ -239,8 +239,8 @@ def _loops(call: UnsharedCall, frame: Frame) -> Iterator[Hint]:
     for loop in user_source.loops(frame):
         head = f"the loop `{loop.head}` ({_place(frame, loop.line)})"
         has_left = _has_left(call, frame, loop)
-        if has_left and not names_of(loop.bound):
-            continue  # it runs equally often everywhere, unless something else ends it
+        if (has_left and not names_of(loop.bound)) or (loop.is_for and frame.line == loop.line):
+            continue  # it runs equally often everywhere, or the call makes what it iterates over
         bounds = _values_text(call, frame, *_bounds(loop)) if has_left or loop.is_for else ""
         differs = bool(bounds) or (has_left and _about_ranks(frame, loop.bound))
         counters = [ast.Name(name) for name in loop.counters if name != "_"]
