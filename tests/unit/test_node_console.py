@@ -108,10 +108,10 @@ def test_a_program_waits_while_nobody_reads() -> None:
 
 GRANDCHILD = """if True:
     import os, sys, time
+    os.write(1, b"the last words")
     if os.fork() == 0:
         {printing}
         time.sleep(600)
-    os.write(1, b"the last words")
     os._exit(0)
 """
 
