@@ -31,6 +31,9 @@ _RETRIES = 3  # of a trial whose node is lost
 _LOST = 1  # the exit code of a trial that every node lost
 _HIDING = "CUDA_VISIBLE_DEVICES"  # Ray hides all GPUs from a task that asks for none
 _PASSED = ("MAYA_", "NCCL_", "PET_", _HIDING)  # variables of the driver that change a prediction
+# Ray sends a task elsewhere when the connection to its node breaks. A node that loses power breaks no connection: by
+# default, it would be noticed after minutes.
+_KEEPALIVE = {"RAY_grpc_client_keepalive_time_ms": "10000", "RAY_grpc_client_keepalive_timeout_ms": "10000"}
 # What a working directory does not need: results, and what a version control system keeps.
 _EXCLUDED = ["maya-runs/", ".git/", ".venv/", "**/trial-*/", "**/*.trace"]
 
@@ -143,6 +146,8 @@ def run_trial(version: str, words: list[str], environment: Mapping[str, str]) ->
 
 
 def _ray_library() -> Any:
+    for name, value in _KEEPALIVE.items():  # read when Ray is imported
+        os.environ.setdefault(name, value)
     try:
         with needs("ray", "--ray"):
             import ray
