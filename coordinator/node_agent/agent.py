@@ -135,9 +135,9 @@ class NodeAgent:
             poller.register(self._debugged.descriptor, zmq.POLLIN)
         seconds = min(_TURN_SECONDS, self._files.seconds_until_due()) if self._room > 0 else _TURN_SECONDS
         ready = dict(poller.poll(math.ceil(1000 * seconds)))
-        if _STDIN in ready and not os.read(_STDIN, 4096):
-            raise _LauncherGone("the process that started it has ended")
         self._receive()
+        if _STDIN in ready and not os.read(_STDIN, 4096) and not self._is_over:
+            raise _LauncherGone("the process that started it has ended")
         if self._disconnects in ready and not self._is_over:
             # ZeroMQ would connect again, but messages may be lost by then.
             raise _LauncherGone("the connection to the launcher is lost")
