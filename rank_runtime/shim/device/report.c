@@ -67,7 +67,7 @@ void maya_unsupported_detail(const char *function, const char *format, ...) {
 /* The file is beside that of the tracebacks; maya/launcher/folded_lines.py reads it. */
 static void fold_errors(void) {
     const unsigned long least_room = 1 << 20;
-    const char *tracebacks = getenv("MAYA_TRACEBACKS");
+    const char *tracebacks = getenv(MAYA_VARIABLE_TRACEBACKS);
     const char *name = tracebacks ? strrchr(tracebacks, '/') : NULL;
     if (name == NULL) return;
     char path[4096];
