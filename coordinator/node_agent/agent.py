@@ -39,6 +39,7 @@ SUCCESS, FAILED = 0, 1
 _STDIN = 0
 _WINDOW = 8 << 20  # bytes of files and console output that the launcher has not written yet
 _TURN_SECONDS = 0.2
+_LAST_SECONDS = 0.5
 _END_SECONDS = 5.0  # for the last messages
 
 
@@ -136,8 +137,10 @@ class NodeAgent:
         seconds = min(_TURN_SECONDS, self._files.seconds_until_due()) if self._room > 0 else _TURN_SECONDS
         ready = dict(poller.poll(math.ceil(1000 * seconds)))
         self._receive()
-        if _STDIN in ready and not os.read(_STDIN, 4096) and not self._is_over:
-            raise _LauncherGone("the process that started it has ended")
+        if _STDIN in ready and not os.read(_STDIN, 4096):
+            self._receive_last()
+            if not self._is_over:
+                raise _LauncherGone("the process that started it has ended")
         if self._disconnects in ready and not self._is_over:
             # ZeroMQ would connect again, but messages may be lost by then.
             raise _LauncherGone("the connection to the launcher is lost")
@@ -177,6 +180,12 @@ class NodeAgent:
             except NodeMessageError as error:
                 raise _LauncherGone(f"a message of the launcher is wrong: {error}") from None
             self._obey(kind, fields)
+
+    def _receive_last(self) -> None:
+        """The launcher's last command may still be on its way."""
+        until = time.monotonic() + _LAST_SECONDS
+        while not self._is_over and self._socket.poll(max(0, round(1000 * (until - time.monotonic())))):
+            self._receive()
 
     def _obey(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind == "prepare":

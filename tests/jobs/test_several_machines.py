@@ -57,13 +57,13 @@ _FAIL = """
     main()
 """
 _WAIT = """
-    import subprocess, select, torch, torch.distributed as dist
+    import subprocess, select, sys, torch, torch.distributed as dist
     dist.init_process_group("nccl")
     torch.cuda.set_device(dist.get_rank() % 8)
     dist.all_reduce(torch.ones(4, device="cuda"))
     torch.cuda.synchronize()
     subprocess.Popen(["sleep", "1000"])
-    print("waits", flush=True)
+    sys.stdout.write("waits\\n")
     select.select([], [], [], 1000)
 """
 
@@ -152,12 +152,15 @@ def test_a_failing_rank_is_reported_and_the_job_restarted(tmp_path: Path) -> Non
     assert (logs / "attempt_1" / "3" / "stdout.log").is_file()
 
 
-def test_a_killed_agent_ends_the_job_and_is_named(tmp_path: Path) -> None:
-    with launched(tmp_path, _WAIT, 2, "--nproc", "4") as launch:
+def test_a_lost_machine_is_named_and_the_job_restarted_on_the_others(tmp_path: Path) -> None:
+    with launched(tmp_path, _WAIT, 2, "--nproc", "4", "--max-restarts", "1") as launch:
         launch.wait_for("waits", 4)
         os.kill(launch.agent(1), signal.SIGKILL)
+        launch.wait_for("waits", 8)
+        os.kill(launch.agent(0), signal.SIGKILL)
         assert launch.finish() == 1
     assert "node node-1 is lost, and with it ranks 2-3: its agent ended with status -9" in launch.stderr
+    assert "node node-0 is lost, and with it ranks 0-3: its agent ended with status -9" in launch.stderr
     assert "Signal 9 (SIGKILL)" in launch.stderr
 
 
