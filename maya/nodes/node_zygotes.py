@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,10 +25,10 @@ from maya.nodes.file_parts import FilePart, TransferError
 from maya.nodes.file_receiver import FileReceiver
 from maya.nodes.job_nodes import JobNodes, Say
 from maya.nodes.node_facts import NodeFacts
+from maya.nodes.node_paths import NodePaths
 from maya.util.ranks import ranks_text
-from rank_runtime.zygote.protocol import Lines, Preparation, RankStart, Start, write_line
+from rank_runtime.zygote.protocol import Lines, Preparation, Start, write_line
 
-_PATH_VARIABLES = ("MAYA_TRACE", "TORCHELASTIC_ERROR_FILE", "MAYA_TRACEBACKS")
 _OF_COORDINATOR = ("coordinator", "coordinator_done", "coordinator_failed", "coordinator_exited")
 
 
@@ -65,11 +64,10 @@ class NodeZygotes:
         self._links = nodes
         self._say = say
         self._rendezvous_variables = tuple(rendezvous_variables)
-        self._roots = tuple(roots)
-        self._command = tuple(command)
         self._nodes = {name: _Node(nodes.facts(name), tuple(ranks)) for name, ranks in shares.items()}
         self._environments = {name: dict(environment_of(node.facts)) for name, node in self._nodes.items()}
-        self._receivers = {name: FileReceiver(self._roots, partial(self._say_of, name)) for name in self._nodes}
+        self._paths = {name: NodePaths(node.facts, nodes.folder, roots) for name, node in self._nodes.items()}
+        self._receivers = {name: FileReceiver(roots, partial(self._say_of, name)) for name in self._nodes}
         self._refused: set[str] = set()  # nodes whose files were refused
         self._console = ConsoleOutput(
             written=lambda node, size: nodes.send(node, "received", size=size),
@@ -89,11 +87,12 @@ class NodeZygotes:
         nodes.listen(self)
         share = replace(preparation, coordinator="", coordinator_settings={})
         for name, node in self._nodes.items():
-            script = None if share.script is None else self._map_script(node.facts, share.script)
+            paths = self._paths[name]
+            script = None if share.script is None else paths.read(share.script)
             nodes.send(
                 name,
                 "prepare",
-                command=[self._map_word(node.facts, word) for word in self._command],
+                command=list(paths.command(command)),
                 environment=self._environments[name],
                 preparation=asdict(replace(share, processes=len(node.ranks), script=script)),
                 console=Console.of_this_process().as_fields(),
@@ -142,7 +141,7 @@ class NodeZygotes:
                 name,
                 "start",
                 environment=own,
-                ranks=[asdict(self._map_rank(node.facts, ranks[rank])) for rank in node.ranks],
+                ranks=[asdict(self._paths[name].rank(ranks[rank])) for rank in node.ranks],
                 endpoint=found["MAYA_COORDINATOR"],
                 questions=self._questions,
             )
@@ -212,42 +211,6 @@ class NodeZygotes:
         for name, node in self._nodes.items():
             if not node.ended:
                 self._links.send(name, kind, **fields)
-
-    # ---- paths on a node ----
-
-    def _map_rank(self, facts: NodeFacts, start: RankStart) -> RankStart:
-        environment = dict(start.environment)
-        for variable in _PATH_VARIABLES:
-            if environment.get(variable):
-                environment[variable] = self._map_path(facts, environment[variable])
-        if environment.get("MAYA_TRACEBACKS"):
-            environment["MAYA_TRACEBACKS"] += f"-{facts.name}"  # one file a node: no two nodes write one file
-        return RankStart(
-            start.rank,
-            tuple(self._map_word(facts, word) for word in start.command),
-            environment,
-            None if start.stdout is None else self._map_path(facts, start.stdout),
-            None if start.stderr is None else self._map_path(facts, start.stderr),
-        )
-
-    def _map_path(self, facts: NodeFacts, path: str) -> str:
-        """A file below one of the roots, in the node's folder."""
-        for number, root in enumerate(self._roots):
-            if Path(path).is_relative_to(root):
-                return str(Path(facts.folder) / str(number) / Path(path).relative_to(root))
-        return path
-
-    def _map_word(self, facts: NodeFacts, word: str) -> str:
-        return facts.python if word == sys.executable else self._map_script(facts, word)
-
-    def _map_script(self, facts: NodeFacts, word: str) -> str:
-        """A path below the job's folder, in the node's. Other relative paths are the same on all nodes."""
-        if not Path(word).is_absolute() and not word.startswith(".."):
-            return word
-        path = Path(os.path.normpath(Path.cwd() / word))
-        if not path.is_relative_to(self._links.folder):
-            return word
-        return str(Path(facts.working_folder) / path.relative_to(self._links.folder))
 
     # ---- called by the link's thread ----
 
