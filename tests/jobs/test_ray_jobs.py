@@ -143,9 +143,10 @@ def _processes_of_us(machine: NamespacedMachine) -> list[str]:
     return [line for line in machine.command_lines() if any(trace in line for trace in _TRACES_OF_US)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNamespaces]:
-    with _machines(tmp_path_factory.mktemp("cluster"), strangers=1) as machines:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RayNamespaces]:
+    """One for each test: Ray keeps processes for later jobs."""
+    with _machines(tmp_path / "cluster", strangers=1) as machines:
         yield machines
 
 
