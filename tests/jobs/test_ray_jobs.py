@@ -145,7 +145,7 @@ def _processes_of_us(machine: NamespacedMachine) -> list[str]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RayNamespaces]:
-    """One for each test: Ray keeps processes for later jobs."""
+    """One for each test: Ray starts processes late, and keeps some for later jobs."""
     with _machines(tmp_path / "cluster", strangers=1) as machines:
         yield machines
 

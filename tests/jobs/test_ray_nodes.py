@@ -67,11 +67,10 @@ except NodesError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNamespaces]:
-    with RayNamespaces(
-        tmp_path_factory.mktemp("machines"), 3, strangers=1, resources={1: '{"big_memory": 2}'}
-    ) as machines:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RayNamespaces]:
+    """One for each test: Ray starts processes late, and keeps some for later jobs."""
+    with RayNamespaces(tmp_path / "machines", 3, strangers=1, resources={1: '{"big_memory": 2}'}) as machines:
         yield machines
 
 
