@@ -21,7 +21,7 @@ from maya.launcher.memory_kills import MemoryKills
 from maya.launcher.progress import Progress
 from maya.launcher.signals import Signals
 from maya.launcher.worker_environment import RendezvousAddress
-from maya.launcher.zygote_process import Zygotes
+from maya.nodes.zygotes import Zygotes
 from rank_runtime.zygote.protocol import Start
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from maya.launcher.hang import NO_PROGRESS
-from maya.launcher.zygote_process import Zygotes
+from maya.nodes.zygotes import Zygotes
 from maya.util.ranks import ranks_text
 
 # torch's watchdog aborts ranks whose collectives take ten minutes, and ranks that were stopped for eight.

@@ -28,11 +28,12 @@ class GiveUpLimit:
 
     ns: int
     samples: int | None = None  # tokens or images that `ns` is for; None: for a step, whatever it processes
-    is_fixed: bool = False  # every step has that many
+    is_fixed: bool = False  # every step has `samples`
 
     @staticmethod
     def parse(text: str) -> GiveUpLimit:
-        """ "2.1s"; "2.1s/1048576", for so many tokens; "2.1s/=1048576", if a step has that many."""
+        """A time for any step, "2.1s"; for a number of tokens, "2.1s/1048576"; or for a step that is known to have this
+        number of tokens, "2.1s/=1048576"."""
         found = _LIMIT.fullmatch(text)
         if found is None:
             raise ValueError(f'"{text}": expected a time, or a time and a number of tokens: 2.1s, 2.1s/1048576')
@@ -40,7 +41,7 @@ class GiveUpLimit:
         return GiveUpLimit(NANOSECONDS.parse(time), int(samples) if samples else None, bool(fixed))
 
     def allowed_ns(self, samples: int | None) -> int:
-        """The longest time of a step with so many samples."""
+        """The longest time that a step with this number of samples may take."""
         return self.ns if self.samples is None else self.ns * (samples or 0) // self.samples
 
     def text(self) -> str:

@@ -51,7 +51,7 @@ from rank_runtime.zygote.protocol import Preparation, RankStart, Start
 
 if TYPE_CHECKING:
     from maya.launcher.machines import JobMachines
-    from maya.nodes.node_zygotes import NodeZygotes
+    from maya.nodes.zygotes import Zygotes
 
 SUCCESS, FAILED = 0, 1
 _COORDINATOR = "coordinator.process:run_with_values"  # named, not imported: only the zygote's child loads it
@@ -180,13 +180,13 @@ class Job:
         folded = FoldedLines(self._failed_folder(attempt), sys.stderr)
         progress = Progress(len(ranks), sys.stderr)
         command = launch.command if preparation.share else _NO_PROGRAM
-        zygotes: ZygoteProcess | NodeZygotes
+        zygotes: Zygotes
         if self._machines is None:
             zygotes = ZygoteProcess(command, variables, preparation)
         else:
             roots = (self._run_folder, self._log_folder)
             common = partial(self._machines.environment, self._inherited, self._common_environment)
-            zygotes = self._machines.zygotes(ranks, command, common, variables, preparation, roots)
+            zygotes = self._machines.zygotes(command, common, variables, preparation, roots)
         with zygotes as zygote, Follower([*followed, folded]):
             outcome = Attempt(
                 zygote, start, rendezvous, progress, self._say, launch.shutdown_seconds, launch.hangs
@@ -310,7 +310,14 @@ class Job:
         except OSError as error:
             self._say(f"cannot write the error file {error.filename}: {error.strerror}")
         last = attempt == self._launch.max_restarts or outcome.hang is not None
-        return FAILED if last else None
+        return FAILED if last or not self._has_machines() else None
+
+    def _has_machines(self) -> bool:
+        """Whether the machines that are left have room for another attempt."""
+        problem = None if self._machines is None else self._machines.place_again(self._launch.processes)
+        if problem is not None:
+            self._say(f"the workers are not restarted: {problem}")
+        return problem is None
 
     def _failed_folder(self, attempt: int) -> Path:
         return self._log_folder / f"attempt_{attempt}" / "failed"

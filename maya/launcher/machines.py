@@ -34,16 +34,30 @@ class JobMachines:
 
     def __init__(self, nodes: JobNodes, placement: Placement, say: Say) -> None:
         self._nodes = nodes
-        self._place = placement
+        self._placement = placement
         self._say = say
+        self._shares: dict[str, list[int]] = {}  # the ranks of each machine in the next attempt
 
     def check(self, ranks: Sequence[int]) -> None:
-        """Wait for all machines, and see whether the ranks fit. Raises UsageError."""
+        """Wait for all machines, and place the ranks. Raises UsageError."""
         try:
             self._nodes.wait_until_ready()
-            self._place(ranks, self._nodes.alive)
+            self._place(ranks)
         except NodesError as error:
             raise UsageError(str(error)) from error
+
+    def place_again(self, ranks: Sequence[int]) -> str | None:
+        """Place the ranks on the machines that are left; why that is impossible, or None."""
+        try:
+            self._place(ranks)
+        except NodesError as error:
+            return str(error)
+        return None
+
+    def _place(self, ranks: Sequence[int]) -> None:
+        if not self._nodes.alive:
+            raise NodesError("no node is left")
+        self._shares = {node: share for node, share in self._placement(ranks, self._nodes.alive).items() if share}
 
     def rendezvous(self, known: RendezvousAddress) -> RendezvousAddress:
         return replace(known, store_address=self._nodes.address, keys=self._nodes.keys.variable())
@@ -64,7 +78,6 @@ class JobMachines:
 
     def zygotes(
         self,
-        ranks: Sequence[int],
         command: Sequence[str],
         environment_of: Callable[[NodeFacts], Mapping[str, str]],
         own_environment: Mapping[str, str],
@@ -72,10 +85,9 @@ class JobMachines:
         roots: Sequence[Path],
     ) -> NodeZygotes:
         """The zygotes of one attempt. `own_environment`: that of a rank on this machine, for the coordinator."""
-        shares = self._place(ranks, self._nodes.alive)
         return NodeZygotes(
             self._nodes,
-            {node: share for node, share in shares.items() if share},
+            self._shares,
             command,
             environment_of,
             own_environment,
@@ -84,14 +96,3 @@ class JobMachines:
             roots,
             self._say,
         )
-
-
-def place_evenly(ranks: Sequence[int], nodes: Sequence[str]) -> dict[str, list[int]]:
-    """Contiguous shares of the same size."""
-    share, rest = divmod(len(ranks), len(nodes))
-    placed, first = {}, 0
-    for number, node in enumerate(nodes):
-        last = first + share + (number < rest)
-        placed[node] = list(ranks[first:last])
-        first = last
-    return placed

@@ -102,6 +102,11 @@ class JobNodes:
         """The nodes that are not lost."""
         return tuple(node for node in self.names if node not in self._lost)
 
+    @property
+    def lost_nodes(self) -> Mapping[str, str]:
+        """Why nodes are lost."""
+        return dict(self._lost)
+
     def facts(self, node: str) -> NodeFacts:
         return self._facts[node]
 

@@ -38,7 +38,7 @@ import msgpack
 
 VERSION = 1
 
-_KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+_KINDS: dict[str, dict[str, type]] = {
     "prepare": {"command": list, "environment": dict, "preparation": dict, "console": dict},
     "start": {"environment": dict, "ranks": list, "endpoint": str, "questions": str},
     "signal": {"number": int},

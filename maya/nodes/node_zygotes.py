@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from maya.nodes.console_output import Console, ConsoleOutput
@@ -26,8 +25,9 @@ from maya.nodes.file_receiver import FileReceiver
 from maya.nodes.job_nodes import JobNodes, Say
 from maya.nodes.node_facts import NodeFacts
 from maya.nodes.node_paths import NodePaths
+from maya.nodes.zygotes import Zygotes
 from maya.util.ranks import ranks_text
-from rank_runtime.zygote.protocol import Lines, Preparation, Start, write_line
+from rank_runtime.zygote.protocol import Preparation, Start, write_line
 
 _OF_COORDINATOR = ("coordinator", "coordinator_done", "coordinator_failed", "coordinator_exited")
 
@@ -44,8 +44,8 @@ class _Node:
     ended: bool = False
 
 
-class NodeZygotes:
-    """The zygotes of an attempt. After close() no process of the attempt is left on any node."""
+class NodeZygotes(Zygotes):
+    """The zygotes of an attempt on all nodes."""
 
     def __init__(
         self,
@@ -61,9 +61,12 @@ class NodeZygotes:
     ) -> None:
         """`environment_of`: the environment that all ranks of a node share. `rendezvous_variables`: what else they get
         with the `Start`. `roots`: the folders of the launcher that ranks write to."""
+        reports, self._write = os.pipe2(os.O_CLOEXEC)
+        super().__init__(reports)
         self._links = nodes
         self._say = say
         self._rendezvous_variables = tuple(rendezvous_variables)
+        self._reported: set[str] = set()  # reports about all nodes
         self._nodes = {name: _Node(nodes.facts(name), tuple(ranks)) for name, ranks in shares.items()}
         self._environments = {name: dict(environment_of(node.facts)) for name, node in self._nodes.items()}
         self._paths = {name: NodePaths(node.facts, nodes.folder, roots) for name, node in self._nodes.items()}
@@ -74,14 +77,11 @@ class NodeZygotes:
             closed=lambda stream: self._send_all("close_stream", stream=stream),
         )
         self._lock = threading.RLock()  # for all that both threads use
-        self._start_sent = self._finishing = False
+        self._finishing = False
         self._coordinator_ended = False
         self._questions = ""
         self._debugger: DebuggerLink | None = None
         self._debugged = -1  # rank
-        self.exit_code: int | None = None
-        reports, self._write = os.pipe2(os.O_CLOEXEC)
-        self._reports = Lines(reports)
         settings = dict(preparation.coordinator_settings)
         self._coordinator = CoordinatorChild(settings, coordinator_environment, self._write)
         nodes.listen(self)
@@ -97,43 +97,21 @@ class NodeZygotes:
                 preparation=asdict(replace(share, processes=len(node.ranks), script=script)),
                 console=Console.of_this_process().as_fields(),
             )
+        for name, reason in nodes.lost_nodes.items():  # since the ranks were placed
+            self.lost(name, reason)
 
-    def __enter__(self) -> NodeZygotes:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.exit_code is not None:
-            return
-        if not self._start_sent:
-            self.kill()
-        self.finish()
-        while not self.ended:
-            self.reports()
-        self.close()
-
-    # ---- as ZygoteProcess ----
-
-    @property
-    def descriptor(self) -> int:
-        return self._reports.descriptor
+    # ---- as all zygotes ----
 
     def reports(self) -> list[dict[str, Any]]:
-        found = self._reports.read()
+        found = super().reports()
         for report in found:
             if "coordinator" in report:
                 self._questions = report["coordinator"].get("questions") or ""
         return found
 
-    @property
-    def ended(self) -> bool:
-        return self._reports.ended
-
     def start(self, start: Start) -> None:
         ranks = {rank.rank: rank for rank in start.ranks}
-        with self._lock:
-            self._start_sent = True
+        self._has_ranks = True
         for name, node in self._nodes.items():
             found = {key: start.environment[key] for key in self._rendezvous_variables}
             own = {**self._environments[name], **found, "MAYA_ZMQ": node.facts.zmq_library}
@@ -236,9 +214,10 @@ class NodeZygotes:
 
     def lost(self, name: str, reason: str) -> None:
         node = self._nodes.get(name)
-        if node is None or node.ended:
-            return
-        node.ended = True
+        with self._lock:
+            if node is None or node.ended:
+                return
+            node.ended = True
         debugger = self._debugger
         if debugger is not None and self._debugged in node.ranks:
             debugger.write(b"")
@@ -316,7 +295,8 @@ class NodeZygotes:
             ("ready", all(node.ready and not node.ended for node in self._nodes.values())),
             ("forked", all(node.forked or node.ended for node in self._nodes.values())),
         ):
-            if holds:
+            if holds and kind not in self._reported:
+                self._reported.add(kind)
                 self._report({kind: True})
 
     def _end_if_over(self) -> None:

@@ -45,7 +45,7 @@ def room_on(machine: Machine, rank_bytes: int, zygote_bytes: int) -> int:
 
 
 def _shares(count: int, machines: Sequence[Machine], room: Mapping[str, int]) -> dict[str, float]:
-    """So many ranks per processor that all are placed, but no more on a machine than have room."""
+    """Share the ranks out in proportion to processors, with no more on a machine than fit into its memory."""
     shares = dict.fromkeys((each.name for each in machines), 0.0)
     left = float(count)
     open_machines = [each for each in machines if room[each.name] > 0]

@@ -41,8 +41,8 @@ constexpr size_t kGuessBytes = 1024;  // an op is tiny when its tensors together
 constexpr int64_t kMostAssumedBytes = 64 << 20;
 
 // Ops on large integers that the program has brought from the host (identifiers, lengths) decide sizes as well, so they are
-// computed up to this size of all tensors. Results may be so many times as large as the arguments: masks of attention, which
-// are larger, decide nothing.
+// computed up to this size of all tensors, if their results are at most kMostGrowth times as large as their arguments:
+// masks of attention grow more, and decide nothing.
 constexpr int64_t kMostIntegerBytes = 64 << 20, kMostGrowth = 8;
 constexpr int64_t kMostOfAnyOrigin = 256 << 10;  // of all arguments; up to here it costs little wherever they come from
 

@@ -10,14 +10,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from maya.launcher import main
 from maya.launcher.arguments import LaunchOptions
-from maya.launcher.machines import JobMachines, place_evenly
+from maya.launcher.machines import JobMachines
 from maya.nodes.job_nodes import JobNodes
 from rank_runtime.build import Build
 
@@ -65,9 +65,20 @@ def _open(nodes: int) -> Callable[..., Any]:
     def open_machines(launch: LaunchOptions, build: Build, say: Callable[[str], None]) -> Iterator[JobMachines]:
         names = [f"node-{number}" for number in range(nodes)]
         with JobNodes(LocalAgents(), "127.0.0.1", names, build.torch_version, say) as running:
-            yield JobMachines(running, place_evenly, say)
+            yield JobMachines(running, _place_evenly, say)
 
     return open_machines
+
+
+def _place_evenly(ranks: Sequence[int], nodes: Sequence[str]) -> dict[str, list[int]]:
+    """Contiguous shares of the same size."""
+    share, rest = divmod(len(ranks), len(nodes))
+    placed, first = {}, 0
+    for number, node in enumerate(nodes):
+        last = first + share + (number < rest)
+        placed[node] = list(ranks[first:last])
+        first = last
+    return placed
 
 
 if __name__ == "__main__":

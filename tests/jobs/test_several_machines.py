@@ -153,7 +153,7 @@ def test_a_failing_rank_is_reported_and_the_job_restarted(tmp_path: Path) -> Non
 
 
 def test_a_lost_machine_is_named_and_the_job_restarted_on_the_others(tmp_path: Path) -> None:
-    with launched(tmp_path, _WAIT, 2, "--nproc", "4", "--max-restarts", "1") as launch:
+    with launched(tmp_path, _WAIT, 2, "--nproc", "4", "--max-restarts", "2") as launch:
         launch.wait_for("waits", 4)
         os.kill(launch.agent(1), signal.SIGKILL)
         launch.wait_for("waits", 8)
@@ -162,6 +162,8 @@ def test_a_lost_machine_is_named_and_the_job_restarted_on_the_others(tmp_path: P
     assert "node node-1 is lost, and with it ranks 2-3: its agent ended with status -9" in launch.stderr
     assert "node node-0 is lost, and with it ranks 0-3: its agent ended with status -9" in launch.stderr
     assert "Signal 9 (SIGKILL)" in launch.stderr
+    assert "the workers are not restarted: no node is left" in launch.stderr
+    assert (launch.out / "summary.json").is_file()  # what was there is kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
